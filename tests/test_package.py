@@ -56,6 +56,8 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"]), "--budget-hours or --budget-usd: write one of the two"),
         (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"], budget_usd=-1), "budget_usd=-1: expected more than 0"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, wait=1), "wait: unknown option; known are"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spares=-1), "--spares -1: write 0 or more"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, trials=1), "--trials 1: write 2 or more"),
     ],
 )
 def test_wrong_arguments_are_told_in_a_sentence(call: Callable[[], object], words: str) -> None:

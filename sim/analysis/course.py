@@ -4,7 +4,8 @@ Faults of the job's nodes arrive in wall-clock time, whatever the job does: by a
 between fleets (log-normal between the ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several
 nodes, early failures of a new fleet, revocations of spot machines at their age, and planned stops. Each fault costs its detection, the wait
 for a spare, the restart, and the work since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a
-node is slow or missing. A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
+node is slow or missing (`sim.analysis.spares`). A fault during a recovery begins the recovery anew. A job dies where no node can take the
+place of one that left.
 Where the job goes on without revoked nodes (`sim.analysis.crew`), all may restart where one goes or joins, or nothing is lost.
 
 Limits: a repeat hits the job whether its node is back or not; a replica whose node failed joins without a restart of its own.
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from sim.analysis.crew import Crew
 from sim.analysis.long_run import AT_ONCE, LOST, Array, Courses, LongRun, first_rates
 from sim.analysis.renewal import Uniform
+from sim.analysis.spares import Spares
 
 TOGETHER = 2000
 """Courses that are drawn in one array."""
@@ -31,8 +33,6 @@ FOR_EVER = 1e13
 """Seconds that no course reaches; a finite stand-in for no fault at all."""
 _QUIET = 100
 """Faults of each course between two words of progress."""
-VACANCIES = 8
-"""Missing replicas of which the return is followed, one by one."""
 JOINS = "a node joins"
 FRUITLESS, MOST = 1000, 100_000
 """Interruptions without a checkpoint between them, and in all, after which a job with an amount of work is taken to never end."""
@@ -50,6 +50,8 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
         raise ValueError(f"an interval of {saving.interval:g} s is shorter than a checkpoint of {saving.persist:g} s")
     if saving.memory_interval is not None and saving.memory_interval <= 0:
         raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory is no interval")
+    if saving.memory_interval is not None and saving.memory_interval + saving.memory_blocking < saving.memory_persist * (1 - 1e-9):
+        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies is shorter than one of {saving.memory_persist:g} s")
     if run.members and not run.members.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):
         raise ValueError("where nothing is lost with a node, training waits until a checkpoint is complete")
     of_rates, of_courses = np.random.SeedSequence(seed).spawn(2)
@@ -88,7 +90,7 @@ class _Fleet:
     def __init__(self, run: LongRun, rates: Array, seed: np.random.SeedSequence) -> None:
         self.run, self.trials, self.rates = run, rates.size, rates
         trials = rates.size
-        names = ("faults", "repeat", "correlated", "planned", "cause", "recovery", "repair", "slow", "lives")
+        names = ("faults", "repeat", "correlated", "planned", "cause", "recovery", "repair", "slow", "lives", "striking", "disk")
         self.random = {name: np.random.default_rng(own) for name, own in zip(names, seed.spawn(len(names)), strict=True)}
         zeros = np.zeros
         self.now = zeros(trials)
@@ -111,14 +113,11 @@ class _Fleet:
         self.elapsed, self.work = zeros(trials), zeros(trials)
         self.interruptions, self.stops, self.replaced = zeros(trials), zeros(trials), zeros(trials)
         self.died = np.full(trials, math.inf)
-        self.pool = np.zeros((trials, run.spares))
-        """When each spare is ready."""
-        self.turn = np.zeros(trials, dtype=np.intp)
-        """Which spare is looked at next."""
-        self.missing = np.zeros((trials, VACANCIES if run.elastic else 0))
-        """Until when each replica is missing."""
+        self.spares = Spares(run, trials)
         pending = run.repeats[0] * float(rates.max(initial=0.0)) * run.repeats[1] / (1 - run.repeats[0])
         self.children = np.full((trials, max(4, math.ceil(pending + 6 * math.sqrt(pending)))), math.inf)
+        self.idle_children = np.zeros(self.children.shape, dtype=np.bool_)
+        """Which of them follow a fault that did not strike, and do not strike either."""
         self.hazard = zeros(trials)
         self.next_fault = self._next_fault(np.arange(trials))
         self.next_correlated = self._exponential("correlated", run.correlated[0])
@@ -168,12 +167,15 @@ class _Fleet:
             times = np.stack([*due, *self.crew.due(active)])
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
-            ended = self._advance(active, np.minimum(np.minimum(at, self.run.horizon), FOR_EVER), at >= self.run.horizon)
-            going = ~ended
-            back = self._renew(active, kind, child, going)
+            idle = self._idle(active, kind, child, at)
+            met, until = ~idle, np.minimum(np.minimum(at, self.run.horizon), FOR_EVER)
+            ended = np.zeros(active.size, dtype=np.bool_)
+            ended[met] = self._advance(active[met], until[met], at[met] >= self.run.horizon)
+            going = met & ~ended
+            back = self._renew(active, kind, child, at, idle, going)
             quiet = self._gone_on(active, kind, at, going, back)
             self._struck(active, kind, at, going & ~quiet)
-            active = active[going & ~np.isfinite(self.died[active]) & ~self._endless(active)]
+            active = active[~ended & ~np.isfinite(self.died[active]) & ~self._endless(active)]
         return Courses(
             self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, self.crew.node_seconds,
             self.crew.requested, tuple(self.events),
@@ -191,6 +193,14 @@ class _Fleet:
         endless = (self.fruitless[a] > FRUITLESS) | (self.interruptions[a] > MOST)
         self.elapsed[a[endless]] = math.inf
         return np.asarray(endless)
+
+    def _idle(self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp], at: Array) -> NDArray[np.bool_]:
+        """Tell in which of the courses *a* the next event is a fault that does not strike; what follows such a fault does not either."""
+        if self.run.striking >= 1.0:
+            return np.zeros(a.size, dtype=np.bool_)
+        passes = self.random["striking"].random(self.trials)[a] >= self.run.striking
+        passes = np.where(kind == 1, self.idle_children[a, child], passes & ((kind == 0) | (kind == 2)))
+        return np.asarray(passes & (at < self.run.horizon))
 
     def _begin(self) -> None:
         """Start the job: processes, communicators, no checkpoint to load."""
@@ -265,9 +275,7 @@ class _Fleet:
             met = np.flatnonzero(episodes)
             slow = self.random["slow"].standard_gamma(episodes[met]) * duration
             speed[met] -= (1 - 1 / factor) * np.minimum(slow / length[met], 1.0)
-        if self.run.elastic:
-            overlap = np.clip(self.missing[a] - self.resume[a][:, None], 0.0, length[:, None]).sum(axis=1)
-            speed *= np.maximum(1 - self.run.elastic * overlap / np.maximum(length, 1e-9), 0.05)
+        speed *= self.spares.speed(a, self.resume[a], length)
         if self.run.members:
             of_crew = self.crew.speed(a)
             speed *= np.where(of_crew > 0, of_crew, 1.0)  # those without nodes have no time to work
@@ -286,11 +294,14 @@ class _Fleet:
         reached = np.floor((self.kept[a] + complete * interval) / saving.interval + 1e-9) * saving.interval
         self.stored[a] = np.maximum(self.stored[a], np.where(complete > 0, reached, 0.0))
         self.fruitless[a] = np.where(complete > 0, 0.0, self.fruitless[a])
-        copies = np.maximum(np.floor((inside - first - saving.memory_blocking) / cycle + 1e-9) + 1, 0.0)
+        copies = np.maximum(np.floor((inside - first - saving.memory_persist) / cycle + 1e-9) + 1, 0.0)
         self.kept[a] = self.kept[a] + copies * interval
 
-    def _renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp], going: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Draw when the next of each kind comes that has just struck; tell where the first node has joined again."""
+    def _renew(
+        self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp], at: Array, idle: NDArray[np.bool_],
+        going: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:  # fmt: skip
+        """Draw when the next of each kind comes that has just struck, or was *idle*; tell where the first node has joined again."""
         again = a[kind == 0]
         times = self._next_fault(again)
         self.next_fault[again] = times[again]
@@ -311,9 +322,11 @@ class _Fleet:
         if share > 0:
             random = self.random["repeat"]
             follows, delay = random.random(self.trials), random.exponential(after, self.trials)
-            parents = a[(kind < 2) & (follows[a] < share)]
+            fertile = (kind < 2) & (follows[a] < share)
+            parents = a[fertile]
             place = self.children[parents].argmax(axis=1)  # a free one, or the farthest
-            self.children[parents, place] = self.elapsed[parents] + delay[parents]
+            self.children[parents, place] = at[fertile] + delay[parents]
+            self.idle_children[parents, place] = idle[fertile]
         return first
 
     def _gone_on(
@@ -356,17 +369,23 @@ class _Fleet:
         member = (kind[faulty] >= 4) & (self.run.members is not None)
         cause = drawn["cause"][b]
         silent = np.where(several | joins, 0.0, drawn["silent"][b])
-        durable = several | (silent > 0)
+        replaced = several | (drawn["replaces"][b] > 0) & ~member
+        leaves = replaced | (member & ~joins)
+        durable = several | (silent > 0) | (leaves & (self.run.nodes == 1))  # one node has no peer
+        self.stored[b[leaves & self._with_its_disk(several, drawn["disk"][b])]] = 0.0
         restored = self._restored(b, durable, silent)
         self.lost["rework"][b] += self.work[b] - restored
-        replaced = several | (drawn["replaces"][b] > 0) & ~member
         self.kept[b], self.part[b], self.hold[b] = restored, 0.0, 0.0
         self.stored[b] = np.minimum(self.stored[b], restored)
         detection = np.where(joins, 0.0, drawn["detection"][b])
         detected = moment + detection
-        wait = self._spares(b, several, replaced, detected, drawn)
+        wait = self.spares.wait(b, several, replaced & ~several, detected, drawn["repair"][b], drawn["together"][b])
+        dead = ~np.isfinite(wait) & (detected < self.run.horizon)
+        self._die(b[dead], detected[dead])
+        wait[~np.isfinite(wait)] = 0.0
         saving = self.run.saving
-        load = saving.load if saving.memory_interval is None else np.where(durable, saving.load, saving.memory_load)
+        in_memory = np.where(leaves | joins, saving.peer_load, saving.memory_load)
+        load = saving.load if saving.memory_interval is None else np.where(durable, saving.load, in_memory)
         restart = (
             np.where(replaced, self.run.restart + drawn["spare"][b], self.run.restart_in_place) + drawn["communicators"][b] + load
         )  # fmt: skip
@@ -396,6 +415,7 @@ class _Fleet:
             "communicators": self._uniform(self.run.communicators, "recovery"),
             "repair": self._repair(cause),
             "together": self._uniform(self.run.correlated[2], "repair"),
+            "disk": self.random["disk"].random(self.trials),
         }
 
     def _spans(self, spans: Sequence[Uniform], which: NDArray[np.intp]) -> Array:
@@ -405,11 +425,16 @@ class _Fleet:
     def _repair(self, cause: NDArray[np.intp]) -> Array:
         shares, times = zip(*self.run.repair, strict=True)
         even = self.random["repair"].random(self.trials)
-        drawn = np.interp(even, shares, times)
+        drawn = np.interp(even, shares, times) if self.run.repairs else np.full(self.trials, math.inf)
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
                 drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * even, drawn)
-        return np.asarray(drawn) if self.run.repairs else np.full(self.trials, math.inf)
+        return np.asarray(drawn)
+
+    def _with_its_disk(self, several: NDArray[np.bool_], even: Array) -> NDArray[np.bool_]:
+        """Tell where a node that leaves, or one of *several*, takes a part of the checkpoints along; *even*: a number drawn for each."""
+        stays = 1.0 - self.run.saving.on_nodes
+        return np.asarray(even >= np.where(several, stays ** self.run.correlated[1], stays))
 
     def _restored(self, b: NDArray[np.intp], durable: NDArray[np.bool_], silent: Array) -> Array:
         """Return the work that training goes back to: of the store, or of the memory of peers; before a corruption began."""
@@ -418,68 +443,13 @@ class _Fleet:
         sound = np.floor(np.maximum(self.work[b] - silent, 0.0) / saving.interval) * saving.interval
         return np.asarray(np.where(silent > 0, np.minimum(found, sound), found))
 
-    def _spares(
-        self, b: NDArray[np.intp], several: NDArray[np.bool_], replaced: NDArray[np.bool_], detected: Array, drawn: Mapping[str, Any]
-    ) -> Array:
-        """Take spares for the nodes that leave; return the wait for them (s), and note where a job dies."""
-        repair = drawn["repair"][b]
-        single = replaced & ~several
-        back = detected + repair
-        if self.run.spares:
-            slot, ready = self._next_spare(b, detected)
-            taken = single & (np.maximum(ready, detected) <= back)  # else its own node is back first
-            wait = np.where(taken, np.maximum(ready - detected, 0.0), repair)
-            self.pool[b[taken], slot[taken]] = back[taken]
-        else:
-            wait = repair
-        wait = np.where(single, wait, 0.0)
-        wait = self._several(b, several, detected, drawn, wait)
-        dead = ~np.isfinite(wait)
-        self._die(b[dead], detected[dead])
-        wait[dead] = 0.0
-        if not self.run.elastic:
-            return wait
-        place = self.missing[b].argmin(axis=1)
-        free = (wait > 0) & (self.missing[b, place] <= detected)
-        self.missing[b[free], place[free]] = detected[free] + wait[free]
-        return np.where(free, 0.0, wait)
-
-    def _next_spare(self, b: NDArray[np.intp], moment: Array) -> tuple[NDArray[np.intp], Array]:
-        """Return a spare of each course *b* that is ready at *moment*, or the one that is ready first, and when it is."""
-        slot = self.turn[b] % self.run.spares
-        self.turn[b] += 1
-        ready = self.pool[b, slot]
-        late = np.flatnonzero(ready > moment)
-        if late.size:
-            pool = self.pool[b[late]]
-            slot[late] = pool.argmin(axis=1)
-            ready[late] = pool[np.arange(late.size), slot[late]]
-        return slot, ready
-
-    def _several(self, b: NDArray[np.intp], several: NDArray[np.bool_], detected: Array, drawn: Mapping[str, Any], wait: Array) -> Array:
-        """Return *wait* with that of events that take several nodes: for spares if there are enough, else until all return."""
-        count = self.run.correlated[1]
-        for place in np.flatnonzero(several):
-            pool = self.pool[b[place]]
-            ready = np.sort(pool)[:count]
-            back = drawn["together"][b[place]]
-            if ready.size < count or ready[-1] > detected[place]:
-                wait[place] = back if self.run.repairs else math.inf
-            else:
-                chosen = np.argsort(pool)[:count]
-                self.pool[b[place], chosen] = detected[place] + (back if self.run.repairs else math.inf)
-                wait[place] = 0.0
-        return wait
-
     def _die(self, b: NDArray[np.intp], moment: Array) -> None:
-        """End the courses *b*, whose last spare is gone."""
-        if not b.size:
-            return
-        end = self.run.horizon
-        self.died[b] = moment
+        """End the courses *b* at *moment*, when it is known that no spare is left."""
+        noticed = moment - self.elapsed[b]
+        self.died[b] = self.elapsed[b] = moment
         self.work[b] = self.kept[b]
-        self.lost["spare_wait"][b] += end - self.elapsed[b]  # from the fault on
-        self.elapsed[b] = end
+        self.lost["detection"][b] += noticed
+        self.crew.node_seconds[b] += self.crew.there(b) * noticed
 
     def _plan_stop(self, b: NDArray[np.intp], moment: Array, drawn: Mapping[str, Any]) -> None:
         """Stop the courses *b* as planned: all work is saved; a stop during a recovery takes place within it."""

@@ -11,7 +11,7 @@ kernels; storage and cooling are in host and PUE.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sim.spec.energy import GpuPower, Grid, KernelMix, PowerModel
@@ -155,28 +155,41 @@ def capped(
     return Capped(cap, sum(slower.values()), power._replace(gpus=power.gpus - saved))
 
 
+class Kind(NamedTuple):
+    """Nodes of one kind in a job: *nodes* of them with *gpus* of the job's on each; *mix*: what bounds their kernels, if that is known."""
+
+    node: Node
+    nodes: int
+    gpus: int
+    mix: KernelMix | None = None
+
+
+def mean_power(kinds: Sequence[Kind], shares: tuple[float, float, float], model: PowerModel, working: bool = True) -> NodePower | None:
+    """Return the power of the mean node of *kinds*, as `node_power` has it of each; None where the TDP of a GPU is unknown."""
+    nodes, total = sum(kind.nodes for kind in kinds), NodePower(0.0, 0.0, 0.0)
+    for kind in kinds:
+        power = node_power(kind.node, model, shares, nodes > 1, kind.gpus, working, kind.mix)
+        if power is None:
+            return None
+        total = NodePower(*(sums + kind.nodes / nodes * part for sums, part in zip(total, power, strict=True)))
+    return total
+
+
 def energy_figures(
-    node: Node,
-    nodes: int,
-    gpus: int,
-    stalls: Mapping[str, float],
-    per_step: float,
-    grid: GridIntensity,
-    tokens: int | None = None,
-    mix: KernelMix | None = None,
+    kinds: Sequence[Kind], stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: int | None = None
 ) -> dict[str, Any] | None:
-    """Return power, energy and carbon of a run as its document has them: *per_step* samples of *tokens* tokens in the *stalls* (s)."""
-    model, step = power_model(), sum(stalls.values())
-    shares = shares_of(stalls)
-    power = node_power(node, model, shares, nodes > 1, max(1, round(gpus / nodes)), mix=mix)
+    """Return power, energy and carbon of a run as its document has them: *per_step* samples of *tokens* tokens in the *stalls* (s).
+
+    Power of a node and of a GPU is that of the mean one of all *kinds*; power caps are worked out where there is one kind.
+    """
+    model, step, nodes = power_model(), sum(stalls.values()), sum(kind.nodes for kind in kinds)
+    power = mean_power(kinds, shares_of(stalls), model)
     if power is None or not step:
         return None
     site = nodes * power.total * model.pue
     each = site * step / per_step
-    full = (node.gpu.power or 0.0) * draw_of(node.gpu, model, mix).compute
-    caps = [capped(node, model, stalls, share * full, nodes > 1, mix) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
     return {
-        "gpu_power_w": power.gpus / node.gpu_count,
+        "gpu_power_w": power.gpus * nodes / sum(kind.nodes * kind.node.gpu_count for kind in kinds),
         "node_power_w": power.total,
         "parts_w": power._asdict(),
         "pue": model.pue,
@@ -187,12 +200,21 @@ def energy_figures(
         "grid": {
             "region": grid.region, "kg_per_kwh": grid.intensity * KWH, "year": grid.year, "source": grid.source, "assumed": grid.assumed,
         },
-        "power_caps": [
-            {
-                "gpu_cap_w": one.cap,
-                "step_time_s": one.step_time,
-                "energy_per_sample_j": nodes * one.power.total * model.pue * one.step_time / per_step,
-            }
-            for one in caps if one is not None
-        ],
+        "power_caps": _caps(kinds[0]._replace(nodes=nodes), stalls, per_step, model)
+        if all(kind.node == kinds[0].node for kind in kinds) else [],
     }  # fmt: skip
+
+
+def _caps(kind: Kind, stalls: Mapping[str, float], per_step: float, model: PowerModel) -> list[dict[str, float]]:
+    """Return the step and the energy of a sample with GPUs limited to shares of what they draw while they compute."""
+    full = (kind.node.gpu.power or 0.0) * draw_of(kind.node.gpu, model, kind.mix).compute
+    caps = [capped(kind.node, model, stalls, share * full, kind.nodes > 1, kind.mix) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    return [
+        {
+            "gpu_cap_w": one.cap,
+            "step_time_s": one.step_time,
+            "energy_per_sample_j": kind.nodes * one.power.total * model.pue * one.step_time / per_step,
+        }
+        for one in caps
+        if one is not None
+    ]

@@ -50,7 +50,14 @@ class Saving:
     memory_interval: float | None = None
     """Work between copies in the memory of peers; they survive the loss of single nodes. None: there are none."""
     memory_blocking: float = 0.0
+    memory_persist: float = 0.0
+    """Until a peer has the copy."""
     memory_load: float = 0.0
+    """Of the node's own copy."""
+    peer_load: float = 0.0
+    """Of a peer's, where another node takes the place of one that left."""
+    on_nodes: float = 0.0
+    """Share of the nodes whose disk has a part of each checkpoint that no store has: it leaves with the node."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,10 @@ class LongRun:
     """Rate of slow episodes (1/s), factor on the step's time, and mean duration (s)."""
     planned: tuple[float, float] = (0.0, 0.0)
     """Rate of planned stops (1/s), and their duration (s)."""
-    elastic: float = 0.0
-    """Share of the speed that one missing replica takes; 0: the job waits for a spare."""
+    elastic: tuple[float, ...] = ()
+    """Speed with 1, 2, ... nodes missing, relative to all; with more the job waits for a spare, and always where this is empty."""
     repairs: bool = True
-    """Whether failed nodes come back."""
+    """Whether failed nodes come back; without, a job dies that has no spare left."""
     law: FailureLaw = EXPONENTIAL
     """How the times between first faults scatter."""
     lives: tuple[Lives, float] | None = None
@@ -95,6 +102,8 @@ class LongRun:
     None: what is revoked is so at random."""
     members: Members | None = None
     """How the job goes on where a node is revoked; None: it waits for a spare, or for the replacement."""
+    striking: float = 1.0
+    """Share of the faults that strike. The others are drawn as well and do nothing: runs that differ in this alone have common faults."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class Courses:
     """What was drawn: an array of each figure, by course."""
 
     elapsed: Array
-    """Infinite where the job would never end."""
+    """Until the end of the job, or until it dies; infinite where it would never end."""
     work: Array
     """Kept work (s at full speed)."""
     interruptions: Array
@@ -114,7 +123,7 @@ class Courses:
     lost: Mapping[str, Array]
     """Seconds by LOST; with the work they add up to the elapsed time."""
     died: Array
-    """When the last spare was gone (s); infinite where the job came to its end."""
+    """When the last spare was gone (s); infinite where the job came to its end, or to its horizon."""
     node_seconds: Array
     """Of the job's own nodes while they were there."""
     requested: Array

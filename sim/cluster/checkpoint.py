@@ -2,7 +2,8 @@
 
 All nodes are alike and are simulated as one, with the share of the store that all take together. Writers copy their part from the GPU
 to host memory (training waits), and write it from there to a store that all share, through the NIC nearest to them, or to the node's own
-disk: while training waits (synchronous), or beside its traffic (asynchronous), which keeps its part of each NIC.
+disk: while training waits (synchronous), or beside its traffic (asynchronous), which keeps its part of each NIC. Copies in the memory of
+peers cross the NICs of both: each node sends its parts to another one, and holds those of a third.
 
 Limits: serialization on the processor is free; a store has no burst above what it sustains; the network between nodes and store does
 not bind.
@@ -36,9 +37,13 @@ class Checkpoint(NamedTuple):
     loaded: float
     """From the store to all devices."""
     copied_back: float
-    """From host memory, or that of a peer, to all devices."""
+    """From the node's own host memory to all devices."""
     traffic_share: float
     """Share of its traffic that training keeps while a checkpoint is written beside it."""
+    to_peer: float
+    """From host memory to that of a peer, beside training."""
+    from_peer: float
+    """From the host memory of a peer to all devices of the node that takes another's place."""
 
 
 class Parts(NamedTuple):
@@ -75,7 +80,27 @@ def checkpoint(node: Node, parts: Parts, store: Store | None) -> Checkpoint:
     back = {f"gpu{gpu}": node_graph(node).host_to_device(gpu).links for gpu in range(parts.gpus)}
     copied_back = _timed(node, back, parts.nbytes, {})[0]
     start = store.start if store else 0.0
-    return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, kept)
+    to_peer = _peers(node, parts, parts.traffic)
+    return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, kept, to_peer, _peers(node, parts) + copied_back)
+
+
+def _peers(node: Node, parts: Parts, traffic: float = 0.0) -> float:
+    """Return the seconds until each node has the parts of another in its memory, beside the *traffic* (bytes/s) of training.
+
+    All nodes send and receive alike, so that one stands for both ends. A node without others has no peer.
+    """
+    if parts.nodes == 1:
+        return 0.0
+    graph = node_graph(node)
+    nics = {gpu: graph.nearest_nic(gpu) for gpu in range(parts.per_node)}
+    routes = {f"gpu{gpu}": (*graph.memory_to_network(nic), *graph.memory_from_network(nic)) for gpu, nic in nics.items()}
+    return _timed(node, routes, parts.nbytes, {}, traffic=traffic)[0]
+
+
+def memory_of_peers(node: Node, nodes: int) -> Store:
+    """Return the memory of the other of *nodes* as a store that takes what the NICs carry."""
+    bandwidth = nodes * node.nic.count * node.nic.bandwidth
+    return Store.model_construct(name="memory of peers", bandwidth=bandwidth, source="NICs of the nodes")  # fields are in SI already
 
 
 class Outflow(NamedTuple):

@@ -18,6 +18,7 @@ from sim.commands.options import (
     Json,
     LayoutFields,
     Market,
+    PowerCap,
     Precision,
     PriceSource,
     SampleTokens,
@@ -88,6 +89,7 @@ def goodput(
     region: Annotated[
         str | None, typer.Option(help="region of the electricity: us-east-1, europe-north1, FRA; the price's by default")
     ] = None,
+    power_cap: PowerCap = None,
     trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 2000,
     fast: Annotated[bool, typer.Option("--fast", help="skip what other set-ups would give")] = False,
     seed: Annotated[int, typer.Option(min=0, help="random seed of the failures")] = 0,
@@ -134,6 +136,7 @@ def goodput(
         region,
         seed,
         law,
+        power_cap,
     )
     _show(scenario, weeks, fast, as_json, output, html)
 

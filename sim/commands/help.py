@@ -22,7 +22,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "--nic-bandwidth --transport --memory --algo --proto --channels --per-process --nccl --device --ranks --folder",
     "Money": "--market --prices --on-demand --budget-hours --budget-usd --today --refresh --date --region",
     "Failures": "--with-failures --mean-lifetime --reliability --failure-rate --failure-law --checkpoint --store --checkpoint-interval "
-    "--spares --repair --elastic --in-place --new-fleet --trials",
+    "--spares --repair --elastic --in-place --new-fleet --power-cap --trials",
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
     "Output": "--json --csv --output --html --trace --export --journal --verbose --layers --force --plot --score --list --record --fail-if "

@@ -27,7 +27,7 @@ def show_layouts(
     trace: Path | None,
     with_failures: bool = False,
     chakra: Path | None = None,
-    store: str | None = None,
+    beside: tuple[str | None, str | None] = (None, None),
 ) -> None:
     """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome; *with_failures* that of the whole job as well."""
     from sim.report.document import infeasible_document
@@ -36,7 +36,7 @@ def show_layouts(
     from sim.study.layout import layout_answer
     from sim.study.scaling import scaling
 
-    as_json, as_csv, verbose = shown
+    (as_json, as_csv, verbose), (store, power_cap) = shown, beside
     scenarios = scaling(scenario, nodes, gpus)
     _require_one(len(scenarios), trace, chakra)
     found: list[LayoutAnswer] = []
@@ -60,6 +60,12 @@ def show_layouts(
         from sim.study.saving import saved_beside
 
         documents[0]["checkpoint"] = saved_document(saved_beside(found[0].run, store))
+    if power_cap is not None:
+        if not one:
+            raise SpecError("--power-cap: write one number of nodes or GPUs")
+        from sim.report.energy import with_power_cap
+
+        documents[0] = with_power_cap(documents[0], found[0].run.hardware, found[0].run.workload, power_cap)
     whole = documents[0] if one else {"schema": 1, "runs": documents}
     text = layout_text(found[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
     if with_failures and scenario.plan is not None:

@@ -23,6 +23,7 @@ from sim.commands.options import (
     Json,
     LayoutFields,
     Market,
+    PowerCap,
     Precision,
     PriceSource,
     SampleTokens,
@@ -73,6 +74,7 @@ def run(
         str | None,
         typer.Option(metavar="NAME|FILE|disk", help="also simulate steps while a checkpoint is written there", autocompletion=names.stores),
     ] = None,
+    power_cap: PowerCap = None,
     seed: Annotated[int, typer.Option(help="random seed, used only with training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
@@ -132,7 +134,8 @@ def run(
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
 
-        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, with_failures, chakra, store)
+        shown, beside = (as_json, as_csv, verbose), (store, power_cap)
+        return show_layouts(scenario, many_nodes, many_gpus, shown, output, html, trace, with_failures, chakra, beside)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
@@ -140,7 +143,9 @@ def run(
         _write_chakra(scenarios, chakra)
     if store is not None and len(scenarios) > 1:
         raise SpecError("--store: write one number of nodes or GPUs")
-    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures, store)
+    if power_cap is not None and len(scenarios) > 1:
+        raise SpecError("--power-cap: write one number of nodes or GPUs")
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures, (store, power_cap))
 
 
 def _require_weeks(scenario: Scenario, several: bool) -> None:
@@ -152,9 +157,9 @@ def _require_weeks(scenario: Scenario, several: bool) -> None:
 
 def _show_runs(
     scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, with_failures: bool,
-    store: str | None,
+    beside: tuple[str | None, str | None],
 ) -> None:  # fmt: skip
-    as_json, as_csv, verbose = shown
+    (store, power_cap), (as_json, as_csv, verbose) = beside, shown
     from sim.report.document import infeasible_document, run_document
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
@@ -177,6 +182,12 @@ def _show_runs(
             from sim.study.saving import saved_beside
 
             documents[0]["checkpoint"] = saved_document(saved_beside(runs[0], store))
+        if power_cap is not None and runs:
+            from sim.report.energy import with_power_cap
+
+            if len(rows) > 1:
+                raise SpecError("--power-cap: takes one workload, not several jobs")
+            rows[0] = documents[0] = with_power_cap(documents[0], runs[0].hardware, runs[0].jobs[0].job.workload, power_cap)
         whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
         if with_failures:
             from sim.report.goodput import beside_run, goodput_text

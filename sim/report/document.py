@@ -125,7 +125,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         },
         "gpu_memory_bytes": fullest_memory(run, number).by_use(),
     }
-    return with_energy(figures, run.hardware, workload)
+    return with_energy(figures, run.hardware, workload, {part.node: len(part.gpus) for part in job.job.placement})
 
 
 def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sim.analysis.energy import KWH
 from sim.analysis.long_run import LOST
 from sim.analysis.whole_job import Plan
 from sim.report.columns import Title, aligned
+from sim.report.energy import power_cap_figures, power_cap_text
 from sim.report.picture import Picture, figure, picture
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -43,8 +44,8 @@ def goodput_of(
     *changes*: with what other set-ups would do; *progress* hears how many parts of all are drawn; *slowed* tells what writing a
     checkpoint costs the steps beside it.
     """
-    found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed))
-    found |= {key: document[key] for key in ("stack", "stalls_s", "model_flops_utilization") if key in document}
+    answer = weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed)
+    found = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
     return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
 
 
@@ -57,12 +58,20 @@ def beside_run(document: Mapping[str, Any], machine: Hardware, workload: Workloa
 
 
 def goodput_document(answer: Goodput) -> dict[str, Any]:
-    """Return the JSON document of *answer*. Figures are means over the drawn courses; intervals are of single courses."""
+    """Return the JSON document of *answer*: means over the drawn courses that come to their end, and intervals of single ones.
+
+    Shares, and energy for each sample, are of all those courses together: what is kept of all over the time of all.
+    """
     courses, steps = answer.courses, answer.steps
-    figures = _figures(answer)
+    ended = ~np.isfinite(courses.died)
+    figures = {name: None if values is None else values[ended] for name, values in _figures(answer).items()}
     means = {name: None if values is None else float(values.mean()) for name, values in figures.items()}
-    elapsed = float(courses.elapsed.mean())
-    lost = {name: float(courses.lost[name].mean()) for name in LOST}
+    elapsed, work = float(courses.elapsed[ended].mean()), float(courses.work[ended].mean())
+    lost = {name: float(courses.lost[name][ended].mean()) for name in LOST}
+    productive = (work + lost["degraded"]) / elapsed
+    means |= {"effective_share": work / elapsed, "ettr": productive, "goodput": productive}
+    joules = None if means["energy_kwh"] is None else means["energy_kwh"] * KWH
+    limit = None if answer.limit is None else power_cap_figures(answer.limit)
     scheduled = max(1 - lost["spare_wait"] / elapsed, 1e-9)
     return {
         "schema": 1,
@@ -72,11 +81,13 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "gpus": steps.gpus,
         "spares": answer.run.spares,
         "step_time_s": steps.step_time,
+        "model_flops_utilization": steps.model_flops_utilization,
         **means,
-        "ettr": means["ettr"],
-        "goodput_parts": {"scheduling": scheduled, "runtime": (means["goodput"] or 0.0) / scheduled},
+        "energy_per_sample_j": _each(joules, means["samples"]),
+        "energy_per_token_j": _each(joules, means["tokens"]),
+        "goodput_parts": {"scheduling": scheduled, "runtime": productive / scheduled},
         "elapsed_s": elapsed,
-        "work_s": float(courses.work.mean()),
+        "work_s": work,
         "lost_s": lost,
         **{
             name: {key: None if values is None else np.quantile(values, ends).tolist() for key, values in figures.items()}
@@ -84,6 +95,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         },
         "median": {key: None if values is None else float(np.median(values)) for key, values in figures.items()},
         "trials": courses.elapsed.size,
+        "died": _died(answer),
         "closed_form": {"effective_share": answer.expected, "meta_ettr": answer.meta},
         "checkpoint": _checkpoint(answer),
         "reliability": {
@@ -97,19 +109,35 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "pue": answer.pue,
             "grid": _grid(answer),
             "node_power_w": {name: power and power.total for name, power in answer.power.items()},
+            "power_cap": limit,
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(figures),
-        "notes": list(answer.notes),
+        "notes": [*answer.notes, *([f"{power_cap_text(limit)}, failures apart"] if limit else [])],
         "seed": answer.weeks.seed,
         "version": __version__,
     }  # fmt: skip
 
 
+def _each(joules: float | None, count: float | None) -> float | None:
+    """Return the J of each of *count*, failures, checkpoints and spares included; None where either is unknown or nothing was kept."""
+    return joules / count if joules is not None and count else None
+
+
+def _died(answer: Goodput) -> dict[str, Any] | None:
+    """Return which share of the courses dies for want of spares, and when; None where nodes come back, so that none can."""
+    if answer.run.repairs:
+        return None
+    died = answer.courses.died
+    days = died[np.isfinite(died)] / DAY
+    spread = {name: np.quantile(days, ends).tolist() if days.size else None for name, ends in _INTERVALS.items()}
+    return {"share": days.size / died.size, "median_days": float(np.median(days)) if days.size else None, **spread}
+
+
 def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
-    """Return the figures of every course. A job that dies counts until then."""
+    """Return the figures of every course."""
     courses, steps = answer.courses, answer.steps
-    elapsed = np.where(np.isfinite(courses.elapsed), courses.elapsed, courses.died)
+    elapsed = courses.elapsed
     productive = (courses.work + courses.lost["degraded"]) / elapsed
     joules = _energy(answer, elapsed)
     rented = courses.node_seconds + answer.run.spares * elapsed
@@ -162,13 +190,17 @@ def _checkpoint(answer: Goodput) -> dict[str, Any]:
         "bytes": answer.nbytes,
         "writers": answer.writers,
         "blocking_s": saving.blocking,
-        "slowed_s": answer.slowed,
+        "slowed_s": answer.slower.store if answer.weeks.mode != "sync" else 0.0,
         "persist_s": saving.persist,
         "load_s": saving.load,
         "memory_interval_s": saving.memory_interval,
+        "memory": None if saving.memory_interval is None else {
+            "blocking_s": saving.memory_blocking, "slowed_s": answer.slower.peers, "persist_s": saving.memory_persist,
+            "load_s": saving.memory_load, "load_from_peer_s": saving.peer_load,
+        },
         "traffic_share": answer.checkpoint.traffic_share,
         "interval_s": {"used": intervals.used, "exact": intervals.exact, "young": intervals.young, "daly": intervals.daly},
-    }
+    }  # fmt: skip
 
 
 def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dict[str, float]]:
@@ -184,19 +216,48 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     size = ", ".join([counted(document["gpus"], "GPU"), counted(document["nodes"], "node"), counted(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [aligned([Title("", True), Title("mean"), Title("50% between"), Title("95% between")], _rows(document)), ""]
+    lines += [f"  {sentence}" for sentence in (died_text(document), _per_step(document)) if sentence] + [""]
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
     lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
     lines += ["", *_on_checkpoints(document["checkpoint"])]
-    closed = document["closed_form"]
-    lines.append(
-        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f}%; Meta's formula: {100 * closed['meta_ettr']:.1f}%."
-    )
+    lines += _on_closed_form(document)
     if document["sensitivities"]:
-        lines += ["", "  What a change brings (effective share):"]
+        dead = "" if document["died"] is None else ", 0 after a death"
+        lines += ["", f"  What a change brings (effective share{dead}):"]
         lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f}%" for one in document["sensitivities"]]
     return "\n".join([*lines, "", *(f"  - {note}" for note in [*document["notes"], *_of_energy(document)])])
+
+
+def died_text(document: Mapping[str, Any]) -> str:
+    """Return which share of the courses of *document* dies for want of spares, and when; empty where none can."""
+    died, trials = document["died"], document["trials"]
+    if died is None:
+        return ""
+    if not died["share"]:
+        return f"Failed nodes do not come back; none of {trials:,} drawn runs dies for want of spares."
+    low, high = died["interval95"]
+    return (
+        f"{100 * died['share']:.3g}% of {trials:,} drawn runs die for want of spares, half of those within {died['median_days']:.3g} d "
+        f"(95% between {low:.3g} and {high:.3g} d); the figures are those of the others."
+    )
+
+
+def _per_step(document: Mapping[str, Any]) -> str:
+    used = document.get("model_flops_utilization")
+    of_mfu = f", MFU {100 * used:.1f}%, which the shares above leave out" if used else ""
+    return f"A step takes {show(document['step_time_s'], 'time')}{of_mfu}."
+
+
+def _on_closed_form(document: Mapping[str, Any]) -> list[str]:
+    """Return the lines that tell the closed form, and what the drawn runs have that it has not."""
+    closed, lost, elapsed = document["closed_form"], document["lost_s"], document["elapsed_s"]
+    parts = ", ".join(f"{NAMES[name]} ({100 * lost[name] / elapsed:.1f}%)" for name in ("spare_wait", "degraded", "planned"))
+    return [
+        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f}%; Meta's formula: {100 * closed['meta_ettr']:.1f}%.",
+        f"  Neither has {parts}, faults that repeat or take several nodes, or rates that scatter.",
+    ]
 
 
 def _rows(document: Mapping[str, Any]) -> list[list[str]]:
@@ -212,6 +273,9 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
             continue
         ends = [[format(scale * value, form) for value in document[interval][key]] for interval in _INTERVALS]
         rows.append([name, format(scale * document[key], form), *(f"{low} .. {high}" for low, high in ends)])
+    for key, name in (("energy_per_token_j", "energy per token"), ("energy_per_sample_j", "energy per sample")):
+        if document[key] is not None:
+            rows.append([name, show(document[key], "energy"), "", ""])
     return rows
 
 
@@ -224,6 +288,18 @@ def _on_checkpoints(saved: Mapping[str, Any]) -> list[str]:
         f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: training loses "
         f"{times['blocking']}{slower}, complete after {times['persist']}, loaded in {times['load']};",
         f"  every {every['used']} of work (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
+        *_on_copies(saved),
+    ]
+
+
+def _on_copies(saved: Mapping[str, Any]) -> list[str]:
+    """Return the line that tells the copies in the memory of peers, where there are any."""
+    if saved["memory"] is None:
+        return []
+    copy = {name: show(saved["memory"][f"{name}_s"], "time") for name in ("blocking", "persist", "load", "load_from_peer")}
+    return [
+        f"  Copies to the memory of peers every {show(saved['memory_interval_s'], 'time')} of work: training loses {copy['blocking']}, "
+        f"over the network after {copy['persist']}; loaded in {copy['load']}, from a peer in {copy['load_from_peer']}."
     ]
 
 

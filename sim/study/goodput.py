@@ -4,7 +4,8 @@ A step is simulated once; its time, its bytes and its traffic are all that is ta
 the links of a node and a store (`sim.cluster.checkpoint`), failures and recoveries are drawn (`sim.analysis.course`), and the closed form
 (`sim.analysis.renewal`) stands beside them: it finds the interval, and says what a faster store or rarer failures are worth.
 
-Limits: those of `sim.analysis.course`; one group of equal nodes; the step is the same all along, but for slow episodes.
+Limits: those of `sim.analysis.course`; nodes of several kinds save and fail as those of the first, while their power and prices add up;
+the step is the same all along, but for slow episodes.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.analysis.course import draw
-from sim.analysis.energy import GridIntensity, NodePower, grid_of, named_grid, node_power, power_model, shares_of
+from sim.analysis.course import MOST, draw
+from sim.analysis.energy import GridIntensity, Kind, NodePower, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
 from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
 from sim.analysis.saved_state import saved_state
-from sim.analysis.transient import young_interval
-from sim.cluster.checkpoint import Checkpoint, Parts, checkpoint
+from sim.analysis.transient import Survival, young_interval
+from sim.cluster.checkpoint import Checkpoint, Parts, checkpoint, memory_of_peers
 from sim.spec.catalogue import catalogue
 from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
+from sim.study.power_cap import Limited, limited
 from sim.study.weeks import (
     MODES,
     Slowed,
@@ -46,6 +48,7 @@ from sim.units import counted, show
 
 KEPT = 2
 """Checkpoints that a store holds at once: the last complete one and the one that is written."""
+DAY = 86400.0
 _HOPELESS = 1e-6
 """Effective share below which no course is drawn: faults come faster than recoveries."""
 _TRIALS_OF_CHANGES = 400
@@ -53,6 +56,16 @@ _COURSES, _CHANGES = 100, 10
 """Parts of the work, as progress counts them: the courses, and what other set-ups would do."""
 _FAULTS_OF_CHANGES = 80
 """Courses and interruptions of each behind the worth of a change: a part of the job, with the same faults for all changes."""
+
+
+class Slower(NamedTuple):
+    """Seconds that steps lose while one checkpoint is written beside them, to the store and to the memory of peers."""
+
+    store: float = 0.0
+    peers: float = 0.0
+
+
+_AS_FAST = Slower()
 
 
 class Intervals(NamedTuple):
@@ -81,8 +94,7 @@ class Goodput:
     reliability: Reliability
     run: LongRun
     checkpoint: Checkpoint
-    slowed: float
-    """Seconds that steps lose while one checkpoint is written beside them."""
+    slower: Slower
     nbytes: float
     writers: int
     courses: Courses
@@ -97,6 +109,8 @@ class Goodput:
     pue: float
     grid: GridIntensity
     notes: Sequence[str]
+    limit: Limited | None = None
+    """On the power of GPUs."""
 
 
 def weeks_of(
@@ -104,33 +118,33 @@ def weeks_of(
     slowed: Slowed = lambda store: 0.0,
 ) -> Goodput:  # fmt: skip
     """Return what *weeks* of *steps* come to; *changes* also draws what other set-ups would do; *slowed* tells what writing costs steps."""
+    limit = limited(steps, weeks.power_cap) if weeks.power_cap is not None else None
+    steps = limit.steps if limit else steps
     reliability = reliability_of(weeks.level)
     saved = saved_state(steps.workload, steps.gpus)
     store = store_of(weeks.store)
-    parts = Parts(saved.nbytes / saved.writers, saved.writers, steps.nodes, math.ceil(steps.gpus / steps.nodes), steps.traffic)
+    parts = _parts(steps)
     _fits(saved.nbytes, parts, steps.node, store, weeks)
     try:
         times = checkpoint(steps.node, parts, store)
     except ValueError as error:
         raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
-    lost = slowed(store)
-    intervals, saving = _saving(weeks, times, run, lost)
-    run = replace(run, saving=saving)
-    if closed_form(run) < _HOPELESS:
-        raise SpecError(_endless(run))
-    _has_spares(run, weeks)
+    slower = Slower(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
+    intervals, saving = _saving(weeks, times, run, slower)
+    run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
+    _ends(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
-    if not np.isfinite(courses.elapsed[~np.isfinite(courses.died)]).all():
+    if not np.isfinite(courses.elapsed).all():
         raise SpecError(_endless(run))
+    _has_spares(run, courses)
     return Goodput(
-        steps, weeks, reliability, run, times, lost if weeks.mode != "sync" else 0.0, saved.nbytes, saved.writers, courses, intervals,
-        closed_form(run),
+        steps, weeks, reliability, run, times, slower, saved.nbytes, saved.writers, courses, intervals, closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
-        _changes(run, weeks, steps, parts, (store, lost, slowed), progress) if changes else (),
-        _powers(steps), power_model().pue,
+        _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
+        _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
-        _notes(steps, weeks, reliability, run),
+        _notes(steps, weeks, reliability, run), limit,
     )  # fmt: skip
 
 
@@ -140,37 +154,61 @@ def expected_share(steps: Steps, level: str = "middle") -> float:
     Checkpoints are written beside training, to the object store; spares are there at once.
     """
     weeks = Weeks(days=1.0, level=level)
-    saved = saved_state(steps.workload, steps.gpus)
-    parts = Parts(saved.nbytes / saved.writers, saved.writers, steps.nodes, math.ceil(steps.gpus / steps.nodes), steps.traffic)
     run = long_run(steps, weeks, reliability_of(level))
-    return closed_form(replace(run, saving=_saving(weeks, checkpoint(steps.node, parts, store_of(weeks.store)), run)[1]))
+    return closed_form(replace(run, saving=_saving(weeks, checkpoint(steps.node, _parts(steps), store_of(weeks.store)), run)[1]))
 
 
-# --- checkpoints and spares that make sense ----------------------------------------------------------------------------
+# --- checkpoints, spares and lengths that make sense -------------------------------------------------------------------
 
 
-def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, slowed: float = 0.0) -> tuple[Intervals, Saving]:
-    """Return the intervals and the saving of *weeks*, where writing costs *slowed* (s) of the steps beside it.
+def _parts(steps: Steps) -> Parts:
+    saved = saved_state(steps.workload, steps.gpus)
+    return Parts(saved.nbytes / saved.writers, saved.writers, steps.nodes, math.ceil(steps.gpus / steps.nodes), steps.traffic)
+
+
+def _beside_peers(steps: Steps, slowed: Slowed) -> float:
+    """Return the seconds that steps lose while copies cross the NICs to the memory of peers."""
+    return slowed(memory_of_peers(steps.node, steps.nodes)) if steps.nodes > 1 else 0.0
+
+
+def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, slower: Slower = _AS_FAST) -> tuple[Intervals, Saving]:
+    """Return the intervals and the saving of *weeks*, where writing makes the steps beside it *slower*.
 
     Raise SpecError for an interval that is shorter than a checkpoint.
     """
-    blocking = times.copied + (times.written if weeks.mode == "sync" else slowed)
-    persist = times.copied + times.written
-    mean = 1 / max(run.rate[1], 1e-12)
-    exact = best_interval(mean, blocking, persist)
-    used = exact if weeks.interval == "auto" else quantity(weeks.interval, "time", "--checkpoint-interval")
+    blocking = times.copied + (times.written if weeks.mode == "sync" else slower.store)
+    persist = times.copied + (max(times.written, times.to_peer) if weeks.mode == "tiered" else times.written)
+    intervals = _intervals(run, blocking, persist)
+    if weeks.interval != "auto":
+        intervals = intervals._replace(used=quantity(weeks.interval, "time", "--checkpoint-interval"))
+    used = intervals.used
     if used + blocking < persist * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} until it is complete, and the next would "
             f"begin before; write {show(persist, 'time')} or more, or a faster --store"
         )
     saving = Saving(used, blocking, persist, times.loaded)
-    if weeks.mode == "tiered":
-        often = min(best_interval(mean, times.copied), used)
-        kept = max(1, round(used / often))
-        each = times.copied + slowed / kept  # one of *kept* goes to the store as well
-        saving = replace(saving, memory_interval=used / kept, memory_blocking=each, memory_load=times.copied_back)
-    return Intervals(used, exact, young_interval(blocking, mean), daly_interval(blocking, mean)), saving
+    return intervals, _with_copies(saving, times, run, slower) if weeks.mode == "tiered" else saving
+
+
+def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
+    """Return the best interval, exactly and by the formulas; without failures all say one checkpoint, at the end of the job."""
+    if not run.rate[1]:
+        return Intervals(*[max(min(run.work, run.horizon), persist - blocking)] * 4)
+    mean = 1 / run.rate[1]
+    exact = best_interval(mean, blocking, persist)
+    return Intervals(exact, exact, young_interval(blocking, mean), daly_interval(blocking, mean))
+
+
+def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, slower: Slower) -> Saving:
+    """Return *saving* with copies to the memory of peers, as often as is best; some of them go to the store as well."""
+    blocking, persist = times.copied + slower.peers, times.copied + times.to_peer
+    often = _intervals(run, blocking, persist).exact
+    kept = min(max(1, round(saving.interval / often)), max(1, int(saving.interval / max(persist - blocking, 1e-9))))
+    return replace(
+        saving, memory_interval=saving.interval / kept, memory_blocking=blocking + slower.store / kept, memory_persist=persist,
+        memory_load=times.copied_back, peer_load=times.from_peer,
+    )  # fmt: skip
 
 
 def _fits(nbytes: float, parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
@@ -181,25 +219,45 @@ def _fits(nbytes: float, parts: Parts, node: Node, store: Store | None, weeks: W
             f"--store {weeks.store}: a checkpoint has {show(nbytes, 'size')}, and {KEPT} at once do not fit into {show(room, 'size')}; "
             "name a larger store"
         )
-    on_node = parts.nbytes * parts.per_node
+    on_node = parts.nbytes * parts.per_node * (2 if weeks.mode == "tiered" and parts.nodes > 1 else 1)
     if weeks.mode != "sync" and on_node > node.host.memory:
+        copies = "the copy, and that of a peer," if on_node > parts.nbytes * parts.per_node else "the copy"
         raise SpecError(
-            f"--checkpoint {weeks.mode}: the copy of {show(on_node, 'size')} does not fit into the host's "
-            f"{show(node.host.memory, 'size')}; "
-            "write --checkpoint sync"
+            f"--checkpoint {weeks.mode}: room for {copies} takes {show(on_node, 'size')} of the host, which has "
+            f"{show(node.host.memory, 'size')}; write --checkpoint sync"
         )
 
 
-def _has_spares(run: LongRun, weeks: Weeks) -> None:
-    """Raise SpecError, saying when the job dies, where nodes do not come back and half of the courses run out of spares."""
-    if run.repairs:
+def _ends(run: LongRun, weeks: Weeks) -> None:
+    """Raise SpecError for a job that never ends, or that is too long to be drawn event by event."""
+    share = closed_form(run)
+    if share < _HOPELESS:
+        raise SpecError(_endless(run))
+    length, often = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
+    expected = length * often
+    if expected > MOST:
+        asked = f"--days {weeks.days:g}" if weeks.days else f"--tokens {weeks.tokens:g}" if weeks.tokens else f"--epochs {weeks.epochs:g}"
+        raise SpecError(
+            f"{asked}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, and {MOST:,} at most "
+            f"can be drawn; write a job of {MOST / often / DAY:,.0f} days or less"
+        )
+    loses = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults
+    gone = loses * run.rate[1]
+    if run.saving.memory_interval is None and run.horizon == math.inf and gone * run.work > math.log(MOST * loses + 1):
+        raise SpecError(
+            f"--store disk: a node leaves with its part of all checkpoints every {show(1 / gone, 'time', 2)} on average, and the job of "
+            f"{show(run.work, 'time', 2)} then begins anew; write a --store that outlives nodes, or --checkpoint tiered"
+        )
+
+
+def _has_spares(run: LongRun, courses: Courses) -> None:
+    """Raise SpecError, saying when the job dies, where half of the *courses* of *run* and more run out of spares."""
+    died = courses.died[np.isfinite(courses.died)]
+    if died.size < 0.5 * courses.died.size:
         return
-    rehearsed = draw(run, 200, weeks.seed)
-    if sum(died < math.inf for died in rehearsed.died.tolist()) < 0.5 * rehearsed.died.size:
-        return
-    died = sorted(rehearsed.died.tolist())[rehearsed.died.size // 2]
+    half = np.sort(courses.died)[courses.died.size // 2 - (courses.died.size % 2 == 0)]
     raise SpecError(
-        f"--spares {run.spares} --no-repair: nodes that fail do not come back, and half of the jobs die within {died / 86400:.3g} d "
+        f"--spares {run.spares} --no-repair: nodes that fail do not come back, and half of the jobs die within {half / DAY:.3g} d "
         "for want of spares; write more --spares, or leave --no-repair out"
     )
 
@@ -217,10 +275,11 @@ def _endless(run: LongRun) -> str:
 
 def recoveries(run: LongRun) -> list[tuple[float, list[Uniform]]]:
     """Return how likely each kind of recovery is, and the spans it is the sum of; spares are there at once."""
-    kinds = []
+    kinds, saving = [], run.saving
     for cause in run.causes:
         for leaves, share in ((True, cause.share * cause.replaces), (False, cause.share * (1 - cause.replaces))):
-            fixed = (run.restart if leaves else run.restart_in_place) + run.saving.load
+            load = saving.load if saving.memory_interval is None else saving.peer_load if leaves else saving.memory_load
+            fixed = (run.restart if leaves else run.restart_in_place) + load
             spans = [cause.detection, cause.localisation, run.communicators, Uniform(fixed, fixed), *([run.spare] if leaves else [])]
             kinds.append((share, spans))
     total = sum(share for share, _ in kinds)
@@ -239,57 +298,78 @@ def closed_form(run: LongRun) -> float:
     recovery = sum(share * laplace_of_sum(spans, rate) for share, spans in recoveries(run))
     saving = run.saving
     if saving.memory_interval is not None:
-        return effective_share(1 / rate, saving.memory_interval, saving.memory_blocking, saving.memory_blocking, recovery)
+        return effective_share(1 / rate, saving.memory_interval, saving.memory_blocking, saving.memory_persist, recovery)
     return effective_share(1 / rate, saving.interval, saving.blocking, saving.persist, recovery)
 
 
+class _Tried(NamedTuple):
+    """A set-up with one thing changed: what is drawn, and the run that the closed form takes for it."""
+
+    name: str
+    drawn: LongRun
+    expected: LongRun
+
+
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, parts: Parts, to: tuple[Store | None, float, Slowed], progress: Callable[[int, int], None]
+    run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed], progress: Callable[[int, int], None]
 ) -> list[Change]:
-    """Return the effective share with one thing changed at a time, on the same drawn faults; the interval is chosen anew."""
-    store, lost, slowed = to
+    """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies keeps nothing more."""
     lasts = min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
-    run = replace(run, horizon=lasts, work=math.inf)
+    tried = _tried(replace(run, horizon=lasts, work=math.inf), weeks, steps, to)
+    trials = min(weeks.trials, _TRIALS_OF_CHANGES)
+    found = []
+    for name, drawn, expected in tried:
+        kept = float(draw(drawn, trials, weeks.seed).work.mean())
+        found.append(Change(name, kept / lasts, closed_form(expected)))
+        progress(_COURSES + _CHANGES * len(found) // len(tried), _COURSES + _CHANGES)
+    return found
+
+
+def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed]) -> list[_Tried]:
+    """Return the set-ups that are compared with *run*; the interval is chosen anew where what it rests on changes."""
+    store, slower, slowed = to
+    again, now = replace(weeks, interval="auto"), checkpoint(steps.node, _parts(steps), store)
+
+    def saved(one: LongRun, times: Checkpoint = now, slower: Slower = slower, mode: str = weeks.mode) -> LongRun:
+        saving = _saving(replace(again, mode=mode), times, one, slower)[1]
+        return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
+
     tried = [("as it is", run)]
-    again = replace(weeks, interval="auto")
-    now = checkpoint(steps.node, parts, store)
     if store is not None:
         quick = store.model_copy(
             update={"bandwidth": 2 * store.bandwidth, "per_writer": 2 * store.per_writer if store.per_writer else None}
         )  # fmt: skip
-        paces = ((now, lost), (checkpoint(steps.node, parts, quick), slowed(quick)))
-        runs = [replace(run, saving=_saving(again, times, run, each)[1]) for times, each in paces]
+        faster = checkpoint(steps.node, _parts(steps), quick)
+        runs = [saved(run), saved(run, faster, slower._replace(store=slowed(quick)))]
         tried.append(("a store twice as fast", max(runs, key=closed_form)))  # it can be written to as slowly as the other
-    half = replace(run, rate=(run.rate[0] / 2, run.rate[1] / 2, run.rate[2] / 2))
-    tried.append(("half the failures", replace(half, saving=_saving(again, now, half, lost)[1])))
-    for mode in MODES:
-        if mode != weeks.mode:
-            other = replace(again, mode=mode)
-            tried.append((f"checkpoints {mode}", replace(run, saving=_saving(other, now, run, lost)[1])))
+    copies = slower._replace(peers=_beside_peers(steps, slowed))
+    tried += [(f"checkpoints {mode}", saved(run, slower=copies, mode=mode)) for mode in MODES if mode != weeks.mode]
     tried.append(("one spare more", replace(run, spares=run.spares + 1)))
     if run.spares:
         tried.append(("half the spares", replace(run, spares=run.spares // 2)))
     noticed = [replace(cause, detection=Uniform(0.0, 10.0), localisation=Uniform(0.0, 10.0)) for cause in run.causes]
     tried.append(("faults noticed within 10 s", replace(run, causes=noticed)))
     tried.append(("restart in place", replace(run, restart=run.restart_in_place)))
-    trials = min(weeks.trials, _TRIALS_OF_CHANGES)
-    found = []
-    for name, one in tried:
-        found.append(Change(name, float(draw(one, trials, weeks.seed).share.mean()), closed_form(one)))
-        progress(_COURSES + _CHANGES * len(found) // len(tried), _COURSES + _CHANGES)
-    return found
+    lives = run.lives[1] if run.lives else 0.0
+    low, middle, high = (lives + (rate - lives) / 2 for rate in run.rate)
+    half = saved(replace(run, rate=(low, middle, high)))
+    rare = _Tried("half the failures", replace(run, saving=half.saving, striking=0.5), half)
+    found = [_Tried(name, one, one) for name, one in tried]
+    return [*found[: 1 + (store is not None)], rare, *found[1 + (store is not None) :]]
 
 
 # --- energy, notes -----------------------------------------------------------------------------------------------------
 
 
-def _powers(steps: Steps) -> dict[str, NodePower | None]:
-    """Return the power of a node while the job works, while it saves or waits for a failed peer, and while it restarts."""
-    model, several, mix = power_model(), steps.nodes > 1, mix_of(steps.workload, steps.node.gpu)
+def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
+    """Return the power of the mean node while the job works, while it saves or waits for a failed peer, and while it restarts."""
+    model = power_model()
+    kinds = [Kind(node, count, node.gpu_count, mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
+    unmixed = [kind._replace(mix=None) for kind in kinds]
     return {
-        "working": node_power(steps.node, model, shares_of(steps.stalls), several, mix=mix),
-        "waiting": node_power(steps.node, model, (0.0, 1.0, 0.0), several),
-        "idle": node_power(steps.node, model, (0.0, 0.0, 1.0), several, working=False),
+        "working": limit.power if limit else mean_power(kinds, shares_of(steps.stalls), model),
+        "waiting": mean_power(unmixed, (0.0, 1.0, 0.0), model),
+        "idle": mean_power(unmixed, (0.0, 0.0, 1.0), model, working=False),
     }
 
 
@@ -310,8 +390,23 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         )
     if weeks.spares is None:
         notes.append(f"{counted(spares_of(weeks, steps.nodes), 'spare node')}, 5% of the nodes (--spares)")
+    if run.elastic:
+        notes.append(
+            f"where no spare is ready the job goes on with whole replicas, without one node at {100 * run.elastic[0]:.3g}% of its speed"
+        )
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
-        lives = "at the ages that were measured" if run.lives else "at random"
+        lives = "at the ages that were measured" if run.lives and isinstance(run.lives[0], Survival) else "at random"
         notes.append(f"spot machines are revoked {lives}, after {after} on average: one more cause of failures")
+    if steps.market == "spot" and steps.usd_per_s is None:
+        notes.append(f"no spot price of {steps.hardware} is known, so no cost; give one, for example --set price.spot='1.50 USD/h'")
+    if not any(run.rate):
+        notes.append("nodes never fail or slow down, and nothing is planned: one checkpoint, at the end")
+    if run.saving.on_nodes:
+        rest = "from the last copy in the memory of peers" if run.saving.memory_interval is not None and steps.nodes > 1 else "from zero"
+        part = round(run.saving.on_nodes * steps.nodes)
+        notes.append(
+            f"checkpoints are on the disks of {part} of {counted(steps.nodes, 'node')}: when one of these leaves, so does its part, and "
+            f"work begins anew {rest}; the closed form and the best interval leave that out"
+        )
     return notes

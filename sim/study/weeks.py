@@ -6,7 +6,7 @@ A level of reliability counts nodes of 8 GPUs; smaller nodes fail in proportion.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from sim.spec.reliability import Reliability, Restart
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.arguments import whole
 from sim.training.exchange_plan import gradient_volume
 from sim.units import UnitError, parse
 
@@ -33,6 +34,8 @@ MODES = ("sync", "async", "tiered")
 """How checkpoints are written: while training waits, beside it, or to memory of peers often and to the store now and then."""
 SPARES = 0.05
 """Spares for each node where the user names none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
+MOST_MISSING = 64
+"""Nodes at most that an elastic job goes on without; with more it waits."""
 MOST_LIVES = 256
 """Nodes up to which the life of each is drawn; of more, what is revoked of all comes at random (Palm and Khinchin's theorem)."""
 NOTICED = Uniform(0.0, 30.0)
@@ -53,15 +56,43 @@ class Steps(NamedTuple):
     stalls: Mapping[str, float]
     """Seconds of a step by cause."""
     usd_per_s: float | None
-    """Of one node."""
+    """Of one node, the mean over all."""
     provider: str = ""
     region: str | None = None
     market: Market = "on_demand"
+    others: Sequence[tuple[Node, int]] = ()
+    """Kinds of nodes beside ``node``, and how many there are of each."""
+
+    @property
+    def kinds(self) -> list[tuple[Node, int]]:
+        """Return every kind of node, and how many there are of it."""
+        return [(self.node, self.nodes - sum(count for _, count in self.others)), *self.others]
 
     @property
     def traffic(self) -> float:
         """Return the bytes/s of gradients that leave each node; a ring all-reduce moves each twice."""
         return 2 * gradient_volume(self.workload) * (self.nodes - 1) / self.nodes / self.step_time
+
+    @property
+    def replica_gpus(self) -> int:
+        """Return the GPUs of one replica: all that must be there for a part of the batch to be computed.
+
+        Optimizer states and weights that are sharded over all data-parallel ranks are sharded anew when a job restarts on fewer of them;
+        those of HSDP are whole in each replica.
+        """
+        parallel = self.workload.training.parallel
+        if parallel.replicate > 1:
+            return self.gpus // parallel.replicate
+        experts = math.ceil(parallel.expert / (parallel.tensor * parallel.context))  # data ranks that share the experts
+        return parallel.model_ranks * max(1, experts)
+
+    @property
+    def model_flops_utilization(self) -> float | None:
+        """Return the FLOP of the model's products over what the GPUs could do in 16 bits; None where that or the products are unknown."""
+        peaks = [(node.gpu.peak.get("bf16") or node.gpu.peak.get("fp16") or 0.0, count) for node, count in self.kinds]
+        flop = self.samples * sum(layer.forward + layer.backward for layer in self.workload.model.layers)
+        peak = sum(peak * count for peak, count in peaks) * self.gpus / self.nodes
+        return flop / (self.step_time * peak) if flop and all(peak for peak, _ in peaks) else None
 
     @property
     def tokens(self) -> int | None:
@@ -71,12 +102,19 @@ class Steps(NamedTuple):
 
 def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Steps:
     """Return what weeks need to know of the run of *workload* on *machine*, given its *document* (or its figures)."""
-    group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
-    step = document["step_time_s"]
-    market = document["price"]["market"]
+    used, left = [], document["nodes"]
+    for group in machine.groups:
+        if group.role == "worker" and group.node.gpu_count and left:
+            used.append((group, min(group.count, left)))
+            left -= used[-1][1]
+    first, step, market = used[0][0], document["step_time_s"], document["price"]["market"]
+    prices = [(node_price(group, market), count) for group, count in used]
+    known = [price * count / document["nodes"] for price, count in prices if price is not None]
+    price = sum(known) if len(known) == len(prices) else None
     return Steps(
-        machine.name, workload, group.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
-        document["stalls_s"], node_price(group, market), machine.provider, (group.price.region or None) if group.price else None, market,
+        machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
+        document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
+        [(group.node, count) for group, count in used[1:]],
     )  # fmt: skip
 
 
@@ -108,6 +146,8 @@ class Weeks:
     seed: int = 0
     law: str = EXPONENTIAL.name
     """How the times between failures scatter: ``exponential``, ``weibull:0.7``, or the name of the user's own."""
+    power_cap: str | None = None
+    """Limit on the power of each GPU, such as ``500 W``."""
 
     def checked(self) -> None:
         """Raise SpecError for what is wrong whatever the run is, before it is simulated."""
@@ -117,16 +157,22 @@ class Weeks:
         given = [option for option, value in (("--days", self.days), ("--tokens", self.tokens), ("--epochs", self.epochs)) if value]
         if len(given) != 1:
             raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
+        for name, number, least in (("spares", self.spares, 0), ("trials", self.trials, 2), ("seed", self.seed, 0)):
+            whole(name, number)
+            if number is not None and number < least:
+                raise SpecError(f"--{name} {number}: write {least} or more")
         if self.mode not in MODES:
             raise SpecError(f"--checkpoint {self.mode}: write one of {', '.join(MODES)}")
         reliability_of(self.level)
         store_of(self.store)
         if self.rate is not None:
-            quantity(self.rate, "failure rate", "--failure-rate")
+            quantity(self.rate, "failure rate", "--failure-rate", zero=True)
         if self.interval != "auto":
             quantity(self.interval, "time", "--checkpoint-interval")
         if self.mean_lifetime is not None:
             quantity(self.mean_lifetime, "time", "--mean-lifetime")
+        if self.power_cap is not None:
+            quantity(self.power_cap, "power", "--power-cap")
         if self.region is not None:
             named_grid(self.region)
         failure_law(self.law)
@@ -152,7 +198,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
     rates, revoked = _rates(weeks, reliability, nodes * size), revocations(weeks, steps)
     lives = _lives(weeks, steps, revoked)
     early = reliability.new_fleet.share * steps.node.gpu_count * nodes if weeks.new_fleet else 0.0
-    return LongRun(
+    run = LongRun(
         nodes,
         spares_of(weeks, nodes),
         Saving(math.inf, 0.0, 0.0, 0.0),
@@ -175,17 +221,33 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         (early, reliability.new_fleet.within),
         (slow.rate * nodes * size, slow.factor, slow.duration),
         (planned.rate, planned.duration),
-        1.0 / nodes if weeks.elastic and nodes > 1 else 0.0,
+        tuple(speed for speed in _speeds(steps)[-2::-1] if speed > 0)[:MOST_MISSING] if weeks.elastic else (),
         weeks.repairs,
         failure_law(weeks.law),
         lives,
-        _members(nodes) if lives and weeks.elastic and nodes > 1 else None,
+        Members(_speeds(steps)) if lives and weeks.elastic else None,
     )
+    return _undisturbed(run) if not any(rates) else run
 
 
-def _members(nodes: int) -> Members:
-    """Return a job that goes on without revoked replicas, each with its part of the batch; all restart where one goes or joins."""
-    return Members(tuple((there + 1) / nodes for there in range(nodes)))
+def _undisturbed(run: LongRun) -> LongRun:
+    """Return *run* on nodes that never fail: none is slow either, and nothing is planned."""
+    return replace(run, correlated=(0.0, *run.correlated[1:]), slow=(0.0, 1.0, 0.0), planned=(0.0, 0.0))
+
+
+def _speeds(steps: Steps) -> tuple[float, ...]:
+    """Return the speed on 1, 2, ... nodes relative to all, by the replicas that are whole there, each with its part of the batch.
+
+    Raise SpecError for a job that cannot do without any of its nodes.
+    """
+    nodes, replica = steps.nodes, steps.replica_gpus
+    whole_ones = [(there + 1) * steps.gpus // nodes // replica for there in range(nodes)]
+    if nodes == 1 or not whole_ones[-2]:
+        held = "one node" if nodes == 1 else f"one replica on {nodes} nodes"
+        raise SpecError(
+            f"--elastic: the job has {held}, and does not go on without a part of it; leave --elastic out, or lay out more replicas"
+        )
+    return tuple(count / whole_ones[-1] for count in whole_ones)
 
 
 def restart_time(restart: Restart, gpus: int) -> float:
@@ -198,7 +260,7 @@ def _rates(weeks: Weeks, reliability: Reliability, nodes: float) -> tuple[float,
     rate = reliability.rate
     low, value, high = rate.low, rate.value, rate.high
     if weeks.rate is not None:
-        low = value = high = quantity(weeks.rate, "failure rate", "--failure-rate")
+        low = value = high = quantity(weeks.rate, "failure rate", "--failure-rate", zero=True)
     return (nodes * low, nodes * value, nodes * high)
 
 
@@ -252,14 +314,14 @@ def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | 
     return survival(lives), revoked
 
 
-def quantity(text: str, dimension: str, option: str) -> float:
-    """Return *text*, what *option* says, in SI. Raise SpecError where it is no *dimension* above 0."""
+def quantity(text: str, dimension: str, option: str, zero: bool = False) -> float:
+    """Return *text*, what *option* says, in SI. Raise SpecError where it is no *dimension* above 0, or *zero* where that is allowed."""
     try:
         value = parse(text, dimension)
     except UnitError as error:
         raise SpecError(f"{option} {text}: {error}") from None
-    if value <= 0:
-        raise SpecError(f"{option} {text}: write more than 0")
+    if value < 0 or (value == 0 and not zero):
+        raise SpecError(f"{option} {text}: write {'0 or more' if zero else 'more than 0'}")
     return value
 
 

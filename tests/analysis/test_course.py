@@ -73,11 +73,12 @@ def test_drawn_is_the_closed_form_within_its_interval() -> None:
 
 def test_time_is_conserved_whatever_happens() -> None:
     for change in (
-        {}, {"horizon": math.inf, "work": 4 * DAY}, {"spares": 0}, {"spares": 1, "elastic": 0.1}, {"repairs": False},
+        {}, {"horizon": math.inf, "work": 4 * DAY}, {"spares": 0}, {"spares": 1, "elastic": (0.9, 0.8, 0.7)}, {"repairs": False},
         {"new_fleet": (60.0, 10 * DAY)},
-        {"saving": Saving(1200.0, 0.5, 60.0, 60.0, 30.0, 0.05, 5.0)},
+        {"saving": Saving(1200.0, 0.5, 60.0, 60.0, 30.0, 0.05, 2.0, 5.0, 9.0)},
+        {"saving": replace(FULL.saving, on_nodes=0.3)}, {"repairs": False, "elastic": (0.9, 0.8, 0.7)}, {"striking": 0.5},
         {**SPOT, "members": Members(LINEAR)},
-        {**SPOT, "members": Members(LINEAR, replaced=False), "elastic": 0.01},
+        {**SPOT, "members": Members(LINEAR, replaced=False), "elastic": LINEAR[-2::-1]},
         {**SPOT, "members": Members(LINEAR, restarts=False, chief=True), "saving": PLAIN.saving},
         {**SPOT, "members": Members((0.0,) * 99 + (1.0,)), "horizon": math.inf, "work": DAY},
     ):  # fmt: skip
@@ -217,7 +218,7 @@ def test_what_else_helps_and_hurts() -> None:
     base = draw(full, 150, seed=4)
     cases = {
         "memory": draw(replace(full, saving=Saving(600.0, 3.0, 60.0, 20.0, 30.0, 0.1, 5.0)), 150, seed=4),
-        "elastic": draw(replace(full, spares=2, elastic=0.01), 150, seed=4),
+        "elastic": draw(replace(full, spares=2, elastic=LINEAR[-2::-1]), 150, seed=4),
         "waiting": draw(replace(full, spares=2), 150, seed=4),
         "silent": draw(replace(full, causes=[replace(cause, silent_for=2 * HOUR) for cause in CAUSES]), 150, seed=4),
     }

@@ -6,6 +6,7 @@ import pytest
 
 from sim.analysis.energy import (
     KWH,
+    Kind,
     capped,
     draw_of,
     energy_figures,
@@ -68,7 +69,7 @@ def test_power_lies_between_the_draws_of_its_kernels() -> None:
 
 
 def test_energy_of_a_sample_is_power_times_time_over_samples(node: Node) -> None:
-    figures = energy_figures(node, 4, 32, STALLS, 64.0, grid_of("us-east-1", "aws"), tokens=1024)
+    figures = energy_figures([Kind(node, 4, 8)], STALLS, 64.0, grid_of("us-east-1", "aws"), tokens=1024)
     assert figures is not None
     site = 4 * figures["node_power_w"] * figures["pue"]
     assert figures["site_power_w"] == pytest.approx(site)
@@ -76,6 +77,17 @@ def test_energy_of_a_sample_is_power_times_time_over_samples(node: Node) -> None
     assert figures["energy_per_token_j"] == pytest.approx(figures["energy_per_sample_j"] / 1024)
     assert figures["co2_per_sample_kg"] == pytest.approx(figures["energy_per_sample_j"] / KWH * 0.4158)
     assert sum(figures["parts_w"].values()) == pytest.approx(figures["node_power_w"])
+
+
+def test_nodes_of_several_kinds_are_summed(node: Node) -> None:
+    """Oracle: each kind alone, times its nodes."""
+    other, grid = load_hardware("dgx-a100").spec.groups[0].node, grid_of(None)
+    together = energy_figures([Kind(node, 3, 8), Kind(other, 1, 4)], STALLS, 64.0, grid)
+    alone = [node_power(one, power_model(), shares_of(STALLS), True, gpus) for one, gpus in ((node, 8), (other, 4))]
+    assert together is not None and alone[0] is not None and alone[1] is not None
+    assert 4 * together["node_power_w"] == pytest.approx(3 * alone[0].total + alone[1].total)
+    assert 32 * together["gpu_power_w"] == pytest.approx(3 * alone[0].gpus + alone[1].gpus)
+    assert together["power_caps"] == []
 
 
 def test_a_cap_slows_compute_alone_and_never_costs_more_power(node: Node) -> None:

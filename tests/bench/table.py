@@ -2,7 +2,7 @@
 
 A bench says in ``extra_info`` what it measures: *label*; *count* and *unit* where a rate tells more than a time; *value* where it
 measured something other than the time of this process; *aim* where there is a figure to reach, or a peer's. Times are CPU times: what
-other programs take of the machine does not count.
+other programs take of the machine does not count. ``python -m tests.bench.table tests/bench/test_goodput.py`` renews the rows of one file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,15 @@ PAGE = ROOT / "docs" / "trust" / "speed.md"
 TABLE = re.compile(r"(?<=<!-- bench -->\n).*?(?=<!-- end bench -->)", re.DOTALL)
 
 
-def measured() -> list[Mapping[str, Any]]:
-    """Run every bench and return what pytest-benchmark says of each."""
+def measured(files: Sequence[str] = ("tests/bench",)) -> list[Mapping[str, Any]]:
+    """Run the benches of *files*, by default all, and return what pytest-benchmark says of each."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         command = [
             sys.executable,
             "-m",
             "pytest",
-            "tests/bench",
+            *files,
             "--benchmark-only",
             "--benchmark-timer=time.process_time",
             "-p",
@@ -57,8 +57,19 @@ def figure(bench: Mapping[str, Any]) -> str:
 def table(benches: list[Mapping[str, Any]], machine: str) -> str:
     """Return the benches as a table in Markdown."""
     lines = [f"| median CPU time, {machine} | reached | aim, or a peer's |", "|---|---|---|"]
-    rows = (f"| {bench['extra_info']['label']} | {figure(bench)} | {bench['extra_info'].get('aim', '')} |" for bench in benches)
-    return "\n".join([*lines, *rows]) + "\n"
+    return "\n".join([*lines, *map(row, benches)]) + "\n"
+
+
+def row(bench: Mapping[str, Any]) -> str:
+    """Return the row of one bench."""
+    return f"| {bench['extra_info']['label']} | {figure(bench)} | {bench['extra_info'].get('aim', '')} |"
+
+
+def renewed(before: str, benches: list[Mapping[str, Any]]) -> str:
+    """Return the table *before* with the rows of *benches* in place of those with the same label; rows that are new come last."""
+    rows = {line.split(" | ")[0]: line for line in before.splitlines()}
+    rows |= {line.split(" | ")[0]: line for line in map(row, benches)}
+    return "\n".join(rows.values()) + "\n"
 
 
 def this_machine() -> str:
@@ -68,4 +79,7 @@ def this_machine() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(TABLE.sub(lambda _: table(measured(), this_machine()), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    files = sys.argv[1:]
+    benches = measured(files) if files else measured()
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(TABLE.sub(lambda old: renewed(old[0], benches) if files else table(benches, this_machine()), page), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bench.table import PAGE, TABLE, figure, table
+from tests.bench.table import PAGE, TABLE, figure, renewed, table
 
 
 def bench(median: float, **said: object) -> dict[str, object]:
@@ -19,3 +19,9 @@ def test_the_table_stands_between_its_marks() -> None:
     lines = ["| median CPU time, 2 cores | reached | aim, or a peer's |", "|---|---|---|", "| it | 2 s |  |", "| it | 3 s | 5 s |"]
     assert table([bench(2.0), bench(3.0, aim="5 s")], "2 cores") == "\n".join(lines) + "\n"
     assert TABLE.search(PAGE.read_text(encoding="utf-8"))
+
+
+def test_one_file_renews_its_own_rows() -> None:
+    before = table([bench(2.0), {**bench(3.0), "extra_info": {"label": "that", "aim": "5 s"}}], "2 cores")
+    after = renewed(before, [bench(4.0), {**bench(1.0), "extra_info": {"label": "new"}}])
+    assert after == before.replace("| it | 2 s |", "| it | 4 s |") + "| new | 1 s |  |\n"

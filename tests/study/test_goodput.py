@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sim.analysis.course import draw
 from sim.analysis.long_run import AT_ONCE, Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
+from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import lifetimes_of, survival
+from sim.cluster.topology import node_graph
 from sim.documents import document, weeks_document
+from sim.report.energy import energy_text, with_power_cap
+from sim.report.goodput import goodput_document, goodput_text
+from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 from sim.study.goodput import Goodput, closed_form, expected_share, weeks_of
+from sim.study.layout import layout_answer
 from sim.study.saving import saved_beside
 from sim.study.scenario import Scenario, answer
 from sim.study.spot import Wanted, spot
 from sim.study.transient import SpotJob, courses, spread
-from sim.study.weeks import Steps, Weeks, reliability_of, steps_of
+from sim.study.weeks import Steps, Weeks, long_run, reliability_of, steps_of
 
 DAY = 86400.0
 SCENARIO = Scenario("hgx-h100", "gpt2-xl", nodes=16, batch=4, precision="amp_bf16")
@@ -51,6 +60,180 @@ def test_without_failures_weeks_are_the_run() -> None:
     assert (started < 60).all()
 
 
+def test_no_failures_are_the_run() -> None:
+    """At a rate of 0 the epochs take their steps, one checkpoint, and the start; nothing waits, and no other set-up is better."""
+    found = weeks_of(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
+    work = 300 * 1.0 * load_workload("gpt2-xl").spec.dataset.samples / steps().samples * steps().step_time
+    assert found.intervals == pytest.approx([work] * 4)
+    assert found.courses.elapsed == pytest.approx(work + found.run.saving.blocking + found.courses.lost["restart"], rel=1e-12)
+    assert {name for name, lost in found.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}
+    assert next(one for one in found.changes if one.name == "half the failures").share == found.changes[0].share
+
+
+def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
+    """Oracle: without repairs or spares a job lives until the first fault that takes a node, at random: an exponential life."""
+    asked = Weeks(epochs=300.0, rate="0.002 /d", spares=0, repairs=False, trials=4000)
+    found = weeks_of(steps(), asked, changes=False)
+    quiet = replace(
+        found.run, shape=math.inf, repeats=(0.0, 1.0), correlated=(0.0, 4, found.run.correlated[2]), causes=found.run.causes[:1],
+        planned=(0.0, 0.0),
+    )  # fmt: skip
+    work = quiet.work
+    courses = draw(quiet, 4000)
+    died = courses.died[np.isfinite(courses.died)]
+    expected = -math.expm1(-quiet.rate[1] * work)
+    assert died.size / 4000 == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 4000))
+    document = goodput_document(found)
+    json.dumps(document, allow_nan=False)
+    assert 0.1 < document["died"]["share"] == np.isfinite(found.courses.died).mean() < 0.5
+    alive = ~np.isfinite(found.courses.died)
+    assert document["days"] * DAY == pytest.approx(found.courses.elapsed[alive].mean())
+    assert document["work_s"] == pytest.approx(work) and document["lost_s"]["spare_wait"] == 0.0
+    assert f"{100 * document['died']['share']:.3g}% of 4,000 drawn runs die" in goodput_text(document)
+    daily = goodput_document(weeks(repairs=False, spares=0, rate="0.0005 /d", trials=400))
+    assert daily["died"]["share"] > 0 and daily["lost_s"]["spare_wait"] == 0.0 and daily["days"] == pytest.approx(20.0)
+    safe = goodput_document(weeks(repairs=False, spares=16))
+    assert safe["died"] == {"share": 0.0, "median_days": None, "interval50": None, "interval95": None}
+    assert "none of 60 drawn runs dies" in goodput_text(safe) and goodput_document(weeks())["died"] is None
+
+
+def test_shares_and_days_of_a_table_agree() -> None:
+    """One share for all: what is kept of all drawn runs over the time of all; the energy of a sample is that of all over all samples."""
+    document = goodput_document(weeks(days=None, epochs=300.0, rate="0.05 /d", spares=1))
+    assert document["effective_share"] == pytest.approx(document["work_s"] / document["elapsed_s"])
+    assert document["energy_per_sample_j"] == pytest.approx(document["energy_kwh"] * 3.6e6 / document["samples"])
+    assert document["elapsed_s"] == pytest.approx(document["days"] * DAY)
+
+
+def test_energy_for_each_token_and_mfu_stand_apart() -> None:
+    scenario = Scenario("hgx-h100", "llama-3.1-8b", nodes=2, layout=(("--parallel", "parallel.shard", "parameters"),))
+    run, found = document(scenario), weeks_document(scenario, Weeks(tokens=1e10, rate="0 /d", trials=3, spares=0), changes=False)
+    assert found["model_flops_utilization"] == pytest.approx(run["model_flops_utilization"])
+    assert found["energy_per_token_j"] * 1e10 == pytest.approx(found["energy_kwh"] * 3.6e6)
+    assert found["energy_per_token_j"] == pytest.approx(run["energy"]["energy_per_token_j"], rel=0.01)
+    laid_out = layout_answer(scenario).run
+    assert steps_of(run, laid_out.hardware, laid_out.workload).model_flops_utilization == pytest.approx(run["model_flops_utilization"])
+    text = goodput_text(found)
+    assert "energy per token" in text and f"MFU {100 * run['model_flops_utilization']:.1f}%" in text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "layout", "speeds"),
+    [
+        (64, {"tensor": 8, "pipeline": 16}, [0.75] * 16 + [0.5] * 16 + [0.25] * 16),
+        (4, {"tensor": 8, "pipeline": 2}, [0.5, 0.5]),
+        (4, {"tensor": 4}, [0.75, 0.5, 0.25]),
+        (4, {"shard": "parameters", "replicate": 2}, [0.5, 0.5]),
+        (4, {"shard": "parameters"}, [0.75, 0.5, 0.25]),
+        (4, {"expert": 16}, [0.5, 0.5]),
+        (4, {"tensor": 8, "expert": 2}, [0.75, 0.5, 0.25]),
+    ],
+)
+def test_an_elastic_job_goes_on_with_whole_replicas(nodes: int, layout: dict[str, object], speeds: list[float]) -> None:
+    """Oracle: replicas that are whole on the nodes left, counted by hand."""
+    asked = laid_out(nodes, layout)
+    run = long_run(asked, Weeks(days=1.0, elastic=True), reliability_of("middle"))
+    assert run.elastic == pytest.approx(speeds)
+    spot = long_run(asked, Weeks(days=1.0, elastic=True, mean_lifetime="9 h"), reliability_of("middle")).members
+    assert spot is not None and spot.speeds == pytest.approx([*[0.0] * (nodes - 1 - len(speeds)), *speeds[::-1], 1.0])
+
+
+@pytest.mark.parametrize(("nodes", "layout"), [(16, {"tensor": 8, "pipeline": 16}), (1, {}), (4, {"expert": 32})])
+def test_an_elastic_job_of_one_replica_is_refused(nodes: int, layout: dict[str, object]) -> None:
+    with pytest.raises(SpecError, match="does not go on without a part of it"):
+        long_run(laid_out(nodes, layout), Weeks(days=1.0, elastic=True), reliability_of("middle"))
+
+
+def laid_out(nodes: int, layout: dict[str, object]) -> Steps:
+    workload = steps().workload
+    training = workload.training.model_copy(update={"parallel": Parallel.model_validate(layout)})
+    return steps()._replace(nodes=nodes, gpus=8 * nodes, workload=workload.model_copy(update={"training": training}))
+
+
+def test_a_node_that_leaves_takes_its_disk_along() -> None:
+    """Oracle: with every fault taking a node that has a part, what is kept at the end is the work since the last fault."""
+    found = weeks(store="disk", rate="0.02 /d", spares=40)
+    assert found.run.saving.on_nodes == pytest.approx(1 / 16) and weeks().run.saving.on_nodes == 0.0
+    assert "the disks of 1 of 16 nodes" in found.notes[-1] and "from zero" in found.notes[-1]
+    plain = replace(
+        found.run, planned=(0.0, 0.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]), repeats=(0.0, 1.0),
+        shape=math.inf, causes=found.run.causes[:1], saving=replace(found.run.saving, on_nodes=1.0),
+    )  # fmt: skip
+    courses, rate = draw(plain, 4000, 2), plain.rate[1]
+    since = -math.expm1(-rate * plain.horizon) / rate  # E[min(time since the last fault, horizon)], faults at random
+    recovery = (closed_form(replace(plain, saving=replace(plain.saving, interval=1e3))) < 1) * 300.0
+    assert courses.work.mean() == pytest.approx(since, abs=recovery + 4 * courses.work.std() / math.sqrt(4000))
+    stored = weeks_of(steps(), Weeks(days=20.0, trials=60, rate="0.02 /d", spares=40, store="tectonic"), changes=False)
+    assert found.courses.share.mean() < stored.courses.share.mean() - 0.05
+    tiered = weeks(store="disk", rate="0.02 /d", spares=40, mode="tiered")
+    assert tiered.courses.share.mean() > stored.courses.share.mean() - 0.02 and "memory of peers" in tiered.notes[-1]
+    with pytest.raises(SpecError, match="write a --store that outlives nodes"):
+        weeks(days=None, epochs=30000.0, store="disk", rate="0.5 /d", spares=40)
+
+
+def test_copies_cross_the_network_to_peers() -> None:
+    """Oracle: the bytes of a part over the slowest link of its way, out of one node and into another."""
+    found = weeks(mode="tiered").run.saving
+    graph = node_graph(steps().node)
+    part = saved_state(steps().workload, 128).nbytes
+    way = min(graph.links[link].capacity for link in (*graph.memory_to_network(0), *graph.memory_from_network(0)))
+    training = steps().traffic / steps().node.nic.count
+    assert 0 < training < way / 2  # what training leaves of a NIC
+    assert found.memory_persist - found.memory_blocking == pytest.approx(part / (way - training), rel=1e-6)
+    assert found.peer_load == pytest.approx(found.memory_load + part / way, rel=1e-6)
+    slowly = weeks_of(steps(), Weeks(days=20.0, trials=20, mode="tiered"), changes=False, slowed=lambda store: 3.0 * (store is not None))
+    assert slowly.slower.peers == 3.0 and slowly.run.saving.memory_blocking > found.memory_blocking + 3.0
+    alone = weeks_of(steps()._replace(nodes=1, gpus=8), Weeks(days=20.0, trials=20, mode="tiered"), changes=False)
+    assert alone.slower.peers == 0.0 and alone.checkpoint.to_peer == 0.0
+
+
+def test_nodes_of_several_kinds_have_their_own_power_and_price() -> None:
+    """Oracle: the same weeks of each kind alone, in power and price; a run and weeks without failures draw the same."""
+    prices = [Prices.model_construct(on_demand=usd_per_s) for usd_per_s in (1e-3, 3e-3)]
+    mixed = load_hardware("256x-tpu-v2-v3").spec
+    groups = [group.model_copy(update={"price": price}) for group, price in zip(mixed.groups, prices, strict=True)]
+    found = document(Scenario("256x-tpu-v2-v3", "resnet50"))
+    made = steps_of(found, mixed.model_copy(update={"groups": groups}), load_workload("resnet50").spec)
+    assert made.usd_per_s == pytest.approx(2e-3) and [count for _, count in made.kinds] == [128, 128]
+    whole = weeks_of(made, Weeks(days=1.0, trials=2, rate="0 /d"), changes=False)
+    working = whole.power["working"]
+    assert working is not None and working.total == pytest.approx(found["energy"]["node_power_w"])
+    alone = [weeks_of(made._replace(node=node, others=()), Weeks(days=1.0, trials=2), changes=False).power for node, _ in made.kinds]
+    for state in ("working", "waiting", "idle"):
+        assert whole.power[state].total == pytest.approx(sum(power[state].total for power in alone) / 2)  # type: ignore[union-attr]
+    assert alone[0]["working"].total < working.total < alone[1]["working"].total  # type: ignore[union-attr]
+
+
+def test_a_power_cap_costs_time_and_saves_energy() -> None:
+    """Oracle: the caps of the run's own document, step and energy of a sample; weeks without failures take as much longer and less."""
+    run = document(SCENARIO)
+    cap = run["energy"]["power_caps"][2]
+    asked = Weeks(epochs=300.0, rate="0 /d", spares=0, trials=2)
+    said = weeks_document(SCENARIO, replace(asked, power_cap=f"{cap['gpu_cap_w']} W"), changes=False)
+    before = weeks_document(SCENARIO, asked, changes=False)
+    assert said["step_time_s"] == pytest.approx(cap["step_time_s"]) and sum(said["stalls_s"].values()) == pytest.approx(cap["step_time_s"])
+    assert said["energy"]["power_cap"]["energy_per_sample_j"] == pytest.approx(cap["energy_per_sample_j"])
+    assert said["energy"]["power_cap"]["energy_per_sample_without_j"] == pytest.approx(run["energy"]["energy_per_sample_j"])
+    assert said["days"] / before["days"] == pytest.approx(cap["step_time_s"] / run["step_time_s"], rel=1e-4)
+    assert said["energy_per_sample_j"] / before["energy_per_sample_j"] == pytest.approx(
+        cap["energy_per_sample_j"] / run["energy"]["energy_per_sample_j"], rel=1e-3
+    )
+    assert "GPUs limited to" in goodput_text(said) and before["energy"]["power_cap"] is None
+    played = answer(SCENARIO).run
+    shown = with_power_cap(run, played.hardware, played.jobs[0].job.workload, f"{cap['gpu_cap_w']} W")["energy"]
+    assert shown["power_cap"] == pytest.approx(said["energy"]["power_cap"]) and "GPUs limited to" in energy_text(shown)
+    assert "GPUs limited to" not in energy_text(run["energy"])
+    assert "nothing changes" in goodput_document(weeks(power_cap="900 W"))["notes"][-1]
+
+
+def test_half_the_failures_are_half_of_the_same_failures() -> None:
+    """On one node without spares, where a fault more or less is seen: fewer of the same faults never lower the share."""
+    one = steps()._replace(nodes=1, gpus=8)
+    for seed in range(4):
+        changes = {each.name: each.share for each in weeks_of(one, Weeks(days=30.0, spares=0, trials=200, seed=seed)).changes}
+        assert changes["half the failures"] >= changes["as it is"]
+
+
 def test_drawn_is_near_the_closed_form_where_it_holds() -> None:
     found = weeks(rate="0.05 /d", spares=40, trials=200)
     plain = replace(
@@ -72,7 +255,9 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     assert found["blocking_s"] == pytest.approx(saved.costs)
     waits = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic", mode="sync"), changes=False)["checkpoint"]
     assert waits["slowed_s"] == 0.0 and waits["blocking_s"] == pytest.approx(waits["persist_s"])
-    tiered = weeks_of(steps(), Weeks(days=20.0, trials=20, mode="tiered"), changes=False, slowed=lambda store: 3.0).run.saving
+    slowed = {"object-store": 3.0, "memory of peers": 0.0}
+    asked = Weeks(days=20.0, trials=20, mode="tiered")
+    tiered = weeks_of(steps(), asked, changes=False, slowed=lambda store: slowed[store.name if store else ""]).run.saving
     plain = weeks(mode="tiered").run.saving
     assert tiered.memory_interval is not None and plain.memory_interval is not None
     every = tiered.interval / tiered.memory_interval
@@ -95,7 +280,8 @@ def test_what_is_asked_for_arrives() -> None:
     assert weeks(mode="sync").run.saving.blocking > base.run.saving.blocking
     assert weeks(mode="tiered").run.saving.memory_interval is not None
     assert weeks(in_place=True).run.restart == base.run.restart_in_place < base.run.restart
-    assert weeks(elastic=True).run.elastic == pytest.approx(1 / 16)
+    assert any("without one node at 93.8% of its speed" in note for note in weeks(elastic=True).notes)
+    assert weeks(elastic=True).run.elastic == pytest.approx([there / 16 for there in range(15, 0, -1)])
     assert weeks(new_fleet=True).run.new_fleet[0] == pytest.approx(0.055 * 128)
     assert [reliability_of(name).rate.value * DAY for name in ("low", "middle", "high")] == pytest.approx([0.00179, 0.00315, 0.00555])
     spot = weeks(mean_lifetime="20 h")
@@ -137,11 +323,13 @@ def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
 
 def test_the_spot_market_draws_measured_lives() -> None:
     made = weeks_of(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h"), changes=False)
-    assert made.run.lives is None
+    assert made.run.lives is None and "at random" in made.notes[-2] and "no spot price of hgx-h100 is known" in made.notes[-1]
+    mean = weeks_of(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h", elastic=True), changes=False)
+    assert mean.run.lives is not None and "at random" in mean.notes[-2]
     node = load_hardware("p3.2xlarge").spec.groups[0].node
     volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
     found = weeks_of(volta, Weeks(days=5.0, trials=20), changes=False)
-    assert found.run.lives is not None and "at the ages that were measured" in found.notes[-1]
+    assert found.run.lives is not None and "at the ages that were measured" in found.notes[-2]
     assert weeks_of(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
 
 
@@ -208,6 +396,13 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "'0.004' has no unit": {"rate": "0.004"},
         "a checkpoint has 18.7 GB, and 2 at once do not fit into 20 GB": {"store": str(small)},
         "until it is complete, and the next would begin before": {"interval": "1 s"},
+        "job of 203,915 days or less": {"days": 1e9},
+        "nobody measured limits so far below": {"power_cap": "100 W"},
+        "'500' has no unit": {"power_cap": "500"},
+        "--spares -1: write 0 or more": {"spares": -1},
+        "--trials 1: write 2 or more": {"trials": 1},
+        "spares=1.5: expected a whole number": {"spares": 1.5},
+        "write 0 or more": {"rate": "-1 /d"},
         "half of the jobs die within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
         "is not in the catalogue": {"store": "nowhere"},
         "the job never ends": {"rate": "9000 /d"},

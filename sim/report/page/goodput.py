@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.analysis.long_run import LOST
-from sim.report.goodput import DAY, NAMES
+from sim.report.goodput import DAY, NAMES, died_text
 from sim.report.page.bars import Piece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, chart, linear_axis
@@ -14,7 +14,7 @@ from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.study.descriptions import Descriptions
-from sim.units import counted
+from sim.units import counted, show
 
 _SHOWN = (
     ("effective_share", "effective share", lambda value: f"{100 * value:.1f}%"),
@@ -51,8 +51,8 @@ def _verdict(document: Mapping[str, Any]) -> str:
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
     return (
         f"{100 * document['effective_share']:.1f}% of the time is work that counts; {document['interruptions']:.0f} interruptions "
-        f"are expected in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f}%)."
-    )
+        f"are expected in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f}%). {died_text(document)}"
+    ).rstrip()
 
 
 def _tiles(figures: Figures) -> Html:
@@ -65,6 +65,12 @@ def _tiles(figures: Figures) -> Html:
         ("Energy", figures.shown("energy_kwh", as_energy), joined(figures.shown("co2_kg", as_carbon), " CO2")),
         ("Closed form", figures.shown("closed_form/effective_share", _per_cent), "at the middle rate, spares at once"),
     ]
+    if figures.value("energy_per_sample_j") is not None:
+        per_token = figures.value("energy_per_token_j") is not None
+        key, name = ("energy_per_token_j", "token") if per_token else ("energy_per_sample_j", "sample")
+        rows.append((f"Energy per {name}", figures.shown(key, lambda joules: show(joules, "energy")), "all that is drawn, over kept work"))
+    if figures.value("model_flops_utilization"):
+        rows.append(("MFU of a step", figures.shown("model_flops_utilization", as_percent), "the effective share leaves it out"))
     return tiles(rows)
 
 
@@ -159,6 +165,13 @@ def _checkpoints(figures: Figures) -> Part:
         ["Young (1974)", figures.shown("checkpoint/interval_s/young", as_time)],
         ["Daly (2006)", figures.shown("checkpoint/interval_s/daly", as_time)],
     ]
+    if figures.value("checkpoint/memory") is not None:
+        rows += [
+            ["copied to peers after", figures.shown("checkpoint/memory_interval_s", as_time)],
+            ["training loses by it", figures.shown("checkpoint/memory/blocking_s", as_time)],
+            ["a peer has it after", figures.shown("checkpoint/memory/persist_s", as_time)],
+            ["loaded from a peer in", figures.shown("checkpoint/memory/load_from_peer_s", as_time)],
+        ]
     saved = figures.value("checkpoint")
     lead = f"{saved['mode']}, to {saved['store']}; simulated over the links of a node and the store, beside the training's own traffic."
     return Part(
@@ -183,5 +196,8 @@ def _changes(figures: Figures) -> Part:
         for place, change in enumerate(changes)
     ]
     found = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
-    lead = "The same faults are drawn for all of them, over a part of the job; the interval between checkpoints is chosen anew."
+    lead = (
+        "The same faults are drawn for all of them, over a part of the job; the interval between checkpoints is chosen anew. The closed "
+        "form has no waits for spares, planned stops, slow nodes, or faults that repeat. A run that dies keeps nothing more."
+    )
     return Part("changes", "What would help", section("changes", "What would help", found, lead=lead))

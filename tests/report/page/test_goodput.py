@@ -33,3 +33,29 @@ def test_the_document_adds_up(path: Path) -> None:
     assert all(before <= after for before, after in pairwise(shares))
     assert found["co2_kg"] == pytest.approx(found["energy_kwh"] * found["energy"]["grid"]["kg_per_kwh"])
     assert f"{100 * found['effective_share']:.1f}" in verdict(read(path))
+
+
+def test_a_job_that_may_die_is_a_page_without_infinities(tmp_path: Path) -> None:
+    """Oracle: the document, read as strict JSON; copies to peers and a power cap have their figures."""
+    asked = [
+        "goodput",
+        "p3.16xlarge",
+        "resnet50",
+        "--nodes",
+        "4",
+        "--days",
+        "20",
+        "--trials",
+        "100",
+        "--spares",
+        "0",
+        "--no-repair",
+        "--fast",
+    ]
+    path = written(tmp_path, [*asked, "--failure-rate", "0.003 /d", "--checkpoint", "tiered", "--power-cap", "250 W"])
+    assert_page_is_the_document(path, "goodput", 60)
+    found = document(path, "goodput")
+    assert 0 < found["died"]["share"] < 0.5 and not any(word in str(found) for word in ("inf,", "nan"))
+    assert "drawn runs die for want of spares" in verdict(read(path))
+    assert found["checkpoint"]["memory"]["load_from_peer_s"] > found["checkpoint"]["memory"]["load_s"] > 0
+    assert found["energy"]["power_cap"]["step_time_s"] > found["energy"]["power_cap"]["step_time_without_s"]

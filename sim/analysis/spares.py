@@ -1,0 +1,97 @@
+"""Who takes the place of a node that leaves, and how long does the job wait? Spares that are ready, repaired nodes, fewer replicas.
+
+All courses of `sim.analysis.course` at once: a row for each course. A failed node is repaired and is a spare again afterwards. An elastic
+job waits for nobody while whole replicas are left: it runs at their speed until the node is back.
+
+Limits: spares are alike; a job that waits does not go on sooner with fewer replicas when another missing node returns first.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.analysis.long_run import Array, LongRun
+
+Rows = NDArray[np.intp]
+
+
+class Spares:
+    """The spare nodes and the missing nodes of courses on their way."""
+
+    def __init__(self, run: LongRun, trials: int) -> None:
+        self.run = run
+        self.pool = np.zeros((trials, run.spares))
+        """When each spare is ready."""
+        self.turn = np.zeros(trials, dtype=np.intp)
+        """Which spare is looked at next."""
+        self.missing = np.zeros((trials, len(run.elastic)))
+        """Until when each node is missing that the job goes on without."""
+        self.steps = np.diff((1.0, *run.elastic))
+        """Change of the speed with each node more that is missing."""
+
+    def wait(
+        self, b: Rows, several: NDArray[np.bool_], single: NDArray[np.bool_], detected: Array, repair: Array, together: Array
+    ) -> Array:
+        """Return how long the courses *b* wait (s) for the nodes that leave at *detected*; infinite where none takes their place.
+
+        One node leaves where *single*, and is back after *repair*; where *several* leave, they are back after *together*.
+        """
+        back = detected + repair
+        wait = repair
+        if self.run.spares:
+            slot, ready = self._next(b, detected)
+            taken = single & (np.maximum(ready, detected) <= back)  # else its own node is back first
+            wait = np.where(taken, np.maximum(ready - detected, 0.0), repair)
+            self.pool[b[taken], slot[taken]] = back[taken]
+        wait = np.where(single, wait, 0.0)
+        for place in np.flatnonzero(several):
+            wait[place] = self._together(b[place], float(detected[place]), float(together[place]))
+        return self._gone_without(b, wait, detected, several) if self.run.elastic else wait
+
+    def _next(self, b: Rows, moment: Array) -> tuple[Rows, Array]:
+        """Return a spare of each course *b* that is ready at *moment*, or the one that is ready first, and when it is."""
+        slot = self.turn[b] % self.run.spares
+        self.turn[b] += 1
+        ready = self.pool[b, slot]
+        late = np.flatnonzero(ready > moment)
+        if late.size:
+            pool = self.pool[b[late]]
+            slot[late] = pool.argmin(axis=1)
+            ready[late] = pool[np.arange(late.size), slot[late]]
+        return slot, ready
+
+    def _together(self, course: np.intp, moment: float, back: float) -> float:
+        """Return how long *course* waits for several nodes at once: not at all if there are spares enough, else until all return."""
+        count, pool = self.run.correlated[1], self.pool[course]
+        chosen = np.argsort(pool)[:count]
+        back = back if self.run.repairs else math.inf
+        if chosen.size < count or pool[chosen[-1]] > moment:
+            return back
+        pool[chosen] = moment + back
+        return 0.0
+
+    def _gone_without(self, b: Rows, wait: Array, moment: Array, several: NDArray[np.bool_]) -> Array:
+        """Return *wait* less that of courses which go on without the nodes; note until when these are missing."""
+        until = self.missing[b]
+        left = np.where(several, self.run.correlated[1], 1)
+        out = (until > moment[:, None]).sum(axis=1)
+        free = np.flatnonzero((wait > 0) & (out + left <= len(self.run.elastic)))
+        for place in free:
+            slots = np.argsort(until[place])[: left[place]]
+            self.missing[b[place], slots] = moment[place] + wait[place]
+        wait[free] = 0.0
+        return wait
+
+    def speed(self, a: Rows, since: Array, length: Array) -> Array:
+        """Return the mean speed of the courses *a* over *length* seconds from *since*, with the replicas that are whole."""
+        speed = np.ones(a.size)
+        if not self.run.elastic:
+            return speed
+        some = np.flatnonzero((self.missing[a] > since[:, None]).any(axis=1) & (length > 0))
+        span = length[some]
+        missed = np.sort(np.clip(self.missing[a[some]] - since[some, None], 0.0, span[:, None]), axis=1)[:, ::-1]
+        speed[some] += (missed * self.steps).sum(axis=1) / span
+        return speed
