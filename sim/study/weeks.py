@@ -18,6 +18,7 @@ from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Exponential, Lives, lifetimes_of, survival
 from sim.analysis.whole_job import START_UP
+from sim.spec.decoder import model_flop
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability, Restart
@@ -90,7 +91,7 @@ class Steps(NamedTuple):
     def model_flops_utilization(self) -> float | None:
         """Return the FLOP of the model's products over what the GPUs could do in 16 bits; None where that or the products are unknown."""
         peaks = [(node.gpu.peak.get("bf16") or node.gpu.peak.get("fp16") or 0.0, count) for node, count in self.kinds]
-        flop = self.samples * sum(layer.forward + layer.backward for layer in self.workload.model.layers)
+        flop = self.samples * model_flop(self.workload.model.layers)
         peak = sum(peak * count for peak, count in peaks) * self.gpus / self.nodes
         return flop / (self.step_time * peak) if flop and all(peak for peak, _ in peaks) else None
 
