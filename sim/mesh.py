@@ -20,6 +20,7 @@ from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
 from sim.parallel.split import costs, split, stages
+from sim.spec.decoder import model_flop
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
@@ -108,7 +109,7 @@ class LayoutRun:
     @cached_property
     def model_flop(self) -> float:
         """Return the FLOP that one optimizer step asks for, causal attention counted by half, recomputation not at all."""
-        return self.global_batch * sum(layer.forward + layer.backward for layer in self.workload.model.layers)
+        return self.global_batch * model_flop(self.workload.model.layers)
 
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
         """Return (begin, end, memory) of each instruction of *stage* in the step shown: s of simulated time, bytes of one rank."""

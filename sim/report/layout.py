@@ -22,6 +22,7 @@ from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernels_assumed
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
+from sim.spec.decoder import model_flop
 from sim.study.layout import LayoutAnswer
 from sim.study.whole_job import Course, checkpoint_time, in_epochs
 from sim.units import counted, show
@@ -145,14 +146,15 @@ def _price(run: LayoutRun, market: Market) -> float | None:
 
 
 def _hardware_utilization(run: LayoutRun) -> float | None:
-    """Return the utilization with what checkpointing computes again."""
+    """Return the utilization with what is computed again: attention's scores in backward, and what checkpointing left out."""
     if run.model_flops_utilization is None:
         return None
-    model, training, units = run.workload.model, run.workload.training, run.layout.units
+    training, units = run.workload.training, run.layout.units
     share = sum(sum(piece.layer.forward * part for piece, part in recomputed(training, unit)) for unit in units)
     share *= checkpointed_share(training, units, run.mesh.stages)
-    done = sum(sum(piece.layer.forward + piece.layer.backward for piece in unit.pieces) for unit in units)
-    return run.model_flops_utilization * (1.0 + share / done) if done and model.layers else run.model_flops_utilization
+    layers = [piece.layer for unit in units for piece in unit.pieces]
+    done, asked_for = share + sum(layer.forward + layer.backward for layer in layers), model_flop(layers)
+    return run.model_flops_utilization * done / asked_for if asked_for else run.model_flops_utilization
 
 
 def waits(run: LayoutRun) -> list[tuple[Cause, str, float]]:
