@@ -9,9 +9,8 @@ have come. Steps repeat, so the last of a few stands for all. The slowest of n r
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -20,12 +19,13 @@ import simpy
 from sim.cluster.checkpoint import Beside
 from sim.cluster.clock import Clock
 from sim.cluster.live_gpu import LiveGpu
-from sim.cluster.network import Activity, Network
+from sim.cluster.network import Network
 from sim.events import LAYOUT_STALLS, Cause, EventLog
 from sim.events import Rank as LoggedRank
 from sim.events import Wait as Waited
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Part, Program, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.training.communicator import Communicator, Operation, carried
 from sim.training.layouts.loader import Loader
 from sim.training.layouts.prices import Price
 from sim.training.layouts.scene import GROUPS, PASSES, Played, Scene, StageStep, words
@@ -37,31 +37,25 @@ SHARED: Final = ("everyone", "ends")
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
 
 
-@dataclass(eq=False)
-class Operation:
-    """One operation of a group class, or a message between stages: begins when *missing* members have come."""
+class Meeting(Operation):
+    """One operation of a group class, or a message between stages."""
 
-    tag: Tag
-    price: Price
-    done: simpy.Event
-    missing: int
-    come: simpy.Event
-    arrived: float = math.nan
-    """When the last member came."""
-    asked: float = math.nan
-    """When the receiver of a message asked for it."""
-    notice_behind: list[Operation] = field(default_factory=list)
-    """Messages that go before the receiver's notice."""
-    target: int = -1
-    """The stage that a message goes to."""
-    ready: float = math.nan
-    """When the slowest rank of the members has come."""
-    late: tuple[Cause, str] = (Cause.STRAGGLER, "slowest data-parallel rank")
-    """What comes between the two."""
-    launched: bool = False
-    """Whether its kernel is on the GPU from then on that its turn comes, also while it waits for slower ranks."""
-    begin: float = math.nan
-    pieces: list[tuple[Cause, str, float, float]] = field(default_factory=list)
+    def __init__(self, env: simpy.Environment, tag: Tag, price: Price, members: int, stages: Sequence[Stage] = ()) -> None:
+        super().__init__(env, members)
+        self.tag = tag
+        self.price = price
+        self.stages = stages
+        """Those beside whose compute it happens."""
+        self.asked = math.nan
+        """When the receiver of a message asked for it (s)."""
+        self.notice_behind: list[Meeting] = []
+        """Messages that go before the receiver's notice."""
+        self.target = -1
+        """The stage that a message goes to."""
+        self.late = (Cause.STRAGGLER, "slowest data-parallel rank")
+        """What comes between the last member and its slowest rank."""
+        self.launched = False
+        """Whether its kernel is on the GPU from then on that its turn comes, also while it waits for slower ranks."""
 
 
 class Simulation:
@@ -75,8 +69,8 @@ class Simulation:
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
         self.network = Network(env, self.log)
-        self.operations: dict[tuple[object, ...], Operation] = {}
-        self.queues: dict[tuple[object, ...], deque[Operation]] = {}
+        self.operations: dict[tuple[object, ...], Meeting] = {}
+        self.communicators: dict[tuple[object, ...], Communicator[Meeting]] = {}
         self.linked: set[int] = set()
         self.expected: dict[Tag, int] = defaultdict(int)
         for program in scene.programs:
@@ -118,38 +112,40 @@ class Simulation:
             if name not in self.network.capacity:
                 self.network.add_link(name, self.scene.prices.capacity[name])
 
-    def operation(self, key: tuple[object, ...], tag: Tag, price: Price, members: int) -> Operation:
+    def operation(self, key: tuple[object, ...], tag: Tag, price: Price, members: int, stages: Sequence[Stage]) -> Meeting:
         """Return the operation called *key*, new where nobody has named it yet."""
         if key not in self.operations:
             self.link(price)
-            self.operations[key] = Operation(tag, price, self.env.event(), members, self.env.event())
+            self.operations[key] = Meeting(self.env, tag, price, members, stages)
         return self.operations[key]
 
-    def play(self, operation: Operation, stages: Sequence[Stage]) -> SimProcess:
-        """Let *operation* happen on the network, beside the compute of *stages*."""
-        price, env = operation.price, self.env
-        operation.begin = env.now
-        for stage in stages:
-            stage.communicates(1, price)
-        text = f"{words(operation.tag)}: {price.limit}"
-        yield env.timeout(price.launch)
-        activity = self.network.start(operation.tag[0], price.volume, price.load, cap=price.cap)
-        yield activity.done
-        operation.pieces = [(price.cause, text, operation.begin, env.now)]
-        if len(activity.history) > 1 or (activity.history and activity.history[0][1]):
-            operation.pieces = list(self._pieces(operation, activity))
-        for stage in stages:
-            stage.communicates(-1, price)
-        self.log.did(stages[0].index, "comm", words(operation.tag), price.cause, operation.begin, text, -1, price.volume)
-        operation.done.succeed()
+    def communicator(self, key: tuple[object, ...]) -> Communicator[Meeting]:
+        """Return the communicator called *key*."""
+        if key not in self.communicators:
+            self.communicators[key] = Communicator(self.env, self._turn)
+        return self.communicators[key]
 
-    def _pieces(self, operation: Operation, activity: Activity) -> Generator[tuple[Cause, str, float, float], None, None]:
-        """Yield what held *operation* back, moment by moment."""
-        price, start = operation.price, operation.begin
-        for link, _, end in activity.bound(self.env.now):
-            cause, limit = self.scene.prices.descriptions.get(link, (price.cause, price.limit))
-            yield cause, f"{words(operation.tag)}: {limit}", start, end
-            start = end
+    def _turn(self, operation: Meeting, _: int) -> SimProcess:
+        """Play *operation*, whose turn has come, once it may begin."""
+        early = operation.launched and not operation.come.processed  # its blocks wait on the GPU for slower ranks
+        for stage in operation.stages if early else ():
+            stage.occupies(1, operation.price)
+        if not operation.come.processed:
+            yield operation.come
+        for stage in operation.stages if early else ():
+            stage.occupies(-1, operation.price)
+        yield from self.play(operation)
+
+    def play(self, operation: Meeting) -> SimProcess:
+        """Let *operation* happen on the network, beside the compute of its stages."""
+        price, what = operation.price, words(operation.tag)
+        for stage in operation.stages:
+            stage.communicates(1, price)
+        yield from carried(self.network, operation, price, operation.tag[0], self.scene.prices.descriptions)
+        for stage in operation.stages:
+            stage.communicates(-1, price)
+        text = f"{what}: {price.limit}"
+        self.log.did(operation.stages[0].index, "comm", what, price.cause, operation.begin, text, -1, price.volume)
 
 
 class Stage:
@@ -181,11 +177,11 @@ class Stage:
         """Of operations on the GPU."""
         self.at_work: tuple[int, int, Part] | None = None
         """Units that compute now."""
-        self.sending: list[Operation] = []
+        self.sending: list[Meeting] = []
         """Messages to other stages that compute waits for before it goes on."""
-        self.handed: list[Operation] = []
+        self.handed: list[Meeting] = []
         """Messages that the host has handed to a socket and does not wait for."""
-        self.sent_ahead: list[Operation] = []
+        self.sent_ahead: list[Meeting] = []
         """Messages that it waits for with the next of those, or before the optimizer."""
         self.ends: list[float] = [0.0]
         self.exposed: list[dict[str, float]] = []
@@ -327,40 +323,36 @@ class Stage:
     def _start(self, start: Start, issued: float) -> None:
         """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
         simulation = self.simulation
-        operation, communicator, stages = self._meeting(start)
+        operation, communicator = self._meeting(start)
         delay = self._late(start.axis)
         check = simulation.scene.check(start.axis)
         if check:  # the host compares it with the other ranks', and launches it then
             self.host += check
             issued = max(issued, self.host)
-        operation.arrived = self.env.now
-        operation.missing -= 1
         if issued - self.env.now > delay:
             delay, operation.late = issued - self.env.now, (Cause.LAUNCH, "host")
         before = simulation.operations[self.step, self.number, start.after] if start.after is not None else None
         operation.launched = before is None and operation.late[0] is Cause.STRAGGLER
-        if operation.missing == 0:
-            self.env.process(self._comes(operation, delay, before))
-            queue = simulation.queues.setdefault(communicator, deque())
-            queue.append(operation)
-            if len(queue) == 1:
-                self.env.process(self._serve(queue, stages))
+        if operation.arrive(delay):
+            if before is None:
+                operation.may_begin()
+            else:
+                self.env.process(self._after(before, operation))
+            simulation.communicator(communicator).enter(operation)
 
-    def _meeting(self, start: Start) -> tuple[Operation, tuple[object, ...], Sequence[Stage]]:
-        """Return the operation that *start* enters, the communicator that plays it, and the stages beside whose compute it does."""
+    def _meeting(self, start: Start) -> tuple[Meeting, tuple[object, ...]]:
+        """Return the operation that *start* enters, and the communicator that plays it."""
         simulation, shared = self.simulation, start.axis in SHARED
         price = simulation.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
         key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
-        operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)
-        stages = simulation.stages if shared else [self]
-        return operation, ("everyone" if shared else self.number, start.communicator), stages
+        members, stages = (simulation.expected[start.tag], simulation.stages) if shared else (1, [self])
+        operation = simulation.operation(key, start.tag, price, members, stages)
+        return operation, ("everyone" if shared else self.number, start.communicator)
 
-    def _comes(self, operation: Operation, delay: float, before: Operation | None) -> SimProcess:
-        """Let *operation* begin after *delay*, when the one *before* has ended."""
-        yield self.env.timeout(delay)
-        operation.ready = self.env.now
-        if before is not None and not before.done.triggered:
-            yield before.done
+    def _after(self, before: Meeting, operation: Meeting) -> SimProcess:
+        """Let *operation* begin when its slowest rank has come and the one *before* has ended."""
+        yield self.env.timeout(operation.ready - self.env.now)
+        yield from before.until_over()
         operation.come.succeed()
 
     def _late(self, axis: GroupAxis) -> float:
@@ -371,34 +363,20 @@ class Stage:
         worked, self.worked = self.worked, 0.0
         return spread.data * worked
 
-    def _serve(self, queue: deque[Operation], stages: Sequence[Stage]) -> SimProcess:
-        """Play the operations of one communicator, one after another."""
-        while queue:
-            operation = queue[0]
-            early = operation.launched and not operation.come.triggered  # its blocks wait on the GPU for slower ranks
-            for stage in stages if early else ():
-                stage.occupies(1, operation.price)
-            if not operation.come.triggered:
-                yield operation.come
-            for stage in stages if early else ():
-                stage.occupies(-1, operation.price)
-            yield from self.simulation.play(operation, stages)
-            queue.popleft()
-
     def _wait(self, tag: Tag) -> SimProcess:
         operations = self.simulation.operations
         operation = operations.get((self.step, self.number, tag)) or operations[self.step, tag]
-        if operation.done.triggered:
+        if operation.over:
             return
         start = self.env.now
-        yield operation.done
+        yield from operation.until_over()
         self._blame(operation, start)
         came = min(max(start, operation.arrived), self.env.now)
         group = "data" if tag[0].startswith("reduce") or "replicas" in tag[0] or tag[0] in ("norm", "tied") else "shard"
         self.exposed[-1]["pipeline"] += came - start  # another stage was still at work
         self.exposed[-1][group] += self.env.now - came
 
-    def _blame(self, operation: Operation, start: float) -> None:
+    def _blame(self, operation: Meeting, start: float) -> None:
         """Write down why compute waited for *operation* from *start* until now."""
         came = min(max(start, operation.arrived), self.env.now)
         if came > start:  # another stage was still at work
@@ -411,50 +389,54 @@ class Stage:
             self._waited(operation.price.cause, f"{words(operation.tag)}: behind other operations", ready, begin)
         for cause, resource, t0, t1 in operation.pieces:
             if min(t1, self.env.now) > max(t0, begin):
-                self._waited(cause, resource, max(t0, begin), min(t1, self.env.now))
+                self._waited(cause, f"{words(operation.tag)}: {resource}", max(t0, begin), min(t1, self.env.now))
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
-    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Operation:
-        price = self.simulation.scene.prices.send(source, target, nbytes)
-        members = 2 if self.simulation.meets else 1
-        message = self.simulation.operation((self.step, "message", tag), tag, price, members)
+    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Meeting:
+        simulation = self.simulation
+        price = simulation.scene.prices.send(source, target, nbytes)
+        return self._between((self.step, "message", tag), tag, price, source, target)
+
+    def _between(self, key: tuple[object, ...], tag: Tag, price: Price, source: int, target: int) -> Meeting:
+        """Return the message called *key* from *source* to *target*; one that nobody asks for begins with its sender."""
+        simulation = self.simulation
+        ends = [simulation.stages[source], simulation.stages[target]]
+        message = simulation.operation(key, tag, price, 2 if simulation.meets else 1, ends)
         message.target = target
         return message
 
-    def _meet(self, operation: Operation, source: int, target: int) -> None:
-        operation.missing -= 1
-        if self.number == target:
-            operation.asked = self.env.now
-            operation.notice_behind = self._on_the_wire(source)
-        if operation.missing == 0:
-            operation.arrived = self.env.now
-            ends = [self.simulation.stages[source], self.simulation.stages[target]]
-            self.env.process(self._told(operation, ends))
+    def _meet(self, message: Meeting, source: int) -> None:
+        if self.number == message.target:
+            message.asked = self.env.now
+            message.notice_behind = self._on_the_wire(source)
+        if message.arrive():
+            self.env.process(self._told(message))
 
-    def _told(self, operation: Operation, ends: Sequence[Stage]) -> SimProcess:
+    def _told(self, message: Meeting) -> SimProcess:
         """Let a message begin when its sender knows that its receiver asks for it."""
-        for message in operation.notice_behind:
-            if not message.done.triggered:
-                yield message.done
-                operation.asked = self.env.now
-        notice = operation.asked + operation.price.notice - self.env.now
+        for other in message.notice_behind:
+            if not other.over:
+                yield from other.until_over()
+                message.asked = self.env.now
+        notice = message.asked + message.price.notice - self.env.now
         if notice > 0:  # nan where no receiver asks
             yield self.env.timeout(notice)
-        operation.ready = self.env.now
-        operation.come.succeed()
-        yield from self.simulation.play(operation, ends)
+        message.ready = self.env.now
+        message.come.succeed()
+        yield from self.simulation.play(message)
+        message.end()
 
-    def _on_the_wire(self, stage: int) -> list[Operation]:
+    def _on_the_wire(self, stage: int) -> list[Meeting]:
         """Return the messages to *stage* that a notice to it stands behind: over Gloo one connection takes both in turn."""
         if self.simulation.scene.prices.sockets is None:
             return []
         own = (*self.handed, *self.sending, *self.sent_ahead)
-        return [message for message in own if message.target == stage and message.missing == 0 and not message.done.triggered]
+        return [message for message in own if message.target == stage and message.missing == 0 and not message.over]
 
     def _send(self, send: Send) -> None:
         message = self._message(send.tag, self.number, send.stage, send.nbytes)
-        self._meet(message, self.number, send.stage)
+        self._meet(message, self.number)
         if not self.simulation.overlaps:
             self.sent_ahead.append(message)
             if send.holds:
@@ -470,25 +452,29 @@ class Stage:
 
         A socket takes a message as soon as the receiver's notice has come, and keeps it until the line has taken it.
         """
+        sockets = self.simulation.scene.prices.sockets is not None
         for message in self.sending:
-            gone = message.done if self.simulation.scene.prices.sockets is None else message.come
-            if not gone.triggered:
-                start = self.env.now
-                yield gone
-                self._blame(message, start)
-                self.exposed[-1]["pipeline"] += self.env.now - start
-        self.handed = [message for message in (*self.handed, *self.sending) if not message.done.triggered]
+            if message.come.triggered if sockets else message.over:
+                continue
+            start = self.env.now
+            if sockets:
+                yield message.come
+            else:
+                yield from message.until_over()
+            self._blame(message, start)
+            self.exposed[-1]["pipeline"] += self.env.now - start
+        self.handed = [message for message in (*self.handed, *self.sending) if not message.over]
         self.sending = []
 
     def _receive(self, receive: Receive) -> SimProcess:
         nbytes = self.simulation.scene.layout.boundary
         operation = self._message(receive.tag, receive.stage, self.number, nbytes)
         if self.simulation.meets:
-            self._meet(operation, receive.stage, self.number)
-        if operation.done.triggered:
+            self._meet(operation, receive.stage)
+        if operation.over:
             return
         start = self.env.now
-        yield operation.done
+        yield from operation.until_over()
         self._blame(operation, start)
         self.exposed[-1]["pipeline"] += self.env.now - start
 

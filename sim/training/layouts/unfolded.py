@@ -16,7 +16,7 @@ from sim.parallel.program import Op, Program, Receive, Send, Start, Tag
 from sim.training.collectives.traffic import CORE, FABRIC
 from sim.training.layouts.alike import Alike, Group, alike, operations, sends
 from sim.training.layouts.prices import Price, Prices
-from sim.training.layouts.run import SHARED, Operation, Simulation, Stage
+from sim.training.layouts.run import SHARED, Meeting, Simulation, Stage
 from sim.training.layouts.scene import Played, Scene, StageStep
 
 
@@ -167,20 +167,17 @@ class _Rank(Stage):
         self.number = number
         self.times = simulation.scene.times[number]
 
-    def _meeting(self, start: Start) -> tuple[Operation, tuple[object, ...], Sequence[Stage]]:
+    def _meeting(self, start: Start) -> tuple[Meeting, tuple[object, ...]]:
         simulation, group = self.simulation, self.simulation.scene.layout.mesh.group(self.number, start.axis)
         price = simulation.price(start.axis, group, start.op, start.nbytes)
         stages = list(dict.fromkeys(simulation.stages[rank] for rank in group))
         like = (start.axis, simulation.like(start.axis, group))
-        operation = simulation.operation((self.step, like, start.tag), start.tag, price, len(stages))
+        operation = simulation.operation((self.step, like, start.tag), start.tag, price, len(stages), stages)
         simulation.operations[self.step, self.number, start.tag] = operation
-        return operation, (like, start.communicator), stages
+        return operation, (like, start.communicator)
 
-    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Operation:
+    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Meeting:
         mesh = self.simulation.scene.layout.mesh
         pair = (source, mesh.group(source, "pipeline")[mesh.stage_of(target)])
-        members = 2 if self.simulation.meets else 1
         price = self.simulation.price("send", pair, None, nbytes)
-        message = self.simulation.operation((self.step, "message", source, target, tag), tag, price, members)
-        message.target = target
-        return message
+        return self._between((self.step, "message", source, target, tag), tag, price, source, target)
