@@ -338,7 +338,7 @@ class EpochRun:
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),
-            tuple((rank.position, rank.input.state()) for rank in ranks),
+            tuple((rank.at, rank.input.state()) for rank in ranks),
             (*(name for name, _ in exchanges), *learnt),
         )
         begun = (start for rank in ranks for start in rank.input.since())

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import simpy
 
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
+from sim.parallel.program import Instruction, Load, Pack, Start, Unpack, Update, Wait, Work
 from sim.training.exchange import Exchange
 from sim.training.input_pipeline import InputPipeline
 from sim.training.pace import MEAN, Pace
-from sim.training.step_plan import Segment, StepPlan
+from sim.training.step_plan import StepPlan
 
 SimProcess = Generator[simpy.Event, object, None]
 
-_DIFFERS = frozenset({"forward", "backward"})
-"""Work that differs from step to step."""
+_NAMES: Final = {"F": "forward", "B": "backward"}
 
 
 @dataclass
@@ -38,8 +39,8 @@ class Rank:
     """Called with this rank after each step."""
     paces: Iterator[Pace]
     """How each step differs from the mean: its lag is per second of compute since the ranks last met."""
-    position: int = 0
-    """Segments begun in this step: part of the state that decides what happens next."""
+    at: int = 0
+    """The instruction of the program that it is at: part of the state that decides what happens next."""
     _pace: Pace = MEAN
     _worked: float = 0.0
     """Seconds of compute in this step since the ranks last met."""
@@ -52,38 +53,45 @@ class Rank:
     def train(self) -> SimProcess:
         """Run optimizer steps without end."""
         while True:
-            self.position = 0
             self._pace = next(self.paces)
             self._worked = 0.0
-            for micro_batch in self.plan.micro_batches:
-                yield from self.input.next_batch(self.index)
-                yield from self.input.copy_to_gpu(self.index)
-                for segment in micro_batch.forward:
-                    yield from self._run(segment, "forward")
-                for segment in micro_batch.backward:
-                    yield from self._run(segment, "backward")
-                yield from self.exchange.finished(self.index)
-                self._worked *= not micro_batch.exchanges
-                yield from self._run(micro_batch.after, "gradient copies")
-            yield from self._run(self.plan.optimizer, "optimizer")
+            for at, instruction in enumerate(self.plan.program):
+                self.at = at
+                yield from self._play(instruction)
             self.finished_step(self.index)
 
-    def _run(self, segment: Segment, name: str) -> SimProcess:
-        """Run one segment on the GPU, and do what is due at its end."""
-        self.position += 1
+    def _play(self, instruction: Instruction) -> SimProcess:
+        match instruction:
+            case Load():
+                yield from self.input.next_batch(self.index)
+                yield from self.input.copy_to_gpu(self.index)
+            case Work(part):
+                yield from self._run(_NAMES[part], self._pace.speed)
+            case Pack():
+                yield from self._run("backward", self._pace.speed)
+            case Start():
+                self.exchange.start(self.index, instruction, self._pace.lag * self._worked)
+            case Wait(tag):
+                yield from self.exchange.wait(self.index, tag)
+                self._worked = 0.0
+            case Unpack():
+                yield from self._run("gradient copies")
+            case Update():
+                yield from self._run("optimizer")
+
+    def _run(self, name: str, speed: float = 1.0) -> SimProcess:
+        """Run on the GPU what the present instruction takes, *speed* times as long as in the mean."""
+        segment = self.plan.segments[self.at]
+        if segment is None:
+            return
         if segment.launch > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
                 yield self.network.env.timeout(segment.launch)
         start = self.network.env.now
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
-                yield self.gpu.compute(segment.compute * (self._pace.speed if name in _DIFFERS else 1.0)).done
+                yield self.gpu.compute(segment.compute * speed).done
             stood = self.gpu.stood
             for begun, end in self.log.interrupt(stood, Cause.GRADIENT) if stood else [(start, None)]:
                 self.log.did(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
         self._worked += segment.compute
-        if segment.bucket >= 0:
-            self.exchange.gradient_ready(self.index, segment.bucket, self._pace.lag * self._worked)
-        elif segment.meets:
-            worked, self._worked = self._worked, 0.0
-            yield from self.exchange.blocking(self.index, self._pace.lag * worked)

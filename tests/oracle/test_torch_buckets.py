@@ -50,4 +50,4 @@ def test_buckets_of_mixed_types_are_torchs(tensors, limits):
     found = plan_exchange(workload, range(1, len(tensors) + 1), 2).buckets
     assert sorted(bucket.last for bucket in found) == sorted(bucket[-1] for bucket in theirs)
     nbytes = sorted(sum(made[index].nbytes for index in bucket) for bucket in theirs)
-    assert sorted(bucket.operation.nbytes for bucket in found) == nbytes
+    assert sorted(sum(message.nbytes for message in bucket.start.messages) for bucket in found) == nbytes
