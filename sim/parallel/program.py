@@ -132,6 +132,14 @@ def waited_for(instructions: Iterable[Instruction], ops: Container[Op]) -> Itera
             yield Wait(instruction.tag)
 
 
+def loaded(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """Yield *instructions*, where each forward that begins the model loads its micro-batch."""
+    for instruction in instructions:
+        if isinstance(instruction, Work) and instruction.part == "F" and instruction.first == 0:
+            yield Load(instruction.micro_batch)
+        yield instruction
+
+
 def fused(instructions: Iterable[Instruction]) -> Program:
     """Join work on neighbouring units with nothing between it."""
     joined: list[Instruction] = []

@@ -40,7 +40,7 @@ from sim.training.pace import Pace, drawn_paces, mean_pace
 from sim.training.sequences import length_variation
 from sim.training.server_plan import Sender, ServerPlan
 from sim.training.servers import Crowd, ServerExecutor
-from sim.training.step import Rank
+from sim.training.step import Replica
 from sim.training.step_plan import StepPlan, norm_patience, plan_steps
 
 REFERENCE_GPU_BANDWIDTH = 900e9
@@ -168,7 +168,7 @@ def add_disks(network: Network, cluster: Sequence[Slot], burst: Mapping[str, boo
 
 def make_ranks(
     stage: Stage, number: int, job: Job, wiring: Wiring | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
-) -> list[Rank]:
+) -> list[Replica]:
     """Return *job*'s ranks, ready to train, their loaders already at work; each tells *finished_step* after every step.
 
     *hit_ratio* is the page cache's, by slot. Raise SpecError where real data are asked for without a disk.
@@ -188,7 +188,7 @@ def make_ranks(
         pipeline = _loader(_site(stage, index, found, job, hit_ratio.get(found.slot.name, 0.0)), workload)
         name = f"{found.slot.node.gpu.name} compute"
         paces = _paces(stage, number, job, found)
-        ranks.append(Rank(index, stage.log, stage.network, gpu, name, plan, pipeline, exchange, finished_step, paces))
+        ranks.append(Replica(index, stage.log, stage.network.env, gpu, name, plan, pipeline, exchange, finished_step, paces))
     return ranks
 
 

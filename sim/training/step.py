@@ -1,20 +1,19 @@
-"""What does one rank do, step after step? The training loop."""
+"""What does one rank of data parallelism do, step after step? It loads, computes, exchanges and updates as its plan says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import simpy
 
 from sim.cluster.live_gpu import LiveGpu
-from sim.cluster.network import Network
 from sim.events import Cause, EventLog
-from sim.parallel.program import Instruction, Load, Pack, Start, Unpack, Update, Wait, Work
+from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
 from sim.training.exchange import Exchange
 from sim.training.input_pipeline import InputPipeline
 from sim.training.pace import MEAN, Pace
+from sim.training.rank import Play, Rank
 from sim.training.step_plan import StepPlan
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -22,28 +21,43 @@ SimProcess = Generator[simpy.Event, object, None]
 _NAMES: Final = {"F": "forward", "B": "backward"}
 
 
-@dataclass
-class Rank:
-    """One rank, or a class of equal ranks, of a job."""
+class Replica(Rank):
+    """One rank, or a class of equal ranks, that holds the whole model; *index* is its place in ``log.ranks``.
 
-    index: int
-    """Place in ``log.ranks``."""
-    log: EventLog
-    network: Network
-    gpu: LiveGpu
-    gpu_name: str
-    plan: StepPlan
-    input: InputPipeline
-    exchange: Exchange
-    finished_step: Callable[[int], None]
-    """Called with this rank after each step."""
-    paces: Iterator[Pace]
-    """How each step differs from the mean: its lag is per second of compute since the ranks last met."""
-    at: int = 0
-    """The instruction of the program that it is at: part of the state that decides what happens next."""
-    _pace: Pace = MEAN
-    _worked: float = 0.0
-    """Seconds of compute in this step since the ranks last met."""
+    *finished_step* is called with it after each step. *paces* say how each step differs from the mean: its lag is per second of compute
+    since the ranks last met.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        log: EventLog,
+        env: simpy.Environment,
+        gpu: LiveGpu,
+        gpu_name: str,
+        plan: StepPlan,
+        loader: InputPipeline,
+        exchange: Exchange,
+        finished_step: Callable[[int], None],
+        paces: Iterator[Pace],
+    ) -> None:
+        plays: dict[type, Play] = {
+            Load: self._load, Work: self._work, Pack: self._pack, Unpack: self._unpack, Update: self._update,
+            Start: self._start, Wait: self._wait,
+        }  # fmt: skip
+        super().__init__(env, plan.program, plays)
+        self.index = index
+        self.log = log
+        self.gpu = gpu
+        self.gpu_name = gpu_name
+        self.plan = plan
+        self.input = loader
+        self.exchange = exchange
+        self.finished_step = finished_step
+        self.paces = paces
+        self._pace = MEAN
+        self._worked = 0.0
+        """Seconds of compute in this step since the ranks last met."""
 
     @property
     def made_of(self) -> Hashable:
@@ -55,39 +69,42 @@ class Rank:
         while True:
             self._pace = next(self.paces)
             self._worked = 0.0
-            for at, instruction in enumerate(self.plan.program):
-                self.at = at
-                yield from self._play(instruction)
+            yield from self.run()
             self.finished_step(self.index)
 
-    def _play(self, instruction: Instruction) -> SimProcess:
-        match instruction:
-            case Load():
-                yield from self.input.next_batch(self.index)
-                yield from self.input.copy_to_gpu(self.index)
-            case Work(part):
-                yield from self._run(_NAMES[part], self._pace.speed)
-            case Pack():
-                yield from self._run("backward", self._pace.speed)
-            case Start():
-                self.exchange.start(self.index, instruction, self._pace.lag * self._worked)
-            case Wait(tag):
-                yield from self.exchange.wait(self.index, tag)
-                self._worked = 0.0
-            case Unpack():
-                yield from self._run("gradient copies")
-            case Update():
-                yield from self._run("optimizer")
+    def _load(self, _: Load, __: int) -> SimProcess:
+        yield from self.input.next_batch(self.index)
+        yield from self.input.copy_to_gpu(self.index)
 
-    def _run(self, name: str, speed: float = 1.0) -> SimProcess:
-        """Run on the GPU what the present instruction takes, *speed* times as long as in the mean."""
-        segment = self.plan.segments[self.at]
+    def _start(self, start: Start, _: int) -> tuple[()]:
+        self.exchange.start(self.index, start, self._pace.lag * self._worked)
+        return ()
+
+    def _wait(self, wait: Wait, _: int) -> SimProcess:
+        yield from self.exchange.wait(self.index, wait.tag)
+        self._worked = 0.0
+
+    def _work(self, work: Work, at: int) -> SimProcess:
+        return self._compute(at, _NAMES[work.part], self._pace.speed)
+
+    def _pack(self, _: Pack, at: int) -> SimProcess:
+        return self._compute(at, "backward", self._pace.speed)
+
+    def _unpack(self, _: Unpack, at: int) -> SimProcess:
+        return self._compute(at, "gradient copies")
+
+    def _update(self, _: Update, at: int) -> SimProcess:
+        return self._compute(at, "optimizer")
+
+    def _compute(self, at: int, name: str, speed: float = 1.0) -> SimProcess:
+        """Run on the GPU what the instruction takes, *speed* times as long as in the mean."""
+        segment = self.plan.segments[at]
         if segment is None:
             return
         if segment.launch > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
-                yield self.network.env.timeout(segment.launch)
-        start = self.network.env.now
+                yield self.env.timeout(segment.launch)
+        start = self.env.now
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
                 yield self.gpu.compute(segment.compute * speed).done

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work
-from sim.training.layouts.run import SHARED
+from sim.training.layouts.meetings import SHARED
 from sim.training.layouts.scene import Scene
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
