@@ -138,12 +138,12 @@ class Priced(Protocol):
 
 
 def carried(network: Network, operation: Operation, price: Priced, name: str, meanings: Meanings) -> Generator[simpy.Event, Any, None]:
-    """Let *operation* happen on *network* from now on, and write down what held it back, moment by moment."""
-    operation.begin = network.env.now
+    """Let *operation*, or what comes next of it, happen on *network*, and write down what held it back, moment by moment."""
+    begin = network.env.now
     yield network.env.timeout(price.launch)
     activity = network.start(name, price.volume, price.load, cap=price.cap)
     yield activity.done
-    operation.pieces = tuple(_pieces(operation.begin, network.env.now, price, activity, meanings))
+    operation.pieces += tuple(_pieces(begin, network.env.now, price, activity, meanings))
 
 
 def _pieces(begin: float, end: float, price: Priced, activity: Activity, meanings: Meanings) -> Generator[Piece, None, None]:

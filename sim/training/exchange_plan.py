@@ -45,7 +45,7 @@ class ExchangePlan(NamedTuple):
 def started(name: str, messages: Sequence[Message], bucket: int = -1, delay: float = 0.0) -> Start:
     """Return what starts the operation *name* among all ranks, which carries *bucket* (-1: none), in the first micro-batch."""
     (op, nbytes), *more = messages
-    return Start((name, bucket, 0), op, "replicate", nbytes, "gradients", more=tuple(more), delay=delay)
+    return Start((name, bucket, 0), op, "shard", nbytes, "gradients", more=tuple(more), delay=delay)
 
 
 def gradient_bytes(workload: Workload) -> float:

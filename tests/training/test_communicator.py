@@ -152,7 +152,6 @@ def test_pieces_tile_an_operation_and_name_the_link_that_binds() -> None:
     env.process(carried(network, operation, Price(1.0, 10.0, 2.0, {"wire": 1.0}), "mine", meanings))
     env.run()
     assert env.now == pytest.approx(7.0)
-    assert operation.begin == 0.0
     assert operation.pieces[0].t0 == 0.0 and operation.pieces[-1].t1 == env.now
     assert all(before.t1 == after.t0 for before, after in zip(operation.pieces, operation.pieces[1:], strict=False))
     assert Piece(Cause.NETWORK, "the wire", 3.0, 5.0) in operation.pieces

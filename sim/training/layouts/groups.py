@@ -44,7 +44,7 @@ class Groups:
         meeting.launched = before is None and meeting.late[0] is Cause.STRAGGLER
         if meeting.arrive(delay):
             if before is None:
-                meeting.may_begin()
+                meeting.may_begin(start.delay)
             else:
                 self.meetings.env.process(self._after(before, meeting))
             self.meetings.communicator(communicator).enter(meeting)
@@ -57,6 +57,9 @@ class Groups:
         key = (step, start.tag) if shared else (step, self.number, start.tag)
         members, kernels = (meetings.shared[start.tag], meetings.kernels) if shared else (1, [self.kernels])
         meeting = meetings.named(key, start.tag, price, members, kernels)
+        meeting.more = tuple(meetings.scene.prices.price(0 if shared else self.number, start.axis, *each) for each in start.more)
+        for each in meeting.more:
+            meetings.link(each)
         return meeting, ("everyone" if shared else self.number, start.communicator)
 
     def _after(self, before: Meeting, meeting: Meeting) -> SimProcess:

@@ -81,7 +81,7 @@ class Kernels:
         time = self.times.span(work.first, work.last, work.part)
         self.at_work = work.first, work.last, work.part
         self._shares()
-        yield from self._compute(time.bursts, PASSES[work.part], work.micro_batch)
+        yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch)
         self.at_work = None
         self._shares()
         late = self.scene.spread.tensor * time.compute
@@ -99,9 +99,9 @@ class Kernels:
 
     def update(self) -> SimProcess:
         """Run the optimizer."""
-        yield from self._compute([Burst(*self.optimizer)], "optimizer", -1)
+        yield from self.compute([Burst(*self.optimizer)], "optimizer", -1)
 
-    def _compute(self, bursts: Sequence[Burst], name: str, ident: int) -> SimProcess:
+    def compute(self, bursts: Sequence[Burst], name: str, ident: int) -> SimProcess:
         """Compute *bursts*, no faster than the host launches their kernels."""
         start, launch = self.env.now, self.scene.launch_cpu
         for burst in bursts:

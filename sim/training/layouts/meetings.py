@@ -32,6 +32,8 @@ class Meeting(Operation):
         self.tag = tag
         self.price = price
         self.kernels = kernels
+        self.more: tuple[Price, ...] = ()
+        """What follows the first of its collectives."""
         self.asked = math.nan
         """When the receiver of a message asked for it (s)."""
         self.notice_behind: list[Meeting] = []
@@ -84,7 +86,7 @@ class Meetings:
     def named(self, key: Key, tag: Tag, price: Price, members: int, kernels: Sequence[Kernels]) -> Meeting:
         """Return the operation called *key*, new where nobody has named it yet."""
         if key not in self.known:
-            self._link(price)
+            self.link(price)
             self.known[key] = Meeting(self.env, tag, price, members, kernels)
         return self.known[key]
 
@@ -103,15 +105,17 @@ class Meetings:
     def play(self, meeting: Meeting) -> SimProcess:
         """Let *meeting* happen on the network, beside the compute of its stages."""
         price, what = meeting.price, words(meeting.tag)
+        meeting.begin = self.env.now
         for kernels in meeting.kernels:
             kernels.communicates(1, price)
-        yield from carried(self._network, meeting, price, meeting.tag[0], self.scene.prices.descriptions)
+        for each in (price, *meeting.more):
+            yield from carried(self._network, meeting, each, meeting.tag[0], self.scene.prices.descriptions)
         for kernels in meeting.kernels:
             kernels.communicates(-1, price)
         first = meeting.kernels[0].account.index
         self._log.did(first, "comm", what, price.cause, meeting.begin, f"{what}: {price.limit}", -1, price.volume)
 
-    def _link(self, price: Price) -> None:
+    def link(self, price: Price) -> None:
         """Make sure that the network has every link that *price* loads."""
         if id(price) in self._linked:
             return
