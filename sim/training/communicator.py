@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import simpy
 
@@ -19,8 +19,6 @@ from sim.events import Cause
 SimProcess = Generator[simpy.Event, object, None]
 Meanings = Mapping[str, tuple[Cause, str]]
 """What it means that a link, by its live name, holds an operation back."""
-AT_ONCE: Final = 1
-"""Streams of a communicator of NCCL."""
 
 
 class Piece(NamedTuple):
@@ -40,7 +38,7 @@ class Operation:
         self.missing = members
         self.arrived = math.nan
         """When the last member that has come did (s)."""
-        self.ready = -math.inf
+        self.ready = 0.0
         """When the slowest rank of the members that have come has."""
         self.come = env.event()
         """Happens when it may begin, but for its turn."""
@@ -51,8 +49,9 @@ class Operation:
 
     def arrive(self, lag: float = 0.0) -> bool:
         """Count one member in, whose slowest rank comes *lag* seconds from now; tell whether it is the last."""
-        self.arrived = self.env.now
-        self.ready = max(self.ready, self.arrived + lag)
+        self.arrived = now = self.env.now
+        if now + lag > self.ready:
+            self.ready = now + lag
         self.missing -= 1
         return not self.missing
 
@@ -83,24 +82,31 @@ class Communicator(Generic[Played]):
     *play* takes an operation whose turn has come, and the number of its stream, from there to its end.
     """
 
-    def __init__(self, env: simpy.Environment, play: Callable[[Played, int], SimProcess], streams: int = AT_ONCE) -> None:
+    def __init__(self, env: simpy.Environment, play: Callable[[Played, int], SimProcess], streams: int = 1) -> None:
         self._env = env
         self._play = play
         self._queue: deque[Played] = deque()
-        self._idle = list(range(streams))
+        self._asleep: list[simpy.Event] = []
+        """What wakes each stream that has nothing to play."""
+        self._unused = list(range(streams))
 
     def enter(self, operation: Played) -> None:
         """Let *operation* be played when its turn comes."""
         self._queue.append(operation)
-        if self._idle:
-            self._env.process(self._stream(self._idle.pop()))
+        if self._asleep:
+            self._asleep.pop().succeed()
+        elif self._unused:
+            self._env.process(self._stream(self._unused.pop()))
 
     def _stream(self, number: int) -> SimProcess:
-        while self._queue:
-            operation = self._queue.popleft()
-            yield from self._play(operation, number)
-            operation.end()
-        self._idle.append(number)
+        while True:
+            while self._queue:
+                operation = self._queue.popleft()
+                yield from self._play(operation, number)
+                operation.end()
+            wake = self._env.event()
+            self._asleep.append(wake)
+            yield wake
 
 
 class Priced(Protocol):

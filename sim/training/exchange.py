@@ -7,7 +7,7 @@ compute. Which operations there are: `sim.training.exchange_plan`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import simpy
@@ -88,12 +88,14 @@ class Exchange:
             operation.may_begin(what.delay)
             self._communicator.enter(operation)
 
-    def wait(self, rank: int, tag: Tag) -> SimProcess:
+    def wait(self, rank: int, tag: Tag) -> Iterable[simpy.Event]:
         """Let *rank* wait until the operation *tag*, which it has come to, has ended."""
         operation = self._open[rank].pop(tag)
-        if not operation.over:
-            with self._log.waiting(rank, Cause.GRADIENT):
-                yield from operation.until_over()
+        return () if operation.over else self._wait(rank, operation)
+
+    def _wait(self, rank: int, operation: Operation) -> SimProcess:
+        with self._log.waiting(rank, Cause.GRADIENT):
+            yield from operation.until_over()
 
     def _play(self, operation: _Operation, stream: int) -> SimProcess:
         """Play the collectives of *operation*, one after another, once it may begin."""

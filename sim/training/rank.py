@@ -35,8 +35,9 @@ class Rank:
 
     def run(self) -> SimProcess:
         """Run the program once: one step."""
-        self.clock = []
+        env, plays, clock = self.env, self._plays, list[float]()
+        self.clock = clock
         for at, instruction in enumerate(self.program):
             self.at = at
-            yield from self._plays[type(instruction)](instruction, at)
-            self.clock.append(self.env.now)
+            yield from plays[type(instruction)](instruction, at)
+            clock.append(env.now)

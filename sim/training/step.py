@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from typing import Final
 
 import simpy
@@ -14,7 +14,7 @@ from sim.training.exchange import Exchange
 from sim.training.input_pipeline import InputPipeline
 from sim.training.pace import MEAN, Pace
 from sim.training.rank import Play, Rank
-from sim.training.step_plan import StepPlan
+from sim.training.step_plan import Segment, StepPlan
 
 SimProcess = Generator[simpy.Event, object, None]
 
@@ -80,27 +80,28 @@ class Replica(Rank):
         self.exchange.start(self.index, start, self._pace.lag * self._worked)
         return ()
 
-    def _wait(self, wait: Wait, _: int) -> SimProcess:
-        yield from self.exchange.wait(self.index, wait.tag)
+    def _wait(self, wait: Wait, _: int) -> Iterable[simpy.Event]:
         self._worked = 0.0
+        return self.exchange.wait(self.index, wait.tag)
 
-    def _work(self, work: Work, at: int) -> SimProcess:
-        return self._compute(at, _NAMES[work.part], self._pace.speed)
+    def _work(self, work: Work, at: int) -> Iterable[simpy.Event]:
+        return self._takes(at, _NAMES[work.part], self._pace.speed)
 
-    def _pack(self, _: Pack, at: int) -> SimProcess:
-        return self._compute(at, "backward", self._pace.speed)
+    def _pack(self, _: Pack, at: int) -> Iterable[simpy.Event]:
+        return self._takes(at, "backward", self._pace.speed)
 
-    def _unpack(self, _: Unpack, at: int) -> SimProcess:
-        return self._compute(at, "gradient copies")
+    def _unpack(self, _: Unpack, at: int) -> Iterable[simpy.Event]:
+        return self._takes(at, "gradient copies")
 
-    def _update(self, _: Update, at: int) -> SimProcess:
-        return self._compute(at, "optimizer")
+    def _update(self, _: Update, at: int) -> Iterable[simpy.Event]:
+        return self._takes(at, "optimizer")
 
-    def _compute(self, at: int, name: str, speed: float = 1.0) -> SimProcess:
-        """Run on the GPU what the instruction takes, *speed* times as long as in the mean."""
+    def _takes(self, at: int, name: str, speed: float = 1.0) -> Iterable[simpy.Event]:
+        """Let the instruction take its time, *speed* times as long as in the mean."""
         segment = self.plan.segments[at]
-        if segment is None:
-            return
+        return self._compute(segment, name, speed) if segment is not None else ()
+
+    def _compute(self, segment: Segment, name: str, speed: float) -> SimProcess:
         if segment.launch > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
                 yield self.env.timeout(segment.launch)
