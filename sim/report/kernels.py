@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
 from sim.parallel.program import Op
 from sim.simulate import Run
 from sim.spec.workload import Workload
 from sim.training.collectives.gloo import GlooPlan
-from sim.training.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
 from sim.training.server_plan import ServerPlan
 
 _OPS: Mapping[Op, str] = {

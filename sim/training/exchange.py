@@ -1,7 +1,7 @@
 """How do ranks exchange gradients? One communicator, whose operations every rank comes to in the same order.
 
 `sim.training.step` knows only ``start(rank, instruction, lag)`` and ``wait(rank, tag)``. DDP launches its buckets in order; they run beside
-compute. Which operations there are: `sim.training.exchange_plan`.
+compute. Which operations there are: `sim.parallel.lower.exchange_plan`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The host launches kernels one after another, the GPU runs them in order; where the host falls behind, the GPU waits and the
 wait is the step's launch stall. With CUDA graphs one launch starts all kernels of a micro-batch and the optimizer (NVIDIA, CUDA C++
 Programming Guide, "CUDA Graphs"); that graphs shorten the gaps between kernels as well is not modelled. Between two cuts compute and
-launch stall are added up, so that simulated events are as few as the operations of `sim.training.exchange_plan`.
+launch stall are added up, so that simulated events are as few as the operations of `sim.parallel.lower.exchange_plan`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from sim.cluster.gpu import Kernels, memory_time
+from sim.parallel.lower.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
+from sim.parallel.lower.step_program import StepProgram, step_program
 from sim.parallel.program import Instruction, Load, Pack, Part, Program, Start, Unpack, Work
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
-from sim.spec.identity import Same
+from sim.spec.identity import Same, same_layers
 from sim.spec.precision import MEANING
 from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload, batch_norms
-from sim.training.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
-from sim.training.layer_times import layer_times, same_gpu, same_layers
+from sim.training.layer_times import layer_times, same_gpu
 from sim.training.muon import muon_work
-from sim.training.step_program import StepProgram, step_program
 
 _OPTIMIZER_KERNELS = {"foreach": 0.05, "fused": 0.01}
 """Launches per parameter tensor: multi-tensor chunks, one fused kernel per chunk (torch.optim); else one set of kernels each."""

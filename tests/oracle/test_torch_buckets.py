@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.buckets import assign_buckets
-from sim.training.exchange_plan import plan_exchange
+from sim.parallel.lower.buckets import assign_buckets
+from sim.parallel.lower.exchange_plan import plan_exchange
 from tests.harness import layer, toy_workload
 from tests.late import Late
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.gpu import memory_time
+from sim.parallel.lower.exchange_plan import gradient_bytes
 from sim.parallel.program import Load, Start, Unpack
-from sim.training.exchange_plan import gradient_bytes
 from sim.training.step_plan import Segment, StepPlan, asked_of, norm_patience, one_pass, optimizer_work, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
@@ -246,7 +246,8 @@ def test_persistent_norms_are_half_their_distance_away():
 
 def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
     """Whatever a description changes: no two of these workloads and machines are taken for each other. Oracle: empty caches."""
-    from sim.training import layer_times, step_plan, step_program
+    from sim.parallel.lower import step_program
+    from sim.training import layer_times, step_plan
 
     plain = toy_workload([layer(0.1, 0.2, 10), layer(0.3, 0.4, 20, 30)], stack={"first_bucket_cap": "40 B", "launch_cpu": "50 ms"})
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sim.parallel.lower.exchange_plan import plan_exchange
+from sim.parallel.lower.step_program import step_program
 from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
-from sim.training.exchange_plan import plan_exchange
-from sim.training.step_program import step_program
 from tests.harness import layer, toy_workload
 
 FUSION = {"threshold": "1 KB", "cycle_time": "100 ms", "control_latency": "1 ms", "request_time": "0 s", "source": "test"}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
 from sim.parallel.program import Load, Message, Pack, Start, Unpack, Update, Wait, Work
-from sim.training.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
 from sim.training.step_plan import plan_step
 from tests.harness import layer, toy_node, toy_workload
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sim.parallel.buckets import Bucketed
-from sim.parallel.lowering import Layout as Layout
+from sim.parallel.lower.bucketed import Bucketed
+from sim.parallel.lower.lowering import Layout as Layout
+from sim.parallel.lower.sharded import Sharded
 from sim.parallel.program import HOST_WAITS, Program, fused, loaded, waited_for
-from sim.parallel.shard import Sharded
 
 
 def program(layout: Layout, stage: int) -> Program:

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from sim.parallel.lower.exchange_plan import BucketPlan, ExchangePlan, plan_exchange
 from sim.parallel.program import Instruction, Load, Pack, Program, Start, Unpack, Update, Wait, Work
-from sim.spec.identity import Same
+from sim.spec.identity import Same, same_layers
 from sim.spec.workload import Workload
-from sim.training.exchange_plan import BucketPlan, ExchangePlan, plan_exchange
-from sim.training.layer_times import same_layers
 
 _KEPT: Final = 512
 

@@ -1,7 +1,7 @@
 """What do the ranks of one job exchange in a step, and at which layers? From the layer table and the stack to operations; pure.
 
-Buckets come from `sim.training.buckets`, what each weighs from `sim.training.compression`. Torch's DDP broadcasts buffers before the
-first forward after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``), those of each data type by themselves (c10d's
+Buckets come from `buckets`, what each weighs from `compression`. Torch's DDP broadcasts buffers before the first forward
+after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``), those of each data type by themselves (c10d's
 ``compute_bucket_assignment_by_size``): BatchNorm's statistics in FP32, then its counts of batches, int64. SyncBatchNorm gathers mean,
 inverse deviation and count of every channel in forward and sums two gradients of them in backward (torch/nn/modules/_functions.py),
 in FP32. Limits: its own kernels cost what BatchNorm's do.
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from sim.parallel.lower.buckets import GRADIENT_ELEMENT, stack_buckets
+from sim.parallel.lower.compression import Payload, Tensor, payload
+from sim.parallel.lower.fusion import Bucket
 from sim.parallel.program import Message, Start
 from sim.spec.precision import MEANING
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer, Workload, batch_norms
-from sim.training.buckets import GRADIENT_ELEMENT, stack_buckets
-from sim.training.compression import Payload, Tensor, payload
-from sim.training.fusion import Bucket
 
 SCALAR_BYTES = 4.0
 _COUNT_BYTES = 8.0
