@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import simpy
 
@@ -109,41 +109,27 @@ class Communicator(Generic[Played]):
             yield wake
 
 
-class Priced(Protocol):
+class Fluid(NamedTuple):
     """What one operation costs as one fluid activity."""
 
-    @property
-    def launch(self) -> float:
-        """Return the seconds before anything moves."""
-        ...
+    launch: float
+    """Seconds before anything moves."""
+    volume: float
+    cap: float
+    """Units per second when nothing else runs."""
+    load: Mapping[str, float]
+    """Per unit, by live link."""
+    cause: Cause
+    limit: str
+    """What bounds it when nothing else runs."""
 
     @property
-    def volume(self) -> float:
-        """Return the units that move."""
-        ...
-
-    @property
-    def cap(self) -> float:
-        """Return the units per second when nothing else runs."""
-        ...
-
-    @property
-    def load(self) -> Mapping[str, float]:
-        """Return the load per unit, by live link."""
-        ...
-
-    @property
-    def cause(self) -> Cause:
-        """Return what it means that nothing else holds it back."""
-        ...
-
-    @property
-    def limit(self) -> str:
-        """Return what bounds it then."""
-        ...
+    def alone(self) -> float:
+        """Return the seconds it takes when nothing else runs."""
+        return self.launch + self.volume / self.cap
 
 
-def carried(network: Network, operation: Operation, price: Priced, name: str, meanings: Meanings) -> Generator[simpy.Event, Any, None]:
+def carried(network: Network, operation: Operation, price: Fluid, name: str, meanings: Meanings) -> Generator[simpy.Event, Any, None]:
     """Let *operation*, or what comes next of it, happen on *network*, and write down what held it back, moment by moment."""
     begin = network.env.now
     yield network.env.timeout(price.launch)
@@ -152,7 +138,7 @@ def carried(network: Network, operation: Operation, price: Priced, name: str, me
     operation.pieces += tuple(_pieces(begin, network.env.now, price, activity, meanings))
 
 
-def _pieces(begin: float, end: float, price: Priced, activity: Activity, meanings: Meanings) -> Generator[Piece, None, None]:
+def _pieces(begin: float, end: float, price: Fluid, activity: Activity, meanings: Meanings) -> Generator[Piece, None, None]:
     own = price.cause, price.limit
     if len(activity.history) < 2 and not activity.bottleneck:
         yield Piece(*own, begin, end)

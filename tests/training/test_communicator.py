@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
-from sim.training.communicator import Communicator, Operation, Piece, carried
+from sim.training.communicator import Communicator, Fluid, Operation, Piece, carried
 
 SECONDS = st.integers(0, 20).map(lambda tenths: tenths / 8)
 
@@ -124,13 +124,9 @@ def test_whoever_waits_for_an_end_goes_on_at_once_where_it_has_come() -> None:
     assert went_on == [1.0, 1.0, 3.0]
 
 
-class Price(NamedTuple):
-    launch: float
-    volume: float
-    cap: float
-    load: dict[str, float]
-    cause: Cause = Cause.INTERCONNECT
-    limit: str = "its own pace"
+def fluid(volume: float) -> Fluid:
+    """Return *volume* units at 2 a second over a wire, after 1 s."""
+    return Fluid(1.0, volume, 2.0, {"wire": 1.0}, Cause.INTERCONNECT, "its own pace")
 
 
 def test_pieces_tile_an_operation_and_name_the_link_that_binds() -> None:
@@ -149,7 +145,7 @@ def test_pieces_tile_an_operation_and_name_the_link_that_binds() -> None:
 
     env.process(other())
     meanings = {"wire": (Cause.NETWORK, "the wire")}
-    env.process(carried(network, operation, Price(1.0, 10.0, 2.0, {"wire": 1.0}), "mine", meanings))
+    env.process(carried(network, operation, fluid(10.0), "mine", meanings))
     env.run()
     assert env.now == pytest.approx(7.0)
     assert operation.pieces[0].t0 == 0.0 and operation.pieces[-1].t1 == env.now
@@ -164,6 +160,6 @@ def test_what_nothing_holds_back_is_one_piece_of_its_own_cause(volume: float, en
     network = Network(env, EventLog(lambda: env.now))
     network.add_link("wire", 100.0)
     operation = Operation(env, 1)
-    env.process(carried(network, operation, Price(1.0, volume, 2.0, {"wire": 1.0}), "mine", {}))
+    env.process(carried(network, operation, fluid(volume), "mine", {}))
     env.run()
     assert operation.pieces == (Piece(Cause.INTERCONNECT, "its own pace", 0.0, end),)

@@ -21,8 +21,8 @@ from sim.events import Rank as LoggedRank
 from sim.parallel.graph import Graph, GraphNode, Matched, Meeting, Place, followers_of
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
-from sim.training.communicator import Communicator, Operation, Piece, SimProcess, carried
-from sim.training.graphs.prices import GraphPrice, GraphPrices
+from sim.training.communicator import Communicator, Fluid, Operation, Piece, SimProcess, carried
+from sim.training.graphs.prices import GraphPrices
 
 UNITS: Final = ("compute", "host", "memory")
 """What a rank has that does one thing at a time, by the kind of its nodes."""
@@ -74,7 +74,7 @@ def play_graphs(scene: GraphScene, keep_rates: bool = False) -> GraphPlayed:
 class _Operation(Operation):
     """A collective or a message while it runs."""
 
-    def __init__(self, env: Clock, meeting: Meeting, price: GraphPrice | None) -> None:
+    def __init__(self, env: Clock, meeting: Meeting, price: Fluid | None) -> None:
         meets = meeting.node.kind != "send" or meeting.node.meets
         super().__init__(env, len(meeting.members) if meets else 1)  # else a message leaves with its sender
         self.meeting = meeting

@@ -109,7 +109,7 @@ class Meetings:
         for kernels in meeting.kernels:
             kernels.communicates(1, price)
         for each in (price, *meeting.more):
-            yield from carried(self._network, meeting, each, meeting.tag[0], self.scene.prices.descriptions)
+            yield from carried(self._network, meeting, each.fluid, meeting.tag[0], self.scene.prices.descriptions)
         for kernels in meeting.kernels:
             kernels.communicates(-1, price)
         first = meeting.kernels[0].account.index
