@@ -12,6 +12,7 @@ from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document
 from sim.report.recommendation import layout_note, recommendation_document
 from sim.report.rows import run_row
+from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare, machines
 from sim.study.descriptions import Descriptions, descriptions
@@ -19,8 +20,10 @@ from sim.study.layout import layout_answer
 from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
-from sim.study.scenario import Answer, Scenario, answer, has_layout, workload_name
+from sim.study.saving import slowed_beside
+from sim.study.scenario import Answer, Scenario, answer, has_layout, sorted_overrides, workload_name
 from sim.study.weeks import Weeks
+from sim.study.whole_job import in_epochs
 
 
 def document(scenario: Scenario) -> dict[str, Any]:
@@ -47,10 +50,12 @@ def weeks_document(
     """
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
-        return goodput_of(layout_document(laid_out), laid_out.run.hardware, laid_out.run.workload, weeks, changes, progress)
+        run = laid_out.run
+        return goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
     found = _one_job(scenario)
     described = run_document(found.run, found.inputs, found.warnings, market=found.market)
-    return goodput_of(described, found.run.hardware, found.run.jobs[0].job.workload, weeks, changes, progress)
+    machine, workload = found.run.hardware, found.run.jobs[0].job.workload
+    return goodput_of(described, machine, workload, weeks, changes, progress, slowed_beside(found.run))
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,11 @@ def recommended(
     bare = replace(scenario, plan=None)
     together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare)
     alone = replace(bare, global_batch=None)
+    in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     rows = compare(alone, names, document, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
     laid = needs_layout(alone, rows)
     if laid:
-        together = shared_batch(replace(alone, global_batch=together), names, counts)
+        together = shared_batch(scenario, names, counts)  # that of `plan`
         rows = planned_rows(replace(alone, global_batch=together), names, counts, layout_document, counting("machines planned"))
     markets = MARKETS[:1] if renting.on_demand else MARKETS
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)

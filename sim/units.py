@@ -120,7 +120,7 @@ def _parse_text(text: str, dimension: str) -> float:
     scale = UNITS[dimension].get(unit)
     if scale is None:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
-        near = _spelled(str(unit), UNITS[dimension])
+        near = _in_bits(str(unit), dimension) or _spelled(str(unit), UNITS[dimension])
         meant = f" (did you mean {near}?)" if near else ""
         reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}{meant}"
         raise UnitError(f"{reason}, expected a {dimension}; {accepted(dimension)}")
@@ -128,9 +128,21 @@ def _parse_text(text: str, dimension: str) -> float:
     return _finite(float(number) * scale if scale >= 1 else float(number) / round(1 / scale), text)
 
 
+_BITS: Final = re.compile(r"([kKMGT])(?:b/s|b|b[eE]|[bB]its?(?:/s|ps)?)")
+"""Bits per second as people write them: 10 Gb/s, 10 Gbit, 10 GbE."""
+
+
+def _in_bits(unit: str, dimension: str) -> str:
+    """Return the unit of bits per second that *unit* is another spelling of; a small b is a bit, a large B a byte."""
+    found = _BITS.fullmatch(unit) if dimension == "bandwidth" else None
+    return f"{found[1]}bps" if found else ""
+
+
 def _spelled(unit: str, known: Iterable[str]) -> str:
     """Return which of *known* is written *unit* in another case, or with "ps" for "/s"; empty where none is."""
     plain = unit.lower().removesuffix("ps")
+    if unit.islower() and unit.endswith("b/s"):
+        return f"{unit[:-3].upper()}bps or {unit[:-3].upper()}B/s"  # bits or bytes: the case of the b would tell
     found = [name for name in known if unit.lower() == name.lower() or (plain != unit.lower() and plain == name.lower().removesuffix("/s"))]
     bits = [name for name in found if name.endswith("ps")]
     return " or ".join(bits if unit.islower() and bits else [name for name in found if name not in bits] or found)

@@ -20,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BLOCK = re.compile(r"<!-- run: (?P<command>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+DAY = "2026-11-25"
+"""From which the ages of prices are counted, so that what is shown stays."""
 PYTHON = re.compile(r"```pycon\n(?P<body>.*?)```", re.DOTALL)
 
 
@@ -28,7 +30,7 @@ def output(command: str) -> str:
     words = shlex.split(command)
     if words[0] == "python":
         words[0] = sys.executable
-    environment = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
+    environment = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8", "STALLSIM_TODAY": DAY}
     done = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, encoding="utf-8", timeout=240)
     return done.stdout
 

@@ -8,6 +8,7 @@ computes: what is wanted is what keeps the GPUs from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -64,8 +65,13 @@ class Bottleneck:
 
     @property
     def following(self) -> Resource | None:
-        """Return what bounds the job once *first* is freed; None where nothing further helps."""
-        return foremost(self.freed[self.first], self.then, self.step_time) if self.first and self.then else None
+        """Return what bounds the job once *first* is freed, its GPUs where they save as much as anything; None where nothing helps."""
+        if not self.first or not self.then:
+            return None
+        found = foremost(self.freed[self.first], self.then, self.step_time)
+        if found is None or self.then.get("gpu", math.inf) > self.then[found] + SAME * self.step_time:
+            return found
+        return "gpu"
 
     @property
     def second(self) -> Resource | None:

@@ -15,6 +15,7 @@ from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Jobs, Workload
 from sim.spec.yaml import Document, SpecError
+from sim.units import shorten
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,22 @@ def _kind_by_keys(path: Path) -> type[Any]:
     value = catalogue.read(path).value
     kind = (schema.kind_of(value) or _kind_of_origin(value, path)) if isinstance(value, dict) else None
     if kind is None:
-        raise SpecError(f"{path}: no description that this program knows; it may hold a {', '.join(schema.KINDS)}")
+        raise SpecError(f"{path}: {_unlike(value)}")
     return kind
+
+
+def _unlike(value: object) -> str:
+    """Return why *value* is like no kind of description: what it extends does not exist, a key is misspelled, or all are strange."""
+    keys = [str(key) for key in value] if isinstance(value, dict) else []
+    known = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
+    near = {key: found[0] for key in keys if key not in known and (found := catalogue.suggestions(key, known, most=1))}
+    if near:
+        return "; ".join(f"unknown key '{key}'; did you mean '{meant}'?" for key, meant in near.items())
+    if isinstance(value, dict) and (origin := value.get("extends")):
+        names = [*catalogue.catalogue("hardware"), *catalogue.catalogue("workloads")]
+        alike = catalogue.suggestions(str(origin), names)
+        return f"extends: {shorten(origin)} is not in the catalogue" + (f"; did you mean {' or '.join(alike)}?" if alike else "")
+    return f"no description that this program knows; it may hold a {', '.join(schema.KINDS)}"
 
 
 def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:

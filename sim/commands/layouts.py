@@ -64,8 +64,9 @@ def show_layouts(
     text = layout_text(found[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
     if with_failures and scenario.plan is not None:
         from sim.report.goodput import beside_run, goodput_text
+        from sim.study.saving import slowed_beside
 
-        weeks = beside_run(whole, found[0].run.hardware, found[0].run.workload, scenario.plan)
+        weeks = beside_run(whole, found[0].run.hardware, found[0].run.workload, scenario.plan, slowed_beside(found[0].run))
         whole["with_failures"] = weeks
         text += "\n\n" + goodput_text(weeks)
     table = figures_csv([flat_figures(document) for document in documents])

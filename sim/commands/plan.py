@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -93,7 +93,6 @@ def plan(
     from sim.report.page.layout_plan import plan_page
     from sim.report.plan import plan_document, plan_text
     from sim.study.plan.ahead import workers
-    from sim.study.plan.objective import Objective
     from sim.study.plan.question import Question
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
@@ -102,8 +101,6 @@ def plan(
     from sim.study.scenario import Scenario
     from sim.units import parse
 
-    if objective not in get_args(Objective):
-        raise SpecError(f"--objective {objective}: write {' or '.join(get_args(Objective))}")
     if with_failures and tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
     try:

@@ -35,13 +35,13 @@ def prices(
     if refresh:
         _refresh(refresh, date, as_json)
         return
-    from datetime import UTC, datetime
-
     from sim.report.listing import columns_text
+    from sim.spec.days import STALE, first_day
+    from sim.spec.days import today as clock
     from sim.spec.listing import exported, select, without_match
-    from sim.spec.prices import PRICES, STALE, first_day, named_rows, price_rows
+    from sim.spec.prices import PRICES, named_rows, price_rows
 
-    rows, problems = price_rows(first_day(today) if today else datetime.now(UTC).date())
+    rows, problems = price_rows(first_day(today) if today else clock())
     for problem in problems:
         typer.echo(problem, err=True)
     chosen = select(named_rows(rows, machines), where, PRICES)

@@ -180,8 +180,10 @@ def _show_runs(
         whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
         if with_failures:
             from sim.report.goodput import beside_run, goodput_text
+            from sim.study.saving import slowed_beside
 
-            whole["with_failures"] = beside_run(whole, runs[0].hardware, runs[0].jobs[0].job.workload, scenarios[0].plan)
+            machine, trained = runs[0].hardware, runs[0].jobs[0].job.workload
+            whole["with_failures"] = beside_run(whole, machine, trained, scenarios[0].plan, slowed_beside(runs[0]))
             text += "\n\n" + goodput_text(whole["with_failures"])
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)

@@ -22,6 +22,7 @@ from sim.report.prices import dated, source_of
 from sim.report.verdict import assumptions, moments, verdict, warnings
 from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
+from sim.spec.decoder import model_flop
 from sim.study.whole_job import course
 from sim.training.server_plan import ServerPlan
 from sim.units import show
@@ -84,12 +85,20 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
     }
 
 
+def _utilization(run: Run, number: int) -> float | None:
+    """Return the model's FLOP over what all GPUs of job *number* could do in 16 bits; None where they have no units for it."""
+    job = run.jobs[number]
+    lent = [(slot.node.gpu.peak, slot.count * len(gpus)) for slot in run.cluster for each, gpus in slot.lent if each == number]
+    peak = sum(count * (peaks.get("bf16") or peaks.get("fp16") or 0.0) for peaks, count in lent)
+    return job.throughput * model_flop(job.job.workload.model.layers) / peak if peak else None
+
+
 def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict[str, Any]:
     """Return the figures of one job: what its document says first, all that a table of many runs shows."""
     job = run.jobs[number]
     workload = job.job.workload
     price = _price(run, number, market)
-    sequence = workload.model.sequence
+    sequence = workload.sequence
     figures = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -103,6 +112,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "step_time_s": job.warm.step_time,
         "throughput_samples_per_s": job.throughput,
         **({} if sequence is None else {"tokens_per_s": job.throughput * sequence}),
+        **({} if workload.model.transformer is None else {"model_flops_utilization": _utilization(run, number)}),
         "epoch_time_s": job.warm.time,
         "cost_per_epoch_usd": None if price is None else price * job.warm.time,
         "price": _rate(run, price, market),

@@ -18,7 +18,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import Goodput, weeks_of
-from sim.study.weeks import Weeks, steps_of
+from sim.study.weeks import Slowed, Weeks, steps_of
 from sim.units import counted, show
 
 DAY = 86400.0
@@ -28,7 +28,7 @@ EVENTS = 400
 """Interruptions of the drawn course that the document tells."""
 NAMES = {
     "detection": "noticing and locating faults", "restart": "restarting and loading", "rework": "work done again",
-    "checkpoint": "saving, training waits", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",
+    "checkpoint": "saving checkpoints", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",
     "planned": "planned stops",
 }  # fmt: skip
 _INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
@@ -36,23 +36,24 @@ _INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
 
 def goodput_of(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None, slowed: Slowed = lambda store: 0.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the document of *weeks* of the run of *workload* on *machine* whose *document* is given. Raise SpecError.
 
-    *changes*: with what other set-ups would do; *progress* hears how many parts of all are drawn.
+    *changes*: with what other set-ups would do; *progress* hears how many parts of all are drawn; *slowed* tells what writing a
+    checkpoint costs the steps beside it.
     """
-    found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes, progress))
+    found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed))
     found |= {key: document[key] for key in ("stack", "stalls_s", "model_flops_utilization") if key in document}
     return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
 
 
-def beside_run(document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan) -> dict[str, Any]:
+def beside_run(document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, slowed: Slowed) -> dict[str, Any]:
     """Return what failures at the middle rate make of the job of *plan* in a run's *document*."""
     if "jobs" in document:
         raise SpecError("--with-failures: takes one workload, not several jobs")
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
-    return goodput_of(document, machine, workload, weeks, changes=False)
+    return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
 
 def goodput_document(answer: Goodput) -> dict[str, Any]:
@@ -161,6 +162,7 @@ def _checkpoint(answer: Goodput) -> dict[str, Any]:
         "bytes": answer.nbytes,
         "writers": answer.writers,
         "blocking_s": saving.blocking,
+        "slowed_s": answer.slowed,
         "persist_s": saving.persist,
         "load_s": saving.load,
         "memory_interval_s": saving.memory_interval,
@@ -214,12 +216,13 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _on_checkpoints(saved: Mapping[str, Any]) -> list[str]:
-    times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load")}
+    times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load", "slowed")}
+    slower = f" ({times['slowed']} of it by slower steps)" if saved["slowed_s"] > 0 else ""
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
     parts = counted(saved["writers"], "part")
     return [
-        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: training waits "
-        f"{times['blocking']}, complete after {times['persist']}, loaded in {times['load']};",
+        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: training loses "
+        f"{times['blocking']}{slower}, complete after {times['persist']}, loaded in {times['load']};",
         f"  every {every['used']} of work (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
     ]
 

@@ -15,6 +15,7 @@ from sim.report.layout import layout_document, layout_name
 from sim.report.layout_error import expected_layout_error
 from sim.report.layout_files import run_command
 from sim.report.table import basis_lines
+from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step
@@ -22,6 +23,7 @@ from sim.study.plan.question import Plan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
 from sim.study.plan.space import Candidate
+from sim.study.saving import slowed_beside
 from sim.study.weeks import Weeks
 from sim.units import counted, show
 
@@ -46,9 +48,14 @@ TIE: Final = 0.05
 
 
 def tie(outcome: Outcome) -> float:
-    """Return the share of a step within which *outcome* cannot be told from a better one: the median error to expect of it."""
+    """Return the share of a step by which the prediction of *outcome* may be off: the median error to expect of it."""
     expected = expected_layout_error(outcome.run)
     return TIE if expected is None else float(expected["median"])
+
+
+def tie_between(one: Outcome, best: Outcome) -> float:
+    """Return the share of a step within which *one* cannot be told from the *best*: what the less certain of the two may be off."""
+    return max(tie(one), tie(best))
 
 
 def plan_document(plan: Plan, turns: Sequence[Turn] = (), with_failures: bool = False) -> dict[str, Any]:
@@ -131,8 +138,8 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
         "seconds": parts(run),
         "limit": limit(run),
         "why": why(outcome, best),
-        "tie_within": tie(outcome),
-        "tie": outcome.value <= best.value * (1.0 + tie(outcome)),
+        "tie_within": tie_between(outcome, best),
+        "tie": outcome.value <= best.value * (1.0 + tie_between(outcome, best)),
         "pareto": on_front,
         "command": run_command(plan, outcome.way),
     }
@@ -161,7 +168,8 @@ def _with_failures(plan: Plan) -> dict[str, Any]:
     if plan.tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
     document = layout_document(LayoutAnswer(best.run, plan.inputs, market=plan.question.scenario.market))
-    return goodput_of(document, best.run.hardware, best.run.workload, Weeks(tokens=plan.tokens), changes=False)
+    machine, workload, slowed = best.run.hardware, best.run.workload, slowed_beside(best.run)
+    return goodput_of(document, machine, workload, Weeks(tokens=plan.tokens), changes=False, slowed=slowed)
 
 
 def candidate_name(candidate: Candidate) -> str:
@@ -239,7 +247,7 @@ def _assumptions(plan: Plan) -> list[str]:
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
         _batches_said(plan),
         "bounds are of steps without contention; ranks differ by their expected spread",
-        "ties: layouts within the median error of predictions of layouts like them",
+        "ties: layouts within the median error of predictions of layouts like them, or like the best",
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
@@ -288,14 +296,16 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         best = document["layouts"][0]
         money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
         energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
-        lines += ["", f"  {document['tokens']:.3g} tokens: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
+        lines += ["", f"  {tokens_text(document['tokens'])}: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]
     front = [
         str(place + 1) if place < shown else f"{place + 1} ({row['name']})"
         for place, row in enumerate(document["layouts"]) if row["pareto"]
     ]  # fmt: skip
-    lines += ["", f"  Pareto-optimal in time, free memory and cost: {', '.join(front[:12])}"]
+    priced = document["layouts"][0]["cost_per_step_usd"] is not None
+    of = "time, free memory and cost" if priced else "time and free memory (no price is known; --set price.on_demand='10 USD/h' gives one)"
+    lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
     lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
     lines += ["", *basis_lines(document)]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sim.analysis.cost import Market, node_price
+from sim.spec.days import STALE, stale
 from sim.spec.hardware import Hardware, Prices
 
 _NAMED = 4
@@ -43,11 +44,17 @@ def source_of(prices: Prices, market: Market) -> str:
     return str(known.get(market, known.get("*", ""))) if isinstance(known, Mapping) else str(known)
 
 
+def day_cell(written: str) -> str:
+    """Return the date of a price as tables show it; old ones are marked."""
+    return f"{written}, old" if stale(written) else written
+
+
 def price_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return *rows* in words, machines of the same market, region, day and source together."""
     alike: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        where = ", ".join(part for part in (row["region"], row["date"]) if part)
+        old = f"more than {STALE} days old" if stale(row["date"]) else ""
+        where = ", ".join(part for part in (row["region"], row["date"], old) if part)
         key = f"{row['market'].replace('_', ' ')}{f' ({where})' if where else ''}", row["source"]
         alike.setdefault(key, []).append(row["hardware"])
     return [f"Prices {market}: {_few(list(dict.fromkeys(names)))}; {source}" for (market, source), names in alike.items()]

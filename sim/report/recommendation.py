@@ -11,7 +11,7 @@ from sim.report.comparison import grouped, scattered
 from sim.report.energy import job_energy, kwh_text
 from sim.report.layout import layout_name
 from sim.report.picture import Named, Picture, name_points, picture
-from sim.report.prices import price_lines, price_rows
+from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
 from sim.units import show
@@ -102,10 +102,11 @@ def recommendation_text(document: dict[str, Any]) -> str:
     lines += [f"  - {said}" for said in grouped(about)]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None
-    rows = [_cells(candidate, by_time) for candidate in document["candidates"][:SHOWN]]
+    days = {(row["hardware"], row["market"]): row["date"] for row in document["prices"]}
+    rows = [_cells(candidate, by_time, days) for candidate in document["candidates"][:SHOWN]]
     titles = [
         Title("", True), Title("hardware", True), Title("provider", True), Title("nodes"), Title("market", True),
-        Title("epochs" if by_time else "time"), Title("USD"),
+        Title("epochs" if by_time else "time"), Title("USD"), Title("price of", True),
     ]  # fmt: skip
     more = len(document["candidates"]) - len(rows)
     table = ["", aligned(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
@@ -151,7 +152,7 @@ def _named(candidate: dict[str, Any]) -> str:
     return f"{candidate['nodes']} x {candidate['hardware']} ({', '.join(told)})"
 
 
-def _cells(candidate: dict[str, Any], by_time: bool) -> list[str]:
+def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, str], str]) -> list[str]:
     return [
         "*" if candidate["within_budget"] else "",
         candidate["hardware"],
@@ -160,6 +161,7 @@ def _cells(candidate: dict[str, Any], by_time: bool) -> list[str]:
         candidate["market"].replace("_", "-"),
         f"{candidate['epochs']:.1f}" if by_time else show(candidate["total_time_s"], "time"),
         f"{candidate['total_cost_usd']:,.2f}",
+        day_cell(days.get((candidate["hardware"], candidate["market"]), "")),
     ]
 
 

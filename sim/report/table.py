@@ -61,8 +61,10 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
 
 def _rates(document: Mapping[str, Any]) -> str:
     """Return samples per second, and tokens per second of models that read sequences."""
-    samples = f"{rate_text(document['throughput_samples_per_s'])} samples/s"
-    return f"{samples}   {document['tokens_per_s']:,.0f} tokens/s" if "tokens_per_s" in document else samples
+    rates = [f"{rate_text(document['throughput_samples_per_s'])} samples/s"]
+    rates += [f"{document['tokens_per_s']:,.0f} tokens/s"] if "tokens_per_s" in document else []
+    used = document.get("model_flops_utilization")
+    return "   ".join([*rates, *([] if used is None else [f"MFU {100 * used:.1f}%"])])
 
 
 def rate_text(rate: float) -> str:

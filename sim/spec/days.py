@@ -1,14 +1,32 @@
-"""Which day does a date of a description mean?"""
+"""Which day does a date of a description mean, and how long ago is that?"""
 
 from __future__ import annotations
 
+import os
 import re
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Final
 
 from sim.spec.yaml import SpecError
 
 _DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?")
+
+
+STALE: Final = 90
+"""Days after which a price is marked as old: clouds changed theirs twice a year in 2023-26, spot prices within weeks."""
+TODAY: Final = "STALLSIM_TODAY"
+"""Environment variable with the day from which ages are counted; the clock's without it."""
+
+
+def today() -> date:
+    """Return the day from which ages are counted. Raise SpecError where `TODAY` holds no date."""
+    given = os.environ.get(TODAY)
+    return first_day(given) if given else datetime.now(UTC).date()
+
+
+def stale(written: str) -> bool:
+    """Tell whether a price of that date is more than `STALE` days old; one without a date is not known to be."""
+    return bool(written) and (today() - first_day(written)).days > STALE
 
 
 def first_day(written: str) -> date:

@@ -63,13 +63,14 @@ _MEGATRON_RANKS: Final[Mapping[str, str]] = {
     "context-parallel-size": "context",
     "expert-model-parallel-size": "expert",
 }
-_LATENT: Final[Mapping[str, tuple[str, int]]] = {
+LATENT: Final[Mapping[str, tuple[str, int]]] = {
     "q-lora-rank": ("q_rank", 0),
     "kv-lora-rank": ("kv_rank", 32),
     "qk-head-dim": ("nope_dim", 128),
     "qk-pos-emb-head-dim": ("rope_dim", 64),
     "v-head-dim": ("value_dim", 128),
 }
+"""Sizes of latent attention by option: their names here, and Megatron-LM's defaults."""
 _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([^\s\"'$()]+)[\"']?\s*$", re.MULTILINE)
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?")
 
@@ -128,7 +129,7 @@ def _megatron_shape(given: _Arguments) -> dict[str, Any]:
     else:
         shape.pop("experts_per_token", None)
     if "multi-latent-attention" in given.said:
-        shape["mla"] = {name: given.number(option, default) for option, (name, default) in _LATENT.items()}
+        shape["mla"] = {name: given.number(option, default) for option, (name, default) in LATENT.items()}
         shape.pop("head_dim", None)
     return shape
 
@@ -154,7 +155,7 @@ def _arguments(text: str, place: str) -> dict[str, str]:
     return found
 
 
-_NUMERIC: Final = {*_MEGATRON_SIZES, *_MEGATRON_RANKS, *_LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "vocab-size"} | {
+_NUMERIC: Final = {*_MEGATRON_SIZES, *_MEGATRON_RANKS, *LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "vocab-size"} | {
     "micro-batch-size",
     "global-batch-size",
 }

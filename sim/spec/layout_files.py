@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from sim.spec.launch_files import TORCHTITAN_MODELS
+from sim.spec.launch_files import LATENT, TORCHTITAN_MODELS, megatron
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
@@ -103,6 +103,8 @@ def megatron_arguments(launch: Launch) -> str:
     if launch.shape is None:
         raise SpecError(f"{launch.model} is no decoder that Megatron-LM builds from arguments")
     said = _megatron_shape(launch.shape, launch.sequence)
+    if unsaid := _unsaid(launch.shape, launch.sequence, said):
+        raise SpecError(f"Megatron-LM's arguments do not say {', '.join(unsaid)} of {launch.model}")
     said |= {
         "tensor-model-parallel-size": own.tensor,
         "pipeline-model-parallel-size": own.pipeline,
@@ -126,32 +128,72 @@ def megatron_arguments(launch: Launch) -> str:
     said["bf16"] = ""
     if launch.precision == "fp8":
         said["fp8-format"] = "hybrid"
+    return _lines(said)
+
+
+def _lines(said: Mapping[str, Any]) -> str:
     return "".join(f"--{name}{f' {value}' if value != '' else ''}\n" for name, value in said.items())
 
 
+def _unsaid(shape: Transformer, sequence: int | None, said: Mapping[str, Any]) -> list[str]:
+    """Return the fields of *shape* that a reader of the arguments *said* would take for another, for samples of *sequence* tokens."""
+    if sequence and shape.window >= sequence:
+        shape = shape.model_copy(update={"window": 0, "global_every": 0})
+    read, meant = _in_full(Transformer(**megatron(_lines(said), "arguments").shape)), _in_full(shape)
+    return [name for name, value in meant.items() if read[name] != value]
+
+
+def _in_full(shape: Transformer) -> dict[str, Any]:
+    """Return the fields of *shape*, defaults written out; how long sequences may be is told by the job."""
+    full = shape.model_dump(exclude={"max_seq", "shared_experts"})
+    full["kv_heads"] = shape.kv_heads or shape.heads
+    full["head_dim"] = shape.head_dim or (None if shape.mla else shape.hidden // shape.heads)
+    full["ffn"] = shape.ffn or 4 * shape.hidden
+    full["norm_bias"] = shape.norm == "layernorm" if shape.norm_bias is None else shape.norm_bias
+    if shape.experts:
+        full["expert_ffn"] = shape.expert_ffn or full["ffn"]
+        full["shared_expert_ffn"] = shape.shared_expert_ffn or shape.shared_experts * full["expert_ffn"]
+    return full
+
+
 def _megatron_shape(shape: Transformer, sequence: int | None) -> dict[str, Any]:
+    """Return the options of the sizes of *shape*, and those of its kinds."""
     said: dict[str, Any] = {
         "num-layers": shape.layers, "hidden-size": shape.hidden, "num-attention-heads": shape.heads,
         "seq-length": sequence, "max-position-embeddings": max(sequence or 0, shape.max_seq or 0), "padded-vocab-size": shape.vocab,
+        "ffn-hidden-size": shape.ffn, "kv-channels": None if shape.mla else shape.head_dim,
     }  # fmt: skip
-    if shape.ffn:
-        said["ffn-hidden-size"] = shape.ffn
     if shape.kv_heads and shape.kv_heads != shape.heads:
         said |= {"group-query-attention": "", "num-query-groups": shape.kv_heads}
-    if shape.norm == "rmsnorm":
-        said["normalization"] = "RMSNorm"
-    if shape.activation == "swiglu":
-        said["swiglu"] = ""
-    if shape.positions == "rope":
-        said["position-embedding-type"] = "rope"
-    if not shape.tied:
-        said["untie-embeddings-and-output-weights"] = ""
-    if shape.bias in ("none", "qkv"):
-        said |= {"disable-bias-linear": ""} | ({"add-qkv-bias": ""} if shape.bias == "qkv" else {})
-    if shape.experts:
-        said |= {"num-experts": shape.experts, "moe-router-topk": shape.experts_per_token}
-        said |= {"moe-ffn-hidden-size": shape.expert_ffn} if shape.expert_ffn else {}
-    return said
+    if shape.mla:
+        said |= {"multi-latent-attention": ""} | {option: getattr(shape.mla, name) or None for option, (name, _) in LATENT.items()}
+    said |= _megatron_kinds(shape) | _megatron_experts(shape)
+    return {option: value for option, value in said.items() if value is not None}
+
+
+def _megatron_kinds(shape: Transformer) -> dict[str, Any]:
+    flags = {
+        "swiglu": shape.activation == "swiglu", "squared-relu": shape.activation == "relu2", "qk-layernorm": shape.qk_norm == "head",
+        "untie-embeddings-and-output-weights": not shape.tied, "disable-bias-linear": shape.bias in ("none", "qkv"),
+        "add-qkv-bias": shape.bias == "qkv",
+    }  # fmt: skip
+    return {
+        "normalization": "RMSNorm" if shape.norm == "rmsnorm" else None,
+        "position-embedding-type": shape.positions if shape.positions in ("rope", "none") else None,
+        **dict.fromkeys(("hidden-dropout", "attention-dropout"), shape.dropout),  # 0.1 where they are not said
+        **{name: "" for name, holds in flags.items() if holds},
+    }
+
+
+def _megatron_experts(shape: Transformer) -> dict[str, Any]:
+    if not shape.experts:
+        return {}
+    dense, every = shape.first_dense_layers, shape.moe_every if shape.moe_every > 1 else None
+    return {
+        "num-experts": shape.experts, "moe-router-topk": shape.experts_per_token, "moe-ffn-hidden-size": shape.expert_ffn,
+        "moe-shared-expert-intermediate-size": _in_full(shape)["shared_expert_ffn"] or None,
+        "moe-layer-freq": f"([0]*{dense}+[1]*{shape.layers - dense})" if dense else every,
+    }  # fmt: skip
 
 
 def deepspeed_json(launch: Launch) -> str:

@@ -133,15 +133,18 @@ _TESTS: Final[dict[str, Callable[[float, float], bool]]] = {
 def condition(text: str, columns: tuple[Column, ...], rows: Iterable[Row] = ()) -> Callable[[Row], bool]:
     """Return the test that *text* describes; raise SpecError for text that is no condition on *columns*.
 
-    Text is compared without case, ``*`` standing for anything; where it is the whole value of none of *rows*, it may be whole words
-    of one (``gpu=V100`` finds ``V100-SXM2-16GB``). Quantities carry their unit (``gpu_memory>=40GiB``) unless the
-    name does (``price_usd_per_h<10``). A row without the value meets no condition but ``!=``.
+    Several values stand for any of them (``gpu=A100,H100``). Text is compared without case, ``*`` standing for anything; where it is the
+    whole value of none of *rows*, it may be whole words of one (``gpu=V100`` finds ``V100-SXM2-16GB``). Quantities carry their unit
+    (``gpu_memory>=40GiB``) unless the name does (``price_usd_per_h<10``). A row without the value meets no condition but ``!=``.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise SpecError(f"--where {text}: write NAME=VALUE, for example {_example(columns)}; also with != < <= > >=")
     name, sign, written = match[1], match[2].replace("==", "="), match[3]
     column = _column(text, columns)
+    if "," in written and sign in ("=", "!="):
+        several = [condition(f"{name}{sign}{one}", columns, rows) for one in written.split(",")]
+        return lambda row: (any if sign == "=" else all)(test(row) for test in several)
     if not column.dimension:
         return _text_test(text, column, sign, written, rows)
     wanted = _number(text, column, name, written)

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from sim.spec import library
 from sim.spec.catalogue import catalogue
+from sim.spec.days import first_day
 from sim.spec.hardware import Hardware, Prices
-from sim.spec.prices import first_day
 from sim.spec.yaml import SpecError
 
 CLOUDS: Final = ("aws", "azure", "gcp", "lambda", "nebius", "oci")

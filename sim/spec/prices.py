@@ -7,12 +7,10 @@ from datetime import date
 from typing import Final
 
 from sim.spec.catalogue import suggestions
-from sim.spec.days import first_day as first_day
+from sim.spec.days import STALE, first_day
 from sim.spec.listing import HARDWARE, Column, Row, hardware_rows, select
 from sim.spec.yaml import SpecError
 
-STALE: Final = 90
-"""Days after which a price is marked as old: clouds changed theirs twice a year in 2023-26, spot prices within weeks."""
 _KEPT: Final = {column.name: column for column in HARDWARE}
 PRICES: Final = (
     *(_KEPT[name] for name in ("name", "provider", "nodes", "gpus", "gpu", "price", "spot")),

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from sim.spec import schema, shelf
 from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key
+from sim.spec.hardware import Node
 from sim.spec.references import UNRESOLVED
 from sim.spec.yaml import Document, SpecError
 from sim.units import shorten
@@ -134,8 +135,16 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         return key, str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "too_short":
         return key, "is empty; write at least one item"
+    if key[-1:] == ("gpu",) and isinstance(error["input"], list):
+        return key, _UNLIKE
     due = schema.describe(kind, key)
     return key, f"{_found(error['input'])};{_meant(error['input'], due)} write {due}"
+
+
+_UNLIKE: Final = (
+    "found a list; the GPUs of a node are alike: write one name, and describe unlike GPUs as groups of nodes, for example "
+    "'groups: [{node: {extends: box, gpu: RTX4090, gpu_count: 1}, count: 6}, {node: {extends: box, gpu: RTX3090, gpu_count: 1}, count: 6}]'"
+)
 
 
 def _meant(value: object, due: str) -> str:
@@ -175,6 +184,14 @@ _OF_CLUSTERS: Final = {
     "network": "NICs are node.nic (bandwidth, count, transport), switches between nodes are fabric",
 }
 """What newcomers write at the top of a hardware file, and where it is said."""
+_OF_NODES: Final = {
+    **dict.fromkeys(("gpus", "num_gpus", "gpus_per_node", "ngpus"), "gpu_count"),
+    **dict.fromkeys(("memory", "ram", "mem"), "host.memory"),
+    **dict.fromkeys(("cores", "cpus"), "host.physical_cores"),
+    **dict.fromkeys(("network", "bandwidth", "ethernet"), "nic.bandwidth"),
+    **dict.fromkeys(("disk", "volume", "ssd"), "storage.volume"),
+}
+"""What they write in a node, and the key that it is."""
 
 
 def _unknown(kind: type[BaseModel], key: Key) -> str:
@@ -185,6 +202,8 @@ def _unknown(kind: type[BaseModel], key: Key) -> str:
         return f"unknown key; {said}"
     block = schema.model_at(kind, key[:-1]) if key[:-1] else kind
     near = suggestions(str(key[-1]), known, most=1)
+    if block is Node and (meant := _OF_NODES.get(str(key[-1]))):
+        return f"unknown key; did you mean '{meant}'?"
     if block is not None and (place := schema.home(block, str(key[-1]))):
         return f"unknown key; did you mean '{place}'?"
     return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; known are {', '.join(sorted(known)) or 'none'}"

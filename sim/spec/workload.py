@@ -384,6 +384,11 @@ class Workload(Spec):
     training: Training
     """Batch, precision, optimizer and software."""
 
+    @property
+    def sequence(self) -> int | None:
+        """Return the tokens of a sample, where model or data set say; None for images and rows."""
+        return self.model.sequence or self.dataset.sequence
+
     @model_validator(mode="after")
     def _cut(self) -> Workload:
         """Cut a stream of tokens into the model's samples."""

@@ -31,6 +31,7 @@ from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
 from sim.study.weeks import (
     MODES,
+    Slowed,
     Steps,
     Weeks,
     long_run,
@@ -80,6 +81,8 @@ class Goodput:
     reliability: Reliability
     run: LongRun
     checkpoint: Checkpoint
+    slowed: float
+    """Seconds that steps lose while one checkpoint is written beside them."""
     nbytes: float
     writers: int
     courses: Courses
@@ -96,8 +99,11 @@ class Goodput:
     notes: Sequence[str]
 
 
-def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None) -> Goodput:
-    """Return what *weeks* of *steps* come to; *changes* also draws what other set-ups would do."""
+def weeks_of(
+    steps: Steps, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None,
+    slowed: Slowed = lambda store: 0.0,
+) -> Goodput:  # fmt: skip
+    """Return what *weeks* of *steps* come to; *changes* also draws what other set-ups would do; *slowed* tells what writing costs steps."""
     reliability = reliability_of(weeks.level)
     saved = saved_state(steps.workload, steps.gpus)
     store = store_of(weeks.store)
@@ -108,7 +114,8 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callabl
     except ValueError as error:
         raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
-    intervals, saving = _saving(weeks, times, run)
+    lost = slowed(store)
+    intervals, saving = _saving(weeks, times, run, lost)
     run = replace(run, saving=saving)
     if closed_form(run) < _HOPELESS:
         raise SpecError(_endless(run))
@@ -117,9 +124,10 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callabl
     if not np.isfinite(courses.elapsed[~np.isfinite(courses.died)]).all():
         raise SpecError(_endless(run))
     return Goodput(
-        steps, weeks, reliability, run, times, saved.nbytes, saved.writers, courses, intervals, closed_form(run),
+        steps, weeks, reliability, run, times, lost if weeks.mode != "sync" else 0.0, saved.nbytes, saved.writers, courses, intervals,
+        closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
-        _changes(run, weeks, steps, parts, store, progress) if changes else (),
+        _changes(run, weeks, steps, parts, (store, lost, slowed), progress) if changes else (),
         _powers(steps), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
         _notes(steps, weeks, reliability, run),
@@ -141,9 +149,12 @@ def expected_share(steps: Steps, level: str = "middle") -> float:
 # --- checkpoints and spares that make sense ----------------------------------------------------------------------------
 
 
-def _saving(weeks: Weeks, times: Checkpoint, run: LongRun) -> tuple[Intervals, Saving]:
-    """Return the intervals and the saving of *weeks*. Raise SpecError for an interval that is shorter than a checkpoint."""
-    blocking = times.copied + (times.written if weeks.mode == "sync" else 0.0)
+def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, slowed: float = 0.0) -> tuple[Intervals, Saving]:
+    """Return the intervals and the saving of *weeks*, where writing costs *slowed* (s) of the steps beside it.
+
+    Raise SpecError for an interval that is shorter than a checkpoint.
+    """
+    blocking = times.copied + (times.written if weeks.mode == "sync" else slowed)
     persist = times.copied + times.written
     mean = 1 / max(run.rate[1], 1e-12)
     exact = best_interval(mean, blocking, persist)
@@ -157,7 +168,8 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun) -> tuple[Intervals, S
     if weeks.mode == "tiered":
         often = min(best_interval(mean, times.copied), used)
         kept = max(1, round(used / often))
-        saving = replace(saving, memory_interval=used / kept, memory_blocking=times.copied, memory_load=times.copied_back)
+        each = times.copied + slowed / kept  # one of *kept* goes to the store as well
+        saving = replace(saving, memory_interval=used / kept, memory_blocking=each, memory_load=times.copied_back)
     return Intervals(used, exact, young_interval(blocking, mean), daly_interval(blocking, mean)), saving
 
 
@@ -232,26 +244,28 @@ def closed_form(run: LongRun) -> float:
 
 
 def _changes(
-    run: LongRun, weeks: Weeks, steps: Steps, parts: Parts, store: Store | None, progress: Callable[[int, int], None]
+    run: LongRun, weeks: Weeks, steps: Steps, parts: Parts, to: tuple[Store | None, float, Slowed], progress: Callable[[int, int], None]
 ) -> list[Change]:
     """Return the effective share with one thing changed at a time, on the same drawn faults; the interval is chosen anew."""
+    store, lost, slowed = to
     lasts = min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
     run = replace(run, horizon=lasts, work=math.inf)
     tried = [("as it is", run)]
     again = replace(weeks, interval="auto")
+    now = checkpoint(steps.node, parts, store)
     if store is not None:
         quick = store.model_copy(
             update={"bandwidth": 2 * store.bandwidth, "per_writer": 2 * store.per_writer if store.per_writer else None}
         )  # fmt: skip
-        times = checkpoint(steps.node, parts, quick)
-        tried.append(("a store twice as fast", replace(run, saving=_saving(again, times, run)[1])))
-    now = checkpoint(steps.node, parts, store)
+        paces = ((now, lost), (checkpoint(steps.node, parts, quick), slowed(quick)))
+        runs = [replace(run, saving=_saving(again, times, run, each)[1]) for times, each in paces]
+        tried.append(("a store twice as fast", max(runs, key=closed_form)))  # it can be written to as slowly as the other
     half = replace(run, rate=(run.rate[0] / 2, run.rate[1] / 2, run.rate[2] / 2))
-    tried.append(("half the failures", replace(half, saving=_saving(again, now, half)[1])))
+    tried.append(("half the failures", replace(half, saving=_saving(again, now, half, lost)[1])))
     for mode in MODES:
         if mode != weeks.mode:
             other = replace(again, mode=mode)
-            tried.append((f"checkpoints {mode}", replace(run, saving=_saving(other, now, run)[1])))
+            tried.append((f"checkpoints {mode}", replace(run, saving=_saving(other, now, run, lost)[1])))
     tried.append(("one spare more", replace(run, spares=run.spares + 1)))
     if run.spares:
         tried.append(("half the spares", replace(run, spares=run.spares // 2)))

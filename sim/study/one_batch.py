@@ -1,17 +1,21 @@
 """How is one job trained on machines of other numbers of GPUs? At one global batch, so that an epoch is the same optimizer steps.
 
-Few GPUs accumulate gradients over several passes of at most the workload's own batch; many take a smaller batch each.
+Few GPUs accumulate gradients over several passes of at most the workload's own batch, or of what fits into their memory; many take a
+smaller batch each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Final
 
+from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_workload
-from sim.spec.workload import Training
+from sim.spec.workload import Training, Workload
 from sim.spec.yaml import SpecError
+from sim.study.memory_fit import most_that_fits
 from sim.study.scenario import Scenario, sorted_overrides
 
 GPUS: Final = 8
@@ -32,6 +36,12 @@ def _replicas(training: Training, gpus: int) -> int:
     return max(1, gpus // (layout.tensor * layout.pipeline * layout.context))
 
 
+def _most(workload: Workload, gpus: Sequence[Gpu], ranks: int) -> int:
+    """Return the samples of one pass at most: the workload's batch, or what fits every one of *gpus* where the model is on each whole."""
+    batch = workload.training.batch
+    return batch if not workload.training.parallel.trivial else min(batch, most_that_fits(gpus, workload, ranks))
+
+
 def at_global_batch(scenario: Scenario, total: int) -> Scenario:
     """Return *scenario* with *total* samples per optimizer step, or as many as divide evenly within `NEAR`.
 
@@ -42,9 +52,9 @@ def at_global_batch(scenario: Scenario, total: int) -> Scenario:
     gpus = groups[0].node.gpu_count * scenario.nodes if scenario.nodes else sum(group.count * group.node.gpu_count for group in groups)
     if not gpus:
         raise SpecError(f"{scenario.hardware}: has no GPU")
-    training = load_workload(scenario.workload, for_workload).spec.training
-    replicas = _replicas(training, gpus)
-    steps = max(1, ceil(total / (replicas * training.batch) - 1e-9))
+    workload = load_workload(scenario.workload, for_workload).spec
+    replicas = _replicas(workload.training, gpus)
+    steps = max(1, ceil(total / (replicas * _most(workload, [group.node.gpu for group in groups if group.node.gpu_count], gpus)) - 1e-9))
     each = round(total / (replicas * steps))
     if abs(each * replicas * steps - total) > NEAR * total:
         nodes = f", {scenario.nodes} nodes" if (scenario.nodes or 1) > 1 else ""

@@ -21,7 +21,7 @@ from sim.spec.hardware import Node
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.weeks import store_of
+from sim.study.weeks import Slowed, store_of
 from sim.training.layouts.play import play
 
 Again = Callable[[Sequence[Outflow]], float]
@@ -46,12 +46,29 @@ class Saved(NamedTuple):
     @property
     def costs(self) -> float:
         """Return the seconds that one checkpoint takes from training."""
-        return self.blocking + self.written * (1.0 - self.step / self.beside)
+        return self.blocking + self.slowed
+
+    @property
+    def slowed(self) -> float:
+        """Return the seconds of them that are lost by slower steps while the store takes it."""
+        return self.written * (1.0 - self.step / self.beside)
 
 
 def saved_beside(run: Run | LayoutRun, name: str) -> Saved:
     """Return what a checkpoint to the store *name* does to *run*. Raise SpecError for an unknown store, several jobs, or no disk."""
-    store = store_of(name)
+    return _saved_to(run, name, store_of(name))
+
+
+def slowed_beside(run: Run | LayoutRun) -> Slowed:
+    """Return what tells the seconds that the steps of *run* lose while a checkpoint is written to a store."""
+
+    def slowed(store: Store | None) -> float:
+        return _saved_to(run, store.name if store else "disk", store).slowed if store else 0.0
+
+    return slowed
+
+
+def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> Saved:
     if isinstance(run, LayoutRun):
         return _saved(name, store, run.workload, run.node, run.nodes, run.gpus, run.step_time, _layout_beside(run))
     if len(run.jobs) > 1:

@@ -6,7 +6,7 @@ A level of reliability counts nodes of 8 GPUs; smaller nodes fail in proportion.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.units import UnitError, parse
 
+Slowed = Callable[[Store | None], float]
+"""Returns the seconds that steps lose while one checkpoint is written to a store, beside them (None: to the nodes' own disks)."""
 MODES = ("sync", "async", "tiered")
 """How checkpoints are written: while training waits, beside it, or to memory of peers often and to the store now and then."""
 SPARES = 0.05
@@ -64,7 +66,7 @@ class Steps(NamedTuple):
     @property
     def tokens(self) -> int | None:
         """Return the tokens of a sample, where the model says."""
-        return self.workload.model.sequence
+        return self.workload.sequence
 
 
 def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Steps:

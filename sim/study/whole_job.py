@@ -68,7 +68,7 @@ def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:
     """Return *plan* with its tokens as epochs of the data set. Raise SpecError where they do not make a step of *samples*."""
     if plan.tokens is None:
         return plan
-    sequence = workload.model.sequence
+    sequence = workload.sequence
     if sequence is None:
         raise SpecError(f"--tokens: {workload.model.name} has no sequence of tokens; write --epochs, or take a model with transformer")
     if plan.tokens < samples * sequence:

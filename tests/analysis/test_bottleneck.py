@@ -40,6 +40,13 @@ def test_shares_are_of_the_step_as_it_is() -> None:
     assert found.saved_by_both == pytest.approx(0.8)
 
 
+def test_gpus_limit_a_freed_job_where_they_save_as_much_as_anything() -> None:
+    """Behind the network the loader is next: whatever else is freed saves the same little."""
+    found = Bottleneck(2.0, {"network": 1.3, "gpu": 1.7}, "network", {"copy": 1.29, "spread": 1.29, "gpu": 1.29})
+    assert (found.following, found.second) == ("gpu", "copy")
+    assert Bottleneck(2.0, {"network": 1.3}, "network", {"disk": 1.0, "gpu": 1.29}).following == "disk"
+
+
 def test_without_a_first_there_is_no_second() -> None:
     found = Bottleneck(1.0, {"gpu": 0.1})
     assert (found.following, found.second, found.saved_by_both, found.saved_broadcast) == (None, None, 0.0, 0.0)

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from sim.cli import main
+from sim.documents import document as described
 from sim.report.document import run_document
-from sim.spec.library import load_hardware
+from sim.spec.library import load_hardware, load_workload
 from sim.study.scenario import Scenario, answer
 
 
@@ -55,3 +56,19 @@ def test_compare_sorts_by_the_market_s_cost(capsys: pytest.CaptureFixture[str]) 
 def test_an_unknown_market_is_refused(written: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "p3.2xlarge", "resnet50", "--market", written]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_decoders_tell_tokens_and_model_flops_utilization() -> None:
+    """Oracle: 6 FLOP a weight of products and token, and 6 for each layer, width and pair of tokens (half of them, causal)."""
+    found = described(Scenario("hgx-h100", "llama-3.2-1b", nodes=2))
+    shape = load_workload("llama-3.2-1b").spec.model.transformer
+    assert shape is not None and shape.kv_heads is not None and shape.ffn is not None
+    heads = shape.hidden // shape.heads * (2 * shape.heads + 2 * shape.kv_heads)
+    weights = shape.layers * shape.hidden * (heads + 3 * shape.ffn) + shape.vocab * shape.hidden
+    flop = 6 * weights + 6 * shape.layers * shape.hidden * 8192
+    peak = load_hardware("hgx-h100").spec.groups[0].node.gpu.peak["bf16"]
+    assert found["tokens_per_s"] == pytest.approx(8192 * found["throughput_samples_per_s"])
+    assert found["model_flops_utilization"] == pytest.approx(flop * found["tokens_per_s"] / (16 * peak), rel=2e-3)
+    images, text = described(Scenario("p3.2xlarge", "resnet50")), described(Scenario("p4d.24xlarge", "gpt2"))
+    assert not {"tokens_per_s", "model_flops_utilization"} & set(images)
+    assert text["tokens_per_s"] == pytest.approx(1024 * text["throughput_samples_per_s"])

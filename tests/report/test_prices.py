@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from sim.report.prices import price_lines, price_rows
 from sim.spec.library import load_hardware
+from sim.spec.yaml import SpecError
 
 
 def test_rows_are_those_of_the_description() -> None:
@@ -23,9 +26,16 @@ def test_a_machine_without_a_price_has_no_row() -> None:
     assert price_rows(load_hardware("dgx-2").spec) == []
 
 
-def test_machines_of_one_list_share_a_line() -> None:
+def test_machines_of_one_list_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STALLSIM_TODAY", "2026-10-18")
     rows = [row for name in ("p3.2xlarge", "p3.8xlarge") for row in price_rows(load_hardware(name).spec)]
     (line,) = price_lines(rows)
     assert line.startswith("Prices on demand (us-east-1, 2026-07-20): p3.2xlarge, p3.8xlarge; ") and line.endswith(rows[0]["source"])
+    monkeypatch.setenv("STALLSIM_TODAY", "2026-10-19")
+    assert price_lines(rows)[0].startswith("Prices on demand (us-east-1, 2026-07-20, more than 90 days old): ")
+    monkeypatch.setenv("STALLSIM_TODAY", "soon")
+    with pytest.raises(SpecError, match="soon is not a date"):
+        price_lines(rows)
+    monkeypatch.delenv("STALLSIM_TODAY")
     (many,) = price_lines([{**rows[0], "hardware": name} for name in "abcdef"])
     assert ": a, b, c, d and 2 more; " in many

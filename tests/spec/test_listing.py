@@ -116,6 +116,8 @@ def test_whole_words_count_only_where_no_value_is_met_whole() -> None:
     assert [row["gpu"] for row in select(rows, ["gpu=l4"], columns)] == ["L4"]
     assert [row["gpu"] for row in select(rows, ["gpu=16GB"], columns)] == ["V100-SXM2-16GB", "V100-PCIe-16GB"]
     assert select(rows, ["gpu=V10"], columns) == []
+    assert [row["gpu"] for row in select(rows, ["gpu=L4,L40S"], columns)] == ["L4", "L40S"]
+    assert [row["gpu"] for row in select(rows, ["gpu!=L4,L40S"], columns)] == ["V100-SXM2-16GB", "V100-PCIe-16GB", "L4-24GB"]
 
 
 MESSAGES = {

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.spec import price_refresh
-from sim.spec.prices import STALE, first_day, named_rows, price_rows
+from sim.spec.days import STALE, first_day
+from sim.spec.prices import named_rows, price_rows
 from sim.spec.yaml import SpecError
 
 HEADER = "AvailabilityZone,InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region\n"

@@ -32,6 +32,10 @@ HOST = "write a block (cpu, sockets, physical_cores, vcpus, memory, source)"
 CPU = "write a block (name, vendor, clock, speed, smt_gain, memory_bandwidth, socket_link, source)"
 SOURCE = "write where the numbers come from: a text, or one text per key of the block ('*' for the rest)"
 NIC = "nic: {bandwidth: 25 Gbps"
+UNLIKE = (
+    "found a list; the GPUs of a node are alike: write one name, and describe unlike GPUs as groups of nodes, for example "
+    "'groups: [{node: {extends: box, gpu: RTX4090, gpu_count: 1}, count: 6}, {node: {extends: box, gpu: RTX3090, gpu_count: 1}, count: 6}]'"
+)
 EACH = {
     "misspelt key": ("provider:", "prvider:", "2:1: prvider: unknown key; did you mean 'provider'?"),
     "misspelt key inside": (NIC, "nic: {bandwdth: 25 Gbps", None),
@@ -73,6 +77,12 @@ EACH = {
     "text for a block": ("host: {", "host: much #", f"11:3: node.host: found 'much'; {HOST}"),
     "list for a block": ("host: {", "host: [] #", f"11:3: node.host: found a list; {HOST}"),
     "nothing for a block": ("host: {", "host: #", f"11:3: node.host: found nothing; {HOST}"),
+    "list of GPUs": (
+        "gpu: Toy-GPU",
+        "gpu: [Toy-GPU, Toy-GPU]",
+        f"4:3: node.gpu: {UNLIKE}",
+    ),
+    "memory of a node": ("gpu_count: 2", "gpu_count: 2\n  memory: 64 GiB", "6:3: node.memory: unknown key; did you mean 'host.memory'?"),
     "number for a part": ("gpu: Toy-GPU", "gpu: 4", None),
     "unknown part": (
         "gpu: Toy-GPU",

@@ -18,7 +18,8 @@ from sim.documents import document, weeks_document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import Goodput, closed_form, expected_share, weeks_of
-from sim.study.scenario import Scenario
+from sim.study.saving import saved_beside
+from sim.study.scenario import Scenario, answer
 from sim.study.spot import Wanted, spot
 from sim.study.transient import SpotJob, courses, spread
 from sim.study.weeks import Steps, Weeks, reliability_of, steps_of
@@ -59,6 +60,30 @@ def test_drawn_is_near_the_closed_form_where_it_holds() -> None:
     drawn = draw(plain, 400, 1).share
     assert abs(drawn.mean() - closed_form(plain)) < 4 * drawn.std() / 20 + 5e-4
     assert found.expected == pytest.approx(found.meta, abs=0.01)
+
+
+def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
+    """Oracle: what `run --store` says that a checkpoint takes; one that training waits for slows nothing."""
+    slow = replace(SCENARIO, nodes=2, overrides=("node.nic.bandwidth=10 Gbps",))
+    run = answer(slow).run
+    saved = saved_beside(run, "tectonic")
+    found = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic"), changes=False)["checkpoint"]
+    assert found["slowed_s"] == pytest.approx(saved.slowed) and saved.slowed > saved.blocking
+    assert found["blocking_s"] == pytest.approx(saved.costs)
+    waits = weeks_document(slow, Weeks(days=20.0, trials=20, store="tectonic", mode="sync"), changes=False)["checkpoint"]
+    assert waits["slowed_s"] == 0.0 and waits["blocking_s"] == pytest.approx(waits["persist_s"])
+    tiered = weeks_of(steps(), Weeks(days=20.0, trials=20, mode="tiered"), changes=False, slowed=lambda store: 3.0).run.saving
+    plain = weeks(mode="tiered").run.saving
+    assert tiered.memory_interval is not None and plain.memory_interval is not None
+    every = tiered.interval / tiered.memory_interval
+    assert every * (tiered.memory_blocking - plain.memory_blocking) == pytest.approx(3.0)
+
+
+def test_a_store_twice_as_fast_never_costs_more() -> None:
+    """Writing faster may slow steps more than it saves; a fast store can be written to slowly."""
+    worse = weeks_of(steps(), Weeks(days=20.0, trials=60), slowed=lambda store: 0.0 if store and store.bandwidth < 3e12 else 60.0)
+    as_it_is, faster = (next(one for one in worse.changes if one.name == name) for name in ("as it is", "a store twice as fast"))
+    assert faster.expected >= as_it_is.expected
 
 
 def test_what_is_asked_for_arrives() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sim.analysis.transient import checkpoint_time, restore_time, survival
 from sim.analysis.whole_job import START_UP, Plan
-from sim.documents import document
+from sim.documents import Renting, document, recommended
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
@@ -233,6 +233,15 @@ def test_a_price_that_a_message_suggests_is_taken() -> None:
     assert again.best is not None and again.best.hardware == "dgx-1-v100"
 
 
+def test_tokens_that_make_no_sense_are_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.documents.compare", None)
+    asked = replace(ASKED, hardware="", plan=Plan(None, tokens=1e9))
+    with pytest.raises(SpecError, match="resnet18 has no sequence of tokens"):
+        recommended(asked, Renting(Budget(money=100.0), ["p3.2xlarge"]))
+    with pytest.raises(SpecError, match="one step takes "):
+        recommended(replace(asked, workload="llama-3.2-1b", plan=Plan(None, tokens=1000)), Renting(Budget(money=100.0), ["p3.2xlarge"]))
+
+
 def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
     """Oracle: samples per optimizer step, GPUs times batch times passes; what does not divide within 5% is refused."""
     wrong = []
@@ -247,4 +256,9 @@ def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
     assert not wrong
     with pytest.raises(SpecError, match="a global batch of 8 does not divide over 24 GPUs; --global-batch sets another"):
         at_global_batch(replace(ASKED, hardware="p3.16xlarge", nodes=3), 8)
+    small = at_global_batch(replace(ASKED, workload="resnet50", hardware="p2.xlarge", nodes=1, overrides=("node.gpu.memory=6 GiB",)), 640)
+    found = document(small)  # the workload's batch of 80 does not fit
+    assert found["batch_per_gpu"] < 80 and found["batch_per_gpu"] * int(small.overrides[-1].partition("=")[2]) == pytest.approx(
+        640, rel=0.05
+    )
     assert usual_global_batch(ASKED) == 8 * load_workload("resnet18").spec.training.batch

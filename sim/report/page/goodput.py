@@ -150,7 +150,8 @@ def _checkpoints(figures: Figures) -> Part:
     rows: list[list[Child]] = [
         ["bytes", figures.shown("checkpoint/bytes", as_memory)],
         ["writers", figures.shown("checkpoint/writers", as_number)],
-        ["training waits", figures.shown("checkpoint/blocking_s", as_time)],
+        ["training loses", figures.shown("checkpoint/blocking_s", as_time)],
+        ["of it by slower steps", figures.shown("checkpoint/slowed_s", as_time)],
         ["complete after", figures.shown("checkpoint/persist_s", as_time)],
         ["loaded in", figures.shown("checkpoint/load_s", as_time)],
         ["work between two", figures.shown("checkpoint/interval_s/used", as_time)],

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from sim.analysis.cost import price
 from sim.check import check_run
@@ -24,6 +24,7 @@ from sim.study.journal import Journal
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import Kept
+from sim.study.plan.objective import Objective
 from sim.study.plan.refine import Alone, Way, needed_bytes
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, Candidate, Space, candidates, fixed_of
@@ -136,6 +137,8 @@ def prepare_plan(question: Question) -> Plan:
     tokens = None if question.tokens is None else token_count(question.tokens)
     if question.limits.memory is not None and question.limits.memory <= 0:
         raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
+    if question.limits.objective not in get_args(Objective):
+        raise SpecError(f"--objective {question.limits.objective}: write {' or '.join(get_args(Objective))}")
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
     loaded = [_workload(question.scenario, stack) for stack in ([question.scenario.stack] if question.scenario.stack else STACKS)]

@@ -18,7 +18,10 @@ from sim.report.layout_files import export_files, launch_of, run_command
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import plan_document, plan_text
 from sim.spec import launch_files
-from sim.spec.layout_files import accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
+from sim.spec.catalogue import catalogue
+from sim.spec.decoder import decoder_layers
+from sim.spec.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
+from sim.spec.library import load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
@@ -218,6 +221,27 @@ def test_written_layouts_read_back_equal(small: Plan) -> None:
     assert {"torchrun.sh", "skypilot.yaml", "sim.sh"} <= set(files)
     assert yaml.safe_load(files["skypilot.yaml"])["num_nodes"] == 1
     assert all(left_out.values())
+
+
+def test_arguments_of_megatron_say_the_whole_model() -> None:
+    """Every decoder of the catalogue reads back equal in all sizes and kinds, or the field that arguments cannot say is named."""
+    told, refused = [], {}
+    for name in catalogue("workloads"):
+        spec = load_workload(name).spec
+        if (shape := spec.model.transformer) is None:
+            continue
+        launch = Launch(name, shape, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
+        try:
+            read = launch_files.megatron(megatron_arguments(launch), "m").shape
+        except SpecError as error:
+            refused[name] = str(error)
+            continue
+        told.append(name)
+        again = decoder_layers(shape.model_validate(read), 1024), decoder_layers(shape, 1024)
+        assert [layer.gradients for layer in again[0]] == [layer.gradients for layer in again[1]], name
+        assert shape.dropout == read["dropout"] and (not shape.window or shape.window >= 1024), name
+    assert {"llama-3.1-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2"} <= set(told)
+    assert "sinks" in refused["gpt-oss-20b"] and "window" in refused["gemma-3-1b-pt"]
 
 
 def outcome_of(setting: Setting, candidate: Candidate) -> Any:
