@@ -401,20 +401,24 @@ def import_trace(
 ) -> None:
     """Show where the time of a profiled job went, as for a simulated one."""
     from calibration.questions import Folders
+    from calibration.traces.agreement import agreed
+    from calibration.traces.asked import Asked
     from calibration.traces.import_trace import import_traces
-    from calibration.traces.replay import Asked, replayed
+    from calibration.traces.replay import write_replay
     from calibration.traces.trace_report import add_record, trace_document, trace_record, trace_table
-    from sim.report.files import write_file
 
     found = import_traces(files)
+    asked = Asked(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
+    for doubt in agreed(found, asked)[1]:
+        talk(f"warning: {doubt}")
     row = trace_record(found, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if record is not None:
         add_record(record, row, Folders(hardware_dir, workload_dir))
         talk(f"added one row to {record}")
     if workload_out is not None:
-        asked = Asked(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
-        write_file(workload_out, replayed(found, asked, workload_out))
-        talk(f"wrote {workload_out}\nnext: python -m sim run {hardware or 'p4d.24xlarge'} {shlex.quote(str(workload_out))} --nodes 8")
+        write_replay(found, asked, workload_out)
+        machine = shlex.quote(str(row["hardware"]))
+        talk(f"wrote {workload_out}\nnext: python -m sim run {machine} {shlex.quote(str(workload_out))} --nodes 8")
     print_json(trace_document(found, row)) if as_json else show_text(trace_table(found))
 
 

@@ -16,12 +16,13 @@ from typing import Final
 
 from calibration import HARDWARE
 from calibration.catalogue.left_out import machine_without, workload_without
-from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord
+from calibration.run_records import TOO_MANY_PROBLEMS, LeftOut, RunRecord, named
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
 from sim.spec.catalogue import SUFFIX, UnknownName, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load
+from sim.spec.parallel import Parallel
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import split_overrides
@@ -96,19 +97,33 @@ def question(record: RunRecord, folders: Folders = Folders()) -> Question:
 
 def questions(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
     """Return what each of *records* asks. Raise SpecError with everything that is wrong, each problem once, and where it shows."""
-    asked: list[Question] = []
+    asked, refused = _asked(records, folders)
     problems: dict[str, list[RunRecord]] = defaultdict(list)
-    for record in records:
-        try:
-            asked.append(_question(record, folders))
-        except SpecError as error:
-            for line in str(error).splitlines():
-                problems[line].append(record)
+    for record, error in refused:
+        for line in str(error).splitlines():
+            problems[line].append(record)
     if problems:
         told = [_told(problem, rows) for problem, rows in problems.items()]
         more = len(told) - TOO_MANY_PROBLEMS
         raise SpecError("\n".join(told[:TOO_MANY_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])))
     return asked
+
+
+def described(records: Sequence[RunRecord], folders: Folders) -> tuple[list[Question], list[LeftOut]]:
+    """Return what those of *records* ask that can be asked, and why the others cannot."""
+    asked, refused = _asked(records, folders)
+    return asked, [LeftOut(record.where, named(record.hardware, record.workload), str(error)) for record, error in refused]
+
+
+def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[Question], list[tuple[RunRecord, SpecError]]]:
+    asked: list[Question] = []
+    refused: list[tuple[RunRecord, SpecError]] = []
+    for record in records:
+        try:
+            asked.append(_question(record, folders))
+        except SpecError as error:
+            refused.append((record, error))
+    return asked, refused
 
 
 def _told(problem: str, rows: Sequence[RunRecord]) -> str:
@@ -121,9 +136,18 @@ def _told(problem: str, rows: Sequence[RunRecord]) -> str:
 
 def _question(record: RunRecord, folders: Folders) -> Question:
     for_hardware, for_workload = _overrides(record)
-    workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
     machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
     pattern = _pattern(record, machine)
+    workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+    if record.global_batch is not None:
+        batch = _of_one(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
+        if record.batch_per_gpu not in (None, batch):
+            raise SpecError(
+                f"global_batch {record.global_batch} means {batch} samples per GPU, the column batch_per_gpu says {record.batch_per_gpu}"
+            )
+        workload = workload_named(record.workload, (*for_workload, f"training.batch={batch}"), folders.workloads, folders.without)
+    if workload.training.parallel != Parallel():
+        raise SpecError("training.parallel: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs")
     machine = _enlarged(record.hardware, for_hardware, folders, pattern.count("+") + 1)
     asked = Question(record, machine, Job(workload, place(machine, None, pattern)))
     _require_one_speed(asked)
@@ -214,13 +238,37 @@ def _pattern(record: RunRecord, machine: Hardware) -> str:
         counts = _digits(record, machine) or record.placement
         _agree(record, counts)
         return counts
+    if record.gpus_per_node is None and record.total_gpus is not None:
+        return _spread(record.total_gpus, record.nodes, machine.groups[0].node.gpu_count)
     if record.gpus_per_node is None and record.nodes is None:
         return "+".join(str(len(part.gpus)) for part in place(machine))
-    nodes = record.nodes or 1
     gpus = record.gpus_per_node if record.gpus_per_node is not None else machine.groups[0].node.gpu_count
     if gpus != int(gpus):
         raise SpecError(f"gpus_per_node {gpus:g} is a mean; write the placement, for example 1+2")
+    nodes = record.nodes or max(1, (record.total_gpus or 0) // int(gpus))
+    if record.total_gpus not in (None, nodes * int(gpus)):
+        raise SpecError(f"{nodes} nodes of {gpus:g} GPUs have {nodes * int(gpus)}, the column total_gpus says {record.total_gpus}")
     return "+".join([str(int(gpus))] * nodes)
+
+
+def _spread(gpus: int, nodes: int | None, most: int) -> str:
+    """Return how many GPUs each node has of *gpus* in all, alike on each: on *nodes*, or on as few as hold them, of *most* GPUs each."""
+    nodes = nodes or -(-gpus // most)
+    if gpus % nodes:
+        raise SpecError(f"total_gpus: {gpus} GPUs are not as many on each of {nodes} nodes; write the placement, for example 1+2")
+    return "+".join([str(gpus // nodes)] * nodes)
+
+
+def _of_one(batch: int, pattern: str, micro_batches: int) -> int:
+    """Return the samples of one GPU and micro-batch where those of all are *batch*."""
+    parts = pattern.split("+")
+    if not all(part.strip().isdigit() for part in parts):
+        raise SpecError("global_batch needs a placement by GPUs per node, for example 1+2; or give batch_per_gpu")
+    shares = sum(map(int, parts)) * micro_batches
+    if batch % shares:
+        micro = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""
+        raise SpecError(f"global_batch: {batch} samples cannot be shared alike by {sum(map(int, parts))} GPUs{micro}")
+    return batch // shares
 
 
 def _digits(record: RunRecord, machine: Hardware) -> str | None:
@@ -236,6 +284,8 @@ def _digits(record: RunRecord, machine: Hardware) -> str | None:
 
 def _agree(record: RunRecord, pattern: str) -> None:
     parts = pattern.split("+")
+    if record.total_gpus is not None and all(part.strip().isdigit() for part in parts) and sum(map(int, parts)) != record.total_gpus:
+        raise SpecError(f"placement {record.placement} has {sum(map(int, parts))} GPUs, the column total_gpus says {record.total_gpus}")
     if record.nodes is not None and record.nodes != len(parts):
         raise SpecError(f"placement {record.placement} has {len(parts)} nodes, the column nodes says {record.nodes}")
     if record.gpus_per_node is not None and all(part.strip().isdigit() for part in parts):

@@ -2,6 +2,7 @@
 
 A row names hardware, workload and stack, says how the job was placed, and gives a measured step time or throughput; ``role`` tells
 what it may be used for. Blank means the workload's own value; a column wins over ``set``. Lines that begin with ``#`` are comments.
+`read_records` refuses a file with anything wrong in it; `read_table` reads what it can of a stranger's table, and lists the rest.
 """
 
 from __future__ import annotations
@@ -13,39 +14,18 @@ from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
+from calibration.foreign_columns import Cells, read_as
+from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
 
 Role = Literal["compute", "network", "prediction"]
 
-COLUMNS: Final = (
-    "source", "hardware", "workload", "stack", "software", "input", "nodes", "gpus_per_node", "placement", "batch_per_gpu",
-    "gradient_accumulation_steps", "precision", "strategy", "set", "step_time_s", "exposed_sync_s", "throughput_samples_per_s",
-    "role", "note",
-)  # fmt: skip
 COMMITTED: Final = RECORDS / "runs.csv"
 """The measured runs that come with the package."""
-REQUIRED: Final = ("hardware", "workload", "role")
 TOO_MANY_PROBLEMS: Final = 20
 """Problems shown of one file; the rest is counted."""
-
-
-_SYNONYMS: Final[Mapping[str, str]] = {
-    "accumulation": "gradient_accumulation_steps", "amp": "precision", "batch_size": "batch_per_gpu", "cluster": "hardware",
-    "comment": "note", "dtype": "precision", "framework": "stack", "gpus": "gpus_per_node", "hosts": "nodes",
-    "images_per_s": "throughput_samples_per_s", "images_per_second": "throughput_samples_per_s", "images_sec": "throughput_samples_per_s",
-    "instance": "hardware", "instance_type": "hardware", "machine": "hardware", "model": "workload", "network": "workload",
-    "num_nodes": "nodes", "overrides": "set", "samples_per_s": "throughput_samples_per_s", "samples_per_second": "throughput_samples_per_s",
-    "speed": "throughput_samples_per_s", "system": "hardware", "throughput": "throughput_samples_per_s", "time": "step_time_s",
-}  # fmt: skip
-"""What other tables call a column."""
-_UNITS: Final[Mapping[str, str]] = {
-    "step_time_s": " It is in seconds.",
-    "exposed_sync_s": " It is in seconds.",
-    "throughput_samples_per_s": " It counts samples of all GPUs.",
-    "batch_per_gpu": " It counts samples of one GPU and micro-batch.",
-}
 
 
 @dataclass(frozen=True)
@@ -76,6 +56,10 @@ class RunRecord:
     throughput: float | None = None
     """Samples per second of all GPUs."""
     note: str = ""
+    total_gpus: int | None = None
+    """On all nodes together."""
+    global_batch: int | None = None
+    """Samples of all GPUs and micro-batches of a step."""
 
     @property
     def where(self) -> str:
@@ -84,62 +68,79 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A row of which no prediction can be made, and why, in words."""
+
+    where: str
+    row: str
+    """What it names, as far as that can be read."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class RecordFile:
-    """The rows of one file, and what is odd about it but no error."""
+    """The rows of one file, what is odd about it but no error, and the rows that cannot be read."""
 
     records: tuple[RunRecord, ...]
     notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
+    found = _read(path, lambda header: (list(header), list, []))
+    if found.left_out:
+        problems = [f"{one.where}: {one.reason}" for one in found.left_out]
+        more = len(problems) - TOO_MANY_PROBLEMS
+        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
+    return found
+
+
+def read_table(path: Path) -> RecordFile:
+    """Return what the CSV file *path* says, columns of other names included, and which rows cannot be read.
+
+    Without a column ``role`` all rows are predictions. Raise SpecError where the header tells of no rows at all.
+    """
+    return _read(path, _of_a_stranger)
+
+
+_Reads = Callable[[Sequence[str]], tuple[list[str], Callable[[Cells], list[str]], list[str]]]
+
+
+def _of_a_stranger(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+    columns, fitting, told = read_as(header)
+    if "role" in columns:
+        return columns, fitting, told
+    told = [*told, "no column 'role': all rows are predicted as described, and none calibrates"]
+    return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], told
+
+
+def _read(path: Path, reads: _Reads) -> RecordFile:
     lines = csv_lines(path)
     if not lines:
         raise SpecError(f"{path}: is empty; the first line names the columns: {','.join(COLUMNS)}")
     _, header = next(csv_rows(lines[:1], str(path)))
-    notes = _check_header(path, lines[0][0], header)
-    problems: list[str] = []
+    columns, fitting, told = reads(header)
+    line, text = lines[0]
+    notes = [f"{path}:{line}: {said}" for said in told] + check_header(path, line, columns, text)
+    left_out: list[LeftOut] = []
     records: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):
+        fitted = fitting(cells)
         try:
-            records.append(record(str(path), number, header, cells))
+            records.append(record(str(path), number, columns, fitted))
         except SpecError as error:
-            problems.append(str(error))
-    if problems:
-        more = len(problems) - TOO_MANY_PROBLEMS
-        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
-    if not records:
+            where = f"{path}:{number}"
+            row = dict(zip(columns, fitted, strict=False))
+            left_out.append(LeftOut(where, named(row.get("hardware", ""), row.get("workload", "")), str(error).removeprefix(f"{where}: ")))
+    if not records and not left_out:
         raise SpecError(f"{path}: holds no rows below its header")
-    return RecordFile(tuple(records), tuple(notes))
+    return RecordFile(tuple(records), tuple(notes), tuple(left_out))
 
 
-def _check_header(path: Path, line: int, header: list[str]) -> list[str]:
-    """Return notes on columns that are left unread. Raise SpecError for missing, doubled and misspelt ones."""
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise SpecError(f"{path}:{line}: column '{twice[0]}' appears twice")
-    missing = [name for name in REQUIRED if name not in header]
-    notes: list[str] = []
-    for name in header:
-        if name in COLUMNS:
-            continue
-        meant = _meant(name)
-        if meant and meant not in header:
-            raise SpecError(f"{path}:{line}: unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
-        notes.append(f"{path}:{line}: column '{name}' is no part of a record and is left unread")
-    if missing:
-        raise SpecError(f"{path}:{line}: column '{missing[0]}' is missing; the columns are {', '.join(COLUMNS)}")
-    if "step_time_s" not in header and "throughput_samples_per_s" not in header:
-        raise SpecError(f"{path}:{line}: expected a column step_time_s or throughput_samples_per_s")
-    return notes
-
-
-def _meant(name: str) -> str | None:
-    """Return the column that *name* may be a slip for, or another word for; None where it resembles none."""
-    plain = name.strip().lower().replace(" ", "_").replace("-", "_")
-    begins = [column for column in COLUMNS if column.startswith(f"{plain}_")]
-    near = difflib.get_close_matches(plain, COLUMNS, n=1, cutoff=0.75)
-    return _SYNONYMS.get(plain) or (begins[0] if len(begins) == 1 else None) or (near[0] if near else None)
+def named(hardware: str, workload: str) -> str:
+    """Return what a row is called in lists."""
+    return f"{workload or '?'} on {hardware or '?'}"
 
 
 def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:
@@ -170,6 +171,8 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
         exposed_sync=row.number("exposed_sync_s"),
         throughput=row.positive("throughput_samples_per_s"),
         note=row.text("note"),
+        total_gpus=row.count("total_gpus"),
+        global_batch=row.count("global_batch"),
     )
     _check_times(where, found)
     return found
@@ -197,6 +200,7 @@ class _Row:
 
     def one_of(self, column: str, accepted: tuple[str, ...], required: bool = False) -> str | None:
         value = self.text(column, required)
+        value = value.lower() if value.lower() in accepted else value
         if value and value not in accepted:
             near = difflib.get_close_matches(value.lower(), accepted, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else f"; write one of {', '.join(accepted)}"

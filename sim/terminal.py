@@ -51,7 +51,7 @@ class Talk:
     def __call__(self, text: str) -> None:
         """Say *text* on a line of its own."""
         if not self.quiet:
-            typer.echo(text, err=True)
+            typer.echo(named_as_called(text), err=True)
 
     def counting(self, what: str) -> Callable[[int, int], None]:
         """Return what shows how many of all *what* are done, and about how long the others take."""

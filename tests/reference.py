@@ -1,6 +1,7 @@
 """Which pages of docs/reference say what the program is? Written from the program itself: ``python -m tests.reference``.
 
-Commands come from the command line, fields from the schema of descriptions, JSON documents from runs, stalls from the report.
+Commands come from the command line, fields from the schema of descriptions, JSON documents from runs, stalls from the report; columns of
+measured runs, on the page on calibration, from their reader.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import inspect
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any, Final
 import typer
 from pydantic import BaseModel
 
+from calibration import run_columns
 from calibration.cli import app as calibration_app
 from sim.cli import app, main
 from sim.commands.help import walked
@@ -255,7 +258,20 @@ def glossary() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+CALIBRATE: Final = FOLDER.parent / "how-to" / "calibrate.md"
+_COLUMNS: Final = re.compile(r"(?<=<!-- columns -->\n).*?(?=<!-- end columns -->)", re.DOTALL)
+
+
+def with_columns(text: str) -> str:
+    """Return the *text* of the page on calibration with the columns of measured runs as the program reads them."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in run_columns.MEANINGS.items()]
+    made, times = _COLUMNS.subn(lambda _: "\n".join(["| column | what it holds |", "|---|---|", *rows, ""]), text)
+    assert times == 1, "the page has no single place for the columns"
+    return made
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for file, text in pages().items():
         (FOLDER / file).write_text(text, encoding="utf-8")
+    CALIBRATE.write_text(with_columns(CALIBRATE.read_text(encoding="utf-8")), encoding="utf-8")

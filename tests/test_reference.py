@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sim.spec import schema
-from tests.reference import FOLDER, pages
+from tests.reference import CALIBRATE, FOLDER, pages, with_columns
 
 
 def test_pages_are_those_of_the_program() -> None:
@@ -17,6 +17,12 @@ def test_pages_are_those_of_the_program() -> None:
         new, old = set(text.splitlines()), set(committed[name].splitlines())
         wrong += [f"{name}: {line[:150]}" for line in sorted(new ^ old)[:5]]
     assert not wrong and committed == made, "run `python -m tests.reference`:\n" + "\n".join(wrong)
+
+
+def test_the_page_on_calibration_lists_the_columns_that_are_read() -> None:
+    text = CALIBRATE.read_text(encoding="utf-8")
+    assert with_columns(text) == text, "run `python -m tests.reference`"
+    assert "| `exposed_sync_s` | " in text and "| `role` | Required. " in text
 
 
 def test_every_link_of_the_page_of_fields_leads_to_a_block() -> None:

@@ -131,3 +131,10 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
     clock[0] += 600
     done(10, 10)
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_said_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for called, named in (("/usr/bin/stallsim", "stallsim"), ("/src/sim/__main__.py", "python -m sim")):
+        monkeypatch.setattr(sys, "argv", [called])
+        talk("wrote mine.yaml\nnext: python -m sim run hgx-h100 mine.yaml")
+        assert capsys.readouterr().err == f"wrote mine.yaml\nnext: {named} run hgx-h100 mine.yaml\n"

@@ -1,8 +1,8 @@
 """Which fitted constants predict rows that they were not fitted on? Those are kept; what predicts no better than its prior stays there.
 
 Each calibrating row is left out in turn, and the others' most probable constants predict it; one linearisation about the fit of all rows
-serves all turns (the formula for leaving one out of a ridge regression is exact there: Allen, Technometrics 16, 1974). Constants go where
-leaving them at their priors predicts as well, the least useful first. A row counts by its ranks: predictions are asked about more of them.
+serves all turns (the formula for leaving one out of a ridge regression is exact there: Allen, Technometrics 16, 1974). Constants go that
+are not worth a margin beside their priors, the least useful first. A row counts by its ranks: predictions are asked about more of them.
 What one row alone tells of, as the loss of its own job, says nothing of it when it is left out: it only widens its scatter.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ALONE: Final = 0.5
 """Share of its own fitted value from which a row tells it nearly alone: more than all others and the prior together."""
 MARGIN: Final = 0.5
-"""Logarithm of odds by which left-out rows must be more probable without a constant: less is within what a few rows tell (estimate)."""
+"""Logarithm of odds by which left-out rows must be more probable: less is within what a few rows tell (estimate)."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +84,17 @@ class Linear:
 def useful(about: Linear, blocks: Sequence[Sequence[int]]) -> list[int]:
     """Return the constants (indices) to be fitted, of *blocks* that act at one place each; what is in no block is not judged.
 
-    A block, or all together, goes where its constants at their priors predict rows left out as well, a single constant where that is better
-    by `MARGIN`: constants of one place explain the same rows, and which of them carries a loss decides how it grows with scale. So what is
-    returned never predicts rows left out worse than the priors of all that is judged.
+    A block, or all together, goes unless it predicts rows left out better by `MARGIN` than with its constants at their priors; a single
+    constant of several goes where it is worse by as much: constants of one place explain the same rows, and which of them carries a loss
+    decides how it grows with scale. So what is returned never predicts rows left out worse than the priors of all that is judged.
     """
     kept = list(range(len(about.values)))
     here = about.doubt(about.left_out(kept))
     together = tuple(one for block in blocks for one in block)
-    tried = [(tuple(block), 0.0) for block in (*blocks, together)] + [((one,), MARGIN) for one in together]
+    tried = [(tuple(block), MARGIN) for block in (*blocks, together)] + [((one,), -MARGIN) for one in together]
     while True:
         left = [(one, margin) for one, margin in tried if set(one) & set(kept)]
-        gains = [(here - margin - about.doubt(about.left_out([other for other in kept if other not in one])), one) for one, margin in left]
+        gains = [(here + margin - about.doubt(about.left_out([other for other in kept if other not in one])), one) for one, margin in left]
         gain, worst = max(gains, default=(-1.0, ()))
         if gain < 0.0:
             return kept

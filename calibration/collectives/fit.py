@@ -4,7 +4,8 @@ For each class: launch (s), latency of a hop under Simple and LL (s), the share 
 of one flow), and of NVLink, by generation, what thread blocks do. The fit minimizes the logarithm of predicted over measured time, each
 system with equal weight, robustly (soft L1), near a weak prior: NCCL's own latencies and launch cost. *Zero-shot* scores a system by
 constants that never saw it; *calibrated* by those and one factor on bandwidth, set by its largest message, which is then not scored.
-Mechanisms were written after errors of 2 x 8 A100 on RoCE, of 8 H100, of 2 x 8 B200 on EFA and of 2 to 8 GPUs over NVLink had been seen.
+Mechanisms were written after errors of 2 x 8 A100 on RoCE, of 8 H100, of 2 x 8 B200 on EFA, of 2 to 8 GPUs over NVLink, of one process with
+several GPUs and of the H100 cluster's send/recv had been seen.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.pricing import cost
+from sim.training.collectives.table import LAUNCH, in_a_loop
 
 Constants = Mapping[str, Mapping[str, float]]
 """What is fitted (`PRIORS`), by transport class."""
@@ -29,7 +31,7 @@ BANDS = (("< 1 MB", 0.0, 1e6), ("1-64 MB", 1e6, 64 * 2.0**20), ("> 64 MB", 64 * 
 """Sizes (bytes) that are scored apart: from .. up to, without, the second figure (64 MiB counts as the end of the middle)."""
 
 _NVLINK = {
-    "launch": 10e-6, "hop_latency": 3.4e-6, "ll_share": 0.2, "efficiency": 0.93, "simple_start": 1.8e-6, "block_copy": 29e9,
+    "launch": 10e-6, "hop_latency": 3.4e-6, "hop_latency_ll": 0.68e-6, "efficiency": 0.93, "simple_start": 1.8e-6, "block_copy": 29e9,
     "ll_cap": 5e9, "send_cap": 20e9,
 }  # fmt: skip
 GENERATIONS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5")
@@ -38,11 +40,12 @@ GENERATIONS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5")
 PRIORS: Mapping[str, Mapping[str, float]] = {
     **dict.fromkeys(GENERATIONS, _NVLINK),
     "nvlink": _NVLINK,
-    "pcie-peer": {"launch": 20e-6, "hop_latency": 5.7e-6, "efficiency": 0.95},
-    "host-staged": {"launch": 15e-6, "hop_latency": 5.7e-6, "ll_share": 0.2, "efficiency": 1.2},
-    "infiniband": {"hop_latency": 14e-6, "ll_share": 0.2, "efficiency": 0.94},
-    "efa": {"hop_latency": 150e-6, "ll_share": 0.2, "efficiency": 0.94},
-    "tcp": {"hop_latency": 175e-6, "ll_share": 0.2, "flow_cap": 417e6},
+    "pcie-peer": {"hop_latency": 5.7e-6, "efficiency": 0.95},
+    "host-staged": {"hop_latency": 5.7e-6, "hop_latency_ll": 1.14e-6, "efficiency": 1.2},
+    "infiniband": {"hop_latency": 14e-6, "hop_latency_ll": 2.8e-6, "efficiency": 0.94},
+    "efa": {"hop_latency": 150e-6, "hop_latency_ll": 30e-6, "efficiency": 0.94},
+    "tcp": {"hop_latency": 175e-6, "hop_latency_ll": 35e-6, "flow_cap": 417e6},
+    "host": {"launch": 4.2e-6},
 }
 """Constants that are fitted, and where the fit begins. Latencies: NCCL's tuner's for Simple (NVIDIA/nccl tuning.cc; EFA what its
 plug-in reports, aws-ofi-nccl), of which LL has about a fifth there; TCP the geometric mean of 270 us, the middle of petuum/adaptdl's ring
@@ -52,12 +55,17 @@ second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had 
 1.8 us after LL; the geometric mean of channels' limits in trees on V100 to H100 is 29 GB/s, that of LL's limits over their channels
 5 GB/s. A block that sends and receives is given two thirds of the former: an estimate, raised from 15 GB/s once first fits had been seen.
 A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl
-net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it."""
+net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it. ``host`` is no transport, but what one process takes to launch on
+each of its GPUs: 4.2 us for three to eight A100 (NVIDIA/nccl-tests issue 123)."""
 ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
 """Classes that share another's constants, latencies times a factor: RoCE and InfiniBand are verbs on the same cards; EFA's plug-in says
 how the latencies of its platforms compare (aws/aws-ofi-nccl src/platform-aws.cpp)."""
 PRIOR_WIDTH = 1.0
 """Standard deviation of a constant's logarithm around its prior: weak, a factor e .."""
+GENERATION_WIDTH = 0.4
+"""The same of latencies around the mean of newer generations of NVLink: fitted with a weak prior, those of A100 and H100 differ from that
+mean by 0.35 in their logarithm, root mean square. Rates keep the weak prior, as they follow multiprocessors and links."""
+_LATENCIES = ("launch", "hop_latency", "hop_latency_ll", "simple_start")
 KNOWN: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
 """.. but for what verbs leave of a card's rate: 46 to 48 of 50 GB/s (NVIDIA/nccl-tests issue 290). A fit without large messages that
 are bound by cards would else make of slow NVLinks a slow card. The width was narrowed to this after leave-one-out results had been
@@ -66,7 +74,7 @@ NOISE = 0.15
 """Of one logarithm of time: what repeated tables of one kind of system differ by."""
 ROBUST = 2.0
 """Errors beyond so many times the noise count by their size, not by its square."""
-_TOGETHER = (*((name,) for name in GENERATIONS), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
+_TOGETHER = (("host",), *((name,) for name in reversed(GENERATIONS)), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 
@@ -81,16 +89,20 @@ def predicted(record: CollectiveRecord, constants: Constants) -> float:
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
     found = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
-    return found.alone + record.own_launches
+    return _measured(record, found.alone, constants)
+
+
+def _measured(record: CollectiveRecord, alone: float, constants: Constants) -> float:
+    """Return what a collective that takes *alone* shows in the loop that measured *record*."""
+    launch = constants["host"]["launch"]
+    return alone + (record.gpus_per_process - 1) * launch if record.waits else in_a_loop(alone, record.gpus_per_process, launch)
 
 
 def _fields(constants: Constants) -> Fields:
     """Return *constants* as fields of `Transport`, of every class."""
     found: dict[str, dict[str, Any]] = {}
     for name, values in constants.items():
-        fields: dict[str, Any] = {key: value for key, value in values.items() if key != "ll_share"}
-        if "ll_share" in values:
-            fields["hop_latency_ll"] = fields["hop_latency"] * min(1.0, values["ll_share"])
+        fields: dict[str, Any] = dict(values)
         if "efficiency" in values:
             fields["efficiency"] = ((1.0, values["efficiency"]),)
         found[name] = fields
@@ -120,7 +132,7 @@ class Batch:
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
                 alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
-                found[place] = alone + record.own_launches
+                found[place] = _measured(record, alone, constants)
         return found
 
 
@@ -130,29 +142,42 @@ class Batch:
 def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> dict[str, dict[str, float]]:
     """Return the constants of every transport class that explain the ``fit`` rows of *records* best.
 
-    Classes of *kept* are not fitted. One that no row crosses stays at its prior; of NVLink, at the mean of other generations.
+    Classes of *kept* are not fitted. One that no row crosses stays at its prior; of NVLink, at the mean of other generations. A
+    generation's prior is the mean of newer ones, of which more was measured.
     """
     given = kept or {}
     constants = {name: dict(given.get(name, values)) for name, values in PRIORS.items()}
     known = {name for name in GENERATIONS if name in given}
     for names in _TOGETHER:
         met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
+        if names == ("host",):  # larger messages say nothing of launches
+            met = [record for record in met if record.nbytes < BANDS[0][2]]
         if met and not given.keys() & set(names):
+            if newer := [constants[name] for name in known if names[0] in GENERATIONS and name > names[0]]:
+                constants[names[0]] = _mean(newer)
             constants.update(_fitted(met, names, constants))
             known |= {*names}
     if told := [constants[name] for name in GENERATIONS if name in known]:
-        mean = {key: geometric_mean([values[key] for values in told]) for key in _NVLINK}
+        mean = _mean(told)
         constants |= {name: dict(mean) for name in ("nvlink", *GENERATIONS) if name not in known}
     return constants
+
+
+def _mean(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the geometric mean of each constant of several *generations* of NVLink."""
+    return {key: geometric_mean([values[key] for values in generations]) for key in _NVLINK}
 
 
 def committed() -> dict[str, dict[str, float]]:
     """Return the constants as ``hardware/parts/transports`` has them."""
     found: dict[str, dict[str, float]] = {}
     for name, values in PRIORS.items():
+        if name == "host":
+            found[name] = {"launch": LAUNCH}
+            continue
         transport = load_part(Transport, name, "hardware/parts/transports")
-        shares = {"ll_share": (transport.hop_latency_ll or 0.0) / transport.hop_latency, "efficiency": transport.efficiency[-1][1]}
-        found[name] = {key: shares[key] if key in shares else float(getattr(transport, key)) for key in values}
+        known = transport.model_copy(update={"efficiency": transport.efficiency[-1][1]})
+        found[name] = {key: float(getattr(known, key)) for key in values}
     return found
 
 
@@ -170,10 +195,11 @@ def without(mine: Sequence[CollectiveRecord], known: Sequence[CollectiveRecord],
 
 
 def bounding(record: CollectiveRecord) -> frozenset[str]:
-    """Return the classes that *record* can teach: the network card's between nodes, otherwise those inside."""
+    """Return the classes that *record* can teach: the network card's between nodes, otherwise those inside, and one process's host."""
     layout = layout_of(record)
     names = {part.slot.node.nic.transport.name for part in layout.parts} if layout.nodes > 1 else transports_of(layout)
-    return frozenset(ALIKE[name][0] if name in ALIKE else name for name in names)
+    host = {"host"} if record.gpus_per_process > 1 and not record.waits else frozenset[str]()
+    return frozenset(ALIKE[name][0] if name in ALIKE else name for name in names) | host
 
 
 def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: Constants) -> dict[str, dict[str, float]]:
@@ -184,12 +210,13 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     records = _telling(records) if set(names) <= set(GENERATIONS) else records
     batch, weights = Batch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
-    widths = np.array([KNOWN.get(key, PRIOR_WIDTH) for key in keys])
+    followed = constants[names[0]] != PRIORS[names[0]]
+    widths = np.array([KNOWN.get(key, GENERATION_WIDTH if followed and key[1] in _LATENCIES else PRIOR_WIDTH) for key in keys])
 
     def filled(moved: np.ndarray) -> dict[str, dict[str, float]]:
         values = {name: dict(constants[name]) for name in names}
         for (name, key), shift in zip(keys, moved, strict=True):
-            values[name][key] = PRIORS[name][key] * math.exp(shift)
+            values[name][key] = constants[name][key] * math.exp(shift)
         return values
 
     def residuals(moved: np.ndarray) -> np.ndarray:
@@ -197,19 +224,15 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
         tamed = np.sign(missed) * np.sqrt(2.0 * (np.sqrt(1.0 + missed**2) - 1.0)) * ROBUST  # soft L1, row by row
         return np.concatenate([tamed * weights, moved / widths])
 
-    most = [math.log(1.0 / PRIORS[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
+    most = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
     bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
     found = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
     return filled(found.x)
 
 
 def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
-    """Return *records* without small messages whose time is what hosts take: to launch on several GPUs, or sends to many partners.
-
-    Where no other small messages were measured they stay.
-    """
-    small = [record.gpus_per_process == 1 and record.op != "all_to_all" and record.nbytes < BANDS[0][2] for record in records]
-    return [record for record, tells in zip(records, small, strict=True) if tells or record.nbytes >= BANDS[0][2] or not any(small)]
+    """Return *records* without small messages whose time is what hosts take: to launch on several GPUs, or sends to many partners."""
+    return [record for record in records if record.nbytes >= BANDS[0][2] or (record.gpus_per_process == 1 and record.op != "all_to_all")]
 
 
 def _weights(records: Sequence[CollectiveRecord]) -> list[float]:

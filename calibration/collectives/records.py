@@ -2,11 +2,11 @@
 
 One row is one message. *system* is what a fit leaves out as one; *network* the kind of path that bounds it; *hardware* a catalogue
 name or a file in ``calibration/hardware``; *gpus_per_process* is 1 as in training, or more where one process launches on several
-GPUs, which it does one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all
-that the library had; *role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated. MG-WFBP's rows (lines drawn
-through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first, and moved to ``score``
-after their effect on the constants had been seen: no judgement in advance. Rows of nine systems over NVLink went the other way: scored
-first, then fitted.
+GPUs, one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all that the library had;
+*role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated; *waits* whether the host waits for each message.
+MG-WFBP's rows (lines drawn through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first,
+and moved to ``score`` after their effect on the constants had been seen: no judgement in advance. Rows of nine systems over NVLink went
+the other way: scored first, then fitted.
 
 Left out: rows of other libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's
 10 GbE on 16 GPUs), unstated machines.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 from calibration import HARDWARE, RECORDS
 from sim.cluster.build import place, slots, with_nodes
@@ -25,7 +25,6 @@ from sim.spec.library import load_hardware
 from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
 from sim.training.collectives.plan import CollectivePlan, Op, Tuning, plan_collectives
-from sim.training.collectives.table import own_launches
 from sim.training.job import job_slots
 from sim.units import shorten
 
@@ -34,8 +33,12 @@ MEASURED = RECORDS / "collectives.csv"
 NETWORKS = ("nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "slingshot", "tcp")
 COLUMNS = (
     "source", "system", "network", "hardware", "nodes", "gpus_per_node", "gpus_per_process", "op", "bytes", "time_s", "nccl", "algorithm",
-    "protocol", "role", "note",
+    "protocol", "role", "waits", "note",
 )  # fmt: skip
+OPTIONAL: Final = {
+    **dict.fromkeys(("source", "system", "nccl", "algorithm", "protocol", "waits", "note"), ""), "gpus_per_process": "1", "role": "score",
+}  # fmt: skip
+"""Columns that a table may leave out, and what they hold then."""
 
 
 class CollectiveRecord(NamedTuple):
@@ -53,26 +56,28 @@ class CollectiveRecord(NamedTuple):
     time: float
     tuning: Tuning
     role: str
-
-    @property
-    def own_launches(self) -> float:
-        """Return the seconds that its process takes to launch on more GPUs than one."""
-        return own_launches(self.gpus_per_process)
+    waits: bool
+    """Whether the host waits for each message; otherwise it launches the next ones meanwhile, as nccl-tests does."""
 
 
 def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
     """Return the rows of *path*. Raise SpecError with the line of what is wrong."""
     lines = csv_lines(path)
     rows = list(csv_rows(lines, str(path)))
-    if not rows or tuple(rows[0][1]) != COLUMNS:
-        raise SpecError(f"{path}:{lines[0][0] if lines else 1}: expected the columns {', '.join(COLUMNS)}")
-    return [_record(path, number, cells) for number, cells in rows[1:]]
+    header = rows[0][1] if rows else []
+    missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
+    strange = [name for name in header if name not in COLUMNS or header.count(name) > 1]
+    if missing or strange:
+        wrong = f"{', '.join(missing)} missing" if missing else f"'{strange[0]}' is none of them, or is there twice"
+        raise SpecError(f"{path}:{lines[0][0] if lines else 1}: expected the columns {', '.join(COLUMNS)}; {wrong}")
+    return [_record(path, number, header, cells) for number, cells in rows[1:]]
 
 
-def _record(path: Path, line: int, cells: Sequence[str]) -> CollectiveRecord:
-    if len(cells) != len(COLUMNS):
-        raise SpecError(f"{path}:{line}: {len(cells)} values for {len(COLUMNS)} columns; put quotes around a value that holds a comma")
-    row = dict(zip(COLUMNS, cells, strict=True))
+def _record(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> CollectiveRecord:
+    if len(cells) != len(header):
+        raise SpecError(f"{path}:{line}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
+    row = OPTIONAL | dict(zip(header, cells, strict=True))
+    row["gpus_per_process"] = row["gpus_per_process"] or "1"
     op = next((known for known in get_args(Op) if known == row["op"]), None)
     if op is None:
         raise SpecError(f"{path}:{line}: op {shorten(row['op'])}: write one of {', '.join(get_args(Op))}")
@@ -92,7 +97,9 @@ def _record(path: Path, line: int, cells: Sequence[str]) -> CollectiveRecord:
         raise SpecError(f"{path}:{line}: role '{row['role']}': write fit or score")
     tuning = Tuning(row["nccl"], row["algorithm"] or None, row["protocol"] or None)
     given = (row["source"], row["system"], row["network"], row["hardware"])
-    return CollectiveRecord(*given, nodes, gpus, own, op, nbytes, time, tuning, row["role"])
+    if row["waits"] not in ("", "yes"):
+        raise SpecError(f"{path}:{line}: waits {shorten(row['waits'])}: write yes, or leave it empty")
+    return CollectiveRecord(*given, nodes, gpus, own, op, nbytes, time, tuning, row["role"], row["waits"] == "yes")
 
 
 @lru_cache(maxsize=128)

@@ -22,7 +22,8 @@ from typing_extensions import TypedDict
 from calibration.lab.measure import Measured
 from calibration.lab.plan import Plan, Point
 from calibration.measure.ddp_steps import RankSteps
-from calibration.run_records import COLUMNS, Role
+from calibration.run_columns import COLUMNS
+from calibration.run_records import Role
 from sim.report.files import write_file
 from sim.spec.strict import decoded, parse_json, read_bytes, typed
 from sim.spec.yaml import SpecError

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibration.questions import Folders
+from calibration.traces.agreement import agreed
+from calibration.traces.asked import Asked
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from calibration.traces.trace_report import gpus, nodes
@@ -17,18 +18,6 @@ from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.measured import MeasuredOn
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a user says of a profiled job, where the trace does not; empty and None: nothing."""
-
-    hardware: str = ""
-    workload: str = ""
-    stack: str = ""
-    batch: int | None = None
-    precision: str = ""
-    folders: Folders = field(default_factory=Folders)
 
 
 class Machine(NamedTuple):
@@ -83,11 +72,7 @@ class ProfiledJob:
 
 def job_of(profile: Imported, asked: Asked, path: Path) -> ProfiledJob:
     """Return the job of *profile*. Raise SpecError where profile and *asked* leave open what a replay takes."""
-    if profile.traces[0].simulated:
-        told = profile.traces[0].described
-        known = {"hardware": told.get("hardware"), "workload": told.get("workload"), "stack": told.get("stack")}
-        known |= {"batch": told.get("batch_per_gpu"), "precision": told.get("precision")}
-        asked = replace(asked, **{name: value for name, value in known.items() if value and not getattr(asked, name)})
+    asked, _ = agreed(profile, asked)
     _require(profile, asked)
     machine = _machine(asked)
     if profile.traces[0].gpu == CPU and isinstance(machine.said, str):

@@ -14,21 +14,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.traces import divided
+from calibration.traces.asked import Asked as Asked
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from calibration.traces.optimizer_seen import launching, optimizer_factor
 from calibration.traces.passes_seen import Seen, passes_seen
-from calibration.traces.profiled_job import Asked as Asked
 from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
 from calibration.traces.table_times import timed_layers
 from calibration.traces.trace_alone import layers_seen
 from calibration.traces.trace_report import MUCH_INPUT
 from calibration.traces.workload_text import workload_text
+from sim.check import check_workload, require
 from sim.cluster.build import with_nodes
 from sim.parallel.split import units
-from sim.spec.library import load_hardware, load_workload
+from sim.spec.defaults import LOADER, TOKENS
+from sim.spec.library import SYNTHETIC, is_model, load_hardware, load_workload
 from sim.spec.workload import Model, Optimizer, Workload
 from sim.spec.yaml import SpecError
+from sim.study.new_file import write_new
 from sim.training.step_plan import Timeline
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
@@ -38,6 +41,16 @@ _STACKS: Final = {True: "gloo-ddp", False: "torch-2.x-ddp"}
 _OPTIMIZERS: Final = {"SGD": "momentum", "Adam": "adam", "AdamW": "adam", "Adafactor": "adafactor", "Muon": "muon", "LAMB": "lamb"}
 _SAMPLES: Final = 1_000_000
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
+
+
+def write_replay(profile: Imported, asked: Asked, path: Path) -> None:
+    """Write a workload that replays the job of *profile* to *path*, once it has proved to load and to be plausible."""
+
+    def check(file: str) -> None:
+        loaded = load_workload(file, (), asked.folders.workloads)
+        require(check_workload(loaded.spec, loaded.document))
+
+    write_new(path, replayed(profile, asked, path), check)
 
 
 def replayed(profile: Imported, asked: Asked, path: Path) -> str:
@@ -87,21 +100,29 @@ def _of_layout(job: ProfiledJob) -> dict[str, Any]:
 
 def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     """Return *base* with the *model* of measured layers, constants of its stack as *fitted*, and what the trace *told* of the training."""
-    transformer = base.model.transformer is not None
     stack = {
         "extends": job.reference(job.asked.stack or base.training.stack.name, "workloads/stacks"),
         **fitted,
         "source": dict.fromkeys(fitted, job.source),
     }
     training = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0, "stack": stack}
+    said = {"name": f"{base.name}-measured", "model": model.model_copy(update={"command": ""})}
+    if is_model(job.asked.workload, job.asked.folders.workloads):
+        return said | _around(base) | {"training": training | {"optimizer": {"name": base.training.optimizer.name}} | dict(told)}
     return {
         "extends": job.reference(job.asked.workload, "workloads"),
-        "name": f"{base.name}-measured",
-        "model": model.model_copy(update={"command": ""}),
-        "dropped": ("transformer", "sequence", "lora", "lengths", "frozen") if transformer else (),
+        **said,
+        "dropped": ("transformer", "sequence", "lora", "lengths", "frozen") if base.model.transformer is not None else (),
         "dataset": _cut(base) if base.model.sequence is not None else None,
         "training": training | dict(told),
     }
+
+
+def _around(base: Workload) -> dict[str, Any]:
+    """Return what a run adds to a model file, from which no workload can be extended."""
+    if base.model.sequence is None:
+        return {"dataset": {"extends": SYNTHETIC, "prepared": f"{base.dataset.prepared!r} B"}}
+    return {"dataset": {"extends": TOKENS, **_cut(base)}, "input": dict(LOADER)}
 
 
 def _cut(base: Workload) -> dict[str, Any]:

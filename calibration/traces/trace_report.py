@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.questions import Folders, question
-from calibration.run_records import COLUMNS, record
+from calibration.run_columns import COLUMNS
+from calibration.run_records import record
 from calibration.traces.import_trace import Imported, kernel_times
 from calibration.traces.kineto import CPU
 from sim.events import STALLS, Cause

@@ -115,9 +115,21 @@ def carried_without(found: Validation, source: str) -> Carried:
         return carried
     form = next((width for width in _GRID if _covered(others, width, carried.unseen) >= _COVERED), carried.form)
     narrow = carried._replace(form=form)
-    if unseen:
-        narrow = narrow._replace(unseen=next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), carried.unseen))
+    told = next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), None) if unseen else None
+    if told is not None:
+        narrow = narrow._replace(unseen=told * of_few(len({row.asked.record.source for row in unseen})))
     return narrow._replace(widening=widening(others, narrow.form, narrow.unseen))
+
+
+def of_few(sources: int) -> float:
+    """Return how many times wider than a normal's the 95% interval is of a spread that so few *sources* tell (Student's t).
+
+    Jobs of one source miss alike: what the next source's do is as uncertain as few sources make it, however many jobs each has.
+    """
+    from scipy.stats import norm, t
+
+    tail = 0.5 + _INTERVAL / 2.0
+    return float(t.ppf(tail, max(1, sources - 1)) / norm.ppf(tail))
 
 
 def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float = ALL_KNOWN.unseen) -> float:

@@ -17,16 +17,19 @@ from typing import Final
 from calibration.clusters.cluster_fit import KNOWN, Carried, Model, fit_model, predictions, prior_model
 from calibration.clusters.compute_scale import Solved, measured_scale, solved
 from calibration.clusters.evaluate import Case, Evaluator
-from calibration.questions import Folders, Question, questions
-from calibration.run_records import read_records
+from calibration.questions import Folders, Question, described
+from calibration.run_records import LeftOut, named, read_table
 from calibration.validate.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.validate.groups import novelty
 from calibration.validate.scores import Scored
 from calibration.validate.splits import DISAGREEMENT, contradicting
+from sim.spec.yaml import SpecError
 from sim.study.pool import replaced_quietly
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
+MOST_REASONS: Final = 20
+"""Reasons shown why rows cannot be predicted; the rest is counted."""
 LITTLE: Final = 0.03
 """Share of a step that waits for the exchange below which a row tells what GPUs lose beside others."""
 
@@ -52,6 +55,8 @@ class Validation:
     """Prediction rows, predicted with less than may calibrate, by what was left out (`calibration.validate.carry_over`)."""
     asked: tuple[Question, ...] = ()
     """All rows that calibrate or are scored."""
+    not_described: tuple[LeftOut, ...] = ()
+    """Rows of which nothing can be predicted."""
 
     @property
     def scored(self) -> list[Scored]:
@@ -69,13 +74,54 @@ def validate(
 ) -> Validation:
     """Return how predictions compare with the measurements in *files*; *say* is told of each cluster, *progress* how many are done.
 
-    Raise SpecError with everything that is wrong.
+    Rows that cannot be read or described are listed. Raise SpecError where that are all.
     """
-    read = [read_records(path) for path in files]
-    asked, contradictions = _consistent(questions([record for found in read for record in found.records], folders))
-    clusters = validate_clusters(asked, folders, processes or os.cpu_count() or 1, say, progress=progress)
+    read = [read_table(path) for path in files]
+    told, undescribed = described([record for found in read for record in found.records], folders)
+    missing = [*(one for found in read for one in found.left_out), *undescribed]
+    processes = processes or os.cpu_count() or 1
+    try:
+        asked, contradictions = _consistent(_some(told, missing))
+        clusters = validate_clusters(asked, folders, processes, say, progress=progress)
+    except SpecError:
+        told, unplayed = playable(told, folders)
+        missing += unplayed
+        asked, contradictions = _consistent(_some(told, missing))
+        clusters = validate_clusters(asked, folders, processes, say, progress=progress)
     notes = (*(note for one in read for note in one.notes), *contradictions, *_odd(asked))
-    return Validation(tuple(clusters), notes, asked=tuple(asked))
+    return Validation(tuple(clusters), notes, asked=tuple(asked), not_described=tuple(missing))
+
+
+def _some(told: list[Question], missing: Sequence[LeftOut]) -> list[Question]:
+    """Return *told*. Raise SpecError where it is empty, with the reasons."""
+    if not told:
+        raise SpecError("\n".join(["no row can be predicted:", *by_reason(missing)]))
+    return told
+
+
+def playable(asked: Sequence[Question], folders: Folders) -> tuple[list[Question], list[LeftOut]]:
+    """Return those of *asked* that the simulator can play, and why it refuses the others."""
+    evaluator, played, refused = Evaluator(folders, 1), [], []
+    for row in asked:
+        try:
+            evaluator.one(Case(row.record, 1.0, ()))
+        except SpecError as error:
+            refused.append(LeftOut(row.record.where, named(row.record.hardware, row.record.workload), str(error)))
+        else:
+            played.append(row)
+    return played, refused
+
+
+def by_reason(rows: Sequence[LeftOut], most: int = MOST_REASONS) -> list[str]:
+    """Return *rows* by their reasons, those of most rows first, a line or more each."""
+    reasons: dict[str, list[LeftOut]] = {}
+    for one in rows:
+        reasons.setdefault(one.reason, []).append(one)
+    lines = []
+    for reason, same in sorted(reasons.items(), key=lambda item: -len(item[1]))[:most]:
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        lines.append(f"  {same[0].where} ({same[0].row}){more}: {reason}")
+    return [*lines, *([f"  and {len(reasons) - most} more reasons"] if len(reasons) > most else [])]
 
 
 def _consistent(asked: Sequence[Question]) -> tuple[list[Question], list[str]]:

@@ -14,7 +14,7 @@ from calibration.validate.baselines import NAMES as BASELINES
 from calibration.validate.carry_over import FAR, NEAR
 from calibration.validate.groups import by_novelty, groups, worst
 from calibration.validate.scores import EXPOSED, Scored, scores
-from calibration.validate.validation import Cluster, Validation
+from calibration.validate.validation import Cluster, Validation, by_reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +56,7 @@ def validation_document(found: Validation, by: Sequence[str] = ()) -> dict[str, 
         "groups": [entry for key in by for entry in groups(rows, key)],
         "clusters": [_parameters(cluster) for cluster in found.clusters],
         "notes": list(found.notes),
+        "not_described": [vars(one) for one in found.not_described],
     }
 
 
@@ -135,6 +136,8 @@ def validation_table(found: Validation, by: Sequence[str] = ()) -> str:
     for key in by:
         lines += ["", group_table(found.scored, key, key)]
     lines += _traffic_lines(found)
+    if found.not_described:
+        lines += ["", f"{len(found.not_described)} rows that cannot be predicted:", *by_reason(found.not_described)]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
 

@@ -49,7 +49,6 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "block_copy": ("1 MB/s", "10 TB/s"),
         "ll_cap": ("1 MB/s", "10 TB/s"),
         "send_cap": ("1 MB/s", "10 TB/s"),
-        "pair_efficiency": (0.01, 1),
         "flows": (1, 1024),
         "total_efficiency": (0.01, 1),
         "cpu_time_per_byte": ("0 s/GB", "1000 s/GB"),

@@ -45,6 +45,7 @@ def extract(
     holds pickles or compiled code is refused.
     """
     from sim.extract import run_extract
+    from sim.extract.samples import dataset_like
 
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
@@ -52,11 +53,10 @@ def extract(
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
     talk.progress("")
     talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
-    dataset = "openwebtext-seq1024" if any(":int" in shape for shape in inputs) else "imagenet-1k"
     talk(
         f"next: python -m sim run p4d.24xlarge {shlex.quote(str(output))} --batch 16 --precision amp_bf16\n"
         "for its data set and optimizer as well, write a workload that names it, such as a file of these four lines:\n"
-        f"  name: my-job\n  model: {output}\n  dataset: {{extends: {dataset}, samples: 20000}}\n"
+        f"  name: my-job\n  model: {output}\n  dataset: {{extends: {dataset_like(inputs, model)}, samples: 20000}}\n"
         "  training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}"
     )
     if target.startswith("transformers:") and not arguments:

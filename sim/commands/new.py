@@ -76,4 +76,4 @@ def _new_workload(sources: list[str], output: Path | None, name: str | None, seq
             "new workload: write a config.json, its folder, a hub id or launch files, such as "
             "'python -m sim new workload config.json -o mine.yaml'; without any it asks questions on a terminal"
         )
-    talk(f"wrote {made.path}: {made.note}\nnext: {made.command}")
+    talk("\n".join([f"wrote {made.path}: {made.note}", *(f"note: {note}" for note in made.left_out), f"next: {made.command}"]))

@@ -39,11 +39,11 @@ def assumed(table: Table) -> list[str]:
     version, algorithms, protocols, channels = table.tuning
     asked = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocols, "NCCL_MAX_NCHANNELS": channels}
     forced = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
-    processes = [f"each process launches on its {table.per_process} GPUs one after another"] if table.per_process > 1 else []
+    in_turn = f"each process launches on its {table.per_process} GPUs one after another, and the next collective while this one runs"
     return [
         f"NCCL {version}'s rules choose algorithm, protocol and channels of each size{f', with {forced}' if forced else ''}",
         "all ranks start together with their data in GPU memory, connections made; nothing else runs meanwhile",
-        *processes,
+        *([in_turn] if table.per_process > 1 else []),
         *([f"ranks divide what they hand out as {table.shares}; bytes are those of a rank on average"] if table.shares else []),
     ]
 

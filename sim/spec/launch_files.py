@@ -96,6 +96,8 @@ def megatron(text: str, place: str) -> Told:
         told.parallel["shard"] = "optimizer"
     told.parallel |= _virtual_stages(given, told)
     told.training = _megatron_training(given)
+    for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
+        _offloaded(f"--{option}", option in given.said, told)
     return told
 
 
@@ -276,6 +278,7 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
         "activation_checkpointing": {"none": "none", "full": "blocks", "selective": "operators"}.get(str(mode), "operators"),
         "stack": "torchtitan-2.x",
     }
+    _offloaded("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
     wanted = training.get("global_batch_size", -1)
     told.global_batch = wanted if isinstance(wanted, int) and wanted > 0 else None
     return told
@@ -314,7 +317,47 @@ def deepspeed(said: Mapping[str, Any], place: str) -> Told:
     for block, precision in (("bf16", "bf16"), ("fp16", "fp16")):
         if _block(said, block, place).get("enabled") is True:
             told.training["precision"] = precision
+    _deepspeed_optimizer(_block(said, "optimizer", place), told)
+    zero = _block(said, "zero_optimization", place)
+    for option in ("offload_optimizer", "offload_param"):
+        _offloaded(f"zero_optimization.{option}", _block(zero, option, place).get("device", "none"), told)
+    _offloaded("zero_optimization.cpu_offload", zero.get("cpu_offload"), told)
+    for option in sorted(_ZERO_PLUS & zero.keys()):
+        if zero[option] not in (False, None, 0, 1):
+            told.notes.append(f"zero_optimization.{option} {zero[option]} is not modeled: the workload is plain ZeRO")
     return told
+
+
+_ZERO_PLUS: Final = frozenset(
+    ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
+)
+"""Keys of ZeRO++, which change what is exchanged."""
+_DEEPSPEED_OPTIMIZERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("adam", "adamw", "fusedadam", "deepspeedcpuadam"), "adam"),
+    **dict.fromkeys(("lamb", "fusedlamb"), "lamb"),
+    "sgd": "sgd",
+    "muon": "muon",
+    "adafactor": "adafactor",
+}
+
+
+def _deepspeed_optimizer(block: Mapping[str, Any], told: Told) -> None:
+    """Take over the optimizer of the *block*, or say that adam stands in for it."""
+    kind, settings = block.get("type"), block.get("params")
+    if not isinstance(kind, str) or kind == "auto":
+        return
+    known = _DEEPSPEED_OPTIMIZERS.get(kind.lower())
+    if known == "sgd" and isinstance(settings, Mapping) and settings.get("momentum"):
+        known = "momentum"
+    told.training |= {"optimizer": {"name": known}} if known else {}
+    told.notes += [] if known else [f"optimizer {kind} is not modeled: the workload has adam"]
+
+
+def _offloaded(option: str, device: object, told: Told) -> None:
+    """Say that *option*, which keeps something in host memory or on a disk, is left out: states then lie on the GPU and move nowhere."""
+    if device not in (None, False, "none", "None", "auto"):
+        where = "cpu" if device is True else device
+        told.notes.append(f"{option} ({where}) is not modeled: what it offloads is counted in GPU memory, and takes no time to come and go")
 
 
 def accelerate(said: Mapping[str, Any], place: str) -> Told:
@@ -327,6 +370,8 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
         told.parallel |= {"shard": _ZERO[int(zero["zero_stage"])]} if str(zero.get("zero_stage", "")) in ("1", "2", "3") else {}
         steps = zero.get("gradient_accumulation_steps")
         told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
+        for option in ("offload_optimizer_device", "offload_param_device"):
+            _offloaded(f"deepspeed_config.{option}", zero.get(option), told)
     if sharded:
         strategy = str(sharded.get("fsdp_sharding_strategy", sharded.get("fsdp_reshard_after_forward", "FULL_SHARD")))
         shard = _FSDP.get(strategy, "parameters")
@@ -334,6 +379,7 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
         told.parallel |= {"shard": shard} if shard != "none" else {}
         if strategy.startswith("HYBRID") or strategy in ("4", "5"):
             told.notes.append("hybrid sharding: write replicate, the number of nodes, as --replicate N")
+        _offloaded("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
         told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
     for option, name in (("tp_size", "tensor"), ("cp_size", "context"), ("dp_replicate_size", "replicate")):
         size = mesh.get(f"parallelism_config_{option}", mesh.get(option, 1))

@@ -69,10 +69,17 @@ def load_hardware(name: str, overrides: Iterable[Override] = (), library: Librar
 def load_workload(name: str, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Workload]:
     """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; a model file is one by itself."""
     path = _found(name, "workloads", library)
+    return load_model_alone(path, overrides) if _holds_model(path) else load(Workload, path, overrides, library)
+
+
+def is_model(name: str, library: Library = None) -> bool:
+    """Return whether *name* is that of a model file, so that no workload can extend it."""
+    return _holds_model(_found(name, "workloads", library))
+
+
+def _holds_model(path: Path) -> bool:
     said = read(path).value
-    if isinstance(said, dict) and ("layers" in said or "transformer" in said) and schema.kind_of(said) is Model:
-        return load_model_alone(path, overrides)
-    return load(Workload, path, overrides, library)
+    return isinstance(said, dict) and ("layers" in said or "transformer" in said) and schema.kind_of(said) is Model
 
 
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:

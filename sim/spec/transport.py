@@ -23,8 +23,6 @@ class Transport(Spec):
     """Most that one flow can carry, whatever the line rate."""
     flows: Count = 1
     """Flows that one connection opens side by side."""
-    pair_efficiency: Fraction = 1.0
-    """Share of ``flow_cap`` that each way reaches where two nodes exchange both ways, as in rings of two and in trees."""
     channel_cap: Bandwidth | None = None
     """Most that the thread block of one channel moves, sending or receiving; it does all it has to in a ring one after another."""
     block_copy: Bandwidth | None = None

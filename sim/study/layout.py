@@ -47,7 +47,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     each = {len(part.gpus) for part in placement}
     if len(each) > 1:
         raise SpecError(f"--placement {scenario.placement}: a layout needs nodes that lend equally many GPUs")
-    workload = _sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement))
+    workload = sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement))
     run = run_layout(machine.spec, workload, each.pop())
     if run.memory_verdict == "does_not_fit":
         raise Infeasible([shortage(run, scenario.plan_command)], run.nodes, run.gpus, "does not fit into GPU memory")
@@ -59,7 +59,7 @@ def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:
     return {"hardware": hardware, "workload": loaded.sha256, "stack": stack, "records": fingerprint([])}
 
 
-def _sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
+def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
     """Return *workload* with as many micro-batches as the global batch needs. Raise SpecError where it does not divide."""
     if scenario.global_batch is None:
         return workload

@@ -7,7 +7,6 @@ and only then renamed: a file that is there is complete and right.
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 import tomllib
@@ -18,13 +17,14 @@ from typing import Any, Final
 
 from sim.spec import launch_files, yaml
 from sim.spec.decoder import parameter_count
-from sim.spec.hf_config import transformer_of
+from sim.spec.hf_config import decoder_of
 from sim.spec.launch_files import Told
 from sim.spec.library import load_part, load_workload
 from sim.spec.strict import parse_json
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Model
+from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
+from sim.study.first_command import first_command
 from sim.study.new_file import write_new
 
 LONGEST: Final = 8192
@@ -37,11 +37,12 @@ _MOST: Final = 2**20
 
 @dataclass(frozen=True)
 class Made:
-    """A workload that was written: where, a line about it, and a command that runs it."""
+    """A workload that was written: where, a line about it, a command that runs it, and what the description does not hold."""
 
     path: Path
     note: str
     command: str
+    left_out: tuple[str, ...]
 
 
 def new_workload(
@@ -79,9 +80,15 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
             f"{origin}: a sequence of {tokens} tokens is beyond the model's {shape.max_seq} positions; write --sequence {shape.max_seq}"
         )
     _whole_steps(told, origin)
-    made = write_new(path, _text(told, name, path.name, shape, tokens, origin), lambda written: load_workload(written).spec)
+
+    def written(command: str) -> Workload:
+        return write_new(path, _text(told, name, command, shape, tokens, origin), lambda file: load_workload(file).spec)
+
+    made = written("")
+    command = first_command(str(path), str(path), told.global_batch)
+    written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
-    return Made(path, note, _command(told, str(path), made.model.parameters))
+    return Made(path, note, command, tuple(told.notes))
 
 
 def _shape(told: Told, origin: str) -> Transformer:
@@ -166,7 +173,8 @@ def _told(path: Path, text: str) -> Told:
 def _configuration(said: Mapping[str, Any], place: str) -> Told:
     if "zero_optimization" in said or "train_micro_batch_size_per_gpu" in said or "train_batch_size" in said:
         return launch_files.deepspeed(said, place)
-    return Told(shape=transformer_of(said, place))
+    found = decoder_of(said, place)
+    return Told(shape=found.shape, notes=list(found.notes))
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:
@@ -233,27 +241,9 @@ _COMMENTS: Final[Mapping[str, str]] = {
 }
 
 
-STATES: Final = 16
-"""Bytes of weights, gradients and optimizer states of a parameter (AdamW in mixed precision)."""
-ROOM: Final = 40e9
-"""Bytes of a GPU of 80 GB that these may take, so that activations fit beside them: estimate."""
-NODE: Final = 8
-"""GPUs of hgx-h100."""
-
-
-def _command(told: Told, file: str, parameters: int) -> str:
-    """Return a command that runs the workload in *file*: sharded, or planned over more nodes, where one GPU cannot hold it."""
-    needed, name = STATES * parameters, shlex.quote(file)
-    if told.parallel or told.global_batch or needed <= ROOM:
-        return f"python -m sim run hgx-h100 {name}{_options(told)}"
-    if needed <= NODE * ROOM:
-        return f"python -m sim run hgx-h100 {name} --shard parameters --set training.activation_checkpointing=blocks"
-    return f"python -m sim plan hgx-h100 {name} --nodes {math.ceil(needed / (NODE * ROOM))}"
-
-
-def _text(told: Told, name: str, file: str, shape: Transformer, tokens: int, origin: str) -> str:
+def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, origin: str) -> str:
     count = parameter_count(shape)
-    lines = [f"# {name}: {count:,} parameters, from {_plain(origin)}.", f"# {_command(told, file, count)}"]
+    lines = [f"# {name}: {count:,} parameters, from {_plain(origin)}.", f"# {command}"]
     lines += [f"# {_plain(note)}" for note in told.notes]
     lines += [f"name: {name}", f'description: "{name}, {count / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"', "model:"]
     if told.model:
@@ -264,10 +254,6 @@ def _text(told: Told, name: str, file: str, shape: Transformer, tokens: int, ori
     if not told.model:
         lines += [f"  source: {json.dumps(_plain(origin))}"]
     return "\n".join([*lines, *_training(told, origin)]) + "\n"
-
-
-def _options(told: Told) -> str:
-    return f" --global-batch {told.global_batch}" if told.global_batch else ""
 
 
 def _fields(shape: Transformer) -> list[str]:

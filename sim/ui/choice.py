@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from sim.analysis.whole_job import Plan
 from sim.spec.catalogue import suggestions
+from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
 from sim.study.ranges import whole_numbers
@@ -35,6 +36,8 @@ FIELDS: Final[dict[str, str]] = {
     "price": "price.{market}={} USD/h",
 }
 """Controls that set a field of a description, and the text after ``--set``."""
+OF_NODES: Final = ("nic", "price")
+"""Those of them that belong to nodes: where a machine has several groups of workers, each group is set."""
 SETS: Final = "set"
 """The control that may be given several times: a field of any description."""
 AMONG: Final = "among"
@@ -137,8 +140,22 @@ def _amount(choice: Choice, control: str) -> float | None:
 
 def _sets(choice: Choice) -> tuple[str, ...]:
     market = choice.get("market").replace("-", "_")
-    made = [text.format(choice.get(name), market=market) for name, text in FIELDS.items() if choice.get(name)]
+    made = [
+        place + text.format(choice.get(name), market=market)
+        for name, text in FIELDS.items()
+        if choice.get(name)
+        for place in (_workers(choice.get("hardware")) if name in OF_NODES else [""])
+    ]
     return (*made, *choice.sets)
+
+
+def _workers(hardware: str) -> list[str]:
+    """Return what comes before a field of nodes of the machine *hardware*: nothing, or each of its several groups of workers."""
+    try:
+        groups = load_hardware(hardware).spec.groups
+    except SpecError:  # told of by whoever reads it to run it
+        return [""]
+    return [f"groups.{at}." for at, group in enumerate(groups) if group.role == "worker"] if len(groups) > 1 else [""]
 
 
 def command_of(choice: Choice) -> list[str]:

@@ -99,7 +99,10 @@ def view_of(choice: Choice) -> View:
 
 
 def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
-    """Return the changes of *choice* that *problem* suggests: options in its words, with the query that each of them leads to."""
+    """Return the changes of *choice* that *problem* suggests: options in its words, with the query that each of them leads to.
+
+    A word after an option that is no value of it, as in "--nodes needs one group", suggests nothing.
+    """
     found = []
     for words in dict.fromkeys(match[0].strip() for match in _SUGGESTED.finditer(problem) if match.start() > 0):
         options = dict(_OPTION.findall(words))
@@ -110,9 +113,19 @@ def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
             elif option in KEYS:
                 values[KEYS[option]] = value
         changed = Choice(values, sets)
-        if changed != choice:
+        if changed != choice and _readable(changed):
             found.append({"text": words, "query": query_of(changed)})
     return found
+
+
+def _readable(choice: Choice) -> bool:
+    """Return whether every control of *choice* says something that it can mean."""
+    try:
+        scenario_of(choice)
+        described(choice)
+    except SpecError:
+        return False
+    return True
 
 
 def jobs_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from calibration.cli import main
 from calibration.collectives.constants import with_constants
-from calibration.collectives.fit import ALIKE, PRIORS, band_of, committed, fit, predicted
+from calibration.collectives.fit import ALIKE, PRIORS, Batch, band_of, committed, fit, layout_of, predicted
 from calibration.collectives.records import COLUMNS, plan_of, read_collectives
 from calibration.collectives.scores import ERRORS, apart, error_rows, percentile90, score, score_all
 from sim.spec.hardware import Transport
@@ -36,6 +36,25 @@ def test_rows_are_ncclss_and_each_has_a_source_and_a_machine():
             if record.op == "send_recv":
                 bytes_out = record.nbytes / node.nic.count
             assert record.time > bytes_out / (node.nic.count * node.nic.bandwidth), record
+
+
+def test_nothing_is_predicted_above_what_the_wire_carries():
+    """Conservation: what a GPU or a node cannot but receive crosses its links and cards, at their full rate at most."""
+    records = read_collectives()
+    for record, seconds in zip(records, Batch(records).times(committed()), strict=True):
+        layout = layout_of(record)
+        node, ranks = layout.parts[0].slot.node, layout.ranks
+        elsewhere = (record.nodes - 1) / record.nodes
+        if record.op in ("broadcast", "reduce"):
+            elsewhere = 1.0
+        if record.op == "send_recv":
+            elsewhere = 1.0 / node.nic.count
+        if record.nodes > 1:
+            each = record.gpus_per_node if record.op == "all_to_all" else 1
+            assert seconds > each * elsewhere * record.nbytes / (node.nic.count * node.nic.bandwidth), record
+        elif links := layout.parts[0].slot.graph.switch_links:
+            received = record.nbytes * (1.0 if record.op == "send_recv" else (ranks - 1) / ranks)
+            assert seconds > received / (links * node.nvlink.link.bandwidth), record
 
 
 def assert_as_committed(scores):
@@ -102,10 +121,25 @@ def test_classes_alike_share_constants_at_their_latency():
         assert own.hop_latency_ll == pytest.approx(factor * other.hop_latency_ll, rel=0.01)
         assert (own.efficiency, own.launch) == (other.efficiency, other.launch)
     record = next(record for record in read_collectives() if record.system == "p6-b200-efa")
-    slow = committed() | {"efa": committed()["efa"] | {"hop_latency": 1.0}}
-    assert predicted(record, slow) - predicted(record, committed()) == pytest.approx(
-        committed()["efa"]["ll_share"] * 35 / 150 * 2 * 5 / 2.7, rel=0.02
-    )  # a tree's LL
+    slow = committed() | {"efa": committed()["efa"] | {"hop_latency_ll": 1.0}}
+    assert predicted(record, slow) - predicted(record, committed()) == pytest.approx(35 / 150 * 2 * 5 / 2.7, rel=0.02)  # a tree's LL
+
+
+def test_a_kernel_over_pcie_starts_as_over_nvlink():
+    """The catalogue's launches over PCIe are the mean over NVLink: few rows over PCIe are not bound by one process's launches."""
+    launches = {name: load_part(Transport, name, "hardware/parts/transports").launch for name in ("nvlink", "pcie-peer", "host-staged")}
+    assert len({*launches.values()}) == 1
+
+
+@pytest.mark.parametrize(("waits", "takes"), [(False, 8 * 6e-6), (True, 20e-6 + 7 * 6e-6)])
+def test_one_process_launches_while_others_run_unless_it_waits(waits, takes):
+    """Closed form: the slower of launches and message in a loop; where the host waits for each message, all but the last add to it."""
+    asked = next(record for record in read_collectives() if record.system == "a100-nvswitch" and record.nbytes == 2**15)
+    record = asked._replace(waits=waits)
+    constants = committed() | {"host": {"launch": 0.0}}
+    alone = predicted(record, constants)
+    constants |= {"nvlink3": constants["nvlink3"] | {"launch": constants["nvlink3"]["launch"] + 20e-6 - alone}}
+    assert predicted(record, constants | {"host": {"launch": 6e-6}}) == pytest.approx(takes)
 
 
 @pytest.mark.parametrize(("nbytes", "band"), [(1e6 - 1, "< 1 MB"), (1e6, "1-64 MB"), (2**26, "1-64 MB"), (2**26 + 1, "> 64 MB")])
@@ -126,10 +160,11 @@ def test_percentile_interpolates():
         ("bytes", "many", "bytes: 'many' is not a whole number"),
         ("time_s", "0", "time_s: '0' is not a number above 0"),
         ("role", "guess", "write fit or score"),
+        ("waits", "sometimes", "write yes, or leave it empty"),
     ],
 )
 def test_bad_rows_are_told_with_their_line(tmp_path: Path, column: str, value: str, says: str):
-    good = ["s", "x", "nvlink", "dgx-a100", "1", "8", "8", "all_reduce", "1000", "1e-5", "2.10", "", "", "fit", ""]
+    good = ["s", "x", "nvlink", "dgx-a100", "1", "8", "8", "all_reduce", "1000", "1e-5", "2.10", "", "", "fit", "", ""]
     row = dict(zip(COLUMNS, good, strict=True)) | {column: value}
     path = tmp_path / "rows.csv"
     path.write_text(",".join(COLUMNS) + "\n" + ",".join(row.values()) + "\n")
@@ -137,9 +172,23 @@ def test_bad_rows_are_told_with_their_line(tmp_path: Path, column: str, value: s
         read_collectives(path)
 
 
+def test_columns_that_say_nothing_may_be_left_out(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text("time_s,op,bytes,network,hardware,gpus_per_node,nodes\n1e-5,all_reduce,1000,nvlink,dgx-a100,8,1\n")
+    (record,) = read_collectives(path)
+    assert (record.nbytes, record.gpus_per_process, record.role, record.waits) == (1000.0, 1, "score", False)
+    for header, says in (
+        ("op,bytes", "network, hardware, nodes, gpus_per_node, time_s missing"),
+        ("time_s,op,bytes,network,hardware,gpus_per_node,nodes,gpu", "'gpu' is none"),
+    ):
+        path.write_text(header + "\n")
+        with pytest.raises(SpecError, match=says):
+            read_collectives(path)
+
+
 def test_the_command_shows_a_strangers_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "rows.csv"
-    path.write_text(",".join(COLUMNS) + "\ns,box,nvlink,dgx-a100,1,8,1,all_reduce,1e9,8e-3,2.10,,,fit,\n")
+    path.write_text(",".join(COLUMNS) + "\ns,box,nvlink,dgx-a100,1,8,1,all_reduce,1e9,8e-3,2.10,,,fit,,\n")
     assert main(["collectives", str(path)]) == 0
     assert "box" in capsys.readouterr().out
     assert all(math.isfinite(value) for values in PRIORS.values() for value in values.values())

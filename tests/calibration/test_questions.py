@@ -45,6 +45,16 @@ def test_a_column_wins_over_set() -> None:
     )
 
 
+def test_gpus_and_samples_in_all_are_shared_alike() -> None:
+    """Oracle: division; nodes of four GPUs, as few as hold them."""
+    asked = question(record(total_gpus=8, global_batch=96, gradient_accumulation_steps=3))
+    assert [len(part.gpus) for part in asked.job.placement] == [4, 4] and asked.batch == 4
+    assert asked.samples == 96
+    assert [len(part.gpus) for part in question(record(total_gpus=8, nodes=4)).job.placement] == [2, 2, 2, 2]
+    assert question(record(total_gpus=3)).job.ranks == 3
+    assert question(record(total_gpus=6, gpus_per_node=2.0, global_batch=48, batch_per_gpu=8)).nodes == 3
+
+
 def test_throughput_stands_for_the_step() -> None:
     assert question(record(step_time=None, throughput=100.0, placement="2", batch_per_gpu=50)).step_time == pytest.approx(1.0)
 
@@ -106,6 +116,15 @@ def test_own_folders_come_first(tmp_path: Path) -> None:
         ({"placement": "1+2", "nodes": 3}, "has 2 nodes, the column nodes says 3"),
         ({"placement": "1+2", "gpus_per_node": 2.0}, "means 1.5 GPUs per node"),
         ({"nodes": 2, "gpus_per_node": 1.5}, "write the placement"),
+        ({"nodes": 2, "total_gpus": 5}, "5 GPUs are not as many on each of 2 nodes"),
+        ({"placement": "1+2", "total_gpus": 4}, "has 3 GPUs, the column total_gpus says 4"),
+        ({"placement": "1+2", "global_batch": 8}, "8 samples cannot be shared alike by 3 GPUs"),
+        (
+            {"placement": "2+2", "global_batch": 8, "batch_per_gpu": 4},
+            "global_batch 8 means 2 samples per GPU, the column batch_per_gpu says 4",
+        ),
+        ({"nodes": 2, "gpus_per_node": 2.0, "total_gpus": 6}, "2 nodes of 2 GPUs have 4, the column total_gpus says 6"),
+        ({"overrides": "training.parallel.shard=parameters"}, "rows here are plain data parallelism"),
         ({"overrides": "training.batsh=3"}, "batsh"),
     ],
 )

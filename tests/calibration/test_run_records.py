@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from calibration.run_records import COLUMNS, read_records
+from calibration.run_columns import COLUMNS
+from calibration.run_records import read_records, read_table
 from sim.spec.yaml import SpecError
 
 HEADER = "hardware,workload,role,step_time_s,nodes,placement,exposed_sync_s\n"
@@ -43,6 +44,16 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
         ("hardware,workload,role,step_time_s,Images/s,throughput\n", "'throughput'; did you mean 'throughput_samples_per_s'?"),
         ("hardware,workload,role,role\n", "column 'role' appears twice"),
         ("hardware,workload,role\na,b,compute\n", "expected a column step_time_s or throughput_samples_per_s"),
+        ("nodes,step\n1,2\n", "runs.csv:1: columns 'hardware', 'workload', 'role' are missing; the columns are source, hardware"),
+        ("nodes\n1\n", "runs.csv:1: expected a column step_time_s or throughput_samples_per_s"),
+        ("model,dtype\na,b\n", "runs.csv:1: columns 'hardware', 'role' are missing"),
+        ("model,dtype\na,b\n", "runs.csv:1: unknown column 'dtype'; did you mean 'precision'?"),
+        (
+            "hardware;workload;nodes\na;b;1\n",
+            "runs.csv:1: looks separated by semicolons; save it with commas, and numbers with a decimal point",
+        ),
+        ("hardware\tworkload\trole\tstep_time_s\n", "runs.csv:1: looks separated by tabs"),
+        ("Machine;Model;Throughput\n", "looks separated by semicolons"),
         (HEADER + "a,b,predict,1,,,\n", "runs.csv:2: role: 'predict' is unknown; did you mean 'prediction'?"),
         (HEADER + "a,,network,1,,,\n", "runs.csv:2: workload is blank"),
         (HEADER + "a,b,network,-1,,,\n", "runs.csv:2: step_time_s: '-1' is not a number above 0"),
@@ -51,6 +62,7 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
         (HEADER + "a,b,network,,,,\n", "give step_time_s or throughput_samples_per_s"),
         (HEADER + "a,b,network,1,,,2\n", "exposed_sync_s 2 is not less than the whole step"),
         (HEADER + "a,b,network,1,,,,,\n", "9 values for 7 columns"),
+        ("hardware;workload;role;step_time_s\na;b;network;0,2\n", "looks separated by semicolons; save it with commas"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, problem: str) -> None:
@@ -64,6 +76,23 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
         read_records(written(tmp_path, HEADER + "a,,network,1,,,\n" * 25))
     lines = str(raised.value).splitlines()
     assert len(lines) == 21 and lines[-1].endswith("and 5 more rows like these")
+
+
+def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_path: Path) -> None:
+    text = "Machine,model,World Size,global_batch_size,iteration_time_ms,framework\na,b,16,512,250,NaN\n"
+    found = read_table(written(tmp_path, text))
+    (row,) = found.records
+    assert (row.hardware, row.workload, row.total_gpus, row.global_batch, row.step_time) == ("a", "b", 16, 512, 0.25)
+    assert row.role == "prediction" and row.stack is None and row.line == 2
+    assert len(found.notes) == 7 and "column 'World Size' is read as total_gpus" in found.notes[2] and "no column 'role'" in found.notes[-1]
+    for ambiguous in ("batch", "time", "gpus", "throughput"):
+        with pytest.raises(SpecError, match=f"unknown column '{ambiguous}'; did you mean"):
+            read_table(written(tmp_path, f"hardware,workload,{ambiguous}\na,b,1\n"))
+
+
+def test_a_name_beside_the_column_that_it_means_is_left_unread(tmp_path: Path) -> None:
+    found = read_table(written(tmp_path, "hardware,workload,role,step_time_s,model\na,b,network,1,c\n"))
+    assert found.records[0].workload == "b" and "'model' is no part of a record" in found.notes[0]
 
 
 def test_a_strange_column_is_noted(tmp_path: Path) -> None:

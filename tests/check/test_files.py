@@ -83,8 +83,8 @@ def test_what_cannot_be_read_has_a_verdict_too(tmp_path: Path) -> None:
     strange.write_text("zzz: 1\n")
     assert validate_path("nothing") == ["nothing is not in the catalogue (workloads/); known are toy-job"]
     assert validate_path(str(tmp_path / "no.yaml"))[0].startswith(str(tmp_path / "no.yaml"))
-    strange.write_text("gruops: []\n")
-    assert validate_path(str(strange)) == [f"{strange}: unknown key 'gruops'; did you mean 'groups'?"]
+    strange.write_text("groupz: []\n")
+    assert validate_path(str(strange)) == [f"{strange}: unknown key 'groupz'; did you mean 'groups'?"]
     strange.write_text("extends: toyy\n")
     assert validate_path(str(strange)) == [f"{strange}: extends: 'toyy' is not in the catalogue; did you mean toy?"]
     strange.write_text("zzz: 1\n")

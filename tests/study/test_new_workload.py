@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sim.cli import main
 from sim.spec.decoder import parameter_count
-from sim.spec.hf_config import FAMILIES, transformer_of
+from sim.spec.hf_config import decoder_of
+from sim.spec.hf_families import FAMILIES
 from sim.spec.library import load_workload
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
@@ -123,7 +127,7 @@ COUNTED: dict[str, tuple[int, dict[str, Any]]] = {
 def test_families_have_as_many_parameters_as_in_transformers() -> None:
     wrong = {}
     for kind, (parameters, more) in COUNTED.items():
-        found = parameter_count(Transformer.model_validate(transformer_of({"model_type": kind, **SMALL, **more}, "config.json")))
+        found = parameter_count(Transformer.model_validate(decoder_of({"model_type": kind, **SMALL, **more}, "config.json").shape))
         if found != parameters:
             wrong[kind] = (found, parameters)
     assert not wrong
@@ -132,13 +136,13 @@ def test_families_have_as_many_parameters_as_in_transformers() -> None:
 def test_configurations_of_every_family() -> None:
     wrong = []
     for kind, (parameters, said) in CONFIGS.items():
-        shape = Transformer.model_validate(transformer_of({"model_type": kind, **said}, "config.json"))
+        shape = Transformer.model_validate(decoder_of({"model_type": kind, **said}, "config.json").shape)
         if abs(parameter_count(shape) / parameters - 1) > 2e-4:
             wrong.append((kind, parameter_count(shape), parameters))
     assert not wrong
     assert set(CONFIGS) <= set(FAMILIES)
     outside = {"model_type": "gemma3", "text_config": CONFIGS["gemma3_text"][1]}
-    assert transformer_of(outside, "") == transformer_of({"model_type": "gemma3_text", **CONFIGS["gemma3_text"][1]}, "")
+    assert decoder_of(outside, "").shape == decoder_of({"model_type": "gemma3_text", **CONFIGS["gemma3_text"][1]}, "").shape
 
 
 def test_a_configuration_becomes_a_workload_that_loads(tmp_path: Path) -> None:
@@ -247,3 +251,56 @@ def test_a_batch_script_without_a_layout_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=4\nsrun torchrun train.py\n")
     with pytest.raises(SpecError, match=r"job\.sbatch: is a script without the sizes of a model or a layout .* as --nodes$"):
         new_workload([str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
+
+
+def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
+    """Oracle: the files' own words; nothing is said where nothing is offloaded."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    stage = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "none"}, "zero_hpz_partition_size": 8}
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": stage, "optimizer": {"type": "OneBitAdam"}}))
+    accelerate = "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_offload_params: true}\n"
+    (tmp_path / "accelerate.yaml").write_text(accelerate)
+    (tmp_path / "plain.json").write_text(json.dumps({"zero_optimization": {"stage": 3}, "optimizer": {"type": "Lamb"}}))
+
+    def said(file: str) -> tuple[str, ...]:
+        made = new_workload([str(tmp_path / "config.json"), str(tmp_path / file)], tmp_path / "mine.yaml", overwrite=True)
+        assert all(f"# {note}" in made.path.read_text() for note in made.left_out)
+        return made.left_out
+
+    optimizer, offloaded, plus = said("zero.json")
+    assert optimizer == "optimizer OneBitAdam is not modeled: the workload has adam"
+    assert offloaded.startswith("zero_optimization.offload_optimizer (cpu) is not modeled: ")
+    assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload is plain ZeRO"
+    assert [note.split(" is ")[0] for note in said("accelerate.yaml")] == ["fsdp_config.fsdp_offload_params (cpu)"]
+    assert said("plain.json") == ()
+    assert load_workload(str(tmp_path / "mine.yaml")).spec.training.optimizer.name == "lamb"
+
+
+EIGHT_BILLION = {"model_type": "llama", **CONFIGS["llama"][1]}
+LAUNCHED: dict[str, tuple[str, str]] = {
+    "none": ("", ""),
+    "ZeRO of two samples": ("zero.json", json.dumps({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}})),
+    "ZeRO 1 of many": ("zero.json", json.dumps({"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}})),
+    "a global batch": ("zero.json", json.dumps({"train_batch_size": 256, "zero_optimization": {"stage": 3}})),
+    "32 ranks": ("job.sh", "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 64"),
+}
+
+
+@pytest.mark.parametrize("case", LAUNCHED)
+def test_the_next_command_fits(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the command itself."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(EIGHT_BILLION))
+    file, text = LAUNCHED[case]
+    if file:
+        Path(file).write_text(text)
+    made = new_workload(["config.json", *([file] if file else [])], Path("mine.yaml"))
+    assert made.command in Path("mine.yaml").read_text()
+    assert main(shlex.split(made.command.removeprefix("python -m sim "))) == 0, capsys.readouterr().err
+    assert "GPU memory of 80 GiB: fits" in capsys.readouterr().out
+
+
+def test_what_no_usual_layout_holds_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mixtral", **CONFIGS["mixtral"][1], "num_hidden_layers": 200}))
+    made = new_workload([str(tmp_path / "config.json")], tmp_path / "mine.yaml")
+    assert re.search(r"python -m sim plan hgx-h100 .*mine.yaml --nodes \d\d$", made.command)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl
 
-from sim.ui.choice import choice_of, scenario_of
+from sim.cli import main
+from sim.study.scenario import loaded_hardware
+from sim.ui.choice import Choice, choice_of, command_of, scenario_of
 from sim.ui.view import brief, described, outcome_of, remedies, view_of
 
 
@@ -66,3 +68,22 @@ def test_remedies_are_options_in_the_sentence() -> None:
     }  # fmt: skip
     assert remedies(choice, "--batch x: write the samples of each GPU") == [], "what was typed is no remedy"
     assert remedies(choice, "needs --batch 64") == [], "nor what is set already"
+
+
+def test_a_word_that_is_no_value_of_its_option_is_no_remedy() -> None:
+    choice = Choice({"hardware": "256x-tpu-v2-v3", "workload": "resnet50", "nodes": "4"})
+    view = view_of(choice)
+    assert "--nodes needs a single one" in view["problems"][0] and view["remedies"] == []
+    plain = Choice({"hardware": "p4d.24xlarge", "workload": "resnet50"})
+    for words in ("--precision is", "--stack wants", "--shard goes", "--market has"):
+        assert remedies(plain, f"it cannot be: {words} another") == [], words
+
+
+def test_sliders_of_nodes_reach_every_group_of_workers() -> None:
+    """Oracle: the fields of the scenario's own machine, and the command, which says the same."""
+    for hardware, workers in (("256x-tpu-v2-v3", 2), ("cm-dare-k80", 1)):
+        choice = Choice({"hardware": hardware, "workload": "resnet50", "nic": "50", "price": "3"})
+        assert view_of(choice)["problems"] == []
+        groups = [group for group in loaded_hardware(scenario_of(choice)).spec.groups if group.role == "worker"]
+        assert [(group.node.nic.bandwidth, group.price and group.price.on_demand) for group in groups] == [(50e9 / 8, 3 / 3600)] * workers
+        assert main([*command_of(choice), "--json"]) == 0

@@ -41,8 +41,6 @@ class Hop:
     """Of NCCL's latencies, those of rings or of trees, which between nodes also hold for rings of one GPU a node (`tuning.cc`)."""
     connections: float = 1.0
     """Of the connections that a channel opens to a peer, the share that one stream has."""
-    opposed: bool = False
-    """Whether the node at the other end sends to this one meanwhile."""
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -81,8 +79,7 @@ class Hop:
     def flow_cap(self, chunk: float) -> float:
         """Return the most that the flows of one stream carry, bytes/s; where it is given, the loss on small chunks is theirs."""
         cap, flows = self.transport.flow_cap, max(1.0, self.transport.flows * self.connections)
-        share = self.transport.pair_efficiency if self.opposed else 1.0
-        return cap * flows * share * at(self.transport.efficiency, chunk) if cap else math.inf
+        return cap * flows * at(self.transport.efficiency, chunk) if cap else math.inf
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ def ring_channels(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1) -> Ch
         kind, orders = _local_orders(graph, gpus)
         return Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), kind, nodes)
     kind, routed = _network_orders(graph, gpus)
-    return Channels(tuple(_network_channel(graph, nodes, *order) for order in routed), kind, nodes)
+    return Channels(tuple(_network_channel(graph, *order) for order in routed), kind, nodes)
 
 
 def _turns(graph: NodeGraph, gpus: Sequence[int]) -> int:
@@ -172,7 +169,7 @@ def _isolated_channel(graph: NodeGraph, gpus: tuple[int, ...], nodes: int, turn:
     loops = [Hop(f"gpu{src}", f"gpu{dst}", graph.loopback(src, dst, turn)) for src, dst in pairwise(gpus)]
     if nodes == 1:
         return Channel(gpus, (*loops, Hop(f"gpu{gpus[-1]}", f"gpu{gpus[0]}", graph.loopback(gpus[-1], gpus[0], turn))))
-    return _network_channel(graph, nodes, gpus, graph.nearest_nic(gpus[0], turn), graph.nearest_nic(gpus[-1], turn), loops)
+    return _network_channel(graph, gpus, graph.nearest_nic(gpus[0], turn), graph.nearest_nic(gpus[-1], turn), loops)
 
 
 def _check(graph: NodeGraph, gpus: tuple[int, ...], nodes: int) -> None:
@@ -302,15 +299,10 @@ def _ends_within(graph: NodeGraph, nic: int, farthest: int) -> Callable[[int, in
     return lambda first, last: max(distance[first], distance[last]) <= farthest
 
 
-def _network_channel(
-    graph: NodeGraph, nodes: int, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None
-) -> Channel:
-    """Return the channel that comes in by one NIC and leaves by another; *inside* are its hops between GPUs, if not the usual ones.
-
-    In a ring of two *nodes* each sends to the one that it receives from.
-    """
+def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:
+    """Return the channel that comes in by one NIC and leaves by another; *inside* are its hops between GPUs, if not the usual ones."""
     row: Row = "Tree" if len(order) == 1 or graph.isolated else "Ring"
-    first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]), row, opposed=nodes == 2)
-    last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving), row, opposed=nodes == 2)
+    first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]), row)
+    last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving), row)
     hops = [_hop(graph, src, dst) for src, dst in pairwise(order)] if inside is None else inside
     return Channel(order, (first, *hops, last))

@@ -149,9 +149,9 @@ def _head(channel: Channel) -> tuple[int, int]:
     return channel.gpus[0], nic_of(channel.hops[0])
 
 
-_OF_A_TREE: tuple[Row, float, bool] = ("Tree", 0.5, True)
+_OF_A_TREE: tuple[Row, float] = ("Tree", 0.5)
 # NVIDIA/nccl src/graph/connect.cc doubles the channels after the search: a ring of ours is two, each with sockets of its own, of
-# which each tree has one; sums go up it while results come down
+# which each tree has one
 
 
 def _out(part: Part, gpu: int, nic: int, tree: bool = False) -> Hop:

@@ -127,6 +127,7 @@ COLLNET_BYTES_PER_THREAD = 512
 # src/graph/tuning.cc, src/include/device.h (devcomm.h) and comm.h; how they set the number of channels: src/enqueue.cc
 
 P2P_PARTNERS_OF_A_CHANNEL = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH, src/include/device.h
+P2P_THREADS = 640  # of a block, half of which send and half receive; src/device/sendrecv.h
 P2P_CHUNK = {"nvlink": 512 * 1024.0, "pcie": 128 * 1024.0, "network": 128 * 1024.0}  # src/init.cc
 P2P_LL_BYTES = 16 * 1024.0  # of each channel; src/enqueue.cc, P2P_LL_THRESHOLD
 P2P_CHANNELS = 2  # for each NVLink of a path, for PCIe, and for a NIC; src/graph/paths.cc

@@ -6,8 +6,8 @@ S/n to the root; scatter: the root sends each its block. At most k partners are 
     T = S/B + l        send/recv;        T = (n - 1) S/(nB) + ceil((n - 1) / k) l        gather, scatter
 
 NCCL gives a peer 2 channels per NVLink of the path, 2 over PCIe or a NIC (1 where many ranks would crowd the channels), the fewest of
-all pairs for everyone (NVIDIA/nccl `src/graph/paths.cc`); a message takes as many as give each a part of its chunk, and LL up to
-16 KiB a channel (`src/enqueue.cc`). A channel serves 8 partners at a time (`src/include/device.h`).
+all pairs for everyone (NVIDIA/nccl `src/graph/paths.cc`); a message takes as many as give each a part of its chunk, and inside a node
+LL up to 16 KiB a channel (`src/enqueue.cc`). A channel serves 8 partners at a time (`src/include/device.h`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,12 @@ def send_channels(layout: Layout, nbytes: float) -> int:
 
 
 def send_protocol(layout: Layout, version: str, nbytes: float) -> str:
-    """Return the protocol of a message of *nbytes* under NCCL *version*."""
+    """Return the protocol of a message of *nbytes* under NCCL *version*.
+
+    Connections between nodes that only send and receive share a buffer, which is Simple's (NVIDIA/nccl src/transport/net.cc).
+    """
+    if layout.nodes > 1:
+        return "Simple"
     few = nbytes <= nccl.P2P_LL_BYTES * send_channels(layout, nbytes)
     return "LL" if constants_of(version).sends_ll and few else "Simple"
 

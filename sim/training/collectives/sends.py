@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from sim.cluster.fabric import ALL, ONE, RING
 from sim.events import Cause
+from sim.spec.transport import Transport
+from sim.training.collectives import nccl_constants as nccl
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.point_to_point import partners_at_once, send_channels, send_pool
 from sim.training.collectives.spans import Priced, Span, held, traffic_of
@@ -95,14 +97,27 @@ def by_thread_blocks(links: Pace, layout: Layout, protocol: str, nbytes: float, 
         limit = f"the thread block of each channel ({transport.name})"
         caps = [transport.channel_cap, transport.ll_cap if protocol == "LL" else None]
         found += [Pace(cap * channels / most, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
-        if transport.send_cap is not None:
-            blocks = transport.send_cap * min(channels / most, send_pool(layout) / messages)
-            found.append(Pace(_both(links.rate, blocks), *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
+        if (cap := _of_a_block(transport, layout.nodes)) is not None:
+            blocks = cap * min(channels / most, send_pool(layout) / messages)
+            together = _uneven(links.rate, blocks) if _apart(layout, channels, messages) else min(links.rate, blocks)
+            found.append(Pace(together, *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
     return min(found)
 
 
-def _both(rate: float, other: float) -> float:
-    """Return what two limits leave together: less than either where they are close, by the mean that two to eight GPUs show."""
+def _of_a_block(transport: Transport, nodes: int) -> float | None:
+    """Return what a thread block moves of a message; between nodes it copies inside its GPU, which is no slower than to another."""
+    if nodes == 1 or transport.send_cap is None or transport.block_copy is None:
+        return transport.send_cap
+    return max(transport.send_cap, transport.block_copy * nccl.P2P_THREADS / 2 / nccl.THREADS["Simple"])
+
+
+def _apart(layout: Layout, channels: int, messages: float) -> bool:
+    """Tell whether a rank's messages have channels of their own; otherwise every block moves a part of each."""
+    return 1 < messages <= send_pool(layout) / channels
+
+
+def _uneven(rate: float, other: float) -> float:
+    """Return what two limits leave together where blocks are unlike: less than either, by the mean that two to eight GPUs show."""
     return 1.0 / math.hypot(1.0 / rate, 1.0 / other)
 
 

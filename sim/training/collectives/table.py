@@ -59,14 +59,16 @@ class Table(NamedTuple):
     """How ranks divide what they hand out in an all-to-all; empty: evenly."""
 
 
-LAUNCH_BESIDE = 2.75e-6
-"""Seconds for each further GPU of a process. NVIDIA/nccl-tests issue 123, rings of 2 to 8 A100: 3.95 us a GPU, of which two hops of
-LL take 1.2 (NVIDIA/nccl tuning.cc)."""
+LAUNCH = 5.9e-6
+"""Seconds that a process takes to launch a collective on one of several GPUs: what `calibration.collectives` finds."""
 
 
-def own_launches(per_process: int) -> float:
-    """Return the seconds that a process takes to launch on all of its *per_process* GPUs, beyond those of one."""
-    return (per_process - 1) * LAUNCH_BESIDE
+def in_a_loop(alone: float, per_process: int, launch: float = LAUNCH) -> float:
+    """Return the seconds of a collective that takes *alone* in a loop of many, launched GPU by GPU by a process while others run.
+
+    nccl-tests waits for its loop to end, not for each collective (src/common.cu, BenchTime).
+    """
+    return max(alone, per_process * launch) if per_process > 1 else alone
 
 
 def rows(
@@ -76,12 +78,13 @@ def rows(
 
     *shares* are those of an all-to-all, where they are unequal.
     """
-    return tuple(_row(plan, op, size, own_launches(per_process), shares) for size in sizes)
+    return tuple(_row(plan, op, size, per_process, shares) for size in sizes)
 
 
-def _row(plan: CollectivePlan, op: Op, size: int, launches: float, shares: Sequence[Sequence[float]]) -> Row:
+def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequence[Sequence[float]]) -> Row:
     cost = plan.exchange(float(size), of_matrix(plan.layout, shares)) if shares else plan.cost(float(size), op)
-    time = cost.alone + launches
+    time = in_a_loop(cost.alone, per_process)
     algbw = size / time
     moved = bus_factor(op, plan.ranks)
-    return Row(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, cost.bottleneck)
+    bottleneck = cost.bottleneck if time == cost.alone else "launches of each process on its GPUs"
+    return Row(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, bottleneck)

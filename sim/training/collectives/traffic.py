@@ -215,7 +215,7 @@ class Traffic:
         of_edge = []
         for edge in edges:
             lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
-            like = tuple((known.fair, known.alone, id(known.hop.transport), known.hop.connections, known.hop.opposed) for known in lanes)
+            like = tuple((known.fair, known.alone, id(known.hop.transport), known.hop.connections) for known in lanes)
             kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
             kind.members.append([(part, known) for (part, _), known in zip(edge.hops, lanes, strict=True)])
             of_edge.append(kind.number)
@@ -280,10 +280,10 @@ class _Reached:
 
     def __init__(self, chunk: float) -> None:
         self._chunk = chunk
-        self._known: dict[tuple[int, float, bool], _Reach] = {}
+        self._known: dict[tuple[int, float], _Reach] = {}
 
     def __getitem__(self, hop: Hop) -> _Reach:
-        key = (id(hop.transport), hop.connections, hop.opposed)
+        key = (id(hop.transport), hop.connections)
         if key not in self._known:
             self._known[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
         return self._known[key]

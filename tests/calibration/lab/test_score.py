@@ -11,7 +11,8 @@ from calibration.clusters.evaluate import predict
 from calibration.lab.plan import WORKLOADS
 from calibration.lab.score import COMMITTED, groups, score, score_document, told
 from calibration.questions import Folders, question
-from calibration.run_records import COLUMNS, read_records
+from calibration.run_columns import COLUMNS
+from calibration.run_records import read_records
 
 
 def simulated(folder: Path) -> Path:

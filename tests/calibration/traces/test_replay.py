@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from calibration.cli import main
+from calibration.traces.agreement import agreed
 from calibration.traces.import_trace import import_traces
 from calibration.traces.passes_seen import kernel_class, passes_seen
-from calibration.traces.replay import Asked, replayed
+from calibration.traces.replay import Asked, replayed, write_replay
 from sim.events import Cause
 from sim.report.trace import write_trace
 from sim.spec.library import load_hardware, load_workload
@@ -224,3 +225,75 @@ def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None
     assert {"conv", "gemm", "elementwise"} == {layer.op for layer in workload.model.layers}
     alone = answer(Scenario(str(ROOT / machine), str(mine), nodes=1)).run.jobs[0].warm.step_time
     assert alone == pytest.approx(found.stalls[Cause.COMPUTE] + found.stalls[Cause.LAUNCH], rel=0.1)
+
+
+# --- what is said, and what is written ---------------------------------------------------------------------------------
+
+
+def simulated(tmp_path: Path, hardware: str, workload: str, batch: int) -> Path:
+    """Return the trace of a simulated run."""
+    run = answer(Scenario(hardware, workload, (SYNTHETIC,), batch=batch), keep_rates=True).run
+    write_trace(run, tmp_path / "t.json.gz")
+    return tmp_path / "t.json.gz"
+
+
+@pytest.mark.parametrize(("named", "batch"), [("workloads/models/resnet50.yaml", 64), ("workloads/models/gpt2.yaml", 8)])
+def test_a_replay_of_a_layer_table_runs_as_the_table_does(named: str, batch: int, tmp_path: Path) -> None:
+    """Oracle: the table itself, which ``sim run`` takes as it is."""
+    table = tmp_path / "table.yaml"
+    table.write_text((ROOT / named).read_text())
+    trace, mine = simulated(tmp_path, "p4d.24xlarge", str(table), batch), tmp_path / "out" / "mine.yaml"
+    assert main(["-q", "import-trace", str(trace), "--workload", str(table), "--workload-out", str(mine)]) == 0
+    base, written = load_workload(str(table)).spec, load_workload(str(mine)).spec
+    assert (written.dataset.prepared, written.training.optimizer, written.input) == (
+        base.dataset.prepared, base.training.optimizer, base.input,
+    )  # fmt: skip
+    direct = step_time("p4d.24xlarge", str(table), batch=batch)
+    assert step_time("p4d.24xlarge", str(mine), batch=batch) == pytest.approx(direct, rel=0.01)
+
+
+def test_nothing_is_written_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiled = import_traces([simulated(tmp_path, "p3.16xlarge", "resnet18", 16)])
+    monkeypatch.setattr("calibration.traces.replay.replayed", lambda *given: "name: odd\nmodel: nowhere.yaml\n")
+    with pytest.raises(SpecError, match=r"mine\.yaml:2:.*nowhere"):
+        write_replay(profiled, Asked(), tmp_path / "mine.yaml")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json.gz"]
+
+
+def test_a_trace_that_names_its_job_is_believed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: what the simulated job was."""
+    trace = str(simulated(tmp_path, "p3.16xlarge", "resnet50", 32))
+    profiled = import_traces([Path(trace)])
+    other = Asked("p4d.24xlarge", "vgg16", "flat", 8, "bf16")
+    with pytest.raises(SpecError) as error:
+        agreed(profiled, other)
+    for told in (
+        "hardware p3.16xlarge (--hardware p4d",
+        "workload resnet50 (--workload vgg16",
+        "batch 32 (--batch 8",
+        "stack ",
+        "precision fp32",
+    ):
+        assert told in str(error.value)
+    assert main(["import-trace", trace, "--batch", "8", "--record", str(tmp_path / "runs.csv")]) == 2
+    assert "batch 32 (--batch 8)" in capsys.readouterr().err and not (tmp_path / "runs.csv").exists()
+
+    box = tmp_path / "box.yaml"
+    box.write_text("extends: p3.16xlarge\nname: box\n")
+    table = tmp_path / "table.yaml"
+    table.write_text((ROOT / "workloads/models/resnet50.yaml").read_text())
+    same, doubts = agreed(profiled, Asked(str(box), str(table), batch=32))
+    assert (same.hardware, same.stack, same.precision, doubts) == (str(box), "torch-1.13-ddp", "fp32", [])
+
+
+def test_a_doubt_is_said_where_the_trace_is_not_sure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: resnet18\nname: known-to-nobody\n")
+    trace = simulated(tmp_path, "p3.16xlarge", str(tmp_path / "mine.yaml"), 16)
+    assert main(["import-trace", str(trace), "--workload", "resnet18"]) == 0
+    assert "warning: " in (said := capsys.readouterr().err) and "shows workload known-to-nobody, which is not known here" in said
+    real = torch_profile(tmp_path)
+    device = import_traces([real]).traces[0].gpu
+    assert main(["import-trace", str(real), "--hardware", "p3.2xlarge", "--batch", "16"]) == 0
+    assert f"was made on {device}, but p3.2xlarge has V100-SXM2-16GB: is it the machine of the trace?" in capsys.readouterr().err
+    assert main(["import-trace", str(real), "--hardware", "a2-highgpu-1g", "--batch", "16"]) == 0
+    assert "warning" not in capsys.readouterr().err

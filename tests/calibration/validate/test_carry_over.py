@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from calibration.clusters.cluster_fit import FORM, UNSEEN
 from calibration.questions import question
-from calibration.validate.carry_over import carried_without, kinds_of, widening
+from calibration.validate.carry_over import carried_without, kinds_of, of_few, widening
 from calibration.validate.scores import Scored
 from calibration.validate.validation import Cluster, Validation
 from sim.spec.yaml import SpecError
@@ -41,6 +42,17 @@ def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
 def test_priors_that_rest_on_one_source_are_wide_without_it() -> None:
     found = validation([row("mine", "a", 0.0)], [])
     assert dict(carried_without(found, "pollux").widths) == {"pair": 0.7} and carried_without(found, "lambda").widths == ()
+
+
+def test_a_spread_that_few_sources_tell_is_wider_by_what_their_number_leaves_open() -> None:
+    """Oracle: sources that differ by a normal, drawn many times; 95% of next sources lie inside intervals from the spread of a few."""
+    drawn = np.random.default_rng(1)
+    for sources in (2, 4, 8):
+        seen = drawn.standard_normal((20_000, sources - 1))  # as many as differ freely
+        spread = np.sqrt(np.mean(seen**2, axis=1))
+        inside = np.abs(drawn.standard_normal(20_000)) <= 1.96 * of_few(sources) * spread
+        assert np.mean(inside) == pytest.approx(0.95, abs=0.006)
+    assert of_few(1) == of_few(2) > of_few(3) > of_few(300) == pytest.approx(1.0, abs=0.01)
 
 
 def test_intervals_are_widened_by_what_a_new_cluster_would_miss() -> None:

@@ -111,7 +111,58 @@ def test_unknown_names_of_all_rows_come_at_once(tmp_path: Path, capsys: pytest.C
     path.write_text("hardware,workload,role,step_time_s\nnowhere,resnet50,network,1\ng4dn.12xlarge,nothing,network,1\n")
     assert main(["validate", str(path)]) == 2
     shown = capsys.readouterr()
-    assert shown.out == "" and f"{path}:2: nowhere" in shown.err and f"{path}:3: nothing" in shown.err
+    assert shown.out == "" and f"{path}:2 (resnet50 on nowhere): nowhere is" in shown.err
+    assert f"{path}:3 (nothing on g4dn.12xlarge): nothing is" in shown.err
+
+
+CELLS = ["machine", "model", "framework", "num_nodes", "gpus_per_node", "global_batch_size", "dtype", "step_time_ms", "role", "comment"]
+GOOD = ["my-box", "resnet50", "torch-1.13-ddp", "2", "4", "256", "fp32", "900", "prediction", ""]
+CHANGES: list[tuple[dict[str, str], str | None]] = [
+    ({}, None),
+    ({"dtype": "AMP_FP16"}, None),
+    ({"global_batch_size": "-"}, None),
+    ({"framework": "n/a"}, None),
+    ({"num_nodes": "3", "global_batch_size": "384"}, None),
+    ({"comment": "any text at all"}, None),
+    ({"global_batch_size": "255"}, "255 samples cannot be shared alike by 8 GPUs"),
+    ({"global_batch_size": "64 per GPU"}, "global_batch: '64 per GPU' is not a whole number"),
+    ({"step_time_ms": "900 ms"}, "step_time_s: '900 ms' is not a number above 0"),
+    ({"step_time_ms": "0"}, "step_time_s: '0' is not a number above 0"),
+    ({"step_time_ms": "n/a"}, "give step_time_s or throughput_samples_per_s"),
+    ({"num_nodes": "two"}, "nodes: 'two' is not a whole number"),
+    ({"gpus_per_node": "8"}, "8 ranks on node 0, which has 4 GPUs"),
+    ({"machine": "nowhere"}, "nowhere is not in the catalogue (hardware/)"),
+    ({"machine": "broken"}, "broken.yaml:2:14: node.nic.bandwdth: unknown key; did you mean 'bandwidth'?"),
+    ({"machine": ""}, "hardware is blank"),
+    ({"model": "resnet-5000"}, "resnet-5000 is not in the catalogue (workloads/)"),
+    ({"framework": "pytorch"}, "pytorch is not in the catalogue (workloads/stacks/)"),
+    ({"framework": "tf-parameter-server"}, "my-box has 0 hosts of role 'server'"),
+    ({"dtype": "half"}, "precision: 'half' is unknown; write one of"),
+    ({"role": "test"}, "role: 'test' is unknown; write one of compute, network, prediction"),
+    ({"comment": "a, comma"}, "11 values for 10 columns; put quotes around"),
+]
+"""What differs from `GOOD` in a row of a stranger's table, and why it cannot be predicted; None where it can."""
+
+
+def test_rows_as_strangers_write_them_are_predicted_or_listed_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my-box.yaml").write_text("extends: g4dn.12xlarge\nname: my-box\nnode: {nic: {bandwidth: 10 Gbps}}\n")
+    (tmp_path / "broken.yaml").write_text("extends: g4dn.12xlarge\nnode: {nic: {bandwdth: 10 Gbps}}\n")
+    rows = [",".join({**dict(zip(CELLS, GOOD, strict=True)), **change}.values()) for change, _ in CHANGES]
+    path = tmp_path / "theirs.csv"
+    path.write_text("\n".join([",".join(CELLS), *rows]) + "\n")
+    options = ["--hardware-dir", str(tmp_path), "--json", "-j", "1", "-o", str(tmp_path / "out")]
+    assert main(["validate", str(path), *options]) == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    given = {int(one["where"].rpartition(":")[2]): one["reason"] for one in document["not_described"]}
+    assert sorted(given) == [line for line, (_, reason) in enumerate(CHANGES, start=2) if reason]
+    assert all(reason in given[line] for line, (_, reason) in enumerate(CHANGES, start=2) if reason)
+    predicted = list(csv.DictReader(io.StringIO((tmp_path / "out" / "predictions.csv").read_text())))
+    assert [int(row["line"]) for row in predicted] == [line for line, (_, reason) in enumerate(CHANGES, start=2) if not reason]
+    assert {row["measured_s"] for row in predicted} == {"0.9"} and predicted[0]["batch_per_gpu"] == "32"
+    assert all(0.05 < float(row["calibrated_s"]) < 5.0 for row in predicted)
+    assert "column 'machine' is read as hardware" in shown.err and "step_time_s, from milliseconds" in shown.err
+    assert "16 rows that cannot be predicted:" in (tmp_path / "out" / "validation.txt").read_text()
 
 
 def test_a_file_without_prediction_rows_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

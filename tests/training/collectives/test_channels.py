@@ -162,14 +162,6 @@ def test_flow_caps_carry_the_loss_on_small_chunks():
     assert nvlink.efficiency(1e9) == nvlink.transport.efficiency[-1][1] and nvlink.flow_cap(1e9) == float("inf")
 
 
-def test_two_nodes_that_send_to_each_other_share_a_flow_limit_and_three_do_not():
-    """Definition: in a ring of two nodes, and in every tree, each node receives from the one that it sends to."""
-    shared = machines.transport("tcp-single-flow").model_copy(update={"pair_efficiency": 0.6})
-    node = machines.node(1, {"sockets": ({"gpus": (0,), "nics": (0,)},)}, nic={"transport": shared})
-    caps = {nodes: rings(lambda: node, (0,), nodes=nodes).channels[0].hops[0].flow_cap(1e9) for nodes in (2, 3, 4)}
-    assert caps[2] == pytest.approx(0.6 * caps[3]) and caps[3] == caps[4] == pytest.approx(10e9 / 8)
-
-
 def test_cutting_to_the_channels_of_a_smaller_node():
     assert rings(machines.dgx_1v, nodes=2).first(1).channels == rings(machines.dgx_1v, nodes=2).channels[:1]
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
+from sim.study.collective import collective_table
 from sim.training.collectives.all_to_all import all_to_all_time
 from sim.training.collectives.broadcast import broadcast_time
 from sim.training.collectives.halving_doubling import halving_doubling_time
@@ -51,10 +52,33 @@ def test_thread_blocks_of_rings_and_exchanges():
     assert late("broadcast", "Ring", "Simple", 1e9, 24) == 0.0
     slow = Rig(machine, fold=True).plan.cost_of(2**20, "Ring", "LL", 1, "all_gather").alone
     assert slow > 7 * 2**20 / 8 / blocks.ll_cap
-    exchange = Rig(free, fold=True).plan.cost_of(1e9, "Pairwise", "Simple", 1, "all_to_all")
-    links = exchange.alone - exchange.launch - blocks.hop_latency
-    own = 1e9 / 8 / (blocks.send_cap * 32 / 8)  # 32 channels for eight messages, one of them to itself
-    assert late("all_to_all", "Pairwise", "Simple", 1e9, 1) == pytest.approx(math.hypot(links, own) - links, rel=1e-6)
+
+
+def test_thread_blocks_of_messages():
+    """Closed form. Eight messages, one of a rank to itself, have four of 32 channels each, or all of them once they are large.
+
+    Between nodes half of a block's 640 threads copy inside the GPU, of which 512 do in a ring.
+    """
+    machine = load_hardware("hgx-h100").spec
+    plan, blocks = Rig(machine, fold=True).plan, machine.groups[0].node.over_nvlink
+    free = load_hardware("hgx-h100", ["node.topology.nvlink.link.transport.send_cap=null"]).spec
+
+    def seconds(spec, nbytes, op):
+        found = Rig(spec, fold=True).plan.cost_of(nbytes, {"all_to_all": "Pairwise", "send_recv": "SendRecv"}[op], "Simple", 1, op)
+        return found.alone - found.launch - blocks.hop_latency
+
+    for nbytes, together in ((1e8, math.hypot), (1e10, max)):
+        links, own = seconds(free, nbytes, "all_to_all"), nbytes / 8 / (blocks.send_cap * 32 / 8)
+        assert seconds(machine, nbytes, "all_to_all") == pytest.approx(together(links, own), rel=1e-6)
+    links, own = seconds(free, 2e7, "send_recv"), 2e7 / (blocks.send_cap * plan.choice(2e7, "send_recv").channels)
+    assert own > links
+    assert seconds(machine, 2e7, "send_recv") == pytest.approx(own, rel=1e-6)
+    assert seconds(machine, 1e10, "send_recv") == pytest.approx(seconds(free, 1e10, "send_recv"), rel=1e-6)  # 32 channels outdo the links
+    (far,) = collective_table("hgx-h100", "send_recv", [2**32], nodes=10, gpus=10).rows
+    assert far.protocol == "Simple" and far.channels == 1
+    assert far.algbw == pytest.approx(blocks.block_copy * 320 / 512, rel=0.01)
+    (small,) = collective_table("hgx-h100", "send_recv", [8], nodes=2, gpus=2).rows
+    assert small.protocol == "Simple"  # connections between nodes that only send and receive have no buffers for LL
 
 
 def alone(toys, executor, nbytes, algorithm):

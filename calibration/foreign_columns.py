@@ -1,0 +1,63 @@
+"""What do other tables call the columns of a record, and in which unit? Names with one meaning only are read; a note says so.
+
+What may mean two things (a batch of one GPU or of all, a time without a unit, GPUs of a node or of all) is no such name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "hardware": ("cluster", "instance", "instance_type", "machine", "system"),
+    "workload": ("model", "model_name"),
+    "stack": ("framework",),
+    "nodes": ("hosts", "n_nodes", "nnodes", "num_nodes"),
+    "gpus_per_node": ("gpus_per_host", "gpus_per_machine", "nproc_per_node", "num_gpus_per_node"),
+    "total_gpus": ("n_gpus", "num_gpus", "world_size"),
+    "batch_per_gpu": ("batch_size_per_gpu", "local_batch", "per_device_batch_size", "per_device_train_batch_size", "per_gpu_batch_size"),
+    "global_batch": ("global_batch_size", "total_batch_size"),
+    "gradient_accumulation_steps": ("accumulation_steps", "grad_accum", "grad_accum_steps"),
+    "precision": ("dtype",),
+    "step_time_s": ("iteration_time_s", "seconds_per_step", "step_time_sec", "step_time_seconds"),
+    "throughput_samples_per_s": ("images_per_s", "images_per_second", "samples_per_s", "samples_per_second", "sequences_per_second"),
+    "note": ("comment", "comments", "notes", "remark"),
+}
+_IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
+    "step_time_s": ("iteration_time_ms", "ms_per_step", "step_time_ms", "step_time_in_ms"),
+    "exposed_sync_s": ("exposed_sync_ms",),
+}
+_BLANK: Final = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null"})
+"""What stands in cells that say nothing."""
+
+Cells = Sequence[str]
+
+
+def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+    """Return *header* with names of other tables replaced, what makes a row's cells fit it, and a text for each replaced name."""
+    named = {other: column for column, others in _NAMES.items() for other in others}
+    in_ms = {other: column for column, others in _IN_MS.items() for other in others}
+    columns, told, thousandths = list(header), [], set()
+    for place, name in enumerate(header):
+        plain = name.strip().lower().replace(" ", "_").replace("-", "_")
+        column = named.get(plain) or in_ms.get(plain)
+        if column is None or column in header or column in columns:
+            continue
+        columns[place] = column
+        if plain in in_ms:
+            thousandths.add(place)
+        told.append(f"column '{name}' is read as {column}{', from milliseconds' if plain in in_ms else ''}")
+
+    def fitting(cells: Cells) -> list[str]:
+        known = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
+        return [_from_ms(cell) if place in thousandths else cell for place, cell in enumerate(known)]
+
+    return columns, fitting, told
+
+
+def _from_ms(cell: str) -> str:
+    """Return the number *cell* of milliseconds in seconds; what is none stays, to be refused as it was written."""
+    try:
+        return f"{float(cell) / 1e3:.12g}"
+    except ValueError:
+        return cell

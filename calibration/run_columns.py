@@ -1,0 +1,94 @@
+"""Which columns does a table of measured runs have, and does a header name them? All that is wrong with it is said at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from sim.spec.yaml import SpecError
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "source": "Who measured. Rows of one source are left out of fits together when that source is scored.",
+    "hardware": "Required. The machine or cluster: a name of the catalogue, of the committed records, or of a file in `--hardware-dir`.",
+    "workload": "Required. What was trained: a name of the catalogue, or of a file in `--workload-dir`.",
+    "stack": "Software stack, such as `torch-2.x-ddp`.",
+    "software": "Versions, in words. Rows of one software share how fast they compute.",
+    "input": "`synthetic` or `real`: where samples come from.",
+    "nodes": "Nodes of the job.",
+    "gpus_per_node": "GPUs of each node that it used.",
+    "placement": "The same where nodes lend unequally many: `1+2` is one GPU of a node and two of another.",
+    "batch_per_gpu": "Samples of one GPU and micro-batch.",
+    "gradient_accumulation_steps": "Micro-batches of a step.",
+    "precision": "Such as `fp32`, `amp_fp16` or `bf16`.",
+    "strategy": "How gradients are exchanged, such as `ddp` or `horovod`.",
+    "set": "Further fields, as for `--set`: `KEY=VALUE; KEY=VALUE`.",
+    "step_time_s": "Seconds of one optimizer step. This or `throughput_samples_per_s` is required.",
+    "exposed_sync_s": "Of those, seconds that waited for the gradient exchange.",
+    "throughput_samples_per_s": "Samples per second of all GPUs.",
+    "role": "Required. What the row may be used for: `compute` and `network` calibrate, `prediction` is only scored.",
+    "note": "Anything else.",
+    "total_gpus": "GPUs of all nodes, in place of `gpus_per_node`; both where they agree.",
+    "global_batch": "Samples of all GPUs and micro-batches of a step, in place of `batch_per_gpu`.",
+}
+"""What stands in each column; blank means what the workload says."""
+COLUMNS: Final = tuple(MEANINGS)
+REQUIRED: Final = ("hardware", "workload", "role")
+_SPEEDS: Final = ("step_time_s", "throughput_samples_per_s")
+_SEPARATORS: Final[Mapping[str, str]] = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+_SYNONYMS: Final[Mapping[str, str]] = {
+    "accumulation": "gradient_accumulation_steps", "amp": "precision", "batch_size": "batch_per_gpu", "cluster": "hardware",
+    "comment": "note", "dtype": "precision", "framework": "stack", "gpus": "gpus_per_node", "hosts": "nodes",
+    "images_per_s": "throughput_samples_per_s", "images_per_second": "throughput_samples_per_s", "images_sec": "throughput_samples_per_s",
+    "instance": "hardware", "instance_type": "hardware", "machine": "hardware", "model": "workload", "network": "workload",
+    "num_nodes": "nodes", "overrides": "set", "samples_per_s": "throughput_samples_per_s", "samples_per_second": "throughput_samples_per_s",
+    "speed": "throughput_samples_per_s", "system": "hardware", "throughput": "throughput_samples_per_s", "time": "step_time_s",
+}  # fmt: skip
+"""What other tables call a column."""
+_UNITS: Final[Mapping[str, str]] = {
+    "step_time_s": " It is in seconds.",
+    "exposed_sync_s": " It is in seconds.",
+    "throughput_samples_per_s": " It counts samples of all GPUs.",
+    "batch_per_gpu": " It counts samples of one GPU and micro-batch; those of all GPUs and micro-batches of a step are global_batch.",
+    "gpus_per_node": " Those of all nodes are total_gpus.",
+}
+
+
+def check_header(path: Path, line: int, header: Sequence[str], text: str) -> list[str]:
+    """Return notes on columns that are left unread; *text* is the whole line. Raise SpecError with all that is wrong."""
+    where = f"{path}:{line}"
+    if mark := _separator(header, text):
+        raise SpecError(f"{where}: looks separated by {_SEPARATORS[mark]}; save it with commas, and numbers with a decimal point")
+    notes: list[str] = []
+    problems = [f"column '{name}' appears twice" for name in sorted({name for name in header if header.count(name) > 1})]
+    meanings = {name: _meant(name) for name in header if name not in COLUMNS}
+    for name, meant in meanings.items():
+        if meant and meant not in header:
+            problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
+        else:
+            notes.append(f"{where}: column '{name}' is no part of a record and is left unread")
+    there = {*header, *meanings.values()}
+    if missing := [f"'{name}'" for name in REQUIRED if name not in there]:
+        which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
+        problems.append(f"{which} missing; the columns are {', '.join(COLUMNS)}")
+    if there.isdisjoint(_SPEEDS):
+        problems.append(f"expected a column {' or '.join(_SPEEDS)}")
+    if problems:
+        raise SpecError([f"{where}: {problem}" for problem in problems])
+    return notes
+
+
+def _separator(header: Sequence[str], text: str) -> str | None:
+    """Return the mark that parts *text* into more columns than commas do."""
+    known = sum(name in COLUMNS for name in header)
+    return next((mark for mark in _SEPARATORS if sum(_meant(name) is not None for name in text.split(mark)) > max(1, known)), None)
+
+
+def _meant(name: str) -> str | None:
+    """Return the column that *name* may be a slip for, or another word for; None where it resembles none."""
+    plain = name.strip().lower().replace(" ", "_").replace("-", "_")
+    begins = [column for column in COLUMNS if column.startswith(f"{plain}_")]
+    near = difflib.get_close_matches(plain, COLUMNS, n=1, cutoff=0.75)
+    return _SYNONYMS.get(plain) or (begins[0] if len(begins) == 1 else None) or (near[0] if near else None)

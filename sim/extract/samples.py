@@ -1,0 +1,30 @@
+"""Which data set of the catalogue has samples like what a model takes? Its largest input tells; its layers do where no shape is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sim.extract.target import Shape, parse_input
+from sim.spec.workload import Model
+
+IMAGES, TOKENS, SOUNDS, ROWS = "imagenet-1k", "openwebtext-seq1024", "librispeech-960", "criteo-kaggle"
+
+
+def dataset_like(inputs: Sequence[str], model: Model) -> str:
+    """Return the name of a data set whose samples are of the kind that *model* takes as *inputs*, the texts of ``--input``."""
+    shapes = [parse_input(text) for text in inputs if not text.startswith("@")]
+    if shapes:
+        return _kind(max(shapes, key=lambda shape: math.prod(shape.sizes(1))))
+    looked_up = any(layer.rows for layer in model.layers)
+    return TOKENS if looked_up and not any(layer.op == "conv" for layer in model.layers) else IMAGES
+
+
+def _kind(shape: Shape) -> str:
+    """Return what is like samples of that *shape*: images have channels and two edges, sounds are frames of numbers."""
+    edges = len(shape.sizes(1)) - 1
+    if edges >= 3:
+        return IMAGES
+    if edges and "int" in shape.dtype:
+        return TOKENS
+    return SOUNDS if edges == 2 else ROWS

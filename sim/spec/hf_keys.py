@@ -1,0 +1,113 @@
+"""What do the keys of a Hugging Face ``config.json`` say, and which of them say something that nobody read?
+
+A key that is read is written down. Of the others, those that by their names change what layers are made of (experts, convolutions, states
+of a recurrence) contradict the family that does not know them; further sizes are named. Names are those of huggingface/transformers,
+src/transformers/models/*/configuration_*.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.spec.yaml import SpecError
+
+_STRUCTURE: Final = re.compile(
+    r"expert|moe|ssm|mamba|conv|recurrent|lru|linear_|state_size|lora_rank|hybrid|(block|layer)_types?|layers_block"
+)
+"""Words in names of keys without which a layer would have other products."""
+_EXPERTS: Final = re.compile(r"expert|moe")
+_EXPERT_COUNT: Final = re.compile(r"(num|n)_(\w+_)?experts")
+_SIZE: Final = re.compile(r"_(size|dim|rank|width|heads?|layers?|interval)$|^(n|num)_")
+_NO_SIZE: Final = re.compile(
+    r"_token_|^max_window_layers$|^num_(labels|beams|beam_groups|return_sequences|logits_to_keep)$|^n_(ctx|group)$|^chunk_size|^ep_size$"
+    r"|^query_pre_attn|^rotary_dim$|^no_rope_layer_interval$|^type_vocab_size$|^pad_vocab_size"
+)
+"""Keys that sound like sizes and shape nothing: of generation, of where training began, of how routing or positions compute."""
+_TYPES: Final = re.compile(r"(block|layer)_types?|layers_block|hybrid")
+_USUAL: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention", "dense"})
+"""Types of layers whose products are those of attention and of a plain feed-forward block."""
+
+
+class Config:
+    """The keys of one file, *within* a block of it or not, with the *defaults* of its class; *place* is the file's name in messages."""
+
+    def __init__(self, said: Mapping[str, Any], place: str, defaults: Mapping[str, int], within: str = "") -> None:
+        self.said, self.place, self.defaults, self.within = said, place, defaults, within
+        self.read: set[str] = {"model_type", "architectures"}
+        self.assumed: dict[str, int] = {}
+        """Sizes that are the class's own."""
+
+    def get(self, *names: str, default: Any = None) -> Any:
+        """Return the first of *names* that is there and not null; where none is there, what the class takes, or *default*."""
+        self.read.update(names)
+        for name in names:
+            if self.said.get(name) is not None:
+                return self.said[name]
+        if not any(name in self.said for name in names):
+            for name in names:
+                if name in self.defaults:
+                    self.assumed[name] = self.defaults[name]
+                    return self.defaults[name]
+        return default
+
+    def size(self, *names: str, default: int | None = None) -> int | None:
+        """Return a whole number, or *default*; raise SpecError for anything else."""
+        value = self.get(*names, default=default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            name = next(name for name in names if self.said.get(name) is not None)
+            raise SpecError(f"{self.place}: {self.within}{name}: {value!r} is no whole number; write one")
+        return value
+
+    def due(self, *names: str) -> int:
+        """Return a whole number that has to be there: transformers leaves sizes out of nested blocks only."""
+        value = self.size(*names)
+        if value is None or (not self.within and not any(name in self.said for name in names)):
+            raise SpecError(f"{self.place}: {self.within}{f' or {self.within}'.join(names)} is missing; write it")
+        return value
+
+    def strange(self) -> dict[str, Any]:
+        """Return the keys that nobody read and that change what layers are made of."""
+        dense = self._dense()
+        return {
+            name: value
+            for name, value in self.said.items()
+            if _STRUCTURE.search(name) and not (dense and _EXPERTS.search(name)) and self._changes(name, value)
+        }
+
+    def unread(self) -> dict[str, Any]:
+        """Return the further sizes that nobody read."""
+        return {
+            name: value
+            for name, value in self.said.items()
+            if name not in self.read and _SIZE.search(name) and not _STRUCTURE.search(name) and not _NO_SIZE.search(name) and _counts(value)
+        }
+
+    def _dense(self) -> bool:
+        """Whether the file says that there are no experts to choose from."""
+        counts = [value for name, value in self.said.items() if _EXPERT_COUNT.fullmatch(name) and value is not None]
+        return bool(counts) and not any(_counts(value) for value in counts)
+
+    def _changes(self, name: str, value: Any) -> bool:
+        if name in self.read:
+            return False
+        each = value if isinstance(value, list) else [value]
+        return any(map(_counts, each)) or (bool(_TYPES.search(name)) and any(isinstance(word, str) and word not in _USUAL for word in each))
+
+
+def _counts(value: Any) -> bool:
+    """Return whether *value* is a number of things of which one would change nothing."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 1
+
+
+def listed(keys: Mapping[str, Any]) -> str:
+    """Return *keys* with their values, for a sentence."""
+    return ", ".join(f"{name} {_short(value)}" for name, value in keys.items())
+
+
+def _short(value: Any) -> str:
+    words = list(dict.fromkeys(map(str, value))) if isinstance(value, list) else [str(value)]
+    return "/".join(words[:4]) + ("/..." if len(words) > 4 else "")
