@@ -29,7 +29,7 @@ from sim.events import Cause, EventLog
 from sim.spec import shelf
 from sim.training.job import Job, Stage, Wiring, add_disks, iops_link, make_ranks
 from sim.training.own_loader import blamed
-from sim.training.step import Rank
+from sim.training.step import Replica
 
 MOST_LIVE_STEPS = 400
 """Steps simulated one by one in a regime before the mean of the later ones stands for an epoch that shows no exact period."""
@@ -121,7 +121,7 @@ class _LiveJob:
     Of *workers* that do not wait for each other, when as many steps had ended as there are workers.
     """
 
-    ranks: list[Rank]
+    ranks: list[Replica]
     boundaries: list[float]
     workers: int = 0
     """Ranks of an asynchronous job; 0 where all keep step."""
@@ -338,7 +338,7 @@ class EpochRun:
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),
-            tuple((rank.position, rank.input.state()) for rank in ranks),
+            tuple((rank.at, rank.input.state()) for rank in ranks),
             (*(name for name, _ in exchanges), *learnt),
         )
         begun = (start for rank in ranks for start in rank.input.since())

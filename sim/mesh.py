@@ -15,7 +15,7 @@ from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage, me
 from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import left_of
 from sim.events import LAYOUT_STALLS, Cause
-from sim.parallel.lower import Layout, program
+from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock

@@ -135,8 +135,7 @@ def predicted_time(record: RunRecord) -> float:
     """Return the step time that the simulator's own plan gives, with the factors that the catalogue carries."""
     workload, gpu = described(record)
     plan = plan_step(workload, gpu, 1.0, ranks=1)
-    segments = [segment for micro_batch in plan.micro_batches for segment in (*micro_batch.forward, *micro_batch.backward)]
-    return sum(segment.compute + segment.launch for segment in (*segments, plan.optimizer))
+    return sum(segment.compute + segment.launch for segment in plan.segments if segment is not None)
 
 
 def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:

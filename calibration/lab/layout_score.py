@@ -25,7 +25,7 @@ from calibration.traces.profiled_job import with_stack
 from calibration.validate.scores import weighted_quantile
 from sim.cluster.build import with_nodes
 from sim.mesh import LayoutRun, prepare, run_layout
-from sim.parallel.lower import program
+from sim.parallel.lower.layouts import program
 from sim.parallel.program import Send, Start, Work
 from sim.parallel.split import stages, units
 from sim.spec.hardware import Hardware

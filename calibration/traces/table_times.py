@@ -11,10 +11,10 @@ from typing import NamedTuple
 from calibration.traces.host_lead import launches_scale
 from calibration.traces.passes_seen import Part, Seen
 from calibration.traces.profiled_job import Machine
+from sim.parallel.program import Work
 from sim.spec.measured import MeasuredTimes
 from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload
-from sim.training.cuts import programs
 from sim.training.layer_times import layer_times
 from sim.training.step_plan import Timeline, asked_of, one_pass, plan_step
 
@@ -60,12 +60,12 @@ def measured_times(
 def _backward_groups(base: Workload, machine: Machine, seen: Seen, ranks: int) -> list[_Group]:
     """Return backward's layers by bucket, where the trace tells what led to each; else all together."""
     computed = one_pass(asked_of(base, machine.gpu, machine.cpu_speed))
-    plan = plan_step(base, machine.gpu, machine.cpu_speed, ranks).micro_batches[-1].backward
     count = len(base.model.layers)
-    cuts = [(cut.layers, cut.operation.bucket) for cut in programs(base, computed.ready, ranks)[-1].backward]
-    cuts += [(count, -1)] if not cuts or cuts[-1][0] < count else []
+    cuts: list[tuple[int, int]] = []
     copied, done = [], 0
-    for (until, _), segment in zip(cuts, plan, strict=True):
+    for work, segment in plan_step(base, machine.gpu, machine.cpu_speed, ranks).passes("B"):
+        until = count - work.first if isinstance(work, Work) else done
+        cuts.append((until, segment.bucket))
         copied.append(segment.compute - sum(part.compute for part in computed.backward[done:until]))
         done = until
     told = {place for which, place in seen.parts if which == "backward"}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calibration.questions import Question
-from sim.training.exchange_plan import gradient_bytes
+from sim.parallel.lower.exchange_plan import gradient_bytes
 
 if TYPE_CHECKING:
     import numpy as np

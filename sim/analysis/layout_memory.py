@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
-from sim.parallel.lower import Layout, program
+from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Start, Tag, Wait, Work
 from sim.parallel.split import Unit

@@ -32,7 +32,7 @@ class GraphNode(NamedTuple):
     """How long it takes, where that is known."""
     flop: float = 0.0
     nbytes: float = 0.0
-    """Moved by compute and memory; of a collective as in `sim.training.operations.Message`."""
+    """Moved by compute and memory; of a collective as in `sim.parallel.program.Message`."""
     op: CollectiveOp = "all_reduce"
     communicator: str = ""
     ranks: tuple[int, ...] = ()

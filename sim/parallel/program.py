@@ -1,22 +1,23 @@
 """What does a rank do in one step? A list of instructions in the order in which its compute stream meets them.
 
-A program names layers, messages and groups, never seconds: `sim.training.layouts` prices it. ``Start`` enters an operation into the queue
-of its communicator, which plays operations one after another; ``Wait`` holds the compute stream until one has ended. Ranks of one
-pipeline stage run the same program.
+A program names layers, messages and groups, never seconds: `sim.training.layouts` and, for data parallelism, `sim.training.step_plan`
+price it. ``Start`` enters an operation into the queue of its communicator, which plays operations one after another; ``Wait`` holds the
+compute stream until one has ended. Ranks of one pipeline stage run the same program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
-from sim.parallel.mesh import GroupAxis
+if TYPE_CHECKING:
+    from sim.parallel.mesh import GroupAxis
 
 Part = Literal["F", "B", "I", "W"]
 """Forward, backward, backward of inputs, backward of weights."""
 Tag = tuple[str, int, int]
-"""What an operation is for: (what, unit or chunk of the model, micro-batch)."""
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+"""What an operation is for: (what, unit or chunk of the model or bucket of gradients, -1: none, micro-batch)."""
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter"]
 HOST_WAITS: Final[Mapping[str, frozenset[Op]]] = {
     "nothing": frozenset(),
     "reductions": frozenset({"all_reduce", "reduce_scatter"}),
@@ -25,12 +26,41 @@ HOST_WAITS: Final[Mapping[str, frozenset[Op]]] = {
 """Operations by what ``host_waits`` of a stack says."""
 
 
+class Message(NamedTuple):
+    """One collective of *nbytes*: what it leaves on every rank, so that a gather counts the parts of all ranks.
+
+    Of ``scatter`` and ``gather`` that is the vector of the root, of ``send_recv`` what each rank sends.
+    """
+
+    op: Op
+    nbytes: float
+
+
+class Load(NamedTuple):
+    """Take the next micro-batch from the loader and copy it to the GPU."""
+
+    micro_batch: int
+
+
 class Work(NamedTuple):
     """Compute units *first* to *last* (numbers of the model's units, both included) for one micro-batch."""
 
     part: Part
     first: int
     last: int
+    micro_batch: int
+
+
+class Pack(NamedTuple):
+    """Copy gradients into *bucket*, narrower or compressed as they travel."""
+
+    bucket: int
+    micro_batch: int
+
+
+class Unpack(NamedTuple):
+    """Copy what has come in all buckets back into gradients."""
+
     micro_batch: int
 
 
@@ -50,6 +80,15 @@ class Start(NamedTuple):
     """The operation of this rank whose end it waits for."""
     prefetch: bool = False
     """The host issues it behind the next work (FSDP's implicit prefetch): no sooner than it has launched that."""
+    more: tuple[Message, ...] = ()
+    """Collectives that follow the first as one operation with it."""
+    delay: float = 0.0
+    """Seconds between the last rank that comes and its begin (Horovod's cycle)."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Return all its collectives, one after another."""
+        return (Message(self.op, self.nbytes), *self.more)
 
 
 class Wait(NamedTuple):
@@ -81,7 +120,7 @@ class Receive(NamedTuple):
     stage: int
 
 
-Instruction = Work | Update | Start | Wait | Free | Send | Receive
+Instruction = Load | Work | Pack | Unpack | Update | Start | Wait | Free | Send | Receive
 Program = tuple[Instruction, ...]
 
 
@@ -91,6 +130,14 @@ def waited_for(instructions: Iterable[Instruction], ops: Container[Op]) -> Itera
         yield instruction
         if isinstance(instruction, Start) and instruction.op in ops:
             yield Wait(instruction.tag)
+
+
+def loaded(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """Yield *instructions*, where each forward that begins the model loads its micro-batch."""
+    for instruction in instructions:
+        if isinstance(instruction, Work) and instruction.part == "F" and instruction.first == 0:
+            yield Load(instruction.micro_batch)
+        yield instruction
 
 
 def fused(instructions: Iterable[Instruction]) -> Program:

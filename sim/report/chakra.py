@@ -12,10 +12,10 @@ from typing import Final
 
 from sim import __version__
 from sim.parallel.chakra import EXACT, MEETS, OF_PARTS
+from sim.parallel.program import Op
 from sim.report.files import write_files
 from sim.spec.chakra_files import GROUPS_FILE
 from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, Message, Value, metadata_bytes, node_bytes
-from sim.training.operations import Op
 
 _TYPES: Final = {name: number for number, name in enumerate(NODE_TYPES)}
 After = Sequence[int]
@@ -55,7 +55,7 @@ class Recording:
         return self.compute("slowest rank", seconds, after, host=True)
 
     def collective(self, name: str, op: Op, nbytes: float, communicator: str, ranks: int, after: After) -> int:
-        """Add *op* on *nbytes*, counted as in `sim.training.operations.Message`, among *ranks* ranks of *communicator* (empty: all)."""
+        """Add *op* on *nbytes*, counted as in `sim.parallel.program.Message`, among *ranks* ranks of *communicator* (empty: all)."""
         own = nbytes / ranks if op in OF_PARTS else nbytes
         said: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
         return self._add(name, "COMM_COLL_NODE", after, said | ({"pg_name": communicator} if communicator else {}))

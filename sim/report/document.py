@@ -12,6 +12,7 @@ from sim.analysis.cost import Market, job_price
 from sim.analysis.whole_job import Plan
 from sim.epoch import Epoch
 from sim.events import STALLS
+from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.report.energy import with_energy
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
@@ -23,7 +24,6 @@ from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
 from sim.spec.decoder import model_flop
 from sim.study.whole_job import course
-from sim.training.exchange_plan import gradient_volume
 from sim.training.server_plan import ServerPlan
 from sim.units import show
 

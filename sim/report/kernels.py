@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
+from sim.parallel.program import Op
 from sim.simulate import Run
 from sim.spec.workload import Workload
 from sim.training.collectives.gloo import GlooPlan
-from sim.training.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
-from sim.training.operations import Op
 from sim.training.server_plan import ServerPlan
 
 _OPS: Mapping[Op, str] = {
@@ -97,6 +97,4 @@ def _gathered(of: _Same, ranks: int) -> frozenset[int]:
     if stack.compression is None and not stack.sparse_embeddings:
         return frozenset()
     plan = plan_exchange(of.workload, [float(place) for place in range(len(gradient_tensors(of.workload)))], ranks)
-    return frozenset(
-        round(message.nbytes) for bucket in plan.buckets for message in bucket.operation.messages if message.op == "all_gather"
-    )
+    return frozenset(round(message.nbytes) for bucket in plan.buckets for message in bucket.start.messages if message.op == "all_gather")

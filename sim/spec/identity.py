@@ -7,9 +7,15 @@ worked out again. Another object means work done again, never a wrong answer.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sim.spec.fields import Spec
+
+if TYPE_CHECKING:
+    from sim.spec.workload import Workload
+
+_OF_HOST: Final = frozenset({"launch_cpu"})
+"""Fields of a stack that no layer's work depends on, and that calibration moves."""
 
 
 class Same:
@@ -35,3 +41,11 @@ class Same:
 def parts(spec: Spec, besides: Collection[str] = ()) -> tuple[int, ...]:
     """Return the identities of the fields of *spec*, *besides* some."""
     return tuple([id(value) for name, value in spec.__dict__.items() if name not in besides])
+
+
+def same_layers(workload: Workload) -> Hashable:
+    """Return what two workloads share whose layers ask the same of a GPU and of the network."""
+    training = workload.training
+    lengths = workload.dataset.lengths if training.stack.unpadded else None
+    unequal = (lengths.mean, lengths.square) if lengths else None
+    return id(workload.model), training.batch, training.precision, unequal, parts(training.stack, _OF_HOST)

@@ -209,8 +209,7 @@ def batches(
 
 def least_time(plan: StepPlan) -> float:
     """Return the seconds that a GPU works in one step of *plan*, waiting for nobody."""
-    segments = [each for micro_batch in plan.micro_batches for each in (*micro_batch.forward, *micro_batch.backward, micro_batch.after)]
-    return math.fsum(each.compute + each.launch for each in (*segments, plan.optimizer))
+    return math.fsum(each.compute + each.launch for each in plan.segments if each is not None)
 
 
 def _possible(workload: Workload) -> None:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from sim.analysis.saved_state import saved_state
 from sim.cluster.checkpoint import Outflow, Parts, checkpoint, outflows
 from sim.mesh import LayoutRun, scene_of
+from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.weeks import Slowed, store_of
-from sim.training.exchange_plan import gradient_volume
 from sim.training.layouts.play import play
 
 Again = Callable[[Sequence[Outflow]], float]

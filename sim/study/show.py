@@ -19,13 +19,13 @@ from typing import Any
 from sim.cluster.gpu import element_bytes, peaks_for
 from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
+from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.spec.hardware import Gpu
 from sim.spec.library import catalogue, load_hardware, load_workload
 from sim.spec.segments import block
 from sim.spec.workload import Layer, Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer, split_overrides
-from sim.training.exchange_plan import gradient_volume
 from sim.training.sequences import layers_run
 
 _PRODUCTS = ("forward_flop", "backward_flop")

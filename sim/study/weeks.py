@@ -18,6 +18,7 @@ from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Exponential, Lives, lifetimes_of, survival
 from sim.analysis.whole_job import START_UP
+from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.spec.decoder import model_flop
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
@@ -26,7 +27,6 @@ from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.arguments import whole
-from sim.training.exchange_plan import gradient_volume
 from sim.units import UnitError, parse
 
 Slowed = Callable[[Store | None], float]

@@ -14,6 +14,7 @@ from sim.cluster.page_cache import from_others
 from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
 from sim.events import Cause, EventLog
 from sim.events import Rank as LoggedRank
+from sim.parallel.program import Start
 from sim.spec.hardware import Node
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
@@ -39,7 +40,7 @@ from sim.training.pace import Pace, drawn_paces, mean_pace
 from sim.training.sequences import length_variation
 from sim.training.server_plan import Sender, ServerPlan
 from sim.training.servers import Crowd, ServerExecutor
-from sim.training.step import Rank
+from sim.training.step import Replica
 from sim.training.step_plan import StepPlan, norm_patience, plan_steps
 
 REFERENCE_GPU_BANDWIDTH = 900e9
@@ -167,7 +168,7 @@ def add_disks(network: Network, cluster: Sequence[Slot], burst: Mapping[str, boo
 
 def make_ranks(
     stage: Stage, number: int, job: Job, wiring: Wiring | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
-) -> list[Rank]:
+) -> list[Replica]:
     """Return *job*'s ranks, ready to train, their loaders already at work; each tells *finished_step* after every step.
 
     *hit_ratio* is the page cache's, by slot. Raise SpecError where real data are asked for without a disk.
@@ -179,7 +180,7 @@ def make_ranks(
     indices = [_log_rank(stage.log, number, found) for found in classes]
     gpus = [_live_gpu(stage.network, found, workload, plan) for found, plan in zip(classes, plans, strict=True)]
     if isinstance(wiring, ServerPlan):
-        exchanges = _served(stage, classes, indices, gpus, plans[0], wiring)
+        exchanges = _served(stage, classes, indices, gpus, wiring)
     else:
         exchanges = [_exchange(stage, indices, gpus, plans[0], wiring)] * len(classes)
     ranks = []
@@ -187,7 +188,7 @@ def make_ranks(
         pipeline = _loader(_site(stage, index, found, job, hit_ratio.get(found.slot.name, 0.0)), workload)
         name = f"{found.slot.node.gpu.name} compute"
         paces = _paces(stage, number, job, found)
-        ranks.append(Rank(index, stage.log, stage.network, gpu, name, plan, pipeline, exchange, finished_step, paces))
+        ranks.append(Replica(index, stage.log, stage.network.env, gpu, name, plan, pipeline, exchange, finished_step, paces))
     return ranks
 
 
@@ -228,16 +229,15 @@ def _live_gpu(network: Network, found: RankClass, workload: Workload, plan: Step
 
 def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None) -> Exchange:
     """Return how the ranks meet; one rank alone meets nobody."""
-    rounds = [micro_batch.operations for micro_batch in plan.micro_batches]
     if rings is None:
-        alone = Exchange(stage.network.env, stage.log, ranks, rounds, None, gpus)
+        alone = Exchange(stage.network.env, stage.log, ranks, None, gpus)
         alone.made_of = tuple
         return alone
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
-    made = Exchange(stage.network.env, stage.log, ranks, rounds, Backend(collective, tier, rings.streams), gpus)
+    made = Exchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
     if isinstance(collective, PhaseExecutor):
-        messages = [message for operations in rounds for operation in operations for message in operation.messages]
+        messages = [message for each in plan.program if isinstance(each, Start) for message in each.messages]
         made.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
     return made
 
@@ -249,14 +249,13 @@ def _collective(stage: Stage, rank: int, plan: CollectivePlan) -> Collective:
 
 
 def _served(
-    stage: Stage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, servers: ServerPlan
+    stage: Stage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], servers: ServerPlan
 ) -> list[Exchange]:
     """Return how each class of workers meets the parameter servers: all in one exchange, or each in its own."""
-    rounds = [micro_batch.operations for micro_batch in plan.micro_batches]
 
     def exchange(mine: Sequence[int], beside: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None) -> Exchange:
         executor = ServerExecutor(stage.network, stage.log, mine[0], servers, stage.built.live, senders, crowd)
-        made = Exchange(stage.network.env, stage.log, mine, rounds, Backend(executor, Cause.NETWORK), beside)
+        made = Exchange(stage.network.env, stage.log, mine, Backend(executor, Cause.NETWORK), beside)
         made.remembers = executor.remembers
         return made
 

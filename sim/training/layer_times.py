@@ -15,13 +15,12 @@ from sim.cluster.gpu import kernel_mix
 from sim.cluster.measured import Setting, pass_time
 from sim.spec.energy import KernelMix
 from sim.spec.hardware import Gpu
-from sim.spec.identity import Same, parts
+from sim.spec.identity import Same, parts, same_layers
 from sim.spec.workload import Workload
 from sim.training.sequences import layers_run
 
 _KEPT: Final = 512
 """Jobs kept, of about 60 KB each where there are a thousand layers."""
-_OF_HOST: Final = frozenset({"launch_cpu"})
 _OF_SPREAD: Final = frozenset({"compute_cv", "persistent_cv"})
 """Fields that no layer's work depends on, and that calibration moves."""
 
@@ -52,14 +51,6 @@ def mix_of(workload: Workload, gpu: Gpu) -> KernelMix | None:
     if workload.model.measured is not None:
         return None
     return _mixed(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
-
-
-def same_layers(workload: Workload) -> Hashable:
-    """Return what two workloads share whose layers ask the same of a GPU and of the network."""
-    training = workload.training
-    lengths = workload.dataset.lengths if training.stack.unpadded else None
-    unequal = (lengths.mean, lengths.square) if lengths else None
-    return id(workload.model), training.batch, training.precision, unequal, parts(training.stack, _OF_HOST)
 
 
 def same_gpu(gpu: Gpu) -> Hashable:

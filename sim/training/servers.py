@@ -17,8 +17,8 @@ import simpy
 
 from sim.cluster.network import Activity, Network, together
 from sim.events import Cause, EventLog
+from sim.parallel.program import Op
 from sim.training.collectives.plan import Live, live_load
-from sim.training.operations import Op
 from sim.training.queueing import mean_others
 from sim.training.server_plan import Sender, ServerPlan
 

@@ -12,10 +12,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sim.parallel.lower.buckets import stack_buckets
+from sim.parallel.lower.exchange_plan import gradient_widths
 from sim.spec.servers import Servers
 from sim.spec.workload import Layer, Model, Workload
-from sim.training.buckets import stack_buckets
-from sim.training.exchange_plan import gradient_widths
 
 
 class Shard(NamedTuple):

@@ -1,48 +1,63 @@
-"""What does one rank do, step after step? The training loop."""
+"""What does one rank of data parallelism do, step after step? It loads, computes, exchanges and updates as its plan says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from typing import Final
 
 import simpy
 
 from sim.cluster.live_gpu import LiveGpu
-from sim.cluster.network import Network
 from sim.events import Cause, EventLog
+from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
 from sim.training.exchange import Exchange
 from sim.training.input_pipeline import InputPipeline
 from sim.training.pace import MEAN, Pace
+from sim.training.rank import Play, Rank
 from sim.training.step_plan import Segment, StepPlan
 
 SimProcess = Generator[simpy.Event, object, None]
 
-_DIFFERS = frozenset({"forward", "backward"})
-"""Work that differs from step to step."""
+_NAMES: Final = {"F": "forward", "B": "backward"}
 
 
-@dataclass
-class Rank:
-    """One rank, or a class of equal ranks, of a job."""
+class Replica(Rank):
+    """One rank, or a class of equal ranks, that holds the whole model; *index* is its place in ``log.ranks``.
 
-    index: int
-    """Place in ``log.ranks``."""
-    log: EventLog
-    network: Network
-    gpu: LiveGpu
-    gpu_name: str
-    plan: StepPlan
-    input: InputPipeline
-    exchange: Exchange
-    finished_step: Callable[[int], None]
-    """Called with this rank after each step."""
-    paces: Iterator[Pace]
-    """How each step differs from the mean: its lag is per second of compute since the ranks last met."""
-    position: int = 0
-    """Segments begun in this step: part of the state that decides what happens next."""
-    _pace: Pace = MEAN
-    _worked: float = 0.0
-    """Seconds of compute in this step since the ranks last met."""
+    *finished_step* is called with it after each step. *paces* say how each step differs from the mean: its lag is per second of compute
+    since the ranks last met.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        log: EventLog,
+        env: simpy.Environment,
+        gpu: LiveGpu,
+        gpu_name: str,
+        plan: StepPlan,
+        loader: InputPipeline,
+        exchange: Exchange,
+        finished_step: Callable[[int], None],
+        paces: Iterator[Pace],
+    ) -> None:
+        plays: dict[type, Play] = {
+            Load: self._load, Work: self._work, Pack: self._pack, Unpack: self._unpack, Update: self._update,
+            Start: self._start, Wait: self._wait,
+        }  # fmt: skip
+        super().__init__(env, plan.program, plays)
+        self.index = index
+        self.log = log
+        self.gpu = gpu
+        self.gpu_name = gpu_name
+        self.plan = plan
+        self.input = loader
+        self.exchange = exchange
+        self.finished_step = finished_step
+        self.paces = paces
+        self._pace = MEAN
+        self._worked = 0.0
+        """Seconds of compute in this step since the ranks last met."""
 
     @property
     def made_of(self) -> Hashable:
@@ -52,38 +67,49 @@ class Rank:
     def train(self) -> SimProcess:
         """Run optimizer steps without end."""
         while True:
-            self.position = 0
             self._pace = next(self.paces)
             self._worked = 0.0
-            for micro_batch in self.plan.micro_batches:
-                yield from self.input.next_batch(self.index)
-                yield from self.input.copy_to_gpu(self.index)
-                for segment in micro_batch.forward:
-                    yield from self._run(segment, "forward")
-                for segment in micro_batch.backward:
-                    yield from self._run(segment, "backward")
-                yield from self.exchange.finished(self.index)
-                self._worked *= not micro_batch.exchanges
-                yield from self._run(micro_batch.after, "gradient copies")
-            yield from self._run(self.plan.optimizer, "optimizer")
+            yield from self.run()
             self.finished_step(self.index)
 
-    def _run(self, segment: Segment, name: str) -> SimProcess:
-        """Run one segment on the GPU, and do what is due at its end."""
-        self.position += 1
+    def _load(self, _: Load, __: int) -> SimProcess:
+        yield from self.input.next_batch(self.index)
+        yield from self.input.copy_to_gpu(self.index)
+
+    def _start(self, start: Start, _: int) -> tuple[()]:
+        self.exchange.start(self.index, start, self._pace.lag * self._worked)
+        return ()
+
+    def _wait(self, wait: Wait, _: int) -> Iterable[simpy.Event]:
+        self._worked = 0.0
+        return self.exchange.wait(self.index, wait.tag)
+
+    def _work(self, work: Work, at: int) -> Iterable[simpy.Event]:
+        return self._takes(at, _NAMES[work.part], self._pace.speed)
+
+    def _pack(self, _: Pack, at: int) -> Iterable[simpy.Event]:
+        return self._takes(at, "backward", self._pace.speed)
+
+    def _unpack(self, _: Unpack, at: int) -> Iterable[simpy.Event]:
+        return self._takes(at, "gradient copies")
+
+    def _update(self, _: Update, at: int) -> Iterable[simpy.Event]:
+        return self._takes(at, "optimizer")
+
+    def _takes(self, at: int, name: str, speed: float = 1.0) -> Iterable[simpy.Event]:
+        """Let the instruction take its time, *speed* times as long as in the mean."""
+        segment = self.plan.segments[at]
+        return self._compute(segment, name, speed) if segment is not None else ()
+
+    def _compute(self, segment: Segment, name: str, speed: float) -> SimProcess:
         if segment.launch > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
-                yield self.network.env.timeout(segment.launch)
-        start = self.network.env.now
+                yield self.env.timeout(segment.launch)
+        start = self.env.now
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
-                yield self.gpu.compute(segment.compute * (self._pace.speed if name in _DIFFERS else 1.0)).done
+                yield self.gpu.compute(segment.compute * speed).done
             stood = self.gpu.stood
             for begun, end in self.log.interrupt(stood, Cause.GRADIENT) if stood else [(start, None)]:
                 self.log.did(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
         self._worked += segment.compute
-        if segment.bucket >= 0:
-            self.exchange.gradient_ready(self.index, segment.bucket, self._pace.lag * self._worked)
-        elif segment.meets:
-            worked, self._worked = self._worked, 0.0
-            yield from self.exchange.blocking(self.index, self._pace.lag * worked)

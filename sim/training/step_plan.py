@@ -3,30 +3,30 @@
 The host launches kernels one after another, the GPU runs them in order; where the host falls behind, the GPU waits and the
 wait is the step's launch stall. With CUDA graphs one launch starts all kernels of a micro-batch and the optimizer (NVIDIA, CUDA C++
 Programming Guide, "CUDA Graphs"); that graphs shorten the gaps between kernels as well is not modelled. Between two cuts compute and
-launch stall are added up, so that simulated events are as few as the operations of `sim.training.exchange_plan`.
+launch stall are added up, so that simulated events are as few as the operations of `sim.parallel.lower.exchange_plan`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from sim.cluster.gpu import Kernels, memory_time
+from sim.parallel.lower.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
+from sim.parallel.lower.step_program import StepProgram, step_program
+from sim.parallel.program import Instruction, Load, Pack, Part, Program, Start, Unpack, Work
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
-from sim.spec.identity import Same
+from sim.spec.identity import Same, same_layers
 from sim.spec.precision import MEANING
 from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload, batch_norms
-from sim.training.cuts import Cut, Program, programs
-from sim.training.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
-from sim.training.layer_times import layer_times, same_gpu, same_layers
+from sim.training.layer_times import layer_times, same_gpu
 from sim.training.muon import muon_work
-from sim.training.operations import Operation
 
 _OPTIMIZER_KERNELS = {"foreach": 0.05, "fused": 0.01}
 """Launches per parameter tensor: multi-tensor chunks, one fused kernel per chunk (torch.optim); else one set of kernels each."""
@@ -39,39 +39,45 @@ _new = tuple.__new__
 
 
 class Segment(NamedTuple):
-    """GPU work (s), the host-bound wait before it (s), and what its end is: a bucket is ready (-1: none), or ranks meet."""
+    """GPU work (s), the host-bound wait before it (s), and the bucket that is full at its end (-1: none)."""
 
     compute: float
     launch: float
     bucket: int = -1
-    meets: bool = False
-
-
-class MicroBatch(NamedTuple):
-    """One forward and backward pass, what the GPU does once its gradients have come, and the operations it takes part in, in order."""
-
-    forward: tuple[Segment, ...]
-    backward: tuple[Segment, ...]
-    after: Segment
-    operations: tuple[Operation, ...]
-
-    @property
-    def exchanges(self) -> bool:
-        """Tell whether ranks wait for each other's gradients at its end."""
-        return any(operation.bucket >= 0 for operation in self.operations)
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The micro-batches of one step, and the optimizer."""
+    """The program of one step, and beside it what each instruction takes; None where it takes nothing of its own."""
 
-    micro_batches: tuple[MicroBatch, ...]
-    optimizer: Segment
+    program: Program
+    segments: tuple[Segment | None, ...]
+
+    @property
+    def optimizer(self) -> Segment:
+        """Return what the update takes."""
+        return self.segments[-1] or Segment(0.0, 0.0)
+
+    @property
+    def _last(self) -> int:
+        """Return the number of the last micro-batch."""
+        return max(each.micro_batch for each in self.program if isinstance(each, Load))
 
     @property
     def buckets(self) -> tuple[float, ...]:
         """Return the bytes of each gradient bucket of the last micro-batch, in launch order."""
-        return tuple(operation.nbytes for operation in self.micro_batches[-1].operations if operation.bucket >= 0)
+        starts = [each for each in self.program if isinstance(each, Start) and each.tag[1] >= 0 and each.tag[2] == self._last]
+        return tuple(sum(message.nbytes for message in start.messages) for start in starts)
+
+    def passes(self, part: Part, micro_batch: int = -1) -> list[tuple[Work | Pack, Segment]]:
+        """Return forward or backward of one micro-batch, the last by default: its work, and filling buckets where nothing comes before."""
+        number = micro_batch if micro_batch >= 0 else self._last
+        return [
+            (each, segment)
+            for each, segment in zip(self.program, self.segments, strict=True)
+            if segment is not None and isinstance(each, Work | Pack) and each.micro_batch == number
+            if part == (each.part if isinstance(each, Work) else "B")
+        ]
 
 
 class Timeline:
@@ -88,7 +94,7 @@ class Timeline:
         last_kernel = time / launches if launches > 1.0 else time
         stall = max(0.0, self.host + last_kernel - (self.gpu + time))
         self.gpu += time + stall
-        return _new(Segment, (time, stall, -1, False))
+        return _new(Segment, (time, stall, -1))
 
 
 class Pass(NamedTuple):
@@ -130,8 +136,8 @@ def _plans(different: tuple[Same, ...], ranks: int) -> dict[Same, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
     passes = [one_pass(asked) for asked in different]
     ready = [max(times) for times in zip(*(found.ready for found in passes), strict=True)]
-    exchanged = programs(different[0].held[0], ready, ranks)
-    return {asked: _plan(asked, found, exchanged, ranks) for asked, found in zip(different, passes, strict=True)}
+    program = step_program(different[0].held[0], ready, ranks)
+    return {asked: _plan(asked, found, program, ranks) for asked, found in zip(different, passes, strict=True)}
 
 
 @lru_cache(maxsize=128)
@@ -161,35 +167,42 @@ def one_pass(asked: Same) -> Pass:
     return Pass(forward, backward, ready, max(0.0, timeline.gpu - timeline.host))
 
 
-def _plan(asked: Same, found: Pass, exchanged: Sequence[Program], ranks: int) -> StepPlan:
+def _plan(asked: Same, found: Pass, program: StepProgram, ranks: int) -> StepPlan:
     workload, gpu, cpu_speed = asked.held
     stack = workload.training.stack
-    known = {id(program): _micro_batch(workload, gpu, found, program) for program in exchanged}
     # a parameter server runs the optimizer
     optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks, found.lead)
-    extra = stack.distributed_overhead if exchanged[-1].buckets else 0.0
+    extra = stack.distributed_overhead if program.buckets else 0.0
     if stack.gradient_clipping:
         extra += memory_time(_CLIPPING_PASSES * gradient_volume(workload), gpu)
-    return StepPlan(tuple(known[id(program)] for program in exchanged), optimizer._replace(compute=optimizer.compute + extra))
+    optimizer = optimizer._replace(compute=optimizer.compute + extra)
+    return StepPlan(program.instructions, (*_segments(workload, gpu, found, program), optimizer))
 
 
-def _micro_batch(workload: Workload, gpu: Gpu, found: Pass, program: Program) -> MicroBatch:
+def _segments(workload: Workload, gpu: Gpu, found: Pass, program: StepProgram) -> Iterator[Segment | None]:
+    """Yield what each instruction but the update takes; a bucket is filled with the work before it, as one."""
     copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
-    after = sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets)
-    operations = tuple(cut.operation for cut in (*program.forward, *program.backward))
-    forward, backward = _cut(found.forward, program.forward, copies), _cut(found.backward, program.backward, copies)
-    return MicroBatch(forward, backward, Segment(after, 0.0), operations)
-
-
-def _cut(layers: Sequence[Segment], cuts: Sequence[Cut], copies: Sequence[float]) -> tuple[Segment, ...]:
-    """Return the pass over *layers*, each of *cuts* at the end of a segment; *copies* (s) are those that fill each bucket."""
-    found, done = [], 0
-    for until, operation, bucket in cuts:
-        compute, launch, *_ = _add(layers[done:until])
-        copy = copies[bucket] if bucket >= 0 else 0.0
-        found.append(Segment(compute + copy, launch, operation.bucket, operation.bucket < 0))
-        done = until
-    return (*found, _add(layers[done:])) if done < len(layers) else tuple(found)
+    after = Segment(sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets), 0.0)
+    layers = {"F": found.forward, "B": found.backward[::-1]}
+    known: dict[tuple[str, int, int, int], Segment] = {}
+    before: Instruction | None = None
+    for each, following in pairwise(program.instructions):
+        match each:
+            case Work(part, first, last):
+                bucket = following.bucket if isinstance(following, Pack) else -1
+                key = part, first, last, bucket
+                if key not in known:
+                    run = layers[part][first : last + 1]
+                    done = _add(run if part == "F" else run[::-1])
+                    known[key] = done if bucket < 0 else Segment(done.compute + copies[bucket], done.launch, bucket)
+                yield known[key]
+            case Pack(bucket) if not isinstance(before, Work):
+                yield Segment(copies[bucket], 0.0, bucket)
+            case Unpack():
+                yield after
+            case _:
+                yield None
+        before = each
 
 
 def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
@@ -238,7 +251,7 @@ def norm_patience(workload: Workload, plan: StepPlan) -> float:
     norms = len(batch_norms(workload.model)) if training.stack.persistent_norms else 0
     if not norms or MEANING[training.precision].activation >= 4.0:
         return math.inf
-    return sum(segment.compute for segment in plan.micro_batches[-1].backward) / norms / 2
+    return sum(segment.compute for _, segment in plan.passes("B")) / norms / 2
 
 
 def reads_before_update(workload: Workload) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sim.analysis.layout_memory import StageMemory, memory_by_stage
-from sim.parallel.lower import Layout
+from sim.parallel.lower.layouts import Layout
 from sim.spec.decoder import decoder_layers
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload

@@ -109,7 +109,7 @@ def test_editing_one_number_changes_the_step_by_what_it_says(tmp_path: Path) -> 
     (tmp_path / "mine.yaml").write_text("extends: resnet18\nname: mine\nmodel: net.yaml\ntraining: {batch: 32}\n")
     gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
     before, after = (
-        sum(segment.compute for segment in plan_step(load_workload(name, keys).spec, gpu, 1.0, 1).micro_batches[0].forward)
+        sum(segment.compute for _, segment in plan_step(load_workload(name, keys).spec, gpu, 1.0, 1).passes("F"))
         for name, keys in (("resnet18", ["training.batch=32"]), (str(tmp_path / "mine.yaml"), []))
     )
     assert after - before == pytest.approx(memory_time(32 * 1e7, gpu))

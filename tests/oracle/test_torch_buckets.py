@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.buckets import assign_buckets
-from sim.training.exchange_plan import plan_exchange
+from sim.parallel.lower.buckets import assign_buckets
+from sim.parallel.lower.exchange_plan import plan_exchange
 from tests.harness import layer, toy_workload
 from tests.late import Late
 
@@ -50,4 +50,4 @@ def test_buckets_of_mixed_types_are_torchs(tensors, limits):
     found = plan_exchange(workload, range(1, len(tensors) + 1), 2).buckets
     assert sorted(bucket.last for bucket in found) == sorted(bucket[-1] for bucket in theirs)
     nbytes = sorted(sum(made[index].nbytes for index in bucket) for bucket in theirs)
-    assert sorted(bucket.operation.nbytes for bucket in found) == nbytes
+    assert sorted(sum(message.nbytes for message in bucket.start.messages) for bucket in found) == nbytes

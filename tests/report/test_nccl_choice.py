@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.report.nccl_choice import choice_warnings, messages_of_step
 from sim.study.scenario import Scenario, answer
-from sim.training.exchange_plan import gradient_volume
 
 BERT = {"hardware": "g6e.12xlarge", "workload": "bert-base-seq128", "nodes": 2, "batch": 64, "precision": "tf32"}
 FEW = ("dataset.samples=20000",)

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.events import Cause, EventLog
+from sim.parallel.lower.exchange_plan import started
+from sim.parallel.program import Message
 from sim.training.collectives.broadcast import broadcast_time
 from sim.training.exchange import Backend, Exchange
-from sim.training.operations import Message, Operation
 from tests.harness import layer, machine, run, toy_workload
 
 
@@ -24,13 +25,15 @@ class Rank:
         env, exchange = self.scene.env, self.scene.exchange
         for _ in range(steps):
             start = env.now
-            for _ in range(self.scalars):
-                yield from exchange.blocking(self.index, self.lag * (env.now == start))
+            for scalar in self.scene.scalars:
+                exchange.start(self.index, scalar, self.lag * (env.now == start))
+                yield from exchange.wait(self.index, scalar.tag)
             self.scene.forward.append((self.index, env.now))
-            for bucket, time in enumerate(self.ready):
+            for bucket, time in zip(self.scene.buckets, self.ready, strict=True):
                 yield env.timeout(max(0.0, start + time - env.now))
-                exchange.gradient_ready(self.index, bucket, self.lag)
-            yield from exchange.finished(self.index)
+                exchange.start(self.index, bucket, self.lag)
+            for bucket in reversed(self.scene.buckets):
+                yield from exchange.wait(self.index, bucket.tag)
             self.scene.ended.append((self.index, env.now))
 
 
@@ -39,9 +42,10 @@ class Late(Rank):
 
     def train(self, steps):
         for _ in range(steps):
-            self.scene.exchange.gradient_ready(self.index, 0)
+            (bucket,) = self.scene.buckets
+            self.scene.exchange.start(self.index, bucket)
             yield self.scene.env.timeout(self.ready[0])
-            yield from self.scene.exchange.finished(self.index)
+            yield from self.scene.exchange.wait(self.index, bucket.tag)
             self.scene.ended.append((self.index, self.scene.env.now))
 
 
@@ -54,13 +58,11 @@ class Scene:
         self.begun, self.forward, self.ended = [], [], []
         self.lasting = lasting or {}
         message = (Message("all_reduce", 100.0),)
-        scalars = [Operation(f"scalar {index}", message) for index in range(blocking)]
-        buckets = [Operation(f"bucket {index}", message, index, delay) for index in range(len(ready[0]))]
-        backend = Backend(self.collective, Cause.NETWORK, streams)
-        self.exchange = Exchange(self.env, self.log, range(len(ready)), [[*scalars, *buckets]], backend, [])
+        self.scalars = [started(f"scalar {index}", message) for index in range(blocking)]
+        self.buckets = [started(f"bucket {index}", message, index, delay) for index in range(len(ready[0]))]
+        self.exchange = Exchange(self.env, self.log, range(len(ready)), Backend(self.collective, Cause.NETWORK, streams), [])
         for index, times in enumerate(ready):
             rank = kind(self, index, times, lag)
-            rank.scalars = blocking
             self.env.process(rank.train(steps))
         self.env.run()
 
@@ -100,8 +102,7 @@ def test_a_step_ends_with_whichever_bucket_ends_last():
     scene = Scene([1.0, 2.0], streams=2, lasting={0: 5.0})
     assert scene.begun == [("bucket 0", 1.0), ("bucket 1", 2.0)]
     assert scene.ended == [(0, 6.0)]
-    (wait,) = scene.log.waits
-    assert (wait.t0, wait.t1) == (2.0, 6.0)
+    assert [(wait.t0, wait.t1) for wait in scene.log.waits] == [(2.0, 3.0), (3.0, 6.0)]
 
 
 def test_exchange_hides_behind_compute():
@@ -139,13 +140,13 @@ def test_a_rank_that_comes_late_to_a_finished_step_goes_on_at_once():
     assert scene.ended == [(0, 3.0), (1, 5.0), (0, 6.0), (1, 10.0)]
 
 
-def test_nothing_to_exchange_costs_nothing():
+def test_a_rank_that_comes_to_another_operation_than_the_others_is_told() -> None:
     env = simpy.Environment()
-    log = EventLog(lambda: env.now)
-    exchange = Exchange(env, log, [0], [[]], None, [])
-    env.process(exchange.finished(0))
-    env.run()
-    assert log.waits == []
+    exchange = Exchange(env, EventLog(lambda: env.now), [0, 1], None, [])
+    first, second = (started(f"bucket {index}", (Message("all_reduce", 1.0),), index) for index in range(2))
+    exchange.start(0, first)
+    with pytest.raises(RuntimeError, match="rank 1 starts bucket 1, but bucket 0 is next"):
+        exchange.start(1, second)
 
 
 # --- whole runs ------------------------------------------------------------------------------------------------------
@@ -307,16 +308,19 @@ def test_a_blocking_operation_waits_for_the_bucket_before_it():
         yield env.timeout(1.0)
 
     message = (Message("all_reduce", 1.0),)
-    rounds = [[Operation("bucket 0", message, 0), Operation("norm", (Message("all_gather", 1.0),)), Operation("bucket 1", message, 1)]]
-    exchange = Exchange(env, log, [0], rounds, Backend(collective, Cause.NETWORK), [])
+    norm = started("norm", (Message("all_gather", 1.0),))
+    buckets = [started(f"bucket {index}", message, index) for index in range(2)]
+    exchange = Exchange(env, log, [0], Backend(collective, Cause.NETWORK), [])
 
     def rank():
         yield env.timeout(0.5)
-        exchange.gradient_ready(0, 0)
+        exchange.start(0, buckets[0])
         yield env.timeout(0.5)
-        yield from exchange.blocking(0)
-        exchange.gradient_ready(0, 1)
-        yield from exchange.finished(0)
+        exchange.start(0, norm)
+        yield from exchange.wait(0, norm.tag)
+        exchange.start(0, buckets[1])
+        for bucket in reversed(buckets):
+            yield from exchange.wait(0, bucket.tag)
 
     env.process(rank())
     env.run()

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.gpu import memory_time
-from sim.training.exchange_plan import gradient_bytes
-from sim.training.operations import Operation
+from sim.parallel.lower.exchange_plan import gradient_bytes
+from sim.parallel.program import Load, Start, Unpack
 from sim.training.step_plan import Segment, StepPlan, asked_of, norm_patience, one_pass, optimizer_work, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
@@ -20,17 +20,20 @@ NODE = toy_node()
 
 def plan(workload, distributed=True, cpu_speed=1.0, gpu=NODE.gpu):
     found = plan_step(workload, gpu, cpu_speed, 2 if distributed else 1)
-    return Plan(found, *found.micro_batches[-1])
+    forward, backward = ([segment for _, segment in found.passes(part)] for part in ("F", "B"))
+    return Plan(found, forward, backward)
 
 
 class Plan(NamedTuple):
     """A step, and its last micro-batch."""
 
     step: StepPlan
-    forward: tuple[Segment, ...]
-    backward: tuple[Segment, ...]
-    after: Segment
-    operations: tuple[Operation, ...]
+    forward: list[Segment]
+    backward: list[Segment]
+
+    @property
+    def after(self):
+        return next((found for each, found in zip(self.step.program, self.step.segments, strict=True) if isinstance(each, Unpack)), None)
 
     @property
     def optimizer(self):
@@ -49,7 +52,7 @@ def test_backward_runs_in_reverse_and_is_cut_at_buckets():
     """By hand: three layers of 1, 2 and 3 s backward; per tensor, the last layer's two tensors are ready first, together."""
     layers = [layer(0.1, 1, 10), layer(0.2, 2), layer(0.3, 3, 30, 31)]
     found = plan(toy_workload(layers, stack={"strategy": "apex_per_tensor"}))
-    assert found.forward == (Segment(pytest.approx(0.6), 0.0),)
+    assert found.forward == [Segment(pytest.approx(0.6), 0.0)]
     assert busy(found.backward) == [3, 0, 3]
     assert [segment.bucket for segment in found.backward] == [0, 1, 2]
     assert found.buckets == (120.0, 124.0, 40.0)
@@ -95,7 +98,7 @@ def test_gradient_copies_are_memory_passes():
     assert alone.backward[0].compute == pytest.approx(1)
     assert found.after.compute == pytest.approx(2 * 4000 / 1e6)
     assert found.optimizer == alone.optimizer
-    assert alone.after.compute == 0
+    assert alone.after is None
     assert alone.optimizer.compute == pytest.approx(3 * 4000 / 1e6)  # SGD: read weight and gradient, write weight
 
 
@@ -198,10 +201,10 @@ def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulati
     backward = sum(seconds for _, seconds, _ in times)
     assert found.forward[0].compute == pytest.approx(sum(seconds for seconds, _, _ in times), abs=1e-12)
     assert sum(segment.compute for segment in found.backward) == pytest.approx(backward, abs=1e-12)
-    assert len(found.step.micro_batches) == accumulation
-    for silent in found.step.micro_batches[:-1]:
-        assert sum(segment.compute for segment in silent.backward) == pytest.approx(backward, abs=1e-12)
-        assert silent.operations == ()
+    assert [each.micro_batch for each in found.step.program if isinstance(each, Load)] == list(range(accumulation))
+    for silent in range(accumulation - 1):
+        assert sum(segment.compute for _, segment in found.step.passes("B", silent)) == pytest.approx(backward, abs=1e-12)
+    assert {each.tag[2] for each in found.step.program if isinstance(each, Start)} <= {accumulation - 1}
     assert [segment.bucket for segment in found.backward if segment.bucket >= 0] == list(range(len(found.buckets)))
     assert sum(found.buckets) == 400 * sum(tensors for _, _, tensors in times)
     whole = found.forward[0].launch + found.forward[0].compute + sum(segment.launch + segment.compute for segment in found.backward)
@@ -237,13 +240,14 @@ def test_persistent_norms_are_half_their_distance_away():
         workload = workload.model_copy(update={"training": workload.training.model_copy(update={"precision": precision})})
         made = plan(workload).step
         waits = persistent and precision == "amp_fp16" and len(layers) > 1
-        backward = sum(segment.compute for segment in made.micro_batches[-1].backward)
+        backward = sum(segment.compute for _, segment in made.passes("B"))
         assert norm_patience(workload, made) == (pytest.approx(backward / 4) if waits else math.inf)
 
 
 def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
     """Whatever a description changes: no two of these workloads and machines are taken for each other. Oracle: empty caches."""
-    from sim.training import cuts, layer_times, step_plan
+    from sim.parallel.lower import step_program
+    from sim.training import layer_times, step_plan
 
     plain = toy_workload([layer(0.1, 0.2, 10), layer(0.3, 0.4, 20, 30)], stack={"first_bucket_cap": "40 B", "launch_cpu": "50 ms"})
 
@@ -264,6 +268,6 @@ def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
     asked = [(workload, gpu, speed, ranks) for workload in workloads for gpu in gpus for speed in (1.0, 0.5) for ranks in (1, 2)]
     kept = [plan_step(*one) for one in asked * 2][len(asked) :]
     for one, found in zip(asked, kept, strict=True):
-        for cache in (step_plan._plans, step_plan.one_pass, layer_times._worked_out, cuts._untimed):
+        for cache in (step_plan._plans, step_plan.one_pass, layer_times._worked_out, step_program._untimed):
             cache.cache_clear()
         assert plan_step(*one) == found

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from sim.analysis.layout_memory import StageMemory, memory_by_stage
 from sim.mesh import prepare, scene_of, worker_node
-from sim.parallel.lower import Layout
+from sim.parallel.lower.layouts import Layout
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting

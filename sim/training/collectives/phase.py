@@ -15,9 +15,9 @@ import simpy
 
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
+from sim.parallel.program import Message, Op
 from sim.spec import shelf
 from sim.training.collectives.plan import CollectivePlan, Cost, Live, live_load
-from sim.training.operations import Message, Op
 
 SimProcess = Generator[simpy.Event, object, None]
 

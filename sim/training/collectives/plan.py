@@ -17,6 +17,7 @@ from typing import NamedTuple, get_args
 from sim.cluster.build import Slot
 from sim.cluster.fabric import NOTHING, Crossed
 from sim.events import Cause
+from sim.parallel.program import Op
 from sim.spec.hardware import Fabric
 from sim.spec.stack import other_algorithm
 from sim.spec.yaml import SpecError
@@ -30,7 +31,6 @@ from sim.training.collectives.pricing import cost, cost_of
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, Load, Part
 from sim.training.collectives.tuner import choose
 from sim.training.collectives.unequal import Weight, unequal
-from sim.training.operations import Op
 
 __all__ = [
     "CORE",

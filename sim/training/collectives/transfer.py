@@ -19,10 +19,10 @@ import simpy
 
 from sim.cluster.network import Activity, Network
 from sim.events import Cause, EventLog
+from sim.parallel.program import Op
 from sim.training.collectives.plan import CollectivePlan, Cost, Edge, Live, live_load
 from sim.training.collectives.schedule import Transfer
 from sim.training.collectives.script import Script, scripts
-from sim.training.operations import Op
 
 SimProcess = Generator[simpy.Event, object, None]
 

@@ -7,10 +7,9 @@ links between switches; groups on one torus load links of their own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from sim.cluster.build import Placement, Slot, slots
 from sim.cluster.fabric import NOTHING, crossed
@@ -21,26 +20,8 @@ from sim.training.collectives.links import held_back, link_of
 from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
 from sim.training.collectives.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC
+from sim.training.communicator import Fluid
 from sim.training.job import job_slots
-
-
-class GraphPrice(NamedTuple):
-    """One collective or message as one fluid activity."""
-
-    launch: float
-    """Seconds before anything moves."""
-    volume: float
-    cap: float
-    """Units per second when nothing else runs."""
-    load: Mapping[str, float]
-    """Per unit, by live link."""
-    cause: Cause
-    limit: str
-
-    @property
-    def alone(self) -> float:
-        """Return the seconds it takes when nothing else runs."""
-        return self.launch + self.volume / self.cap
 
 
 @dataclass(eq=False)
@@ -55,7 +36,7 @@ class GraphPrices:
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
     """Of each live link: what it means that it holds an operation back."""
     _plans: dict[object, CollectivePlan] = field(default_factory=dict)
-    _known: dict[object, GraphPrice] = field(default_factory=dict)
+    _known: dict[object, Fluid] = field(default_factory=dict)
 
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -71,21 +52,21 @@ class GraphPrices:
         """Return the node that *rank* is on."""
         return self.slots[self.places[rank][0]].node
 
-    def collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> GraphPrice:
+    def collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> Fluid:
         """Return what *op* on *nbytes* costs *ranks*, which are two or more."""
         key = (ranks, op, nbytes)
         if key not in self._known:
             self._known[key] = self._collective(ranks, op, nbytes)
         return self._known[key]
 
-    def message(self, source: int, target: int, nbytes: float) -> GraphPrice:
+    def message(self, source: int, target: int, nbytes: float) -> Fluid:
         """Return what handing *nbytes* from rank *source* to rank *target* costs."""
         key = (source, target, nbytes)
         if key not in self._known:
             self._known[key] = self._message(source, target, nbytes)
         return self._known[key]
 
-    def _collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> GraphPrice:
+    def _collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> Fluid:
         by_node: dict[int, list[int]] = defaultdict(list)
         for rank in ranks:
             node, gpu = self.places[rank]
@@ -101,7 +82,7 @@ class GraphPrices:
         for (slot, link), amount in cost.load.items():
             names = [self._fabric(link, plan, placement)] if slot == FABRIC else [self._live(node, link) for node in numbers[slot]]
             load |= dict.fromkeys(names, amount)
-        return GraphPrice(cost.launch, cost.volume, cost.cap, load, cost.cause, cost.bottleneck)
+        return Fluid(cost.launch, cost.volume, cost.cap, load, cost.cause, cost.bottleneck)
 
     def _plan(self, placement: tuple[Placement, ...]) -> CollectivePlan:
         """Return how collectives of ranks there travel; on a fabric without structure, as those of any ranks that lie alike."""
@@ -114,7 +95,7 @@ class GraphPrices:
             self._plans[alike] = plan_collectives(used, fabric, self.tuning, between)
         return self._plans[alike]
 
-    def _message(self, source: int, target: int, nbytes: float) -> GraphPrice:
+    def _message(self, source: int, target: int, nbytes: float) -> Fluid:
         (node, gpu), (other, onto) = self.places[source], self.places[target]
         edge = edge_between((self.slots[node], node, gpu), (self.slots[other], other, onto), self.hardware.fabric)
         alone = handing(edge, nbytes)
@@ -126,7 +107,7 @@ class GraphPrices:
                 load[self._core()] += amount
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = held_back(alone.rate, (alone.cause, alone.limit), loaded)
-        return GraphPrice(alone.launch, nbytes, rate, dict(load), *limit)
+        return Fluid(alone.launch, nbytes, rate, dict(load), *limit)
 
     # --- links ----------------------------------------------------------------------------------------------------
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sim.cluster.clock import Clock
 from sim.cluster.gpu import memory_time, roofline_time
-from sim.cluster.network import Activity, Network
+from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.events import Rank as LoggedRank
 from sim.parallel.graph import Graph, GraphNode, Matched, Meeting, Place, followers_of
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
-from sim.training.graphs.prices import GraphPrice, GraphPrices
+from sim.training.communicator import Communicator, Fluid, Operation, Piece, SimProcess, carried
+from sim.training.graphs.prices import GraphPrices
 
 UNITS: Final = ("compute", "host", "memory")
 """What a rank has that does one thing at a time, by the kind of its nodes."""
@@ -37,15 +37,6 @@ class GraphScene:
     prices: GraphPrices
     peak: Peak | None = None
     """Units on which compute runs whose duration is not recorded; the best of 16 bits by default."""
-
-
-class Piece(NamedTuple):
-    """What held an operation back from *t0* to *t1* (s)."""
-
-    cause: Cause
-    resource: str
-    t0: float
-    t1: float
 
 
 class Done(NamedTuple):
@@ -80,16 +71,15 @@ def play_graphs(scene: GraphScene, keep_rates: bool = False) -> GraphPlayed:
     return _Simulation(scene, keep_rates).run()
 
 
-@dataclass(eq=False)
-class _Operation:
+class _Operation(Operation):
     """A collective or a message while it runs."""
 
-    meeting: Meeting
-    price: GraphPrice | None
-    missing: int
-    came: list[float]
-    begin: float = math.nan
-    ended: bool = False
+    def __init__(self, env: Clock, meeting: Meeting, price: Fluid | None) -> None:
+        meets = meeting.node.kind != "send" or meeting.node.meets
+        super().__init__(env, len(meeting.members) if meets else 1)  # else a message leaves with its sender
+        self.meeting = meeting
+        self.price = price
+        self.came = [math.nan] * len(meeting.members)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -110,12 +100,10 @@ class _Simulation:
         self.done: list[Done] = []
         self.operations: dict[Place, tuple[_Operation, int]] = {}
         """What each node takes part in, and as which of its members."""
-        self.queues: dict[Place, deque[_Operation]] = {}
-        """Of each collective, the queue of its communicator."""
         for meetings in scene.meetings.collectives.values():
-            queue = deque(map(self._operation, meetings))
-            for operation in queue:
-                self.queues.update(dict.fromkeys(operation.meeting.members, queue))
+            communicator = Communicator(env, self._play)
+            for meeting in meetings:
+                communicator.enter(self._operation(meeting))
         for message in scene.meetings.messages:
             self._operation(message)
 
@@ -132,7 +120,7 @@ class _Simulation:
             price = prices.message(ranks[0], ranks[1], node.nbytes)
         elif node.nbytes > 0 and len(ranks) > 1:
             price = prices.collective(ranks, node.op, node.nbytes)
-        operation = _Operation(meeting, price, len(ranks), [math.nan] * len(ranks))
+        operation = _Operation(self.env, meeting, price)
         self.operations.update((member, (operation, turn)) for turn, member in enumerate(meeting.members))
         for link in price.load if price else ():
             if link not in self.network.capacity:
@@ -145,56 +133,33 @@ class _Simulation:
         """Let *rank* come to the operation at *place* of its graph; tell whether that has ended already."""
         operation, turn = self.operations[rank, place]
         operation.came[turn] = self.env.now
-        operation.missing -= 1
         node = operation.meeting.node
-        if node.kind == "send":
-            if not operation.missing if node.meets else not turn:
-                self._start(operation)
-        elif not operation.missing:
-            self._serve(self.queues[rank, place])
-        return operation.ended
+        if node.kind == "send" and turn and not node.meets:
+            return operation.over
+        if operation.arrive():
+            operation.may_begin()
+            if node.kind == "send":
+                self.env.process(self._deliver(operation))
+        return operation.over
 
-    def _serve(self, queue: deque[_Operation]) -> None:
-        """Begin what stands first in *queue*, once its members have come."""
-        if queue and not queue[0].missing and math.isnan(queue[0].begin):
-            self._start(queue[0])
+    def _deliver(self, message: _Operation) -> SimProcess:
+        """Play *message*, for which no other makes way."""
+        yield from self._play(message)
+        message.end()
 
-    def _start(self, operation: _Operation) -> None:
+    def _play(self, operation: _Operation, _: int = 0) -> SimProcess:
+        """Play *operation*, whose turn has come, once its members have."""
+        if not operation.come.processed:
+            yield operation.come
         operation.begin = self.env.now
-        launch = operation.price.launch if operation.price else 0.0
-        self.env.timeout(launch).callbacks.append(lambda _: self._move(operation))
-
-    def _move(self, operation: _Operation) -> None:
-        price = operation.price
-        if price is None:
-            self._end(operation, None)
-            return
-        activity = self.network.start(operation.meeting.node.name or operation.meeting.node.op, price.volume, price.load, cap=price.cap)
-        activity.done.callbacks.append(lambda _: self._end(operation, activity))
-
-    def _end(self, operation: _Operation, activity: Activity | None) -> None:
-        node, price, now = operation.meeting.node, operation.price, self.env.now
-        operation.ended = True
-        if price is not None and activity is not None:
-            pieces = tuple(self._pieces(operation.begin, price, activity))
+        node, price = operation.meeting.node, operation.price
+        if price is not None:
+            yield from carried(self.network, operation, price, node.name or node.op, self.scene.prices.descriptions)
             self.log.did(operation.ranks[0], "comm", named(node), price.cause, operation.begin, price.limit, -1, node.nbytes)
-        else:
-            pieces = ()
-        self.done.append(Done(operation.ranks, node, tuple(operation.came), operation.begin, now, pieces))
-        if node.kind != "send":
-            queue = self.queues[operation.meeting.members[0]]
-            queue.popleft()
-            self._serve(queue)
+        self.done.append(Done(operation.ranks, node, tuple(operation.came), operation.begin, self.env.now, operation.pieces))
         for (rank, place), came in zip(operation.meeting.members, operation.came, strict=True):
             if not math.isnan(came):  # a receiver may come later
                 self.ranks[rank].ended([place])
-
-    def _pieces(self, begin: float, price: GraphPrice, activity: Activity) -> Iterable[Piece]:
-        """Yield what held an operation back, moment by moment."""
-        for link, _, end in activity.bound(self.env.now):
-            cause, limit = self.scene.prices.descriptions.get(link, (price.cause, price.limit))
-            yield Piece(cause, limit, begin, end)
-            begin = end
 
     def over_by(self, count: int) -> None:
         """Note that so many nodes have ended."""

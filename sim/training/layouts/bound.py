@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work
-from sim.training.layouts.run import SHARED
+from sim.training.layouts.meetings import SHARED
 from sim.training.layouts.scene import Scene
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
@@ -244,6 +244,6 @@ class _Recurrence:
             return
         came = self.arrivals.setdefault(start.tag, [])
         came.append((now, late))
-        if len(came) == self.expected[start.tag]:  # the stage that comes last brings its delay; which one that is may differ
-            begin = max(max(each for each, _ in came) + min(late for _, late in came), self.shared_queues.get(start.communicator, 0.0))
+        if len(came) == self.expected[start.tag]:
+            begin = max(max(each + late for each, late in came), self.shared_queues.get(start.communicator, 0.0))
             self.shared_queues[start.communicator] = self.shared[start.tag] = begin + seconds

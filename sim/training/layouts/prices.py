@@ -29,6 +29,7 @@ from sim.training.collectives.nccl_constants import P2P_CHANNELS
 from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
 from sim.training.collectives.unequal import one_receives_most
+from sim.training.communicator import Fluid
 
 _SEND_BLOCKS: Final = P2P_CHANNELS
 """Thread blocks of one message between two stages."""
@@ -56,6 +57,11 @@ class Price(NamedTuple):
     """Bytes/s through the memory of each GPU, with nothing beside it."""
     notice: float = 0.0
     """Seconds until a sender knows that its receiver asks for a message."""
+
+    @property
+    def fluid(self) -> Fluid:
+        """Return it without what only layouts ask of it."""
+        return Fluid(self.launch, self.volume, self.cap, self.load, self.cause, self.limit)
 
 
 class _Outline(NamedTuple):

@@ -1,67 +1,34 @@
 """How does one step of a layout go? Each stage's program played against the clock: compute, communicators, messages between stages.
 
 Ranks of one stage are equal and simulated once (elsewhere: `unfolded`). A rank has a compute stream that runs its program, a host that
-launches ahead of it, and one queue for each NCCL communicator, which plays operations one after another and begins each when its members
-have come. Steps repeat, so the last of a few stands for all. The slowest of n ranks is late by the expected maximum of their spread
-(`sim.training.spread`): a tensor group waits for its own at every message, data-parallel ranks for theirs where they reduce gradients.
+launches ahead of it (`kernels`), groups whose operations NCCL's communicators play one after another (`groups`, `meetings`), and
+messages to other stages (`messages`). Steps repeat, so the last of a few stands for all.
 """
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict, deque
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable
 from functools import partial
-from typing import Final
 
 import simpy
 
 from sim.cluster.checkpoint import Beside
 from sim.cluster.clock import Clock
-from sim.cluster.live_gpu import LiveGpu
-from sim.cluster.network import Activity, Network
-from sim.events import LAYOUT_STALLS, Cause, EventLog
+from sim.cluster.network import Network
+from sim.events import EventLog
 from sim.events import Rank as LoggedRank
-from sim.events import Wait as Waited
-from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Part, Program, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.parallel.mesh import Mesh
+from sim.parallel.program import Free, Load, Receive, Send, Start, Update, Wait, Work
+from sim.training.layouts.account import Account
+from sim.training.layouts.groups import Groups
+from sim.training.layouts.kernels import Kernels
 from sim.training.layouts.loader import Loader
-from sim.training.layouts.prices import Price
-from sim.training.layouts.scene import GROUPS, PASSES, Played, Scene, StageStep, words
-from sim.training.layouts.times import Burst
+from sim.training.layouts.meetings import Meetings
+from sim.training.layouts.messages import Messages
+from sim.training.layouts.scene import Played, Scene, StageStep
+from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]
-SHARED: Final = ("everyone", "ends")
-"""Groups with members in several stages."""
-_PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
-
-
-@dataclass(eq=False)
-class Operation:
-    """One operation of a group class, or a message between stages: begins when *missing* members have come."""
-
-    tag: Tag
-    price: Price
-    done: simpy.Event
-    missing: int
-    come: simpy.Event
-    arrived: float = math.nan
-    """When the last member came."""
-    asked: float = math.nan
-    """When the receiver of a message asked for it."""
-    notice_behind: list[Operation] = field(default_factory=list)
-    """Messages that go before the receiver's notice."""
-    target: int = -1
-    """The stage that a message goes to."""
-    ready: float = math.nan
-    """When the slowest rank of the members has come."""
-    late: tuple[Cause, str] = (Cause.STRAGGLER, "slowest data-parallel rank")
-    """What comes between the two."""
-    launched: bool = False
-    """Whether its kernel is on the GPU from then on that its turn comes, also while it waits for slower ranks."""
-    begin: float = math.nan
-    pieces: list[tuple[Cause, str, float, float]] = field(default_factory=list)
 
 
 class Simulation:
@@ -75,20 +42,25 @@ class Simulation:
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
         self.network = Network(env, self.log)
-        self.operations: dict[tuple[object, ...], Operation] = {}
-        self.queues: dict[tuple[object, ...], deque[Operation]] = {}
-        self.linked: set[int] = set()
-        self.expected: dict[Tag, int] = defaultdict(int)
-        for program in scene.programs:
-            for instruction in program:
-                if isinstance(instruction, Start) and instruction.axis in SHARED:
-                    self.expected[instruction.tag] += 1
-        self.meets = scene.layout.meets
-        """Whether a message begins when its receiver asks for it; else it has asked before."""
-        self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
-        """Whether stages compute on while they send."""
-        self.stages = [Stage(self, number) for number in range(len(scene.programs))]
-        self.save_beside(dict.fromkeys(map(scene.prices.nodes_of, range(len(scene.programs)))))
+        self.meetings = Meetings(scene, self.network, self.log)
+        self.stages = self.made()
+        """Those of the scene's programs, in their order."""
+        self.meetings.kernels = [stage.kernels for stage in self.stages]
+
+    def made(self) -> list[Stage]:
+        """Return the stages, whose nodes write checkpoints from now on."""
+        numbers = range(len(self.scene.programs))
+        stages = [Stage(self, number, number) for number in numbers]
+        self.save_beside(dict.fromkeys(map(self.scene.prices.nodes_of, numbers)))
+        return stages
+
+    def groups(self, kernels: Kernels, number: int) -> Groups:
+        """Return how the stage *number* takes part in its groups."""
+        return Groups(self.meetings, kernels, self.scene.programs[number], number)
+
+    def messages(self, account: Account, number: int) -> Messages:
+        """Return what the stage *number* hands to others."""
+        return Messages(self.meetings, account, number)
 
     def save_beside(self, nodes: Iterable[str]) -> None:
         """Let each of *nodes* write the parts of checkpoints that the scene has, all along."""
@@ -106,406 +78,71 @@ class Simulation:
 
     def train(self, stages: Iterable[Stage]) -> None:
         """Let *stages* run all steps."""
-        processes = [self.env.process(stage.train()) for stage in stages]
+        processes = [self.env.process(stage.train(self.steps)) for stage in stages]
         self.env.run_to(simpy.AllOf(self.env, processes))
 
-    def link(self, price: Price) -> None:
-        """Make sure that the network has every link that *price* loads."""
-        if id(price) in self.linked:
-            return
-        self.linked.add(id(price))  # prices live as long as the scene
-        for name in price.load:
-            if name not in self.network.capacity:
-                self.network.add_link(name, self.scene.prices.capacity[name])
 
-    def operation(self, key: tuple[object, ...], tag: Tag, price: Price, members: int) -> Operation:
-        """Return the operation called *key*, new where nobody has named it yet."""
-        if key not in self.operations:
-            self.link(price)
-            self.operations[key] = Operation(tag, price, self.env.event(), members, self.env.event())
-        return self.operations[key]
+class Stage(Rank):
+    """The ranks of one stage, or the rank *number* of it: a program, and the parts that play it."""
 
-    def play(self, operation: Operation, stages: Sequence[Stage]) -> SimProcess:
-        """Let *operation* happen on the network, beside the compute of *stages*."""
-        price, env = operation.price, self.env
-        operation.begin = env.now
-        for stage in stages:
-            stage.communicates(1, price)
-        text = f"{words(operation.tag)}: {price.limit}"
-        yield env.timeout(price.launch)
-        activity = self.network.start(operation.tag[0], price.volume, price.load, cap=price.cap)
-        yield activity.done
-        operation.pieces = [(price.cause, text, operation.begin, env.now)]
-        if len(activity.history) > 1 or (activity.history and activity.history[0][1]):
-            operation.pieces = list(self._pieces(operation, activity))
-        for stage in stages:
-            stage.communicates(-1, price)
-        self.log.did(stages[0].index, "comm", words(operation.tag), price.cause, operation.begin, text, -1, price.volume)
-        operation.done.succeed()
-
-    def _pieces(self, operation: Operation, activity: Activity) -> Generator[tuple[Cause, str, float, float], None, None]:
-        """Yield what held *operation* back, moment by moment."""
-        price, start = operation.price, operation.begin
-        for link, _, end in activity.bound(self.env.now):
-            cause, limit = self.scene.prices.descriptions.get(link, (price.cause, price.limit))
-            yield cause, f"{words(operation.tag)}: {limit}", start, end
-            start = end
-
-
-class Stage:
-    """The ranks of one stage: a program, a host, a GPU, and a queue for each communicator."""
-
-    def __init__(self, simulation: Simulation, number: int) -> None:
-        self.simulation = simulation
-        self.number = number
-        self.env = simulation.env
+    def __init__(self, simulation: Simulation, stage: int, number: int) -> None:
         scene = simulation.scene
-        mesh = scene.layout.mesh
-        place = mesh.place(mesh.rank(pipeline=number))
-        self.index = len(simulation.log.ranks)
-        gpus = tuple(mesh.place(rank)[1] for rank in mesh.on_node(place[0]) if mesh.stage_of(rank) == number)
-        simulation.log.ranks.append(LoggedRank(0, self.index, mesh.gpus // mesh.stages, f"stage {number}", gpus))
-        self.gpu = LiveGpu(simulation.network, f"stage {number}", scene.overlap_slowdown, None, shares=scene.beside is not None)
-        self.gpu_name = f"{scene.node.gpu.name} compute"
+        self.account = Account(simulation.log, _logged(simulation.log, scene.layout.mesh, stage))
+        self.kernels = Kernels(scene, simulation.network, self.account, stage, number)
+        self.groups = simulation.groups(self.kernels, number)
+        self.messages = simulation.messages(self.account, number)
         self.loader = Loader(scene.feed, simulation.starved) if scene.feed is not None else None
-        self.times = scene.times[number]
-        self.step = 0
-        self.host = 0.0
-        """When the host will have launched everything so far."""
-        self.worked = 0.0
-        """Seconds of compute since the ranks of the stage last met."""
-        self.worked_in_step = 0.0
-        self.playing = 0
-        self.stage = number
-        self.blocks, self.memory_rate = 0, 0.0
-        """Of operations on the GPU."""
-        self.at_work: tuple[int, int, Part] | None = None
-        """Units that compute now."""
-        self.sending: list[Operation] = []
-        """Messages to other stages that compute waits for before it goes on."""
-        self.handed: list[Operation] = []
-        """Messages that the host has handed to a socket and does not wait for."""
-        self.sent_ahead: list[Operation] = []
-        """Messages that it waits for with the next of those, or before the optimizer."""
-        self.ends: list[float] = [0.0]
-        self.exposed: list[dict[str, float]] = []
-        self.clock: list[float] = []
-        """When each instruction of this step was over."""
+        plays: dict[type, Play] = {
+            Load: self._load, Work: self._work, Update: self._update, Start: self.groups.start, Wait: self.groups.wait,
+            Send: self.messages.send, Receive: self.messages.receive, Free: _nothing,
+        }  # fmt: skip
+        super().__init__(simulation.env, scene.programs[number], plays)
 
-    def communicates(self, change: int, price: Price) -> None:
-        """Note that one operation more or less runs beside the compute."""
-        before, self.playing = self.playing, self.playing + change
-        if self.gpu.slows and bool(before) != bool(self.playing):
-            self.gpu.communicating(bool(self.playing))
-        self.memory_rate += change * price.memory_rate
-        self.occupies(change, price)
-
-    def occupies(self, change: int, price: Price) -> None:
-        """Note that the thread blocks of one operation more or less are on the GPU."""
-        self.blocks += change * price.blocks
-        self._shares()
-
-    def _shares(self) -> None:
-        """Let what is computed now take as long as beside all operations on the GPU."""
-        beside = self.simulation.scene.beside
-        if beside is None:
-            return
-        factor = 1.0
-        if self.at_work is not None and self.blocks:
-            alone = self.times.span(*self.at_work).compute
-            left = beside(self.stage, self.blocks, float(f"{max(0.0, self.memory_rate):.3g}")).span(*self.at_work).compute
-            factor = max(1.0, left / alone) if alone else 1.0
-        self.gpu.beside(factor)
-
-    def train(self) -> SimProcess:
-        """Run the stage's program once a step."""
-        program = self.simulation.scene.programs[self.number]
-        for step in range(self.simulation.steps):
-            self.step = step
-            self.exposed.append(dict.fromkeys(GROUPS, 0.0))
-            self.worked_in_step = 0.0
-            self.clock = []
-            for at, instruction in enumerate(program):
-                match instruction:
-                    case Work():
-                        yield from self._sent()
-                        yield from self._fed(instruction)
-                        yield from self._work(instruction)
-                    case Start():
-                        self._start(instruction, self._issued(program, at) if instruction.prefetch else 0.0)
-                    case Wait():
-                        yield from self._wait(instruction.tag)
-                    case Send():
-                        self._send(instruction)
-                    case Receive():
-                        yield from self._receive(instruction)
-                    case Update():
-                        self._hold()
-                        yield from self._sent()
-                        yield from self._update()
-                self.clock.append(self.env.now)
-            self.host = max(self.host, self.env.now)  # results of the step are read back
-            self.ends.append(self.env.now)
-
-    # --- input ----------------------------------------------------------------------------------------------------
-
-    def _fed(self, work: Work) -> SimProcess:
-        """Wait for the samples of *work*, if it begins the model."""
-        if self.loader is None or work.part != "F" or work.first != 0:
-            return
-        start = self.env.now
-        there, held = self.loader.next(start)
-        if there <= start:
-            return
-        yield self.env.timeout(there - start)
-        for cause, resource, until in held:
-            end = min(max(until, start), there)
-            self._waited(cause, resource, start, end)
-            start = max(start, end)
-
-    # --- compute --------------------------------------------------------------------------------------------------
-
-    def _work(self, work: Work) -> SimProcess:
-        time = self.times.span(work.first, work.last, work.part)
-        self.at_work = work.first, work.last, work.part
-        self._shares()
-        yield from self._compute(time.bursts, PASSES[work.part], work.micro_batch)
-        self.at_work = None
-        self._shares()
-        late = self.simulation.scene.spread.tensor * time.compute
-        pieces = [(Cause.STRAGGLER, "slowest rank of the tensor group", late)] if late else []
-        for each in time.exposed:
-            if each.seconds > 0:
-                pieces.append((each.cause, f"{_PARTIAL[each.axis]}: {each.limit}", each.seconds))
-                self.exposed[-1][each.axis] += each.seconds
-        if pieces:
-            start = self.env.now
-            yield self.env.timeout(sum(seconds for *_, seconds in pieces))
-            for cause, resource, seconds in pieces:
-                self._waited(cause, resource, start, start + seconds)
-                start += seconds
-
-    def _compute(self, bursts: Sequence[Burst], name: str, ident: int) -> SimProcess:
-        """Compute *bursts*, no faster than the host launches their kernels."""
-        start, launch = self.env.now, self.simulation.scene.launch_cpu
-        for burst in bursts:
-            if burst.drained:
-                self.host = max(self.host, self.env.now)
-            yield from self._launched(self.host + min(1.0, burst.launches) * launch)
-            self.host += burst.launching(launch)
-            begun = self.env.now
-            if burst.compute > 0:
-                yield self.gpu.compute(burst.compute).done
-                self._waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
-            yield from self._launched(self.host)
-        self.simulation.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
-        seconds = sum(burst.compute for burst in bursts)
-        self.worked += seconds
-        self.worked_in_step += seconds
-
-    def _launched(self, time: float) -> SimProcess:
-        """Wait until *time*, when the host has launched what comes next."""
-        if time > self.env.now:
-            begun = self.env.now
-            yield self.env.timeout(time - begun)
-            self._waited(Cause.LAUNCH, "host", begun, self.env.now)
-
-    def _update(self) -> SimProcess:
-        seconds, launches = self.simulation.scene.updates[self.number]
-        yield from self._compute([Burst(seconds, launches)], "optimizer", -1)
-
-    # --- groups ---------------------------------------------------------------------------------------------------
-
-    def _issued(self, program: Program, at: int) -> float:
-        """Return when the host has launched the next work after place *at* of *program*."""
-        work = next((each for each in program[at:] if isinstance(each, Work)), None)
-        launching = (
-            self.times.span(work.first, work.last, work.part).launching(self.simulation.scene.launch_cpu) if work is not None else 0.0
-        )
-        return self.host + launching
-
-    def _start(self, start: Start, issued: float) -> None:
-        """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
-        simulation = self.simulation
-        operation, communicator, stages = self._meeting(start)
-        delay = self._late(start.axis)
-        check = simulation.scene.check(start.axis)
-        if check:  # the host compares it with the other ranks', and launches it then
-            self.host += check
-            issued = max(issued, self.host)
-        operation.arrived = self.env.now
-        operation.missing -= 1
-        if issued - self.env.now > delay:
-            delay, operation.late = issued - self.env.now, (Cause.LAUNCH, "host")
-        before = simulation.operations[self.step, self.number, start.after] if start.after is not None else None
-        operation.launched = before is None and operation.late[0] is Cause.STRAGGLER
-        if operation.missing == 0:
-            self.env.process(self._comes(operation, delay, before))
-            queue = simulation.queues.setdefault(communicator, deque())
-            queue.append(operation)
-            if len(queue) == 1:
-                self.env.process(self._serve(queue, stages))
-
-    def _meeting(self, start: Start) -> tuple[Operation, tuple[object, ...], Sequence[Stage]]:
-        """Return the operation that *start* enters, the communicator that plays it, and the stages beside whose compute it does."""
-        simulation, shared = self.simulation, start.axis in SHARED
-        price = simulation.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
-        key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
-        operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)
-        stages = simulation.stages if shared else [self]
-        return operation, ("everyone" if shared else self.number, start.communicator), stages
-
-    def _comes(self, operation: Operation, delay: float, before: Operation | None) -> SimProcess:
-        """Let *operation* begin after *delay*, when the one *before* has ended."""
-        yield self.env.timeout(delay)
-        operation.ready = self.env.now
-        if before is not None and not before.done.triggered:
-            yield before.done
-        operation.come.succeed()
-
-    def _late(self, axis: GroupAxis) -> float:
-        """Return how much later than the mean the slowest rank of a meeting comes."""
-        spread = self.simulation.scene.spread
-        if axis == "everyone":
-            return spread.all * self.worked_in_step
-        worked, self.worked = self.worked, 0.0
-        return spread.data * worked
-
-    def _serve(self, queue: deque[Operation], stages: Sequence[Stage]) -> SimProcess:
-        """Play the operations of one communicator, one after another."""
-        while queue:
-            operation = queue[0]
-            early = operation.launched and not operation.come.triggered  # its blocks wait on the GPU for slower ranks
-            for stage in stages if early else ():
-                stage.occupies(1, operation.price)
-            if not operation.come.triggered:
-                yield operation.come
-            for stage in stages if early else ():
-                stage.occupies(-1, operation.price)
-            yield from self.simulation.play(operation, stages)
-            queue.popleft()
-
-    def _wait(self, tag: Tag) -> SimProcess:
-        operations = self.simulation.operations
-        operation = operations.get((self.step, self.number, tag)) or operations[self.step, tag]
-        if operation.done.triggered:
-            return
-        start = self.env.now
-        yield operation.done
-        self._blame(operation, start)
-        came = min(max(start, operation.arrived), self.env.now)
-        group = "data" if tag[0].startswith("reduce") or "replicas" in tag[0] or tag[0] in ("norm", "tied") else "shard"
-        self.exposed[-1]["pipeline"] += came - start  # another stage was still at work
-        self.exposed[-1][group] += self.env.now - came
-
-    def _blame(self, operation: Operation, start: float) -> None:
-        """Write down why compute waited for *operation* from *start* until now."""
-        came = min(max(start, operation.arrived), self.env.now)
-        if came > start:  # another stage was still at work
-            self._waited(Cause.PIPELINE, "other stages", start, came)
-        ready = min(max(came, operation.ready), self.env.now)
-        if ready > came:
-            self._waited(*operation.late, came, ready)
-        begin = min(max(ready, operation.begin), self.env.now)
-        if begin > ready:  # behind others in its queue
-            self._waited(operation.price.cause, f"{words(operation.tag)}: behind other operations", ready, begin)
-        for cause, resource, t0, t1 in operation.pieces:
-            if min(t1, self.env.now) > max(t0, begin):
-                self._waited(cause, resource, max(t0, begin), min(t1, self.env.now))
-
-    # --- stages ---------------------------------------------------------------------------------------------------
-
-    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Operation:
-        price = self.simulation.scene.prices.send(source, target, nbytes)
-        members = 2 if self.simulation.meets else 1
-        message = self.simulation.operation((self.step, "message", tag), tag, price, members)
-        message.target = target
-        return message
-
-    def _meet(self, operation: Operation, source: int, target: int) -> None:
-        operation.missing -= 1
-        if self.number == target:
-            operation.asked = self.env.now
-            operation.notice_behind = self._on_the_wire(source)
-        if operation.missing == 0:
-            operation.arrived = self.env.now
-            ends = [self.simulation.stages[source], self.simulation.stages[target]]
-            self.env.process(self._told(operation, ends))
-
-    def _told(self, operation: Operation, ends: Sequence[Stage]) -> SimProcess:
-        """Let a message begin when its sender knows that its receiver asks for it."""
-        for message in operation.notice_behind:
-            if not message.done.triggered:
-                yield message.done
-                operation.asked = self.env.now
-        notice = operation.asked + operation.price.notice - self.env.now
-        if notice > 0:  # nan where no receiver asks
-            yield self.env.timeout(notice)
-        operation.ready = self.env.now
-        operation.come.succeed()
-        yield from self.simulation.play(operation, ends)
-
-    def _on_the_wire(self, stage: int) -> list[Operation]:
-        """Return the messages to *stage* that a notice to it stands behind: over Gloo one connection takes both in turn."""
-        if self.simulation.scene.prices.sockets is None:
-            return []
-        own = (*self.handed, *self.sending, *self.sent_ahead)
-        return [message for message in own if message.target == stage and message.missing == 0 and not message.done.triggered]
-
-    def _send(self, send: Send) -> None:
-        message = self._message(send.tag, self.number, send.stage, send.nbytes)
-        self._meet(message, self.number, send.stage)
-        if not self.simulation.overlaps:
-            self.sent_ahead.append(message)
-            if send.holds:
-                self._hold()
-
-    def _hold(self) -> None:
-        """Let compute wait for all that was sent so far."""
-        self.sending += self.sent_ahead
-        self.sent_ahead = []
-
-    def _sent(self) -> SimProcess:
-        """Hold compute until what this stage sends has gone: a send and the receive after it are one call, which compute waits for.
-
-        A socket takes a message as soon as the receiver's notice has come, and keeps it until the line has taken it.
-        """
-        for message in self.sending:
-            gone = message.done if self.simulation.scene.prices.sockets is None else message.come
-            if not gone.triggered:
-                start = self.env.now
-                yield gone
-                self._blame(message, start)
-                self.exposed[-1]["pipeline"] += self.env.now - start
-        self.handed = [message for message in (*self.handed, *self.sending) if not message.done.triggered]
-        self.sending = []
-
-    def _receive(self, receive: Receive) -> SimProcess:
-        nbytes = self.simulation.scene.layout.boundary
-        operation = self._message(receive.tag, receive.stage, self.number, nbytes)
-        if self.simulation.meets:
-            self._meet(operation, receive.stage, self.number)
-        if operation.done.triggered:
-            return
-        start = self.env.now
-        yield operation.done
-        self._blame(operation, start)
-        self.exposed[-1]["pipeline"] += self.env.now - start
-
-    # --- outcome --------------------------------------------------------------------------------------------------
-
-    def _waited(self, cause: Cause, resource: str, start: float, end: float) -> None:
-        if end > start:
-            self.simulation.log.waits.append(Waited(self.index, cause, resource, -1, start, end))
+    def train(self, steps: int) -> SimProcess:
+        """Run the stage's program so many times."""
+        for _ in range(steps):
+            self.account.begin_step()
+            self.kernels.worked_in_step = 0.0
+            yield from self.run()
+            self.kernels.host = max(self.kernels.host, self.env.now)  # results of the step are read back
+            self.account.end_step()
 
     def last_step(self) -> StageStep:
         """Return the last step by cause and resource."""
-        begin, end = self.ends[-2:]
-        resources: dict[tuple[Cause, str], float] = defaultdict(float)
-        for wait in self.simulation.log.waits:
-            if wait.rank == self.index and wait.t0 >= begin:
-                resources[wait.cause, wait.resource] += wait.t1 - wait.t0
-        stalls = dict.fromkeys(LAYOUT_STALLS, 0.0)
-        for (cause, _), seconds in resources.items():
-            stalls[cause] += seconds
-        return StageStep(end - begin, stalls, dict(resources), self.exposed[-1], begin, end, tuple(self.clock))
+        return self.account.last_step(self.clock)
+
+    def _load(self, _: Load, __: int) -> SimProcess:
+        """Wait for the next micro-batch."""
+        yield from self.messages.sent()
+        if self.loader is None:
+            return
+        start = self.env.now
+        there, held = self.loader.next(start)
+        if there > start:
+            yield self.env.timeout(there - start)
+            for cause, resource, until in held:
+                end = min(max(until, start), there)
+                self.account.waited(cause, resource, start, end)
+                start = max(start, end)
+
+    def _work(self, work: Work, _: int) -> SimProcess:
+        yield from self.messages.sent()
+        yield from self.kernels.work(work)
+
+    def _update(self, _: Update, __: int) -> SimProcess:
+        self.messages.hold()
+        yield from self.messages.sent()
+        yield from self.kernels.update()
+
+
+def _logged(log: EventLog, mesh: Mesh, stage: int) -> int:
+    """Return the place in *log* of a rank of *stage*, new there."""
+    node, _ = mesh.place(mesh.rank(pipeline=stage))
+    gpus = tuple(mesh.place(rank)[1] for rank in mesh.on_node(node) if mesh.stage_of(rank) == stage)
+    log.ranks.append(LoggedRank(0, len(log.ranks), mesh.gpus // mesh.stages, f"stage {stage}", gpus))
+    return len(log.ranks) - 1
+
+
+def _nothing(_: Free, __: int) -> tuple[()]:
+    """Free weights, which takes no time."""
+    return ()

@@ -9,7 +9,7 @@ from typing import Final
 from sim.cluster.checkpoint import Outflow
 from sim.events import Cause, EventLog
 from sim.parallel.collective_check import check_time
-from sim.parallel.lower import Layout
+from sim.parallel.lower.layouts import Layout
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Part, Program, Tag
 from sim.spec.hardware import Node

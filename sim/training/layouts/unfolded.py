@@ -14,9 +14,14 @@ from typing import cast
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Op, Program, Receive, Send, Start, Tag
 from sim.training.collectives.traffic import CORE, FABRIC
+from sim.training.layouts.account import Account
 from sim.training.layouts.alike import Alike, Group, alike, operations, sends
+from sim.training.layouts.groups import Groups
+from sim.training.layouts.kernels import Kernels
+from sim.training.layouts.meetings import SHARED, Key, Meeting
+from sim.training.layouts.messages import Messages
 from sim.training.layouts.prices import Price, Prices
-from sim.training.layouts.run import SHARED, Operation, Simulation, Stage
+from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import Played, Scene, StageStep
 
 
@@ -91,13 +96,25 @@ class Unfolded(Simulation):
             updates=[scene.updates[stage] for stage in of],
             prices=prices,
         )
-        super().__init__(replace(ranks, programs=()), steps, keep_rates, starved)
-        self.scene, self.prices = ranks, prices
+        self.prices = prices
         self.known: dict[tuple[object, ...], Price] = {}
-        firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]
-        made = {rank: _Rank(self, rank) for rank in dict.fromkeys((*firsts, *self.first))}  # the log's first ranks are those of stages
-        self.stages: list[Stage] = [made[rank] for rank in self.first]
+        super().__init__(ranks, steps, keep_rates, starved)
+
+    def made(self) -> list[Stage]:
+        """Return the ranks, those that step alike as one."""
+        mesh = self.scene.layout.mesh
+        firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]  # the log's first ranks are those of stages
+        made = {rank: Stage(self, mesh.stage_of(rank), rank) for rank in dict.fromkeys((*firsts, *self.first))}
         self.save_beside(dict.fromkeys(f"node{mesh.place(rank)[0]}" for rank in self.first))
+        return [made[rank] for rank in self.first]
+
+    def groups(self, kernels: Kernels, number: int) -> Groups:
+        """Return how the rank *number* takes part in its groups."""
+        return _RankGroups(self, kernels, number)
+
+    def messages(self, account: Account, number: int) -> Messages:
+        """Return what the rank *number* hands to others."""
+        return _RankMessages(self, account, number)
 
     def price(self, kind: str, ranks: Group, op: Op | None, nbytes: float) -> Price:
         """Return what *op* costs the group of *ranks*, or without one what a send between two does; of a class that of all its groups."""
@@ -159,28 +176,28 @@ def _mean(ranks: Sequence[tuple[StageStep, int]]) -> StageStep:
     )
 
 
-class _Rank(Stage):
-    simulation: Unfolded
+class _RankGroups(Groups):
+    def __init__(self, simulation: Unfolded, kernels: Kernels, number: int) -> None:
+        super().__init__(simulation.meetings, kernels, simulation.scene.programs[number], number)
+        self.simulation = simulation
 
-    def __init__(self, simulation: Unfolded, number: int) -> None:
-        super().__init__(simulation, simulation.scene.layout.mesh.stage_of(number))
-        self.number = number
-        self.times = simulation.scene.times[number]
+    def meeting(self, start: Start) -> tuple[Meeting, Key]:
+        meetings, group = self.meetings, self.meetings.scene.layout.mesh.group(self.number, start.axis)
+        price = self.simulation.price(start.axis, group, start.op, start.nbytes)
+        kernels = list(dict.fromkeys(meetings.kernels[rank] for rank in group))
+        like, step = (start.axis, self.simulation.like(start.axis, group)), self.account.step
+        meeting = meetings.named((step, like, start.tag), start.tag, price, len(kernels), kernels)
+        meetings.known[step, self.number, start.tag] = meeting
+        return meeting, (like, start.communicator)
 
-    def _meeting(self, start: Start) -> tuple[Operation, tuple[object, ...], Sequence[Stage]]:
-        simulation, group = self.simulation, self.simulation.scene.layout.mesh.group(self.number, start.axis)
-        price = simulation.price(start.axis, group, start.op, start.nbytes)
-        stages = list(dict.fromkeys(simulation.stages[rank] for rank in group))
-        like = (start.axis, simulation.like(start.axis, group))
-        operation = simulation.operation((self.step, like, start.tag), start.tag, price, len(stages))
-        simulation.operations[self.step, self.number, start.tag] = operation
-        return operation, (like, start.communicator), stages
 
-    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Operation:
-        mesh = self.simulation.scene.layout.mesh
+class _RankMessages(Messages):
+    def __init__(self, simulation: Unfolded, account: Account, number: int) -> None:
+        super().__init__(simulation.meetings, account, number)
+        self.simulation = simulation
+
+    def message(self, tag: Tag, source: int, target: int, nbytes: float) -> Meeting:
+        mesh = self.meetings.scene.layout.mesh
         pair = (source, mesh.group(source, "pipeline")[mesh.stage_of(target)])
-        members = 2 if self.simulation.meets else 1
         price = self.simulation.price("send", pair, None, nbytes)
-        message = self.simulation.operation((self.step, "message", source, target, tag), tag, price, members)
-        message.target = target
-        return message
+        return self.meetings.message((self.account.step, "message", source, target, tag), tag, price, source, target)

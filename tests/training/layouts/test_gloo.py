@@ -9,7 +9,7 @@ import pytest
 
 from sim.cluster.build import with_nodes
 from sim.mesh import prepare
-from sim.parallel.lower import program
+from sim.parallel.lower.layouts import program
 from sim.parallel.program import Send, Start, Wait
 from tests.harness import machine
 from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, run, workload

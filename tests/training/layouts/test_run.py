@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
-from sim.parallel.lowering import Lowering
+from sim.parallel.lower.lowering import Lowering
 from sim.parallel.program import Receive, Send, Start, Wait
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer

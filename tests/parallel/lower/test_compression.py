@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.compression import Tensor, payload
-from sim.training.operations import Message
+from sim.parallel.lower.compression import Tensor, payload
+from sim.parallel.program import Message
 from tests.harness import toy_workload
 
 tensors = st.lists(st.floats(1, 1e8).map(Tensor), min_size=1, max_size=20)

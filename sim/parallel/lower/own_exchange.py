@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
+from sim.parallel.lower.fusion import Bucket
 from sim.spec.extensions import EXCHANGES, called, extension, is_place
 from sim.spec.yaml import SpecError
-from sim.training.fusion import Bucket
 
 
 class ExchangeStrategy(Protocol):

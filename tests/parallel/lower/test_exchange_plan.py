@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
-from sim.training.operations import Message
+from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
+from sim.parallel.program import Load, Message, Pack, Start, Unpack, Update, Wait, Work
 from sim.training.step_plan import plan_step
 from tests.harness import layer, toy_node, toy_workload
 
@@ -32,6 +32,15 @@ def plan(workload, ranks=4):
     return plan_step(workload, GPU, 1.0, ranks)
 
 
+def started_in(found, number):
+    """Return what a micro-batch of a plan starts."""
+    return [each for each in found.program if isinstance(each, Start) and each.tag[2] == number]
+
+
+def sent(start):
+    return sum(message.nbytes for message in start.messages)
+
+
 def with_training(workload, **keys):
     return workload.model_copy(update={"training": workload.training.model_copy(update=keys)})
 
@@ -48,14 +57,13 @@ def test_every_strategy_launches_every_gradient_once(table, name, overlap, wire,
     stack = strategy(name, overlap=overlap, wire_dtype=wire, no_sync=no_sync)
     workload = toy_workload(layers, stack=stack, accumulation=steps)
     width = 2 if wire else 4
-    found = plan(workload).micro_batches
-    assert len(found) == steps
-    for number, micro_batch in enumerate(found):
+    found = plan(workload)
+    for number in range(steps):
         exchanges = number == steps - 1 or not no_sync
-        launched = sum(operation.nbytes for operation in micro_batch.operations)
-        assert launched == pytest.approx(width * sum(sum(elements) for _, elements in table) * exchanges)
-        buckets = [segment.bucket for segment in micro_batch.backward if segment.bucket >= 0]
-        assert buckets == [operation.bucket for operation in micro_batch.operations] == list(range(len(buckets)))
+        starts = started_in(found, number)
+        assert sum(map(sent, starts)) == pytest.approx(width * sum(sum(elements) for _, elements in table) * exchanges)
+        buckets = [segment.bucket for _, segment in found.passes("B", number) if segment.bucket >= 0]
+        assert buckets == [start.tag[1] for start in starts] == list(range(len(buckets)))
 
 
 @given(tables, st.sampled_from(sorted(STRATEGIES)))
@@ -79,9 +87,9 @@ def test_apex_counts_elements():
 def test_horovod_fuses_what_backward_finishes_in_a_cycle():
     """By hand: gradients at 40, 80 and 200 ms; cycles end 50, 150 and 250 ms after the first; two collectives of 2 hops of 1 ms agree."""
     layers = [layer(0.0, backward, 100) for backward in (0.12, 0.04, 0.04)]
-    found = plan(toy_workload(layers, stack=strategy("horovod"))).micro_batches[0]
-    assert [operation.nbytes for operation in found.operations] == [800, 400]
-    assert [operation.delay for operation in found.operations] == [pytest.approx(0.01 + 0.004), pytest.approx(0.09 + 0.004)]
+    found = started_in(plan(toy_workload(layers, stack=strategy("horovod"))), 0)
+    assert [sent(start) for start in found] == [800, 400]
+    assert [start.delay for start in found] == [pytest.approx(0.01 + 0.004), pytest.approx(0.09 + 0.004)]
 
 
 def test_horovod_with_an_endless_cycle_sends_what_flat_sends():
@@ -97,31 +105,32 @@ def test_buffers_are_broadcast_once_a_step_unless_every_micro_batch_exchanges():
     """By hand (torch distributed.py): DDP broadcasts before the first forward after an exchange."""
     for no_sync, expected in ((True, [True, False, False]), (False, [True] * 3)):
         stack = {"broadcast_buffers": True, "no_sync": no_sync}
-        found = plan(toy_workload(buffers=1000.0, stack=stack, accumulation=3)).micro_batches
-        first = [bool(micro_batch.operations) and micro_batch.operations[0].name == "broadcast buffers" for micro_batch in found]
-        assert first == expected
-        assert found[0].operations[0].messages == (Message("broadcast", 1000.0),)
-        assert found[0].forward[0].meets and found[0].forward[0].compute == 0
+        found = plan(toy_workload(buffers=1000.0, stack=stack, accumulation=3))
+        assert [any(start.tag[0] == "broadcast buffers" for start in started_in(found, number)) for number in range(3)] == expected
+        load, start, wait, work = found.program[:4]
+        assert (type(load), type(work), wait) == (Load, Work, Wait(start.tag))
+        assert start.messages == (Message("broadcast", 1000.0),)
 
 
 def test_sync_batch_norm_meets_at_every_layer():
     """By hand (torch _functions.py): 2C+1 floats gathered from each of 4 ranks in forward, 2C summed in backward, in every micro-batch."""
     layers = [layer(0.1, 0.2, 50, op="conv"), layer(0.3, 0.4, 7, 7, op="norm"), layer(0.5, 0.6, 9)]
     workload = toy_workload(layers, buffers=1.0, stack={"sync_batch_norm": True, "strategy": "flat"}, accumulation=2)
-    silent, last = plan(workload).micro_batches
+    found = plan(workload)
+    silent, last = started_in(found, 0), started_in(found, 1)
     gathered, summed = Message("all_gather", 4 * 15 * 4), Message("all_reduce", 14 * 4)
-    assert [operation.messages for operation in silent.operations] == [(gathered,), (summed,)]
-    assert [operation.messages for operation in last.operations] == [(gathered,), (summed,), (Message("all_reduce", 4 * 73),)]
-    assert [(segment.compute, segment.meets) for segment in last.forward] == [(pytest.approx(0.0), True), (pytest.approx(0.5), False)]
-    assert [segment.meets for segment in last.backward] == [True, False]
+    assert [start.messages for start in silent] == [(gathered,), (summed,)]
+    assert [start.messages for start in last] == [(gathered,), (summed,), (Message("all_reduce", 4 * 73),)]
+    assert [segment.compute for _, segment in found.passes("F")] == [pytest.approx(0.0), pytest.approx(0.5)]
+    kinds = [type(each) for each in found.program[found.program.index(Load(1)) :]]
+    assert kinds == [Load, Work, Start, Wait, Work, Work, Start, Wait, Work, Pack, Start, Wait, Unpack, Update]
 
 
 def test_embeddings_travel_as_rows():
     """By hand: 2 samples look up 3 of 100 rows of 8; the table leaves the dense bucket and goes when its layer is done."""
     table = layer(0.1, 0.1, 800, op="embedding", rows=100, rows_per_sample=3)
     layers = [table, layer(0.1, 0.1, 40)]
-    found = plan(toy_workload(layers, batch=2, stack={"strategy": "flat", "sparse_embeddings": True})).micro_batches[0]
-    dense, sparse = found.operations
+    dense, sparse = started_in(plan(toy_workload(layers, batch=2, stack={"strategy": "flat", "sparse_embeddings": True})), 0)
     assert dense.messages == (Message("all_reduce", 160),)
     assert sparse.messages == (Message("all_gather", 4 * 6 * 8 * 4), Message("all_gather", 4 * 6 * 8))
     everywhere = toy_workload(layers, batch=50, stack={"sparse_embeddings": True})
@@ -154,15 +163,17 @@ def test_clipping_is_three_passes():
 def test_casting_costs_passes_before_and_after():
     """Closed form: FP32 and FP16 of 4000 bytes of gradients, each way."""
     slow = GPU.model_copy(update={"memory_bandwidth": 1e6})
-    found = plan_step(toy_workload([layer(0, 1, 1000)], stack={"wire_dtype": "fp16"}), slow, 1.0, 2).micro_batches[0]
-    assert found.backward[0].compute == pytest.approx(1 + 6000 / 1e6)
-    assert found.after.compute == pytest.approx(6000 / 1e6)
+    found = plan_step(toy_workload([layer(0, 1, 1000)], stack={"wire_dtype": "fp16"}), slow, 1.0, 2)
+    ((_, backward),) = found.passes("B")
+    assert backward.compute == pytest.approx(1 + 6000 / 1e6)
+    (after,) = (segment for each, segment in zip(found.program, found.segments, strict=True) if isinstance(each, Unpack))
+    assert after.compute == pytest.approx(6000 / 1e6)
 
 
 def test_one_rank_exchanges_nothing():
     stack = {"broadcast_buffers": True, "blocking_scalar_all_reduces": 3}
     assert plan_exchange(toy_workload(buffers=10.0, stack=stack), [0.0], 1) == plan_exchange(toy_workload(), [0.0], 1)
-    assert plan(toy_workload(buffers=10.0, stack=stack), ranks=1).micro_batches[0].operations == ()
+    assert started_in(plan(toy_workload(buffers=10.0, stack=stack), ranks=1), 0) == []
 
 
 def test_buffers_of_each_data_type_are_broadcast_by_themselves():

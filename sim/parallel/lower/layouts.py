@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from sim.parallel.buckets import Bucketed
-from sim.parallel.lowering import Layout as Layout
-from sim.parallel.program import HOST_WAITS, Program, fused, waited_for
-from sim.parallel.shard import Sharded
+from sim.parallel.lower.bucketed import Bucketed
+from sim.parallel.lower.lowering import Layout as Layout
+from sim.parallel.lower.sharded import Sharded
+from sim.parallel.program import HOST_WAITS, Program, fused, loaded, waited_for
 
 
 def program(layout: Layout, stage: int) -> Program:
     """Return what each rank of *stage* does in one step; worked out once."""
     if stage not in layout.programs:
         lowering = Sharded(layout, stage) if layout.sharded_parameters else Bucketed(layout, stage)
-        layout.programs[stage] = fused(waited_for(lowering.step(), HOST_WAITS[layout.options.host_waits]))
+        layout.programs[stage] = fused(loaded(waited_for(lowering.step(), HOST_WAITS[layout.options.host_waits])))
     return layout.programs[stage]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 
-from sim.parallel.lowering import Layout, Lowering
+from sim.parallel.lower.lowering import Layout, Lowering
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Part, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action

@@ -3,7 +3,7 @@
 DDP after its first iteration: tensors in the order their gradients become ready; a bucket closes when adding a tensor reaches
 its cap; the first cap is 1 MiB, the others 25 MiB (torch/csrc/distributed/c10d/reducer.cpp,
 ``compute_bucket_assignment_by_size``). Apex closes a bucket when it holds ``message_size`` elements (NVIDIA/apex
-apex/parallel/distributed.py); with 1, as Stash runs it, after every tensor. Horovod: `sim.training.fusion`. A tensor that travels as
+apex/parallel/distributed.py); with 1, as Stash runs it, after every tensor. Horovod: `sim.parallel.lower.fusion`. A tensor that travels as
 rows (a sparse embedding) has a message of its own, whatever the strategy.
 """
 
@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 
+from sim.parallel.lower.fusion import Bucket, fused
+from sim.parallel.lower.own_exchange import own_buckets
 from sim.spec.stack import Stack, Strategy
-from sim.training.fusion import Bucket, fused
-from sim.training.own_exchange import own_buckets
 
 GRADIENT_ELEMENT = 4.0
 """Bytes by which apex's elements are counted where nothing narrower travels."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import stallsim
+from sim.parallel.lower.fusion import fused
 from sim.spec import extensions
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
-from sim.training.fusion import fused
 from stallsim.protocols import ExchangeStrategy
 
 

@@ -1,6 +1,6 @@
 """What decides a stage's program, and what do all programs have in common? A layout, and its schedule with messages between stages.
 
-`sim.parallel.shard` and `sim.parallel.buckets` add when weights and gradients travel.
+`sim.parallel.lower.sharded` and `sim.parallel.lower.bucketed` add when weights and gradients travel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Layout:
     own: OwnPasses | None = None
     """What the schedule runs where it is the user's."""
     programs: dict[int, tuple[Instruction, ...]] = field(init=False, default_factory=dict, repr=False, compare=False)
-    """Programs lowered so far, by stage (`sim.parallel.lower.program`)."""
+    """Programs lowered so far, by stage (`sim.parallel.lower.layouts.program`)."""
 
     @property
     def meets(self) -> bool:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sim.parallel.program import Message
 from sim.spec.stack import Stack
-from sim.training.operations import Message
 
 _INDEX = 4.0
 """Bytes of an element's place: 32 bits suffice for a bucket."""

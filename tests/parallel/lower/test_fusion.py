@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.parallel.lower.fusion import fill, fused, negotiation
 from sim.spec.stack import Fusion
-from sim.training.fusion import fill, fused, negotiation
 
 
 def fusion(threshold=1e12, cycle=1.0, **keys):

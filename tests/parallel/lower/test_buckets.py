@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.buckets import assign_buckets, stack_buckets
+from sim.parallel.lower.buckets import assign_buckets, stack_buckets
 from tests.harness import toy_workload
 
 sizes = st.lists(st.floats(1, 1e9), min_size=1, max_size=50)

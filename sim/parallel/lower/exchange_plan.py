@@ -1,7 +1,7 @@
 """What do the ranks of one job exchange in a step, and at which layers? From the layer table and the stack to operations; pure.
 
-Buckets come from `sim.training.buckets`, what each weighs from `sim.training.compression`. Torch's DDP broadcasts buffers before the
-first forward after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``), those of each data type by themselves (c10d's
+Buckets come from `buckets`, what each weighs from `compression`. Torch's DDP broadcasts buffers before the first forward
+after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``), those of each data type by themselves (c10d's
 ``compute_bucket_assignment_by_size``): BatchNorm's statistics in FP32, then its counts of batches, int64. SyncBatchNorm gathers mean,
 inverse deviation and count of every channel in forward and sums two gradients of them in backward (torch/nn/modules/_functions.py),
 in FP32. Limits: its own kernels cost what BatchNorm's do.
@@ -12,34 +12,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from sim.parallel.lower.buckets import GRADIENT_ELEMENT, stack_buckets
+from sim.parallel.lower.compression import Payload, Tensor, payload
+from sim.parallel.lower.fusion import Bucket
+from sim.parallel.program import Message, Start
 from sim.spec.precision import MEANING
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer, Workload, batch_norms
-from sim.training.buckets import GRADIENT_ELEMENT, stack_buckets
-from sim.training.compression import Payload, Tensor, payload
-from sim.training.fusion import Bucket
-from sim.training.operations import Message, Operation
 
 SCALAR_BYTES = 4.0
 _COUNT_BYTES = 8.0
 
 
 class BucketPlan(NamedTuple):
-    """One bucket: the place of its last tensor in ready order, the gradient bytes copied into it, its payload and operation."""
+    """One bucket: the place of its last tensor in ready order, the gradient bytes copied into it, its payload and what starts it."""
 
     last: int
     copied: float
     payload: Payload
-    operation: Operation
+    start: Start
 
 
 class ExchangePlan(NamedTuple):
-    """The operations of a micro-batch that exchanges; *norms* are those of BatchNorm layers, by place in the table: forward, backward."""
+    """What a micro-batch that exchanges starts; *norms* are those of BatchNorm layers, by place in the table: forward, backward."""
 
-    before: tuple[Operation, ...] = ()
-    between: tuple[Operation, ...] = ()
+    before: tuple[Start, ...] = ()
+    between: tuple[Start, ...] = ()
     buckets: tuple[BucketPlan, ...] = ()
-    norms: Mapping[int, tuple[Operation, Operation]] = {}
+    norms: Mapping[int, tuple[Start, Start]] = {}
+
+
+def started(name: str, messages: Sequence[Message], bucket: int = -1, delay: float = 0.0) -> Start:
+    """Return what starts the operation *name* among all ranks, which carries *bucket* (-1: none), in the first micro-batch."""
+    (op, nbytes), *more = messages
+    return Start((name, bucket, 0), op, "shard", nbytes, "gradients", more=tuple(more), delay=delay)
 
 
 def gradient_bytes(workload: Workload) -> float:
@@ -66,9 +72,9 @@ def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> Exc
     if ranks == 1 and not workload.training.stack.uses_servers:
         return ExchangePlan()
     stack, buffers = workload.training.stack, _buffers(workload)
-    before = [Operation("broadcast buffers", buffers)] if stack.broadcast_buffers and buffers else []
+    before = [started("broadcast buffers", buffers)] if stack.broadcast_buffers and buffers else []
     scalar = (Message("all_reduce", SCALAR_BYTES),)
-    between = [Operation(f"scalar {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
+    between = [started(f"scalar {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
     norms = {index: _norm(workload.model.layers[index], ranks) for index in batch_norms(workload.model)} if stack.sync_batch_norm else {}
     return ExchangePlan(tuple(before), tuple(between), _buckets(workload, ready, ranks), norms)
 
@@ -112,7 +118,7 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
         element = widths[bucket.tensors[0]]
         sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), stack, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
-        found.append(BucketPlan(bucket.tensors[-1], copied, sent, Operation(f"bucket {index}", sent.messages, index, bucket.delay)))
+        found.append(BucketPlan(bucket.tensors[-1], copied, sent, started(f"bucket {index}", sent.messages, index, bucket.delay)))
     return tuple(found)
 
 
@@ -135,8 +141,8 @@ def _of_one_type(
     return sorted(found, key=lambda bucket: bucket.tensors[-1])
 
 
-def _norm(layer: Layer, ranks: int) -> tuple[Operation, Operation]:
+def _norm(layer: Layer, ranks: int) -> tuple[Start, Start]:
     channels = layer.gradients[0]
     gathered = Message("all_gather", ranks * (2.0 * channels + 1.0) * SCALAR_BYTES)
     summed = Message("all_reduce", 2.0 * channels * SCALAR_BYTES)
-    return Operation("batch norm forward", (gathered,)), Operation("batch norm backward", (summed,))
+    return started("batch norm forward", (gathered,)), started("batch norm backward", (summed,))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from sim.parallel.lowering import Layout, Lowering
+from sim.parallel.lower.lowering import Layout, Lowering
 from sim.parallel.program import Instruction, Op, Part, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 

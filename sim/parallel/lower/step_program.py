@@ -1,0 +1,103 @@
+"""What does one rank of data parallelism do in a step? Its exchange plan and the layer table, as a program of instructions; pure.
+
+Worked out once for all runs that exchange the same: neither the GPU nor the network decides, unless the stack fuses what becomes ready in
+the same cycle (Horovod), or the user's own exchange looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from sim.parallel.lower.exchange_plan import BucketPlan, ExchangePlan, plan_exchange
+from sim.parallel.program import Instruction, Load, Pack, Program, Start, Unpack, Update, Wait, Work
+from sim.spec.identity import Same, same_layers
+from sim.spec.workload import Workload
+
+_KEPT: Final = 512
+
+
+class StepProgram(NamedTuple):
+    """The instructions of a step, and its gradient buckets by number; units of work are layers of the table."""
+
+    instructions: Program
+    buckets: tuple[BucketPlan, ...]
+
+
+def step_program(workload: Workload, ready: Sequence[float], ranks: int) -> StepProgram:
+    """Return the program of one of *ranks* that have each gradient tensor at *ready* (s after backward began)."""
+    if workload.training.stack.fusion is not None or workload.training.stack.own_exchange is not None:
+        return _step_program(workload, ready, ranks)
+    key = same_layers(workload), workload.training.gradient_accumulation_steps, ranks
+    return _untimed(Same(key, workload, ranks))
+
+
+@lru_cache(maxsize=_KEPT)
+def _untimed(asked: Same) -> StepProgram:
+    workload, ranks = asked.held
+    return _step_program(workload, (), ranks)
+
+
+def _step_program(workload: Workload, ready: Sequence[float], ranks: int) -> StepProgram:
+    count, whole = workload.training.gradient_accumulation_steps, plan_exchange(workload, ready, ranks)
+    kinds = [whole] * count
+    if count > 1 and workload.training.stack.no_sync:
+        silent = whole._replace(between=(), buckets=())
+        kinds = [silent, *[silent._replace(before=())] * (count - 2), whole._replace(before=())]
+    passes = [each for number, kind in enumerate(kinds) for each in _micro_batch(workload, kind, number)]
+    return StepProgram((*passes, Update()), whole.buckets)
+
+
+def _micro_batch(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
+    """Yield one micro-batch, at whose end the buckets are waited for: the last is mostly the last to end."""
+    yield Load(number)
+    yield from _forward(workload, exchange, number)
+    yield from _backward(workload, exchange, number)
+    yield from (Wait(_at(bucket.start, number).tag) for bucket in reversed(exchange.buckets))
+    if exchange.buckets:
+        yield Unpack(number)
+
+
+def _forward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
+    yield from _meets(exchange.before, number)
+    done, last = 0, len(workload.model.layers) - 1
+    for place in sorted(exchange.norms):
+        yield Work("F", done, place, number)
+        yield from _meets(exchange.norms[place][:1], number)
+        done = place + 1
+    if done <= last:
+        yield Work("F", done, last, number)
+    yield from _meets(exchange.between, number)
+
+
+def _backward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
+    """Yield backward from the last layer on: each bucket leaves as soon as its tensors are there, without overlap after the first layer."""
+    layers, overlap = workload.model.layers, workload.training.stack.overlap
+    left, tensors, bucket = len(layers) - 1, 0, 0
+    for place in reversed(range(len(layers))):
+        tensors += len(layers[place].gradients)
+        full = bucket
+        while full < len(exchange.buckets) and exchange.buckets[full].last < tensors and (overlap or place == 0):
+            full += 1
+        if place in exchange.norms or full > bucket or place == 0:
+            yield Work("B", place, left, number)
+            left = place - 1
+        if place in exchange.norms:
+            yield from _meets(exchange.norms[place][1:], number)
+        for each in range(bucket, full):
+            yield Pack(each, number)
+            yield _at(exchange.buckets[each].start, number)
+        bucket = full
+
+
+def _meets(starts: Sequence[Start], number: int) -> Iterator[Instruction]:
+    """Yield operations that every rank waits for on the spot."""
+    for start in starts:
+        here = _at(start, number)
+        yield from (here, Wait(here.tag))
+
+
+def _at(start: Start, micro_batch: int) -> Start:
+    what, bucket, _ = start.tag
+    return start._replace(tag=(what, bucket, micro_batch)) if micro_batch else start

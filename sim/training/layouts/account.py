@@ -1,0 +1,60 @@
+"""What do the ranks of one stage wait for, step by step? Every wait with its cause, and what messages of each kind of group cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from sim.events import LAYOUT_STALLS, Cause, EventLog
+from sim.events import Wait as Waited
+from sim.training.communicator import Piece
+from sim.training.layouts.scene import GROUPS, StageStep
+
+
+class Account:
+    """The waits of the rank at place *index* of the log."""
+
+    def __init__(self, log: EventLog, index: int) -> None:
+        self.log = log
+        self.index = index
+        self.ends: list[float] = [0.0]
+        self.exposed: list[dict[str, float]] = []
+
+    @property
+    def step(self) -> int:
+        """Return the number of the present step."""
+        return len(self.exposed) - 1
+
+    def begin_step(self) -> None:
+        """Note that a step begins."""
+        self.exposed.append(dict.fromkeys(GROUPS, 0.0))
+
+    def end_step(self) -> None:
+        """Note that the step has ended."""
+        self.ends.append(self.log.clock())
+
+    def waited(self, cause: Cause, resource: str, start: float, end: float) -> None:
+        """Write down a wait, unless it took no time."""
+        if end > start:
+            self.log.waits.append(Waited(self.index, cause, resource, -1, start, end))
+
+    def blame(self, pieces: Iterable[Piece]) -> None:
+        """Write down waits that follow one another."""
+        for piece in pieces:
+            self.waited(*piece)
+
+    def exposes(self, group: str, seconds: float) -> None:
+        """Note *seconds* of compute that messages of a kind of group have cost."""
+        self.exposed[-1][group] += seconds
+
+    def last_step(self, clock: Sequence[float]) -> StageStep:
+        """Return the last step by cause and resource; *clock* tells when each of its instructions was over."""
+        begin, end = self.ends[-2:]
+        resources: dict[tuple[Cause, str], float] = defaultdict(float)
+        for wait in self.log.waits:
+            if wait.rank == self.index and wait.t0 >= begin:
+                resources[wait.cause, wait.resource] += wait.t1 - wait.t0
+        stalls = dict.fromkeys(LAYOUT_STALLS, 0.0)
+        for (cause, _), seconds in resources.items():
+            stalls[cause] += seconds
+        return StageStep(end - begin, stalls, dict(resources), self.exposed[-1], begin, end, tuple(clock))

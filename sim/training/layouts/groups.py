@@ -1,0 +1,91 @@
+"""How does a stage take part in operations of its groups? It starts them in the order of its program and waits where that says.
+
+Data-parallel ranks wait for the slowest of them, by the expected maximum of their spread, where they reduce gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import simpy
+
+from sim.events import Cause
+from sim.parallel.mesh import GroupAxis
+from sim.parallel.program import Program, Start, Wait
+from sim.training.layouts.kernels import Kernels
+from sim.training.layouts.meetings import SHARED, Key, Meeting, Meetings
+
+SimProcess = Generator[simpy.Event, object, None]
+
+
+class Groups:
+    """The groups of one stage, whose number is *number*."""
+
+    def __init__(self, meetings: Meetings, kernels: Kernels, program: Program, number: int) -> None:
+        self.meetings = meetings
+        self.kernels = kernels
+        self.account = kernels.account
+        self.program = program
+        self.number = number
+
+    def start(self, start: Start, at: int) -> tuple[()]:
+        """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
+        kernels, now = self.kernels, self.meetings.env.now
+        issued = kernels.issues(self.program, at) if start.prefetch else 0.0
+        meeting, communicator = self.meeting(start)
+        delay = self._late(start.axis)
+        check = self.meetings.scene.check(start.axis)
+        if check:  # the host compares it with the other ranks', and launches it then
+            kernels.host += check
+            issued = max(issued, kernels.host)
+        if issued - now > delay:
+            delay, meeting.late = issued - now, (Cause.LAUNCH, "host")
+        before = self.meetings.known[self.account.step, self.number, start.after] if start.after is not None else None
+        meeting.launched = before is None and meeting.late[0] is Cause.STRAGGLER
+        if meeting.arrive(delay):
+            if before is None:
+                meeting.may_begin(start.delay)
+            else:
+                self.meetings.env.process(self._after(before, meeting))
+            self.meetings.communicator(communicator).enter(meeting)
+        return ()
+
+    def meeting(self, start: Start) -> tuple[Meeting, Key]:
+        """Return the operation that *start* enters, and the name of the communicator that plays it."""
+        meetings, shared, step = self.meetings, start.axis in SHARED, self.account.step
+        price = meetings.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
+        key = (step, start.tag) if shared else (step, self.number, start.tag)
+        members, kernels = (meetings.shared[start.tag], meetings.kernels) if shared else (1, [self.kernels])
+        meeting = meetings.named(key, start.tag, price, members, kernels)
+        meeting.more = tuple(meetings.scene.prices.price(0 if shared else self.number, start.axis, *each) for each in start.more)
+        for each in meeting.more:
+            meetings.link(each)
+        return meeting, ("everyone" if shared else self.number, start.communicator)
+
+    def _after(self, before: Meeting, meeting: Meeting) -> SimProcess:
+        """Let *meeting* begin when its slowest rank has come and the one *before* has ended."""
+        yield meeting.env.timeout(meeting.ready - meeting.env.now)
+        yield from before.until_over()
+        meeting.come.succeed()
+
+    def _late(self, axis: GroupAxis) -> float:
+        """Return how much later than the mean the slowest rank of a meeting comes."""
+        spread = self.meetings.scene.spread
+        if axis == "everyone":
+            return spread.all * self.kernels.worked_in_step
+        worked, self.kernels.worked = self.kernels.worked, 0.0
+        return spread.data * worked
+
+    def wait(self, wait: Wait, _: int) -> SimProcess:
+        """Wait until an operation has ended."""
+        tag, known, step = wait.tag, self.meetings.known, self.account.step
+        meeting = known.get((step, self.number, tag)) or known[step, tag]
+        if meeting.over:
+            return
+        start = meeting.env.now
+        yield from meeting.until_over()
+        self.account.blame(meeting.blamed(start))
+        came = meeting.met(start)
+        group = "data" if tag[0].startswith("reduce") or "replicas" in tag[0] or tag[0] in ("norm", "tied") else "shard"
+        self.account.exposes("pipeline", came - start)  # another stage was still at work
+        self.account.exposes(group, meeting.env.now - came)

@@ -1,0 +1,136 @@
+"""When do operations among the ranks of a layout, and messages between its stages, happen? All of them while they run, with who meets."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import simpy
+
+from sim.cluster.network import Network
+from sim.events import Cause, EventLog
+from sim.parallel.program import Start, Tag
+from sim.training.communicator import Communicator, Operation, Piece, carried
+from sim.training.layouts.kernels import Kernels
+from sim.training.layouts.prices import Price
+from sim.training.layouts.scene import Scene, words
+
+SimProcess = Generator[simpy.Event, object, None]
+Key = tuple[object, ...]
+SHARED: Final = ("everyone", "ends")
+"""Groups with members in several stages."""
+
+
+class Meeting(Operation):
+    """One operation of a group class, or a message between stages, beside the compute of *kernels*."""
+
+    def __init__(self, env: simpy.Environment, tag: Tag, price: Price, members: int, kernels: Sequence[Kernels]) -> None:
+        super().__init__(env, members)
+        self.tag = tag
+        self.price = price
+        self.kernels = kernels
+        self.more: tuple[Price, ...] = ()
+        """What follows the first of its collectives."""
+        self.asked = math.nan
+        """When the receiver of a message asked for it (s)."""
+        self.notice_behind: list[Meeting] = []
+        """Messages that go before the receiver's notice."""
+        self.target = -1
+        """The stage that a message goes to."""
+        self.late = (Cause.STRAGGLER, "slowest data-parallel rank")
+        """What comes between the last member and its slowest rank."""
+        self.launched = False
+        """Whether its kernel is on the GPU from then on that its turn comes, also while it waits for slower ranks."""
+
+    def met(self, start: float) -> float:
+        """Return when the last member had come, for one that waits from *start* until now."""
+        return min(max(start, self.arrived), self.env.now)
+
+    def blamed(self, start: float) -> Iterator[Piece]:
+        """Yield why compute waited for it from *start* until now."""
+        now, came, what = self.env.now, self.met(start), words(self.tag)
+        yield Piece(Cause.PIPELINE, "other stages", start, came)  # another stage was still at work
+        ready = min(max(came, self.ready), now)
+        yield Piece(*self.late, came, ready)
+        begin = min(max(ready, self.begin), now)
+        yield Piece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in its queue
+        for cause, resource, t0, t1 in self.pieces:
+            yield Piece(cause, f"{what}: {resource}", max(t0, begin), min(t1, now))
+
+
+class Meetings:
+    """All operations of one simulation, by what names them."""
+
+    def __init__(self, scene: Scene, network: Network, log: EventLog) -> None:
+        self.scene = scene
+        self.env = network.env
+        self.known: dict[Key, Meeting] = {}
+        self.kernels: list[Kernels] = []
+        """Those of each stage, or rank."""
+        self.meets = scene.layout.meets
+        """Whether a message begins when its receiver asks for it; else it has asked before."""
+        self._network = network
+        self._log = log
+        self._communicators: dict[Key, Communicator[Meeting]] = {}
+        self._linked: set[int] = set()
+
+    @cached_property
+    def shared(self) -> Mapping[Tag, int]:
+        """Return how many stages come to each operation of several."""
+        starts = (each for program in self.scene.programs for each in program if isinstance(each, Start))
+        return Counter(start.tag for start in starts if start.axis in SHARED)
+
+    def named(self, key: Key, tag: Tag, price: Price, members: int, kernels: Sequence[Kernels]) -> Meeting:
+        """Return the operation called *key*, new where nobody has named it yet."""
+        if key not in self.known:
+            self.link(price)
+            self.known[key] = Meeting(self.env, tag, price, members, kernels)
+        return self.known[key]
+
+    def message(self, key: Key, tag: Tag, price: Price, source: int, target: int) -> Meeting:
+        """Return the message called *key* from *source* to *target*; one that nobody asks for begins with its sender."""
+        message = self.named(key, tag, price, 2 if self.meets else 1, [self.kernels[source], self.kernels[target]])
+        message.target = target
+        return message
+
+    def communicator(self, key: Key) -> Communicator[Meeting]:
+        """Return the communicator called *key*."""
+        if key not in self._communicators:
+            self._communicators[key] = Communicator(self.env, self._turn)
+        return self._communicators[key]
+
+    def play(self, meeting: Meeting) -> SimProcess:
+        """Let *meeting* happen on the network, beside the compute of its stages."""
+        price, what = meeting.price, words(meeting.tag)
+        meeting.begin = self.env.now
+        for kernels in meeting.kernels:
+            kernels.communicates(1, price)
+        for each in (price, *meeting.more):
+            yield from carried(self._network, meeting, each.fluid, meeting.tag[0], self.scene.prices.descriptions)
+        for kernels in meeting.kernels:
+            kernels.communicates(-1, price)
+        first = meeting.kernels[0].account.index
+        self._log.did(first, "comm", what, price.cause, meeting.begin, f"{what}: {price.limit}", -1, price.volume)
+
+    def link(self, price: Price) -> None:
+        """Make sure that the network has every link that *price* loads."""
+        if id(price) in self._linked:
+            return
+        self._linked.add(id(price))  # prices live as long as the scene
+        for name in price.load:
+            if name not in self._network.capacity:
+                self._network.add_link(name, self.scene.prices.capacity[name])
+
+    def _turn(self, meeting: Meeting, _: int) -> SimProcess:
+        """Play *meeting*, whose turn has come, once it may begin."""
+        early = meeting.launched and not meeting.come.processed  # its blocks wait on the GPU for slower ranks
+        for kernels in meeting.kernels if early else ():
+            kernels.occupies(1, meeting.price)
+        if not meeting.come.processed:
+            yield meeting.come
+        for kernels in meeting.kernels if early else ():
+            kernels.occupies(-1, meeting.price)
+        yield from self.play(meeting)
