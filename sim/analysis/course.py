@@ -1,9 +1,8 @@
 """How do weeks of training go, failures and all? Many courses of one job at once, from fault to fault, in arrays.
 
-Faults of the job's nodes arrive in wall-clock time, whatever the job does: by a law (`sim.analysis.failure_law`), at a rate that differs
-between fleets (log-normal between the ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several
-nodes, early failures of a new fleet, revocations of spot machines at their age, and planned stops. Each fault costs its detection, the wait
-for a spare, the restart, and the work since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a
+Faults of the job's nodes arrive in wall-clock time, whatever the job does (`sim.analysis.arrivals`), revocations of spot machines at their
+age among them. Each fault costs its detection, the wait for a spare, the restart (`sim.analysis.recoveries`), and the work since the last
+complete checkpoint. Between faults work and saves alternate, at lower speed while a
 node is slow or missing. A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
 Where the job goes on without revoked nodes (`sim.analysis.crew`), all may restart where one goes or joins, or nothing is lost.
 
@@ -14,16 +13,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.analysis.arrivals import Arrivals
 from sim.analysis.crew import Crew
 from sim.analysis.long_run import AT_ONCE, LOST, Array, Courses, LongRun, first_rates
-from sim.analysis.renewal import Uniform
+from sim.analysis.recoveries import Recoveries
 
 TOGETHER = 2000
 """Courses that are drawn in one array."""
@@ -117,42 +117,14 @@ class _Fleet:
         """Which spare is looked at next."""
         self.missing = np.zeros((trials, VACANCIES if run.elastic else 0))
         """Until when each replica is missing."""
-        pending = run.repeats[0] * float(rates.max(initial=0.0)) * run.repeats[1] / (1 - run.repeats[0])
-        self.children = np.full((trials, max(4, math.ceil(pending + 6 * math.sqrt(pending)))), math.inf)
-        self.hazard = zeros(trials)
-        self.next_fault = self._next_fault(np.arange(trials))
-        self.next_correlated = self._exponential("correlated", run.correlated[0])
-        self.next_planned = self._exponential("planned", run.planned[0])
+        self.arrivals = Arrivals(run, rates, self.random)
+        self.recoveries = Recoveries(run, trials, self.random)
         another = run.causes[-1].repair if run.lives and run.causes else None
         self.crew = Crew(
             run.nodes, trials, run.lives[0] if run.lives else None, run.members, (another or AT_ONCE).mean, self.random["lives"]
         )
         self.events: list[tuple[float, str, float]] = []
         self.first = True
-
-    # --- arrivals ----------------------------------------------------------------------------------------------------
-
-    def _exponential(self, stream: str, rate: float) -> Array:
-        drawn = self.random[stream].exponential(size=self.trials)
-        return drawn / rate if rate > 0 else np.full(self.trials, math.inf)
-
-    def _next_fault(self, active: NDArray[np.intp]) -> Array:
-        """Return when the hazard of each course reaches one more draw of the law; all that are not *active* keep theirs."""
-        self.hazard[active] += self.run.law.gaps(self.trials, self.random["faults"])[active]
-        with np.errstate(divide="ignore"):
-            times = np.where(self.rates > 0, self.hazard / self.rates, math.inf)
-        early, within = self.run.new_fleet
-        if early <= 0:
-            return np.asarray(times)
-        start = np.zeros(self.trials)
-        end = np.minimum(times, 1e12)
-        for _ in range(60):  # bisect rate * t + early * (1 - exp(-t/within)) = hazard
-            middle = 0.5 * (start + end)
-            short = self.rates * middle + early * (1 - self.run.repeats[0]) * -np.expm1(-middle / within) < self.hazard
-            start, end = np.where(short, middle, start), np.where(short, end, middle)
-        return np.asarray(np.where(end >= 0.999e12, math.inf, end))
-
-    # --- from fault to fault -----------------------------------------------------------------------------------------
 
     def drawn(self, progress: Callable[[float], None]) -> Courses:
         """Return all courses, each to its end; *progress* hears now and then which share of them is drawn."""
@@ -163,14 +135,12 @@ class _Fleet:
                 break
             if count % _QUIET == 0:
                 progress(1.0 - active.size / self.trials * (1.0 - self._done(active)))
-            child = self.children[active].argmin(axis=1)
-            due = self.next_fault[active], self.children[active, child], self.next_correlated[active], self.next_planned[active]
-            times = np.stack([*due, *self.crew.due(active)])
+            times = np.stack([*self.arrivals.due(active), *self.crew.due(active)])
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
             ended = self._advance(active, np.minimum(np.minimum(at, self.run.horizon), FOR_EVER), at >= self.run.horizon)
             going = ~ended
-            back = self._renew(active, kind, child, going)
+            back = self._renew(active, kind, going)
             quiet = self._gone_on(active, kind, at, going, back)
             self._struck(active, kind, at, going & ~quiet)
             active = active[going & ~np.isfinite(self.died[active]) & ~self._endless(active)]
@@ -194,12 +164,9 @@ class _Fleet:
 
     def _begin(self) -> None:
         """Start the job: processes, communicators, no checkpoint to load."""
-        spent = self.run.restart_in_place + self._uniform(self.run.communicators, "recovery")
+        spent = self.run.restart_in_place + self.recoveries.uniform(self.run.communicators, "recovery")
         self.stages["restart"][:] = spent
         self.resume[:] = spent
-
-    def _uniform(self, span: Uniform, stream: str) -> Array:
-        return np.asarray(span.low + (span.high - span.low) * self.random[stream].random(self.trials))
 
     def _advance(self, a: NDArray[np.intp], until: Array, stopped: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Let the courses *a* go on to *until*, where they are *stopped* or a fault strikes; tell which have ended."""
@@ -289,31 +256,14 @@ class _Fleet:
         copies = np.maximum(np.floor((inside - first - saving.memory_blocking) / cycle + 1e-9) + 1, 0.0)
         self.kept[a] = self.kept[a] + copies * interval
 
-    def _renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp], going: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], going: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Draw when the next of each kind comes that has just struck; tell where the first node has joined again."""
-        again = a[kind == 0]
-        times = self._next_fault(again)
-        self.next_fault[again] = times[again]
-        self.children[a[kind == 1], child[kind == 1]] = math.inf
-        for number, waiting, stream, rate in (
-            (2, self.next_correlated, "correlated", self.run.correlated[0]),
-            (3, self.next_planned, "planned", self.run.planned[0]),
-        ):
-            if rate > 0:
-                due = a[kind == number]
-                waiting[due] += self._exponential(stream, rate)[due]
+        self.arrivals.renew(a, kind, self.elapsed)
         first = np.zeros(a.size, dtype=np.bool_)
         if self.run.lives:
             life = self.run.lives[0].draws(self.trials, self.random["lives"])
             self.crew.went(a[going & (kind == 4)], life)
             first[going & (kind == 5)] = self.crew.joined(a[going & (kind == 5)], life)
-        share, after = self.run.repeats
-        if share > 0:
-            random = self.random["repeat"]
-            follows, delay = random.random(self.trials), random.exponential(after, self.trials)
-            parents = a[(kind < 2) & (follows[a] < share)]
-            place = self.children[parents].argmax(axis=1)  # a free one, or the farthest
-            self.children[parents, place] = self.elapsed[parents] + delay[parents]
         return first
 
     def _gone_on(
@@ -345,7 +295,7 @@ class _Fleet:
 
     def _struck(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
         """Let a fault or a planned stop strike the courses *a* that are still *going*, and lay out the recovery."""
-        drawn = self._draw_recovery(a[kind == 4])
+        drawn = self.recoveries.draw(a[kind == 4])
         planned = going & (kind == 3)
         self._plan_stop(a[planned], at[planned], drawn)
         faulty = going & (kind != 3)
@@ -376,40 +326,6 @@ class _Fleet:
         self.replaced[b] += np.where(several, self.run.correlated[1], replaced | (member & ~joins))
         first = "several nodes" if several[0] else JOINS if joins[0] else self.run.causes[int(cause[0])].name
         self._tell(b, moment, first)
-
-    def _draw_recovery(self, revoked: NDArray[np.intp]) -> dict[str, Any]:
-        """Draw cause and times of a recovery for every course, so that each keeps its own numbers whatever the others do.
-
-        The cause of those *revoked* is known, and no other's where lives are drawn.
-        """
-        causes, random = self.run.causes, self.random["cause"]
-        of_faults = causes[:-1] if self.run.lives and len(causes) > 1 else causes
-        shares = np.cumsum([cause.share for cause in of_faults])
-        cause = np.minimum(np.searchsorted(shares, random.random(self.trials) * shares[-1], side="right"), len(of_faults) - 1)
-        cause[revoked] = len(causes) - 1
-        return {
-            "cause": cause,
-            "replaces": (random.random(self.trials) < np.array([one.replaces for one in causes])[cause]).astype(float),
-            "silent": np.array([one.silent_for for one in causes])[cause],
-            "detection": self._spans([one.detection for one in causes], cause) + self._spans([one.localisation for one in causes], cause),
-            "spare": self._uniform(self.run.spare, "recovery"),
-            "communicators": self._uniform(self.run.communicators, "recovery"),
-            "repair": self._repair(cause),
-            "together": self._uniform(self.run.correlated[2], "repair"),
-        }
-
-    def _spans(self, spans: Sequence[Uniform], which: NDArray[np.intp]) -> Array:
-        low, high = np.array([span.low for span in spans]), np.array([span.high for span in spans])
-        return np.asarray(low[which] + (high - low)[which] * self.random["recovery"].random(self.trials))
-
-    def _repair(self, cause: NDArray[np.intp]) -> Array:
-        shares, times = zip(*self.run.repair, strict=True)
-        even = self.random["repair"].random(self.trials)
-        drawn = np.interp(even, shares, times)
-        for number, one in enumerate(self.run.causes):
-            if one.repair is not None:
-                drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * even, drawn)
-        return np.asarray(drawn) if self.run.repairs else np.full(self.trials, math.inf)
 
     def _restored(self, b: NDArray[np.intp], durable: NDArray[np.bool_], silent: Array) -> Array:
         """Return the work that training goes back to: of the store, or of the memory of peers; before a corruption began."""
