@@ -1,7 +1,8 @@
-"""What holds for every test: reproducible property tests, what is missing skips, and which process takes which tests."""
+"""What holds for every test: reproducible property tests, what is missing skips, and which tests come first."""
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -14,16 +15,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests marked slow before all others, so that no process ends with them alone; one process takes all tests of a file.
-
-    Tests of a file share what its fixtures and caches make. Tests marked ``apart`` share nothing: each may run in another process.
-    """
+    """Run tests marked slow before all others, so that no process ends with them alone."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         if item.get_closest_marker("nightly") is not None:
             item.add_marker(pytest.mark.timeout(1800))
-        slow = item.get_closest_marker("slow") is not None
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if item.get_closest_marker("apart") else f"{item.path}{slow}"))
+
+
+def pytest_collection_finish() -> None:
+    """Take what was collected out of the search for garbage: it stays to the end, and is large."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

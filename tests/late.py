@@ -25,3 +25,4 @@ class Late:
 
 
 torch: Any = Late("torch")
+stats: Any = Late("scipy.stats")

@@ -1,8 +1,9 @@
-"""Which nightly tests does a change reach? ``make due`` runs those of files whose covered content is not that of the parent commit.
+"""Which nightly tests are due? Those of files that have not passed on the content that they cover now; ``make due`` runs them.
 
 A test file covers what it imports of this project, directly or through others, also inside functions and by a name in a text; the folders
-and files that texts of tests and of `calibration` name; data beside it; and ``pyproject.toml``. Where git knows no parent, all are due.
-What is due and does not end within the budget is named and left to `make nightly`; which comes first differs from commit to commit.
+and files that texts of tests and of `calibration` name; data beside it; and ``pyproject.toml``. ``tests/nightly_passed.txt`` is committed
+and holds, for each file, a hash of the covered content on which all its nightly tests passed and none was skipped; ``make due`` and
+``make nightly`` write it. What is due and does not end within the budget is named and stays due; the order differs with the content.
 """
 
 from __future__ import annotations
@@ -10,21 +11,28 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import NamedTuple
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGET = 2400.0
 """Seconds for all that is due."""
+PASSED = ROOT / "tests" / "nightly_passed.txt"
+"""A line for each file: hash of covered content, path. Each line states a fact, so that a merge may keep the lines of both sides."""
 OURS = ("sim", "calibration", "stallsim", "tests", "workloads")
 ALWAYS = "pyproject.toml"
 MARK = re.compile(r"\bmark\.nightly\b")
@@ -108,45 +116,92 @@ def nightly_files(root: Path = ROOT) -> list[Path]:
     return sorted(path for path in (root / "tests").rglob("test_*.py") if path in marking or read(path, root)[0] & marking)
 
 
-def due(tests: Iterable[Path], changed: set[Path] | None, root: Path = ROOT) -> list[Path]:
-    """Return those of *tests* that cover something *changed*; all of them where that is not known."""
-    return [test for test in tests if changed is None or covered(test, root) & changed]
-
-
-def changed_since(parent: str, root: Path = ROOT) -> set[Path] | None:
-    """Return the files whose content is not that of the commit *parent*; None where git does not know it."""
-
-    def asked(*words: str) -> list[str]:
-        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
-
+def kept_by_git(root: Path = ROOT) -> frozenset[Path] | None:
+    """Return the files that git has or would add; None where git does not know the project."""
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
-        names = [*asked("diff", "--name-only", "--no-renames", "-z", parent), *asked("ls-files", "--others", "--exclude-standard", "-z")]
+        listed = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout
     except (subprocess.CalledProcessError, FileNotFoundError):
         return None
-    return {root / name for name in names if name}
+    return frozenset(root / name for name in listed.split("\0") if name)
 
 
-def ended(test: Path, seconds: float) -> int | None:
-    """Run the nightly tests of the file *test*; return pytest's exit code, None where they do not end within so many *seconds*."""
-    words = [sys.executable, "-m", "pytest", "-q", "-n0", "--benchmark-disable", "-m", "nightly", str(test)]
-    with subprocess.Popen(words, cwd=ROOT, start_new_session=True) as child:
-        try:
-            return child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)  # with the processes that it has started
-            return None
+def content(test: Path, kept: frozenset[Path] | None, root: Path = ROOT) -> str:
+    """Return a hash of the covered content of *test*: paths and bytes, of those files that a clone would have."""
+    paths = covered(test, root) - {PASSED}
+    hashes = {path.relative_to(root).as_posix(): _hash_of(path) for path in (paths if kept is None else paths & kept)}
+    return hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()[:32]
 
 
-def outcomes(tests: Sequence[Path], budget: float, run: Callable[[Path, float], int | None], processes: int) -> dict[Path, str]:
-    """Run *tests*, so many at a time, for *budget* seconds in all; return how each ended."""
+@cache
+def _hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def passed_before(record: Path = PASSED) -> set[tuple[str, str]]:
+    """Return what the *record* says has passed: (hash of the content, path of the test file)."""
+    lines = record.read_text(encoding="utf-8").splitlines() if record.is_file() else []
+    return {(words[0], words[1]) for line in lines if len(words := line.split()) == 2}
+
+
+def note(passed: Mapping[str, str], tests: Iterable[str], record: Path = PASSED) -> None:
+    """Write to the *record* the content on which *passed* (by path) did; it keeps a line of each other one of *tests*."""
+    kept = {path: digest for digest, path in sorted(passed_before(record))} | dict(passed)
+    record.write_text("".join(f"{kept[path]} {path}\n" for path in sorted(set(tests) & set(kept))), encoding="utf-8")
+
+
+class Ended(NamedTuple):
+    """How the nightly tests of a file ended: pytest's exit code, and how many were skipped."""
+
+    code: int
+    skipped: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether none failed."""
+        return self.code in (0, _NOTHING_COLLECTED)
+
+
+def ended(test: Path, seconds: float) -> Ended | None:
+    """Run the nightly tests of the file *test*; return how they ended, None where they do not within so many *seconds*."""
+    with TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        words = [sys.executable, "-m", "pytest", "-q", "-n0", "--benchmark-disable", "-m", "nightly", f"--junitxml={report}", str(test)]
+        with subprocess.Popen(words, cwd=ROOT, start_new_session=True) as child:
+            try:
+                code = child.wait(seconds if seconds < math.inf else None)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)  # with the processes that it has started
+                return None
+        skipped = len(ElementTree.parse(report).findall(".//testcase/skipped[@type='pytest.skip']")) if report.is_file() else 0
+        return Ended(code, skipped)
+
+
+def outcomes(
+    tests: Sequence[Path],
+    budget: float,
+    run: Callable[[Path, float], Ended | None],
+    processes: int,
+    done: Callable[[Path], object] = lambda test: None,
+) -> dict[Path, str]:
+    """Run *tests*, so many at a time, for *budget* seconds in all; return how each ended. *done* hears of those that passed as a whole."""
     end = time.monotonic() + budget
+    one_at_a_time = Lock()
 
     def outcome(test: Path) -> str:
         left = end - time.monotonic()
-        code = run(test, left) if left > 0 else None
-        if code is None:
-            return "skipped: the budget was spent" if left <= 0 else "stopped: the budget was spent"
-        return "passed" if code in (0, _NOTHING_COLLECTED) else "failed"
+        if left <= 0:
+            return "not run: the budget was spent"
+        found = run(test, left)
+        if found is None:
+            return "stopped: the budget was spent"
+        if not found.passed:
+            return "failed"
+        if found.skipped:
+            return f"passed, but for {found.skipped} skipped: stays due"
+        with one_at_a_time:
+            done(test)
+        return "passed"
 
     with ThreadPoolExecutor(processes) as pool:
         return dict(zip(tests, pool.map(outcome, tests), strict=True))
@@ -155,18 +210,23 @@ def outcomes(tests: Sequence[Path], budget: float, run: Callable[[Path, float], 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the nightly tests that are due and say how each file ended; return 1 where one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.nightly", description=__doc__)
-    parser.add_argument("--parent", default="HEAD^", help="commit that the content is compared with (default: %(default)s)")
+    parser.add_argument("--all", action="store_true", help="run all, due or not")
     parser.add_argument("--budget", type=float, default=BUDGET, help="seconds for all (default: %(default)g)")
     parser.add_argument("--list", action="store_true", help="only say what is due")
     asked = parser.parse_args(arguments)
-    tests, changed = nightly_files(), changed_since(asked.parent)
-    found = due(tests, changed)
-    found.sort(key=lambda test: hashlib.sha256(repr((sorted(map(str, changed or ())), test.name)).encode()).digest())
-    said = "whose covered content has changed" if changed is not None else f"all, as git does not know {asked.parent}"
-    print(f"nightly tests of {len(found)} of {len(tests)} files ({said})", flush=True)
-    ends = dict.fromkeys(found, "due") if asked.list else outcomes(found, asked.budget, ended, len(os.sched_getaffinity(0)))
-    for test in tests:
-        print(f"  {test.relative_to(ROOT)}: {ends.get(test, 'skipped: what it covers is as it was')}")
+    kept, before = kept_by_git(), passed_before()
+    names = {test: test.relative_to(ROOT).as_posix() for test in nightly_files()}
+    digests = {test: content(test, kept) for test in names}
+    due = [test for test in names if asked.all or (digests[test], names[test]) not in before]
+    due.sort(key=lambda test: digests[test])
+    print(f"nightly tests of {len(due)} of {len(names)} files", flush=True)
+
+    def passed(test: Path) -> None:
+        note({names[test]: digests[test]}, names.values())
+
+    ends = dict.fromkeys(due, "due") if asked.list else outcomes(due, asked.budget, ended, len(os.sched_getaffinity(0)), passed)
+    for test, name in names.items():
+        print(f"  {name}: {ends.get(test, 'passed before, on the same content')}")
     return int("failed" in ends.values())
 
 

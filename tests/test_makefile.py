@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,25 @@ def test_oracles_leave_torch_as_it_is() -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
 def test_fuzz_takes_its_number_of_inputs() -> None:
     assert would_run("fuzz", "INPUTS=7")[-1].endswith("-m tests.fuzz --inputs 7")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
+def test_one_process_takes_all_tests_of_a_file(tmp_path: Path) -> None:
+    """Else each process makes anew what fixtures and caches hold. Oracle: the processes of the tests of four files, side by side."""
+    text = """import os, pathlib, time
+import pytest
+@pytest.mark.parametrize("number", range(4))
+def test(number):
+    time.sleep(0.05)
+    pathlib.Path(__file__).with_suffix(f".{number}").write_text(os.environ["PYTEST_XDIST_WORKER"])
+"""
+    for name in "abcd":
+        (tmp_path / f"test_{name}.py").write_text(text)
+    [line] = [line for line in would_run("test") if " -m pytest " in line]
+    options = [word for word in line.split(" -m pytest ")[1].split(" -m ")[0].split() if word != "auto"]
+    options[options.index("--numprocesses")] = "--numprocesses=2"
+    words = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), *options, str(tmp_path)]
+    subprocess.run(words, cwd=tmp_path, capture_output=True, check=True, timeout=300)
+    workers = {name: {(tmp_path / f"test_{name}.{number}").read_text() for number in range(4)} for name in "abcd"}
+    assert [len(found) for found in workers.values()] == [1, 1, 1, 1]
+    assert set.union(*workers.values()) == {"gw0", "gw1"}

@@ -1,7 +1,8 @@
-"""Which nightly tests does a change reach? Oracles: a small project with written answers, what Python imports, git."""
+"""Which nightly tests does a change reach? Oracles: a small project with written answers, what Python imports, git's own clones."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import nightly
-from tests.nightly import changed_since, covered, due, ended, nightly_files, outcomes
+from tests.nightly import Ended, content, covered, ended, kept_by_git, nightly_files, note, outcomes, passed_before
 
 MARKED = "import pytest\n@pytest.mark.nightly\ndef test(): ...\n"
 PROJECT = {
@@ -65,32 +66,117 @@ REACHED = {
 def test_what_a_change_reaches(project: Path, changed: str) -> None:
     tests = nightly_files(project)
     assert {str(path.relative_to(project / "tests")) for path in tests} == {IMPORT, PROGRAM, FOLDER, THROUGH}
-    found = due(tests, {project / changed}, project)
-    assert {str(path.relative_to(project / "tests")) for path in found} == REACHED[changed]
+    found = {str(test.relative_to(project / "tests")) for test in tests if project / changed in covered(test, project)}
+    assert found == REACHED[changed]
 
 
-def test_without_a_parent_all_are_due(project: Path) -> None:
-    assert due(nightly_files(project), None, project) == nightly_files(project)
-    assert due(nightly_files(project), set(), project) == []
+def git(root: Path, *words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=root, check=True, capture_output=True)
 
 
-def test_content_that_differs_from_the_parents(tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=tmp_path, check=True, capture_output=True)
+class Clone:
+    """A repository with one test file, which covers a table beside it; what it has passed is committed as in the project."""
 
-    git("init")
-    for name in ("kept", "changed", "removed", "restored"):
-        (tmp_path / name).write_text(name)
-    git("add", "-A")
-    git("commit", "-m", "first")
-    assert changed_since("HEAD^", tmp_path) is None
-    (tmp_path / "changed").write_text("otherwise")
-    (tmp_path / "removed").unlink()
-    git("add", "-A")
-    git("commit", "-m", "second")
-    (tmp_path / "new").write_text("")
-    (tmp_path / "restored").write_text("restored")  # touched, with the same content
-    assert changed_since("HEAD^", tmp_path) == {tmp_path / name for name in ("changed", "removed", "new")}
+    def __init__(self, root: Path) -> None:
+        self.root, self.test, self.table = root, root / "tests" / "a" / "test_rows.py", root / "tests" / "a" / "rows.csv"
+        self.record = root / "tests" / "passed.txt"
+
+    def commit(self) -> None:
+        git(self.root, "add", "-A")
+        git(self.root, "commit", "-m", "more", "--allow-empty")
+
+    def content(self) -> str:
+        nightly._hash_of.cache_clear()
+        return content(self.test, kept_by_git(self.root), self.root)
+
+    def due(self) -> bool:
+        return (self.content(), "tests/a/test_rows.py") not in passed_before(self.record)
+
+    def passes(self) -> None:
+        note({"tests/a/test_rows.py": self.content()}, ["tests/a/test_rows.py"], self.record)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    made = Clone(tmp_path)
+    made.test.parent.mkdir(parents=True)
+    made.test.write_text(MARKED)
+    made.table.write_text("1")
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "other.txt").write_text("1")
+    (tmp_path / ".gitignore").write_text("*.log")
+    git(tmp_path, "init")
+    made.commit()
+    return made
+
+
+def test_what_never_passed_is_due(clone: Clone) -> None:
+    assert clone.due()
+    clone.passes()
+    assert not clone.due()
+
+
+def test_a_change_several_commits_ago_keeps_it_due(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In a clean clone as well: the parent commit does not matter."""
+    clone.passes()
+    clone.table.write_text("2")
+    clone.commit()
+    for text in ("2", "3"):
+        (clone.root / "other.txt").write_text(text)
+        clone.commit()
+    clean = tmp_path_factory.mktemp("clean")
+    git(clean, "clone", str(clone.root), "copy")
+    assert Clone(clean / "copy").due()
+    clone.passes()
+    clone.commit()
+    git(clean, "clone", str(clone.root), "later")
+    assert not Clone(clean / "later").due()
+
+
+def test_content_that_comes_back_has_passed(clone: Clone) -> None:
+    clone.passes()
+    clone.table.write_text("2")
+    assert clone.due()
+    clone.table.write_text("1")
+    assert not clone.due()
+
+
+def test_only_what_a_clone_has_counts(clone: Clone) -> None:
+    """Files that git ignores are not in a clone; new ones may be added, and removed ones are gone."""
+    clone.passes()
+    (clone.test.parent / "trace.log").write_text("")
+    assert not clone.due()
+    (clone.test.parent / "more.csv").write_text("")
+    assert clone.due()
+    (clone.test.parent / "more.csv").unlink()
+    clone.table.unlink()
+    assert clone.due()
+
+
+def test_the_record_is_no_content_of_its_own(monkeypatch: pytest.MonkeyPatch, clone: Clone) -> None:
+    """Else writing it would make due what covers its folder."""
+    beside = clone.test.parent / "passed.txt"
+    before = clone.content()
+    monkeypatch.setattr(nightly, "PASSED", beside)
+    beside.write_text("f tests/a/test_rows.py")
+    assert clone.content() == before
+
+
+def test_without_git_all_files_count(tmp_path: Path, clone: Clone) -> None:
+    assert kept_by_git(tmp_path.parent) is None
+    before = content(clone.test, None, clone.root)
+    clone.table.write_text("2")
+    nightly._hash_of.cache_clear()
+    assert content(clone.test, None, clone.root) != before
+
+
+def test_lines_of_both_sides_of_a_merge_hold(tmp_path: Path) -> None:
+    record = tmp_path / "passed.txt"
+    assert passed_before(record) == set()
+    record.write_text("a1 tests/a.py\na2 tests/a.py\nb1 tests/b.py\ngone tests/gone.py\n")
+    assert passed_before(record) >= {("a1", "tests/a.py"), ("a2", "tests/a.py")}
+    note({"tests/a.py": "a3"}, ["tests/a.py", "tests/b.py"], record)
+    assert passed_before(record) == {("a3", "tests/a.py"), ("b1", "tests/b.py")}
 
 
 def test_all_that_python_imports_is_covered() -> None:
@@ -113,24 +199,40 @@ print(*(path for module in list(sys.modules.values()) if (path := getattr(module
 
 
 def test_every_outcome_is_said() -> None:
-    codes = {"passed": 0, "empty": 5, "failed": 1, "endless": None}
-    tests = [Path(name) for name in codes]
-    found = outcomes(tests, 60.0, lambda test, left: codes[test.name], 2)
-    assert [found[test] for test in tests] == ["passed", "passed", "failed", "stopped: the budget was spent"]
+    ends = {"passed": Ended(0), "empty": Ended(5), "skipping": Ended(0, skipped=2), "failed": Ended(1), "endless": None}
+    tests = [Path(name) for name in ends]
+    passed: list[str] = []
+    found = outcomes(tests, 60.0, lambda test, left: ends[test.name], 2, lambda test: passed.append(test.name))
+    said = ["passed", "passed", "passed, but for 2 skipped: stays due", "failed", "stopped: the budget was spent"]
+    assert [found[test] for test in tests] == said
+    assert sorted(passed) == ["empty", "passed"]
 
 
 def test_nothing_begins_after_the_budget() -> None:
     began = []
 
-    def run(test: Path, left: float) -> int:
+    def run(test: Path, left: float) -> Ended:
         began.append((test.name, left))
         time.sleep(left)
-        return 0
+        return Ended(0)
 
     found = outcomes([Path("first"), Path("second")], 0.2, run, 1)
     assert [name for name, _ in began] == ["first"]
     assert 0 < began[0][1] <= 0.2
-    assert found[Path("second")] == "skipped: the budget was spent"
+    assert found[Path("second")] == "not run: the budget was spent"
+
+
+def test_how_a_file_ends_is_read_of_its_report(tmp_path: Path) -> None:
+    """A file of three nightly tests: one passes, one is skipped, one fails as it should; and a quick one, which does not run."""
+    test = tmp_path / "test_three.py"
+    mark = "@pytest.mark.nightly\ndef test_"
+    head = (
+        f"import pytest\n{mark}a(): ...\n{mark}b(): pytest.skip('absent')\n{mark}c(): pytest.xfail('an aim')\ndef test_quick(): assert 0\n"
+    )
+    test.write_text(head)
+    assert ended(test, 200.0) == Ended(0, skipped=1)
+    test.write_text(f"{head}{mark}d(): assert 0\n")
+    assert ended(test, math.inf) == Ended(1, skipped=1)
 
 
 def test_what_does_not_end_is_stopped(tmp_path: Path) -> None:

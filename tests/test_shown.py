@@ -24,7 +24,7 @@ def test_readme_is_short_and_shows_commands() -> None:
     assert any(name == "README.md" for name, _ in BLOCKS)
 
 
-@pytest.mark.apart
+@pytest.mark.slow
 @pytest.mark.parametrize("match", [match for _, match in BLOCKS], ids=[f"{name}: {match['command']}" for name, match in BLOCKS])
 def test_block_is_what_the_command_prints(match: re.Match[str]) -> None:
     assert match[0] == shown.block(match["command"]), "run `make readme`"

@@ -47,25 +47,24 @@ def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[
     """Return the steps of the records beside their predictions, and why others have none; *ratios* of `step_factors.step_ratios`."""
     found: list[Comparison] = []
     notes: list[str] = []
-    for row in measured.rows("steps"):
-        try:
-            times = _predictions(row, written, ratios, predicted_step)
-        except SpecError as error:
-            notes.append(f"{row['model']}: not predicted: {error}")
-            continue
-        ranks = row["ranks"] if row["exchange"] else 1
-        name = row["model"].rpartition(":")[2]
-        disturbed = measured.machine["device"] == "cpu" and is_disturbed(row)
-        found.append(Comparison(name, row["batch"], ranks, row["exchange"], measured_step(row), *times, disturbed))
-    for row in measured.rows("layouts"):
-        try:
-            times = _predictions(row, written, ratios, predicted_layout)
-        except SpecError as error:
-            notes.append(f"{row['model']}: not predicted: {error}")
-            continue
-        name = f"decoder, {Division.model_validate(row['layout']).text}"
-        found.append(Comparison(name, row["batch"], row["ranks"], True, measured_step(row), *times))
+    for kind, predicted in (("steps", predicted_step), ("layouts", predicted_layout)):
+        for row in measured.rows(kind):
+            try:
+                times = _predictions(row, written, ratios, predicted)
+            except SpecError as error:
+                notes.append(f"{row['model']}: not predicted: {error}")
+                continue
+            model, batch, ranks, exchange = _described(row)
+            disturbed = measured.machine["device"] == "cpu" and not exchange and is_disturbed(row)
+            found.append(Comparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
     return found, list(dict.fromkeys(notes))
+
+
+def _described(row: Row) -> tuple[str, int, int, bool]:
+    """Return the name, the batch and the ranks of a measured step, and whether the ranks exchange."""
+    if "layout" in row:
+        return f"decoder, {Division.model_validate(row['layout']).text}", row["batch"], row["ranks"], True
+    return row["model"].rpartition(":")[2], row["batch"], row["ranks"] if row["exchange"] else 1, row["exchange"]
 
 
 def _predictions(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from pydantic import BaseModel
+
 from sim.spec import schema, yaml
 from sim.spec.hardware import Group, Hardware
 from sim.spec.own_prices import Priced, asked
@@ -108,9 +110,21 @@ def _set(resolver: Resolver, piece: Piece, kind: Kind | None, steps: list[str], 
         raise SpecError(f"{new.mark}: {piece.key[-1]} is a single value, it has no '{steps[0]}'")
     if kind is Group and steps[0] == "price":
         piece = resolver.priced(piece)
+    if kind in schema.ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
+        _of_its_own(piece, kind, steps, new.mark)
     below = child(piece, steps[0]) if steps[0] in piece.value else Piece(None, new.mark, (*piece.key, steps[0]))
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
     return put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
+
+
+def _of_its_own(piece: Piece, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
+    """Raise SpecError where *steps* lead into a block that is left out and that another one stands for."""
+    if (other := schema.ELSEWHERE[kind].get(steps[0])) is None:
+        return
+    key = yaml.dotted(piece.key)
+    typed = key if f" {key}." in place.file else yaml.spelled(piece.key, IMPLIED)
+    instead, own = f"{typed}.{other}.{'.'.join(steps[1:])}", f"{typed}.{steps[0]}"
+    raise SpecError(f"{place}: {own} is not described; set {instead}, or name one of its own first, {own}=NAME")
 
 
 def _index(piece: Piece, step: str, place: Mark) -> int:

@@ -41,6 +41,9 @@ FOLDERS: Final[dict[type[BaseModel], str]] = {
 }
 """Blocks for which a name may stand, and the folder it is looked up in. A Node's name is that of a hardware file."""
 
+ELSEWHERE: Final[dict[type[BaseModel], Mapping[str, str]]] = {Node: {"nvlink_transport": "topology.nvlink.link.transport"}}
+"""Blocks of a kind that may be left out, by key, and the key of the block that stands for each then."""
+
 KINDS: Final[dict[str, type[BaseModel]]] = {kind.__name__.lower(): kind for kind in FOLDERS if kind is not Node}
 """What a file may describe, by name."""
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import stallsim
 from sim.analysis.course import draw
@@ -18,6 +17,7 @@ from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.spec import extensions
 from sim.spec.yaml import SpecError
+from tests.late import stats
 
 HOUR, DAY = 3600.0, 86400.0
 MEAN = 2 * HOUR

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from scipy.stats import binom
 
 from sim.analysis.renewal import (
     Uniform,
@@ -17,6 +16,7 @@ from sim.analysis.renewal import (
     meta_ettr,
 )
 from sim.analysis.transient import daly_time, young_interval
+from tests.late import stats
 
 HOUR = 3600.0
 
@@ -78,4 +78,4 @@ def test_an_interval_shorter_than_a_checkpoint_is_refused() -> None:
 
 def test_spares_are_the_percentile_of_a_binomial() -> None:
     for nodes, share in ((128, 0.004), (1024, 0.001), (2048, 0.02)):
-        assert least_spares(nodes, share) == int(binom.ppf(0.99, nodes, share))
+        assert least_spares(nodes, share) == int(stats.binom.ppf(0.99, nodes, share))

@@ -149,7 +149,7 @@ def sweep_points() -> None:
 
 
 def test_runs_in_a_sweep(benchmark: Any) -> None:
-    benchmark.extra_info |= {"label": "sweep of the main job, per core", "count": len(POINTS), "unit": "runs/s", "aim": "100 runs/s"}
+    benchmark.extra_info |= {"label": "sweep of the main job, per core", "count": len(POINTS), "unit": "runs/s", "aim": "300 runs/s"}
     benchmark.pedantic(sweep_points, rounds=3, warmup_rounds=1)
 
 

@@ -12,7 +12,7 @@ from sim.spec.decoder import decoder_layers
 from sim.spec.layer import Layer
 from sim.spec.transformer import Transformer
 
-torch = pytest.importorskip("torch", reason="extracting a model needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 TOKENS = 128
 LLAMA = {"layers": 3, "hidden": 256, "heads": 4, "ffn": 704, "vocab": 500}

@@ -33,8 +33,13 @@ _QUICK = ("list", "schema", "collective p3", "show")
 _STANDS_FOR = {"HW": "p3.8xlarge", "WL": "alexnet", "DIR": "results", "FILE": "table.csv", "N": "4", "HOST:8786": "localhost:8786"}
 
 
-def texts() -> Iterator[tuple[str, str]]:
+@cache
+def texts() -> list[tuple[str, str]]:
     """Every text of the program and of README, and where it is; what a text is formatted with is an X."""
+    return list(_texts())
+
+
+def _texts() -> Iterator[tuple[str, str]]:
     yield "README.md", (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
     for path in sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "sim").rglob("*.py"), *(ROOT / "calibration").rglob("*.py")]):
         name = str(path.relative_to(ROOT))
@@ -42,8 +47,9 @@ def texts() -> Iterator[tuple[str, str]]:
             yield name, path.read_text(encoding="utf-8").replace("\\\n", " ")
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        joined = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        for node in ast.walk(tree):
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr | ast.Constant)]
+        joined = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
             if isinstance(node, ast.JoinedStr):
                 yield f"{name}:{node.lineno}", "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in joined:
@@ -66,9 +72,14 @@ def words_of(line: str) -> list[str]:
     return [_STANDS_FOR.get(word, word) for word in shlex.split(line)]
 
 
+@cache
+def program(name: str) -> Any:
+    return typer.main.get_command(app if name == "sim" else calibration_app)
+
+
 def parsed(words: list[str]) -> str:
     """Why the command line *words* cannot be parsed; empty where it can."""
-    group: Any = typer.main.get_command(app if words[0] == "sim" else calibration_app)
+    group = program(words[0])
     rest, options = words[1:], {}
     while rest and rest[0].startswith("-"):
         options[rest.pop(0)] = True
@@ -120,7 +131,7 @@ def test_quick_ones_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_every_option_that_a_text_names_exists() -> None:
     known = set(_OTHERS)
-    level: list[Any] = [typer.main.get_command(app), typer.main.get_command(calibration_app)]
+    level = [program("sim"), program("calibration")]
     while level:
         command = level.pop()
         known |= {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}

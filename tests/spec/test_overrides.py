@@ -119,6 +119,26 @@ def test_an_override_that_cannot_be_applied_has_one_message(text: str, message: 
     assert complaint(text) == [message]
 
 
+def test_a_block_that_another_one_stands_for_is_named() -> None:
+    """Machines of the catalogue leave ``node.nvlink_transport`` to the class of their links."""
+    assert complaint("node.topology.nvlink.link.transport=hop; node.nvlink_transport=null; node.nvlink_transport.launch=9 us") == [
+        "--set node.nvlink_transport.launch=9 us: node.nvlink_transport is not described; "
+        "set node.topology.nvlink.link.transport.launch, or name one of its own first, node.nvlink_transport=NAME"
+    ]
+    assert complaint(
+        "groups.1.node.topology.nvlink.link.transport=hop; groups.1.node.nvlink_transport=null; groups.1.node.nvlink_transport.launch=9 us",
+        name="two",
+    ) == [
+        "--set groups.1.node.nvlink_transport.launch=9 us: groups.1.node.nvlink_transport is not described; "
+        "set groups.1.node.topology.nvlink.link.transport.launch, or name one of its own first, groups.1.node.nvlink_transport=NAME"
+    ]
+
+
+def test_a_block_that_another_one_stands_for_may_still_be_written() -> None:
+    own = node("node.nvlink_transport=null; node.nvlink_transport.extends=hop; node.nvlink_transport.launch=9 us")
+    assert own.nvlink_transport.launch == pytest.approx(9e-6)
+
+
 def test_all_overrides_are_judged_at_once() -> None:
     assert [problem.partition(": ")[0] for problem in complaint("node.gpu=x", "a", "node.nic.bandwidth=3")] == [
         "--set a",

@@ -14,7 +14,7 @@ from tests.for_each import for_each
 
 MODELS = catalogue("workloads/models")
 WORKLOADS = catalogue("workloads")
-DECODERS = {name for name, path in MODELS.items() if path not in set(traced_models().values())}
+DECODERS = set(MODELS) - set(traced_models())
 """Models that are described by their shape; the others are tables that ``sim extract`` wrote."""
 
 STASH = {

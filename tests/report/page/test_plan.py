@@ -6,11 +6,10 @@ from itertools import combinations
 
 from sim.cluster.topology import node_graph
 from sim.report.page.plan import plan
-from sim.spec.library import load_hardware
-from sim.spec.listing import hardware_rows
+from sim.spec.library import catalogue, load_hardware
 from tests.for_each import for_each
 
-MACHINES = [str(row["name"]) for row in hardware_rows()[0]]
+MACHINES = sorted(catalogue("hardware"))
 
 
 @for_each(MACHINES)
