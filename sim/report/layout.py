@@ -278,7 +278,7 @@ def _rates(document: Mapping[str, Any]) -> str:
     return "   ".join(parts)
 
 
-_USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "communication_buffers", "context")
+_USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "cached", "communication_buffers", "context")
 """What a GPU's memory holds; sums to the total."""
 
 
