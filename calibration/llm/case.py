@@ -66,6 +66,8 @@ class Case:
     """Parts of each block that are recomputed by themselves (``recompute_modules`` of Megatron): some of `MODULES`."""
     flash: bool
     lora: bool
+    lora_targets: tuple[str, ...]
+    """Products with adapters; empty: all of a block."""
     family: str
     stack: str
     tuned: bool
@@ -195,6 +197,7 @@ def _case(row: Row) -> Case:
         modules=_modules(row),
         flash=told(row.text["flash_attention"], True),
         lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
+        lora_targets=tuple(practice.get("lora_targets", ())),
         family=practice["family"],
         stack=practice["stack"],
         tuned=bool(practice.get("tuned")),

@@ -51,7 +51,7 @@ def workload_document(case: Case) -> dict[str, Any]:
         parallel["sequence"] = case.sequence_parallel
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
-        model["lora"] = {"rank": 16}
+        model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
     precision = _PRECISION[case.products]
     if case.chip.generation == "volta" or case.row.text["precision"].startswith("fp16"):
         precision = "fp16"

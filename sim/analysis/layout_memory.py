@@ -121,7 +121,8 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_R
         shards = mesh.group_size("expert_data" if experts else "shard")
         total = sum(layout.elements(unit, experts=experts) for unit in held)
         trained = sum(layout.elements(unit, experts=experts, trained=True) for unit in held)
-        weights += total * _WIDTH[options.weights] / (shards if level == 3 else 1)
+        frozen = total - trained if options.frozen_8bit and workload.training.precision == "fp8" else 0.0
+        weights += ((total - frozen) * _WIDTH[options.weights] + frozen) / (shards if level == 3 else 1)
         gradients += trained * _WIDTH[options.gradients] / (shards if level >= 2 else 1)
         if shards > 1 and options.reducer_buckets:
             gradients += trained * _WIDTH[options.weights]
@@ -407,8 +408,12 @@ def _again(unit: Unit, workload: Workload) -> float:
 
 def _saved(layer: Layer, workload: Workload) -> float:
     """Return the bytes that *layer* keeps for backward under the stack of *workload*."""
-    factors = workload.training.stack.operator_memory
-    return _bytes(layer, layer.saved, workload) * (factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0)
+    training = workload.training
+    factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, MEANING[training.precision]
+    factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
+    if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
+        factor *= meaning.matrix / meaning.activation
+    return _bytes(layer, layer.saved, workload) * factor
 
 
 def _bytes(layer: Layer, amount: float, workload: Workload) -> float:

@@ -165,6 +165,8 @@ class MeshOptions(Spec):
     """Torch's DistributedDataParallel keeps buckets of all gradients in the type of ``weights`` beside them."""
     input_buffers: Whole = 0
     """Buffers for the gathered inputs of split products that are kept from one product to the next."""
+    frozen_8bit: bool = False
+    """Weights that do not train are held in 8 bits alone where products are in 8 bits."""
     communicators: Whole = 0
     """Communicators of NCCL beside those of the layout's groups."""
     flat_buffers: Bytes = 0.0
@@ -187,6 +189,11 @@ class MeshOptions(Spec):
     def sends_ahead(self) -> bool:
         """Whether schedules that wait for sends wait later where the next pass has the same direction, as torch's do."""
         return self.framework == "fsdp2"
+
+    @property
+    def saves_8bit_inputs(self) -> bool:
+        """Whether products in 8 bits keep their inputs in 8 bits for backward (NVIDIA/TransformerEngine module/linear.py); torchao does not."""
+        return self.framework == "megatron"
 
     @property
     def keeps_sent(self) -> bool:
