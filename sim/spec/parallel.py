@@ -192,7 +192,7 @@ class MeshOptions(Spec):
 
     @property
     def saves_8bit_inputs(self) -> bool:
-        """Whether products in 8 bits keep their inputs in 8 bits for backward (NVIDIA/TransformerEngine module/linear.py); torchao does not."""
+        """Whether products in 8 bits keep their inputs so for backward (NVIDIA/TransformerEngine module/linear.py); torchao does not."""
         return self.framework == "megatron"
 
     @property
