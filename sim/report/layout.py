@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
+from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import dated, source_of
 from sim.report.saving import saved_text
 from sim.report.style import MEANINGS
@@ -92,6 +94,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "verdict": verdict(run),
         "expected_error": expected_layout_error(run),
         "whole_job": _whole_job(answer, epoch, stalls["compute"], price),
+        "pretraining": pretraining_document(answer.parts, price),
         "collective": None,
         "step_time_half_width_s": None,
         "assumptions": _assumptions(run),
@@ -110,6 +113,8 @@ def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float 
         return None
     run, workload = answer.run, answer.run.workload
     plan = in_epochs(answer.plan, run.global_batch, workload)
+    if answer.parts and plan.epochs:
+        epoch = math.fsum(part.time for part in answer.parts) / plan.epochs
     pace = Pace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
     return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
 
@@ -259,6 +264,8 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  {saved_text(document)}")
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
+    if document["pretraining"]:
+        lines += pretraining_lines(document["pretraining"])
     lines += error_lines(document)
     if verbose:
         lines += ["", "  waited for, in a step:"]
@@ -317,7 +324,7 @@ def flat_figures(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of *document* in one row: nested blocks by dotted key, lists and texts left out."""
     row: dict[str, Any] = {}
     for key, value in document.items():
-        if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price"):
+        if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price", "pretraining"):
             continue
         if isinstance(value, dict):
             row |= {f"{key}.{name}": inner for name, inner in value.items()}

@@ -30,6 +30,7 @@ from sim.spec.lengths import Lengths as Lengths
 from sim.spec.lengths import Padding, with_lengths
 from sim.spec.measured import MeasuredOn
 from sim.spec.parallel import Parallel
+from sim.spec.pretraining import Pretraining
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 
@@ -383,6 +384,14 @@ class Workload(Spec):
     """How batches are loaded."""
     training: Training
     """Batch, precision, optimizer and software."""
+    pretraining: Pretraining | None = None
+    """How batch and sequence change over a budget of tokens (``--tokens``); None: not at all."""
+
+    @model_validator(mode="after")
+    def _of_tokens(self) -> Workload:
+        if self.pretraining is not None and self.model.sequence is None:
+            raise ValueError("pretraining is counted in tokens, and this model has no sequence of them; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _cut(self) -> Workload:
