@@ -26,6 +26,8 @@ from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.study.layout import LayoutAnswer
 from sim.study.whole_job import Course, checkpoint_time, in_epochs
+from sim.training.layouts.loader import loading, readers_of
+from sim.training.layouts.stream import download_of, first_batch_time
 from sim.units import counted, show
 
 SCHEMA = 1
@@ -214,7 +216,21 @@ def _loading(run: LayoutRun) -> str:
     if not options.num_workers:
         return "each rank reads and prepares its samples itself, while it waits"
     built = options.num_workers * options.prefetch_factor
+    if options.stream is not None:
+        first = show(first_batch(run), "time")
+        named = f"{options.stream.library} from {options.stream.store.name}"
+        return (
+            f"samples are streamed ({named}): {counted(options.num_workers, 'worker')} a rank; the first micro-batch is there after {first}"
+        )
     return f"the loader of each rank: {counted(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
+
+
+def first_batch(run: LayoutRun) -> float:
+    """Return the seconds until the first streamed micro-batch is there."""
+    stream, workers, readers = run.workload.input.stream, run.workload.input.num_workers, readers_of(run.mesh)
+    assert stream is not None
+    nodes, ranks = loading(run.mesh)
+    return first_batch_time(stream, download_of(stream, run.node, nodes, readers, ranks, workers), run.workload, readers, workers)
 
 
 def layout_name(document: Mapping[str, Any]) -> str:

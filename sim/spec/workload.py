@@ -32,6 +32,7 @@ from sim.spec.measured import MeasuredOn
 from sim.spec.parallel import Parallel
 from sim.spec.pretraining import Pretraining
 from sim.spec.stack import Stack
+from sim.spec.stream import Stream
 from sim.spec.transformer import Transformer
 
 TOKEN_INPUT = 16.0
@@ -221,6 +222,8 @@ class Input(Spec):
     """DALI's threads of one rank."""
     worker_start: Seconds = 0.0
     """Time to start the workers at the beginning of an epoch."""
+    stream: Stream | None = None
+    """Samples come from an object store while training runs; None: from the node's disk. Layouts only."""
     compute_cv: Fraction = 0.02
     """Coefficient of variation that a step's compute time owes to Python's loader beside it; none with DALI or synthetic input."""
     source: Source = Field(

@@ -115,6 +115,8 @@ def answer_to(
 ) -> Answer:
     """Simulate the checked *question* as *scenario* says; for the rest see `answer`."""
     hardware, jobs = question.hardware, question.jobs
+    if any(job.workload.input.stream for job in jobs):
+        raise SpecError("input.stream: samples are streamed in layouts; write one, such as --shard optimizer, or leave it out")
     if scenario.plan and scenario.plan.tokens and any(job.workload.pretraining for job in jobs):
         raise SpecError(
             "pretraining: parts of a budget of tokens are simulated for layouts; write one, such as --shard optimizer, or leave it out"

@@ -30,7 +30,7 @@ def held(context: Any, work: Callable[[], None]) -> float:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    class Held(TorchDispatchMode):
+    class Held(TorchDispatchMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.sizes: dict[int, int] = {}
@@ -80,7 +80,7 @@ def sharded_loss(in_place: bool) -> Callable[[], None]:
     """Return Megatron-LM's loss, which subtracts the maximum *in_place* (core/tensor_parallel/cross_entropy.py), or nanotron's."""
 
     def run() -> None:
-        class Loss(torch.autograd.Function):  # type: ignore[misc,name-defined]
+        class Loss(torch.autograd.Function):  # type: ignore[misc]
             @staticmethod
             def forward(context: Any, logits: Any) -> Any:
                 most = logits.max(dim=-1)[0].unsqueeze(-1)
