@@ -85,8 +85,6 @@ class Case:
     """What the table shows: allocated or reserved, as torch's allocator counts them, or nvidia-smi."""
     memory_rank: str
     """Whose memory the table shows: ``fullest`` or ``first``, that of the first stage."""
-    regathers: bool | None
-    """Whether backward gathers the inputs of split products again; None: as the stack does."""
     assumed: tuple[str, ...]
 
     @property
@@ -210,7 +208,6 @@ def _case(row: Row) -> Case:
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         memory_reading=str(practice.get("memory", "allocated")),
         memory_rank=str(practice.get("memory_rank", "fullest")),
-        regathers=practice.get("regathers"),
         assumed=tuple(assumed),
     )
 

@@ -81,8 +81,6 @@ def practice_overrides(case: Case, at: Constants) -> list[str]:
         f"{stack}.mesh.collective_check": f"{at['check.message'] * 1e6:g} us" if case.checked else "0 s",
         f"{stack}.cuda_graphs": str(case.tuned or case.graphs).lower(),
     }
-    if case.regathers is not None:
-        found[f"{stack}.mesh.regathers"] = str(case.regathers).lower()
     if case.ring_latency:  # measured with large messages, which Simple carries
         found[f"{stack}.nccl_proto"] = "Simple"
     if case.shape.experts:
