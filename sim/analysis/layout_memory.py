@@ -209,6 +209,7 @@ class _Replay:
         self.sent = layout.boundary if layout.options.keeps_sent and layout.mesh.stages > 1 else 0.0
         self.ends = {units[-1] for units in layout.chunks[:-1] if units}
         """Units whose output another stage receives."""
+        self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
         self.freed = 0.0
         """Bytes of logits in blocks that nothing after them fits in."""
         self.best = _Moment(gradients, 0.0, 0.0, 0.0)
@@ -260,7 +261,15 @@ class _Replay:
     def cached(self, moment: _Moment) -> float:
         """Return the bytes of blocks that are kept though nothing is in them at *moment*; ask when the step is over."""
         held = sum(moment) - (0.0 if self.grows else moment.gradients)
-        return max(0.0, sum(self.fullest_of) - held) + self.freed
+        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded
+
+    def _recorded(self, stage: int) -> float:
+        """Return the bytes of one forward's outputs that tensor-parallel collectives sum up."""
+        layout = self.layout
+        blocks = (layout.units[unit] for unit in layout.units_of(stage) if layout.units[unit].kind == "block")
+        messages = (message for unit in blocks for piece in unit.pieces for message in piece.forward if message.axis == "tensor")
+        summed = (message.nbytes for message in messages if message.op != "all_gather")
+        return sum(summed) / layout.mesh.parallel.chunks * self._element()
 
     def _element(self) -> float:
         """Return the bytes of a micro-batch's activations for those of one sample in 32 bits."""

@@ -171,6 +171,9 @@ class MeshOptions(Spec):
     """Communicators of NCCL beside those of the layout's groups."""
     flat_buffers: Bytes = 0.0
     """Flat buffers that gradients are copied to before they travel."""
+    records_streams: bool = False
+    """Outputs that tensor-parallel collectives sum up are free again once the GPU is past them, of which the host hears one forward late
+    (torch's ``record_stream``)."""
     step_share_bytes: float = Field(default=0.0, ge=0)
     """Bytes in large blocks that the step of a sharded optimizer takes for an element of this rank's share."""
     step_whole_bytes: float = Field(default=0.0, ge=0)

@@ -189,6 +189,19 @@ def test_the_step_of_a_sharded_optimizer_takes_blocks_of_its_own() -> None:
     assert replay(shard="none", stack={"step_share_bytes": 6}).reserved == replay(shard="none").reserved
 
 
+@pytest.mark.parametrize(("sequence", "stages"), [(True, 1), (False, 1), (True, 2)])
+def test_what_collectives_sum_up_is_held_for_a_forward(sequence: bool, stages: int) -> None:
+    """Two outputs of a block, of 2 sbh bytes each, whether they are scattered or summed everywhere; blocks are spread over stages."""
+
+    def made(records: bool) -> Layout:
+        stack = {"framework": "megatron", "records_streams": records}
+        return gpt(8, gpus=4 * stages, tensor=4, sequence=sequence, pipeline=stages, stack=stack)
+
+    plain, held = (memory_by_stage(made(records), adam(precision="bf16"), GPU)[0] for records in (False, True))
+    assert held.allocated == plain.allocated
+    assert held.cached - plain.cached == pytest.approx(8 / stages * 2 * 2 * TOKENS * HIDDEN)
+
+
 def test_each_stream_keeps_the_blocks_of_its_fullest_moment() -> None:
     """FSDP: gathers, reduce-scatters with the gradients they make, and compute are at their fullest at different moments."""
     made = layout(block_model(BLOCKS), 8, shard="parameters")
