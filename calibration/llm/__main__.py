@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple
 from calibration import FOLDER
 from calibration.llm.case import Case, describe
 from calibration.llm.choice import choice_document, choice_text, ranked, sampled
-from calibration.llm.closed_form import predict
+from calibration.llm.closed_form import step
 from calibration.llm.constants import FILE, QUANTILES, fitted, kind_of
 from calibration.llm.fit import fit, thinned
+from calibration.llm.prediction import Prediction
 from calibration.llm.priors import defaults
 from calibration.llm.rules import efficiencies
 from calibration.llm.score import quantile, scorable
@@ -79,7 +80,8 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
     for case in described:
         if isinstance(case, Case):
             with suppress(SpecError, ValueError):
-                runs.append((case, memory_of(case, fitted(case.row.source).constants)))
+                need = memory_of(case)
+                runs.append((case, Prediction(math.nan, need.nbytes, need.verdict)))
     return choice_document(sweeps, runs)
 
 
@@ -114,7 +116,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _logarithm(case: Case, constants: Mapping[str, float]) -> float:
-    return math.log((case.measured or 1.0) / predict(case, constants).step_time)
+    return math.log((case.measured or 1.0) / step(case, constants)[0])
 
 
 def _errors(cases: Sequence[Case], constants: Mapping[str, float]) -> dict[str, list[float]]:

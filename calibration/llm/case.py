@@ -9,16 +9,19 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from calibration.llm.chips import Chip, Products, chip_named
 from calibration.llm.network import nic_of
+from calibration.llm.prediction import Memory
 from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
 from calibration.llm.table import Row
 from calibration.llm.words import Recompute, precision_of, recompute_of, told, zero_of
 from sim.spec.transformer import Transformer
+from sim.spec.yaml import SpecError
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives that measured latencies are of (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
@@ -63,6 +66,8 @@ class Case:
     """Parts of each block that are recomputed by themselves (``recompute_modules`` of Megatron): some of `MODULES`."""
     flash: bool
     lora: bool
+    lora_targets: tuple[str, ...]
+    """Products with adapters; empty: all of a block."""
     family: str
     stack: str
     tuned: bool
@@ -77,13 +82,25 @@ class Case:
     """Whether torch compares every collective between its ranks first (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
     fp32_gradients: bool
     memory_reading: str
-    """allocated, as torch counts, or nvidia-smi."""
+    """What the table shows: allocated or reserved, as torch's allocator counts them, or nvidia-smi."""
+    memory_rank: str
+    """Whose memory the table shows: ``fullest`` or ``first``, that of the first stage."""
     assumed: tuple[str, ...]
 
     @property
     def measured(self) -> float | None:
         """Return the measured seconds of a step, as `Row.step_time`."""
         return self.row.step_time
+
+    @cached_property
+    def need(self) -> Memory:
+        """Return what the simulator says of the memory of the fullest rank."""
+        from calibration.llm.engine import memory_of
+
+        try:
+            return memory_of(self)
+        except (SpecError, ValueError):
+            return Memory(math.nan, "unknown")
 
     @property
     def global_batch(self) -> float:
@@ -125,11 +142,9 @@ def _marked(case: Case) -> Case:
 
     Step times of such rows fit better with nothing recomputed than with blocks: their sources offload or recompute what is cheap.
     """
-    from calibration.llm.closed_form import memory, verdict
-
     if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumed or case.recompute != "none":
         return case
-    if verdict(case, memory(case)) != "does_not_fit":
+    if case.need.verdict != "does_not_fit":
         return case
     return replace(case, assumed=(*case.assumed, NOT_STATED))
 
@@ -180,6 +195,7 @@ def _case(row: Row) -> Case:
         modules=_modules(row),
         flash=told(row.text["flash_attention"], True),
         lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
+        lora_targets=tuple(practice.get("lora_targets", ())),
         family=practice["family"],
         stack=practice["stack"],
         tuned=bool(practice.get("tuned")),
@@ -191,6 +207,7 @@ def _case(row: Row) -> Case:
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         memory_reading=str(practice.get("memory", "allocated")),
+        memory_rank=str(practice.get("memory_rank", "fullest")),
         assumed=tuple(assumed),
     )
 

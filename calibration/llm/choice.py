@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from calibration.llm import closed_form
 from calibration.llm.case import Case
-from calibration.llm.closed_form import Prediction
 from calibration.llm.constants import fitted
+from calibration.llm.prediction import Prediction
 from calibration.llm.priors import Constants
 from calibration.llm.score import SWEEP, kendall_tau, quantile, sweep_of
 from calibration.validate.validation_report import number

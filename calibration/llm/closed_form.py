@@ -2,18 +2,18 @@
 
 Calculon's way (arXiv 2305.04232) with fewer inputs: every kind of work is bytes or FLOP over a rate, ranks of one stage are alike, and
 communication is exposed as far as there is nothing to hide it under. The rates are in `Constants`; all are of hardware or of a software
-family, none of a model or a source. Memory follows Korthikanti (arXiv 2205.05198) with the terms of ``facts`` for GQA and gated blocks.
+family, none of a model or a source. Memory is the simulator's (`sim.analysis.layout_memory`).
 Limits: one time for every micro-batch, no contention between groups, no skew between ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from calibration.llm.case import Case
-from calibration.llm.priors import EAGER, Constants
+from calibration.llm.prediction import Prediction
+from calibration.llm.priors import EAGER, EXPOSED_EXPERTS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.wires import Wires
 from calibration.llm.work import Work
@@ -32,8 +32,6 @@ REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
 """Families that reduce gradients after the last backward, not beside it (``overlap_gradients: false`` of workloads/stacks)."""
 NORM_PASSES: Final = 2.0
 """Memory passes of a fused norm's forward: read and written."""
-EXPOSED_EXPERTS: Final = 0.4
-"""Part of dispatch and combination that stays exposed where they run beside another micro-batch's compute: estimate."""
 BY_TENSOR: Final = ("nanotron",)
 """Families whose sharded optimizer scatters and gathers each tensor by itself (nanotron optim/zero.py, ``_all_gather_params``;
 optim/gradient_accumulator.py, ``reduce_scatter_coalesced``)."""
@@ -44,19 +42,14 @@ ONE_BY_ONE: Final = ("deepspeed",)
 ``TrainSchedule``; engine.py, ``_exec_send_activations`` and its like); Megatron-LM joins a send with the receive after it."""
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """A predicted step: seconds, bytes of GPU memory at its peak, and what the time is made of (seconds, in ``parts``)."""
-
-    step_time: float
-    memory: float
-    verdict: str
-    """fits, thrashes or does_not_fit."""
-    parts: Mapping[str, float] = field(default_factory=dict)
-
-
 def predict(case: Case, at: Constants) -> Prediction:
-    """Return the predicted step of *case* with the constants *at*."""
+    """Return the predicted step of *case* with the constants *at*, and its memory, which is the simulator's."""
+    seconds, parts = step(case, at)
+    return Prediction(seconds, case.need.nbytes, case.need.verdict, parts)
+
+
+def step(case: Case, at: Constants) -> tuple[float, Mapping[str, float]]:
+    """Return the seconds of a step of *case* with the constants *at*, and what they are made of."""
     work, wires = Work(case, at), Wires(case, at)
     weights = stage_weights(case)
     forward, backward, parts = _micro_batch(case, at, work, wires, weights)
@@ -71,9 +64,8 @@ def predict(case: Case, at: Constants) -> Prediction:
     bubble = once / case.virtual * at["ramp"] + (2 * sends * (case.pipeline - 1) / case.virtual if case.pipeline > 1 else 0.0)
     exposed = _data_traffic(case, at, wires, weights, backward)
     update = _update(case, at, work, weights)
-    step = steady + bubble + exposed + update + at["step"]
-    needed = memory(case)
-    return Prediction(step, needed, verdict(case, needed), {**parts, "bubble": bubble, "data": exposed, "optimizer": update})
+    seconds = steady + bubble + exposed + update + at["step"]
+    return seconds, {**parts, "bubble": bubble, "data": exposed, "optimizer": update}
 
 
 def _micro_batch(case: Case, at: Constants, work: Work, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
@@ -278,16 +270,3 @@ def _update(case: Case, at: Constants, work: Work, weights: Weights) -> float:
     owned = (weights.dense + weights.vocabulary) / shards + weights.experts / expert_shards
     held = owned if case.zero == 3 else weights.total
     return (at["update"] * owned + 8.0 * held) / work.bandwidth
-
-
-def memory(case: Case) -> float:
-    """Return the bytes of GPU memory of one rank of the fullest stage at its peak, as torch's allocator counts them."""
-    from calibration.llm.memory import peak
-
-    return peak(case, stage_weights(case))
-
-
-def verdict(case: Case, needed: float) -> str:
-    """Return whether *needed* bytes fit, fit only with the allocator freeing and retrying, or do not fit."""
-    room = case.chip.memory
-    return "does_not_fit" if needed > 0.97 * room else "thrashes" if needed > 0.875 * room else "fits"

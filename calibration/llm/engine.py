@@ -9,24 +9,29 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import EXPOSED_EXPERTS, Prediction
-from calibration.llm.priors import Constants
+from calibration.llm.prediction import Memory, Prediction
+from calibration.llm.priors import EXPOSED_EXPERTS, Constants, defaults
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
 if TYPE_CHECKING:
+    from sim.analysis.layout_memory import StageMemory
     from sim.mesh import LayoutRun
 
 _RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "operators"}
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 EXPOSED_TENSOR: Final = 0.4
 """Part of tensor-parallel messages that user buffers or asynchronous tensor parallelism leave exposed (workloads/stacks/nemo.yaml)."""
+FP16_STEP: Final = 6
+"""Bytes of an element of a rank's share that DeepSpeed's step in float16 takes: gradients flattened, and those in 32 bits."""
 _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks that overlap no tensor-parallel messages unless asked."""
 _PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "fp8"}
@@ -46,7 +51,7 @@ def workload_document(case: Case) -> dict[str, Any]:
         parallel["sequence"] = case.sequence_parallel
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
-        model["lora"] = {"rank": 16}
+        model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
     precision = _PRECISION[case.products]
     if case.chip.generation == "volta" or case.row.text["precision"].startswith("fp16"):
         precision = "fp16"
@@ -80,6 +85,9 @@ def practice_overrides(case: Case, at: Constants) -> list[str]:
         found[f"{stack}.nccl_proto"] = "Simple"
     if case.shape.experts:
         found[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
+    if case.family == "deepspeed" and case.row.text["precision"].startswith("fp16"):  # zero/stage_1_and_2.py, not bf16_optimizer.py
+        found |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
+        found |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
     if not (case.tensor_overlap or case.tuned):
         found[f"{stack}.mesh.tensor_overlap"] = "0"
     elif case.stack in _PLAIN_STACKS:
@@ -99,24 +107,30 @@ def hardware_of(case: Case) -> Hardware:
     """Return the machine of *case*, with its NICs. Raise SpecError where none is described."""
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine with it is described")
-    machine = _machine(case)
+    machine = _machine(case.row.text["node_type"].split(" ")[0], case.chip.name, case.chip.machine)
+    return _hardware(machine, case.nic, case.ring_latency.get("gather"))
+
+
+@lru_cache(maxsize=256)
+def _hardware(machine: str, nic: float, gather_latency: float | None) -> Hardware:
+    """Return *machine* with NICs of *nic* bytes/s a GPU, and what one more node adds to a measured gather."""
     node = load_hardware(machine).spec.groups[0].node
-    per_node = case.nic * node.gpu_count / node.nic.count
+    per_node = nic * node.gpu_count / node.nic.count
     overrides = [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
-    if case.ring_latency:  # of one node more: a hop of the network, and those inside the node
+    if gather_latency is not None:  # of one node more: a hop of the network, and those inside the node
         inside = (node.gpu_count - 1) * node.over_nvlink.hop_latency if node.nvlink else 0.0
-        overrides.append(f"node.nic.transport.hop_latency={max(0.0, case.ring_latency['gather'] - inside) * 1e6:g} us")
+        overrides.append(f"node.nic.transport.hop_latency={max(0.0, gather_latency - inside) * 1e6:g} us")
     return load_hardware(machine, overrides).spec
 
 
-def _machine(case: Case) -> str:
-    """Return the catalogue name of the machine of *case*: what ``node_type`` begins with, if it has this GPU; else the GPU's usual one."""
-    named = case.row.text["node_type"].split(" ")[0]
+@lru_cache(maxsize=256)
+def _machine(named: str, gpu: str, usual: str) -> str:
+    """Return the catalogue name of a machine: what ``node_type`` begins with, if it has this GPU; else the GPU's usual one."""
     try:
-        same = bool(named) and load_hardware(named).spec.groups[0].node.gpu.name == case.chip.name
+        same = bool(named) and load_hardware(named).spec.groups[0].node.gpu.name == gpu
     except SpecError:
         same = False
-    return named if same else case.chip.machine
+    return named if same else usual
 
 
 def simulated(case: Case, at: Constants) -> LayoutRun:
@@ -135,20 +149,29 @@ def _placed(case: Case, hardware: Hardware) -> tuple[int, int]:
     return math.ceil(case.gpus / each), each
 
 
-def memory_of(case: Case, at: Constants) -> Prediction:
-    """Return what the simulator says of the memory of *case*; its step is not simulated (NaN). Raise SpecError where it is refused."""
+def memory_of(case: Case) -> Memory:
+    """Return what the simulator says of the memory of *case*, without simulating its step. Raise SpecError where it is refused."""
     from sim.analysis.layout_memory import memory_by_stage
     from sim.mesh import VERDICTS, prepare
 
-    hardware, workload = hardware_of(case), workload_of(case, at)
+    hardware, workload = hardware_of(case), workload_of(case, defaults())  # hosts' times take no memory
     nodes, each = _placed(case, hardware)
     gpu = hardware.groups[0].node.gpu
-    stages = memory_by_stage(prepare(hardware, workload, each, nodes), workload, gpu)
-    verdict = max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index)
-    return Prediction(math.nan, max(stage.allocated for stage in stages), verdict)
+    stages = memory_by_stage(prepare(hardware, workload, each, nodes, ends=False), workload, gpu)
+    return Memory(as_read(case, stages), max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index))
+
+
+def as_read(case: Case, stages: Sequence[StageMemory]) -> float:
+    """Return the bytes of the fullest of *stages* as the table of *case* reads them."""
+    reading: Mapping[str, Callable[[StageMemory], float]] = {
+        "allocated": lambda stage: stage.allocated,
+        "reserved": lambda stage: stage.reserved,
+        "nvidia-smi": lambda stage: stage.reserved + stage.communication_buffers + stage.context,
+    }
+    return max(map(reading[case.memory_reading], stages[:1] if case.memory_rank == "first" else stages))
 
 
 def predict(case: Case, at: Constants) -> Prediction:
     """Return what the simulator says of *case*; of the constants *at* it uses two that no stack's file can know, both of hosts."""
     run = simulated(case, at)
-    return Prediction(run.step_time, run.memory_peak_bytes, run.memory_verdict)
+    return Prediction(run.step_time, as_read(case, run.memory), run.memory_verdict)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import predict
+from calibration.llm.closed_form import step
 from calibration.llm.priors import defaults, priors
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _residuals(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.flo
     import numpy as np
 
     at = dict(zip(names, np.exp(theta).tolist(), strict=True))
-    return np.array([math.log(predict(case, at).step_time / (case.measured or 1.0)) for case in rows])
+    return np.array([math.log(step(case, at)[0] / (case.measured or 1.0)) for case in rows])
 
 
 def _jacobian(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.float64], residual: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -124,5 +124,5 @@ def accepted(cases: Sequence[Case], without: Mapping[str, Mapping[str, float]]) 
     for source in without:
         rows = [case for case in cases if case.row.source == source and usable(case)]
         for constants, into in ((defaults(), before), (without[source], after)):
-            into.append(median(abs(math.log(predict(case, constants).step_time / (case.measured or 1.0))) for case in rows))
+            into.append(median(abs(math.log(step(case, constants)[0] / (case.measured or 1.0))) for case in rows))
     return sum(after) < sum(before)

@@ -28,6 +28,8 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
 FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
 EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
 """Families whose blocks torch runs operator by operator, with FlashAttention 2 or its like."""
+EXPOSED_EXPERTS: Final = 0.4
+"""Part of dispatch and combination that stays exposed where they run beside another micro-batch's compute: estimate."""
 FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
 """Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from statistics import fmean, median
 from typing import Any, Final
 
 from calibration.llm.case import NOT_STATED, Case
-from calibration.llm.closed_form import Prediction
 from calibration.llm.constants import POINTS_NEEDED
+from calibration.llm.prediction import Prediction
 
 SWEEP: Final = 5
 NAMES: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
@@ -204,7 +205,7 @@ def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
         if NOT_STATED not in case.assumed:
             fitted += 1
             refused += said.verdict == "does_not_fit"
-        if case.row.memory is None:
+        if case.row.memory is None or isnan(said.memory):
             continue
         found[case.row.source].append(said.memory / case.row.memory - 1.0)
         at_edge = case.row.memory >= 0.875 * case.chip.memory
@@ -241,7 +242,12 @@ def feasibility(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
         "called_does_not_fit": 1 - len(missed) / len(rows) if rows else None,
         "called_thrashes_or_worse": fmean(float(said.verdict != "fits") for _, said in rows) if rows else None,
         "missed": [
-            {"line": case.row.line, "model": case.row.text["model"], "memory_bytes": said.memory, "verdict": said.verdict}
+            {
+                "line": case.row.line,
+                "model": case.row.text["model"],
+                "memory_bytes": None if isnan(said.memory) else said.memory,
+                "verdict": said.verdict,
+            }
             for case, said in missed
         ],
     }

@@ -91,7 +91,7 @@ def is_llm_table(path: Path) -> bool:
             header = set(next(csv.reader(line for line in file if not line.startswith("#")), []))
     except (OSError, UnicodeDecodeError):
         return False
-    return len(TELLING & header) >= len(TELLING) - 4 and "workload" not in header
+    return "workload" not in header and ("model" in header or len(TELLING & header) >= len(TELLING) - 4)
 
 
 def read_table(path: Path) -> list[Row]:

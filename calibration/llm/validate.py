@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from calibration.llm import closed_form
 from calibration.llm.case import Case, describe
-from calibration.llm.closed_form import Prediction
 from calibration.llm.constants import Fitted, fitted
+from calibration.llm.prediction import Prediction
 from calibration.llm.priors import Constants, defaults
 from calibration.llm.rules import rule_times
 from calibration.llm.score import (
@@ -151,7 +151,7 @@ def _scored(case: Case, prediction: Prediction, known: Fitted) -> Scored:
     low, high = known.interval(case)
     said = {
         "predicted": prediction.step_time,
-        "zero_shot": closed_form.predict(case, defaults()).step_time,
+        "zero_shot": closed_form.step(case, defaults())[0],
         **rule_times(case, known.rules),
     }
     return Scored(case, prediction, said, low * prediction.step_time, high * prediction.step_time, known.learning)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from calibration.llm.case import Case
 from sim.parallel.split import by_cost, costs
@@ -22,11 +22,6 @@ class Weights:
     def total(self) -> float:
         """Return all of them."""
         return self.dense + self.experts + self.vocabulary
-
-    def of_blocks(self, layers: int) -> Weights:
-        """Return those of a stage with as large a table, and so many blocks."""
-        share = layers / self.layers
-        return replace(self, dense=share * self.dense, experts=share * self.experts, layers=layers)
 
 
 def layer_parameters(case: Case) -> tuple[float, float, float]:

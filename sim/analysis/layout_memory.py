@@ -4,14 +4,15 @@ Weights, gradients and states follow the stack's data types and the sharding (Ze
 the backward of the same chunk and micro-batch, so that a pipeline's first stage holds as many as its schedule has in flight; a checkpointed
 block keeps its input alone. FSDP gathers into a buffer, copies weights out of it, and scatters gradients out of another; one of each is in
 flight beside the unit that computes.
-Limits: no fragmentation beyond a share for the allocator's rounding; NCCL's buffers are an estimate.
+Blocks of the allocator belong to a stream: what a side stream frees nothing else can use, so that streams count at the fullest of each.
+Limits: no other fragmentation beyond a share for the allocator's rounding; NCCL's buffers are an estimate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
@@ -48,18 +49,20 @@ class StageMemory:
     gathered: float
     """Weights gathered from shards, and gradients on their way to them."""
     workspace: float
+    cached: float
+    """Blocks that the allocator keeps though nothing is in them at this moment: of other streams, of the loss, of the optimizer's step."""
     communication_buffers: float
     context: float
 
     @property
     def allocated(self) -> float:
         """Return what torch's allocator holds (``max_memory_allocated``)."""
-        return self.total - self.communication_buffers - self.context
+        return self.total - self.cached - self.communication_buffers - self.context
 
     @property
     def reserved(self) -> float:
         """Return what torch's allocator keeps from the driver (``max_memory_reserved``)."""
-        return self.allocated * ROUNDING
+        return (self.allocated + self.cached) * ROUNDING
 
     @property
     def total(self) -> float:
@@ -70,7 +73,7 @@ class StageMemory:
         """Return whether the rank runs on *gpu*."""
         if self.reserved + self.communication_buffers + self.context > gpu.memory:
             return "does_not_fit"
-        return "thrashes" if self.allocated > THRASHING * gpu.memory else "fits"
+        return "thrashes" if self.reserved > THRASHING * gpu.memory else "fits"
 
     def by_use(self) -> dict[str, float]:
         """Return the bytes by use and in all."""
@@ -80,8 +83,26 @@ class StageMemory:
 
 def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[StageMemory, ...]:
     """Return the memory of one rank of each stage."""
-    stages = (_stage(layout, stage, workload, gpu) for stage in range(layout.mesh.stages))
+    short = shortened(layout)
+    stages = (_stage(short, stage, workload, gpu) for stage in range(layout.mesh.stages))
     return tuple(at(replay.fullest()) for replay, at in stages)
+
+
+def shortened(layout: Layout) -> Layout:
+    """Return *layout* with no more micro-batches than it takes until what a stage holds repeats itself."""
+    many, stages = layout.micro_batches, layout.mesh.stages
+    if layout.own is not None:
+        return layout
+    if layout.schedule == "1f1b":
+        return _with(layout, stages + 2)
+    if layout.schedule == "interleaved_1f1b":
+        rounds = max(1, many // stages)
+        return _with(layout, min(rounds, 3) * (many // rounds)) if many % rounds == 0 else layout
+    return layout
+
+
+def _with(layout: Layout, micro_batches: int) -> Layout:
+    return layout if micro_batches >= layout.micro_batches else replace(layout, micro_batches=micro_batches)
 
 
 def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
@@ -95,19 +116,24 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_R
     mesh, options, parallel = layout.mesh, layout.options, layout.mesh.parallel
     held = layout.units_of(stage)
     level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[parallel.shard]
-    weights = gradients = states = 0.0
+    weights = gradients = states = stepping = 0.0
     for experts in (False, True):
         shards = mesh.group_size("expert_data" if experts else "shard")
         total = sum(layout.elements(unit, experts=experts) for unit in held)
         trained = sum(layout.elements(unit, experts=experts, trained=True) for unit in held)
-        weights += total * _WIDTH[options.weights] / (shards if level == 3 else 1)
+        frozen = total - trained if options.frozen_8bit and workload.training.precision == "fp8" else 0.0
+        weights += ((total - frozen) * _WIDTH[options.weights] + frozen) / (shards if level == 3 else 1)
         gradients += trained * _WIDTH[options.gradients] / (shards if level >= 2 else 1)
+        if shards > 1 and options.reducer_buckets:
+            gradients += trained * _WIDTH[options.weights]
+        if level:
+            stepping += trained * (options.step_share_bytes / shards + (options.step_whole_bytes if shards > 1 else 0.0))
         states += sum(
             layout.elements(unit, experts=experts, trained=True) * _state_width(workload, options, layout.units[unit].kind == "block")
             for unit in held
         ) / (shards if level >= 1 else 1)
     replay = _Replay(layout, stage, workload, 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else gradients)
-    communicators = sum(mesh.group_size(axis) > 1 for axis in _AXES)
+    communicators = options.communicators + sum(mesh.group_size(axis) > 1 for axis in _AXES)
 
     def at(moment: _Moment) -> StageMemory:
         return StageMemory(
@@ -118,6 +144,7 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_R
             activations=moment.activations,
             gathered=moment.gathered,
             workspace=moment.workspace,
+            cached=replay.cached(moment) + stepping + options.flat_buffers,
             communication_buffers=communicators * COMMUNICATOR,
             context=gpu.context_memory,
         )
@@ -173,6 +200,18 @@ class _Replay:
         self.scatters: dict[Tag, float] = {}
         """Input buffers of reduce-scatters."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
+        self.backward: tuple[str, int] | None = None
+        """The pass whose gradients wait for its end."""
+        self.waits = layout.options.gradients_wait and not layout.sharded_parameters
+        self.buffered = self._input_buffers()
+        self.fullest_of = [0.0, 0.0, 0.0]
+        """Most bytes so far of each stream that blocks belong to: compute, gathers, scatters."""
+        self.sent = layout.boundary if layout.options.keeps_sent and layout.mesh.stages > 1 else 0.0
+        self.ends = {units[-1] for units in layout.chunks[:-1] if units}
+        """Units whose output another stage receives."""
+        self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
+        self.freed = 0.0
+        """Bytes of logits in blocks that nothing after them fits in."""
         self.best = _Moment(gradients, 0.0, 0.0, 0.0)
         """The fullest moment so far."""
 
@@ -206,17 +245,48 @@ class _Replay:
             case Work():
                 numbers = range(instruction.first, instruction.last + 1)
                 for number in numbers if instruction.part == "F" else reversed(numbers):
-                    self._work(number, instruction.part)
+                    self._work(number, instruction.part, instruction.micro_batch)
 
     def _now(self, workspace: float = 0.0) -> _Moment:
-        buffers = sum(self.gathers.values()) + sum(self.scatters.values())
-        gathered = buffers + sum(self.weights.values()) + sum(self.unreduced.values())
-        return _Moment(self.gradients, self.activations, gathered, workspace)
+        gathers, scatters = sum(self.gathers.values()), sum(self.scatters.values())
+        unsharded = sum(self.weights.values()) + sum(self.unreduced.values())
+        made = self.gradients if self.grows else 0.0
+        streams = (self.activations + self.buffered + unsharded + workspace, gathers, scatters + made)
+        self.fullest_of = list(map(max, self.fullest_of, streams))
+        return _Moment(self.gradients, self.activations, gathers + scatters + unsharded, workspace + self.buffered)
 
     def _note(self, workspace: float = 0.0) -> None:
         self.best = max(self.best, self._now(workspace), key=sum)
 
-    def _work(self, number: int, part: str) -> None:
+    def cached(self, moment: _Moment) -> float:
+        """Return the bytes of blocks that are kept though nothing is in them at *moment*; ask when the step is over."""
+        held = sum(moment) - (0.0 if self.grows else moment.gradients)
+        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded
+
+    def _recorded(self, stage: int) -> float:
+        """Return the bytes of one forward's outputs that tensor-parallel collectives sum up."""
+        layout = self.layout
+        blocks = (layout.units[unit] for unit in layout.units_of(stage) if layout.units[unit].kind == "block")
+        messages = (message for unit in blocks for piece in unit.pieces for message in piece.forward if message.axis == "tensor")
+        summed = (message.nbytes for message in messages if message.op != "all_gather")
+        return sum(summed) / layout.mesh.parallel.chunks * self._element()
+
+    def _element(self) -> float:
+        """Return the bytes of a micro-batch's activations for those of one sample in 32 bits."""
+        return MEANING[self.workload.training.precision].activation / 4.0 * self.workload.training.batch
+
+    def _input_buffers(self) -> float:
+        """Return the bytes of the buffers into which the inputs of split products are gathered."""
+        layout = self.layout
+        if not layout.mesh.parallel.sequence_parallel:
+            return 0.0
+        entering = max(
+            (piece.layer.read for unit in layout.units if unit.kind == "block" for piece in unit.pieces if piece.layer.share == "column"),
+            default=0.0,
+        )
+        return layout.options.input_buffers * entering * self._element()
+
+    def _work(self, number: int, part: str, micro_batch: int) -> None:
         unit = self.layout.units[number]
         key = unit.content, part == "F"
         if key not in self.passes:
@@ -224,12 +294,20 @@ class _Replay:
         own = self.passes[key]
         if part != "F":
             self._forward_ends()
+        if self.waits and (part == "F" or (part, micro_batch) != self.backward):
+            self.unreduced.clear()
+            self.backward = part, micro_batch
         self._note(own.peak)
         if part != "I":  # where backward is split, products keep their inputs for the weights' half
             self.activations = max(0.0, self.activations + own.net)
+            if self.sent and number in self.ends:
+                self.activations += self.sent if part == "F" else -self.sent
         if part in ("B", "W") and self.layout.sharded_parameters:
             width = self.layout.gathered if self.layout.micro_batches == 1 or self.layout.synchronizes_each else self.layout.reduced
             self.unreduced[number] = self._trained(number) * width
+            self._note()
+        elif self.waits and part in ("B", "W"):
+            self.unreduced[number] = self._trained(number) * _WIDTH[self.layout.options.weights]
             self._note()
 
     def _pass(self, unit: Unit, forward: bool) -> _Pass:
@@ -248,8 +326,8 @@ class _Replay:
     def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _Pass:
         workload = self.workload
         mode = workload.training.activation_checkpointing
-        kept = [_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces]
-        scratch = [_bytes(piece.layer, piece.layer.read + piece.layer.write, workload) for piece in unit.pieces]
+        kept = [_saved(piece.layer, workload) for piece in unit.pieces]
+        scratch = [self._scratch(piece.layer) for piece in unit.pieces]
         entering = _bytes(unit.pieces[0].layer, unit.boundary, workload) if checkpointed else 0.0
         entering += sum(_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(mode, unit)) if checkpointed else 0.0
         total, again = sum(kept), _again(unit, workload)
@@ -267,6 +345,16 @@ class _Replay:
             peaks.append(left + made + beside)
             left -= own
         return _Pass(-(entering if checkpointed else total - again), max(peaks, default=0.0))
+
+    def _scratch(self, layer: Layer) -> float:
+        """Return the bytes that one pass over *layer* holds beside what it keeps; of the loss in its backward, which needs most."""
+        if layer.op != "loss":
+            return _bytes(layer, layer.read + layer.write, self.workload)
+        stack, split = self.workload.training.stack, self.layout.mesh.parallel.tensor > 1
+        each = stack.split_logit_bytes if split and stack.split_logit_bytes else stack.logit_bytes
+        logits = layer.read / 4.0 * self.workload.training.batch
+        self.freed = stack.freed_logit_bytes * logits
+        return max(0.0, each * logits - _bytes(layer, layer.saved, self.workload))
 
     # --- weights that are gathered and freed ---------------------------------------------------------------------
 
@@ -316,7 +404,7 @@ def kept_bytes(unit: Unit, workload: Workload) -> float:
     """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch, of the blocks that keep least."""
     if unit.kind == "block" and workload.training.activation_checkpointing == "blocks":
         return _bytes(unit.pieces[0].layer, unit.boundary, workload)
-    return sum(_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces) - _again(unit, workload)
+    return sum(_saved(piece.layer, workload) for piece in unit.pieces) - _again(unit, workload)
 
 
 def _again(unit: Unit, workload: Workload) -> float:
@@ -325,6 +413,16 @@ def _again(unit: Unit, workload: Workload) -> float:
     if unit.kind != "block" or not modules:
         return 0.0
     return sum(_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded(modules, unit), strict=True))
+
+
+def _saved(layer: Layer, workload: Workload) -> float:
+    """Return the bytes that *layer* keeps for backward under the stack of *workload*."""
+    training = workload.training
+    factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, MEANING[training.precision]
+    factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
+    if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
+        factor *= meaning.matrix / meaning.activation
+    return _bytes(layer, layer.saved, workload) * factor
 
 
 def _bytes(layer: Layer, amount: float, workload: Workload) -> float:

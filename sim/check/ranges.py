@@ -20,6 +20,7 @@ from sim.spec.fields import Dimension, Key, Spec, blocks
 from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
 from sim.spec.stores import Store
+from sim.spec.stream import Stream
 
 Bounds = tuple[str | float, str | float]
 """Least and most, both included: quantities as they are written, or plain numbers."""
@@ -105,6 +106,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "backward_kernels": (0, 100_000),
     },
     wl.Model: {"parameters": (1, 1e14), "input": ("1 B", "100 GB"), "buffers": ("0 B", "10 TB")},
+    Stream: {"shard": ("1 kB", "1 TB"), "compressed": (0.001, 1)},
     wl.Dataset: {
         "samples": (1, 1e13),
         "sample": ("1 B", "100 GB"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
+from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import dated, source_of
 from sim.report.saving import saved_text
 from sim.report.style import MEANINGS
@@ -25,6 +27,8 @@ from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
 from sim.study.layout import LayoutAnswer
 from sim.study.whole_job import Course, checkpoint_time, in_epochs
+from sim.training.layouts.loader import loading, readers_of
+from sim.training.layouts.stream import download_of, first_batch_time
 from sim.units import counted, show
 
 SCHEMA = 1
@@ -93,6 +97,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "verdict": verdict(run),
         "expected_error": expected_layout_error(run),
         "whole_job": _whole_job(answer, epoch, stalls["compute"], price),
+        "pretraining": pretraining_document(answer.parts, price),
         "collective": None,
         "step_time_half_width_s": None,
         "assumptions": _assumptions(run),
@@ -111,6 +116,8 @@ def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float 
         return None
     run, workload = answer.run, answer.run.workload
     plan = in_epochs(answer.plan, run.global_batch, workload)
+    if answer.parts and plan.epochs:
+        epoch = math.fsum(part.time for part in answer.parts) / plan.epochs
     pace = Pace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
     return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
 
@@ -211,7 +218,21 @@ def _loading(run: LayoutRun) -> str:
     if not options.num_workers:
         return "each rank reads and prepares its samples itself, while it waits"
     built = options.num_workers * options.prefetch_factor
+    if options.stream is not None:
+        first = show(first_batch(run), "time")
+        named = f"{options.stream.library} from {options.stream.store.name}"
+        return (
+            f"samples are streamed ({named}): {counted(options.num_workers, 'worker')} a rank; the first micro-batch is there after {first}"
+        )
     return f"the loader of each rank: {counted(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
+
+
+def first_batch(run: LayoutRun) -> float:
+    """Return the seconds until the first streamed micro-batch is there."""
+    stream, workers, readers = run.workload.input.stream, run.workload.input.num_workers, readers_of(run.mesh)
+    assert stream is not None
+    nodes, ranks = loading(run.mesh)
+    return first_batch_time(stream, download_of(stream, run.node, nodes, readers, ranks, workers), run.workload, readers, workers)
 
 
 def layout_name(document: Mapping[str, Any]) -> str:
@@ -261,6 +282,8 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  {saved_text(document)}")
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
+    if document["pretraining"]:
+        lines += pretraining_lines(document["pretraining"])
     lines += error_lines(document)
     if verbose:
         lines += ["", "  waited for, in a step:"]
@@ -280,7 +303,7 @@ def _rates(document: Mapping[str, Any]) -> str:
     return "   ".join(parts)
 
 
-_USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "communication_buffers", "context")
+_USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "cached", "communication_buffers", "context")
 """What a GPU's memory holds; sums to the total."""
 
 
@@ -319,7 +342,7 @@ def flat_figures(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of *document* in one row: nested blocks by dotted key, lists and texts left out."""
     row: dict[str, Any] = {}
     for key, value in document.items():
-        if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price"):
+        if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price", "pretraining"):
             continue
         if isinstance(value, dict):
             row |= {f"{key}.{name}": inner for name, inner in value.items()}

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Count, Fraction, Seconds, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Fraction, Seconds, Source, Spec, Whole
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
@@ -159,6 +159,25 @@ class MeshOptions(Spec):
     """Weights are brought to 8 bits once a step, for all its micro-batches; else whenever a micro-batch uses them."""
     shares_device: bool = False
     """Collectives take multiprocessors and memory bandwidth from what computes beside them, each as many as it has channels and bytes."""
+    gradients_wait: bool = False
+    """Gradients stay in the type of ``weights`` beside those that are accumulated, until the backward of their micro-batch ends."""
+    reducer_buckets: bool = False
+    """Torch's DistributedDataParallel keeps buckets of all gradients in the type of ``weights`` beside them."""
+    input_buffers: Whole = 0
+    """Buffers for the gathered inputs of split products that are kept from one product to the next."""
+    frozen_8bit: bool = False
+    """Weights that do not train are held in 8 bits alone where products are in 8 bits."""
+    communicators: Whole = 0
+    """Communicators of NCCL beside those of the layout's groups."""
+    flat_buffers: Bytes = 0.0
+    """Flat buffers that gradients are copied to before they travel."""
+    records_streams: bool = False
+    """Outputs that tensor-parallel collectives sum up are free again once the GPU is past them, of which the host hears one forward late
+    (torch's ``record_stream``)."""
+    step_share_bytes: float = Field(default=0.0, ge=0)
+    """Bytes in large blocks that the step of a sharded optimizer takes for an element of this rank's share."""
+    step_whole_bytes: float = Field(default=0.0, ge=0)
+    """The same for an element of all that the stage holds, such as weights gathered into one block."""
     stages_by_cost: bool = False
     """Stages take blocks until the cost of their products passes an even share, in place of even numbers of blocks (nanotron)."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
@@ -173,6 +192,19 @@ class MeshOptions(Spec):
     def sends_ahead(self) -> bool:
         """Whether schedules that wait for sends wait later where the next pass has the same direction, as torch's do."""
         return self.framework == "fsdp2"
+
+    @property
+    def saves_8bit_inputs(self) -> bool:
+        """Whether products in 8 bits keep their inputs so for backward (NVIDIA/TransformerEngine module/linear.py); torchao does not."""
+        return self.framework == "megatron"
+
+    @property
+    def keeps_sent(self) -> bool:
+        """Whether a stage keeps what it sent on until the backward of that micro-batch.
+
+        DeepSpeed runtime/pipe/engine.py, ``pipe_buffers``; torch.distributed.pipelining stage.py, ``fwd_cache``. Megatron frees it.
+        """
+        return self.framework in ("deepspeed", "fsdp2")
 
     @property
     def receives_first(self) -> bool:

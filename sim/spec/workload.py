@@ -30,7 +30,9 @@ from sim.spec.lengths import Lengths as Lengths
 from sim.spec.lengths import Padding, with_lengths
 from sim.spec.measured import MeasuredOn
 from sim.spec.parallel import Parallel
+from sim.spec.pretraining import Pretraining
 from sim.spec.stack import Stack
+from sim.spec.stream import Stream
 from sim.spec.transformer import Transformer
 
 TOKEN_INPUT = 16.0
@@ -220,6 +222,8 @@ class Input(Spec):
     """DALI's threads of one rank."""
     worker_start: Seconds = 0.0
     """Time to start the workers at the beginning of an epoch."""
+    stream: Stream | None = None
+    """Samples come from an object store while training runs; None: from the node's disk. Layouts only."""
     compute_cv: Fraction = 0.02
     """Coefficient of variation that a step's compute time owes to Python's loader beside it; none with DALI or synthetic input."""
     source: Source = Field(
@@ -383,6 +387,14 @@ class Workload(Spec):
     """How batches are loaded."""
     training: Training
     """Batch, precision, optimizer and software."""
+    pretraining: Pretraining | None = None
+    """How batch and sequence change over a budget of tokens (``--tokens``); None: not at all."""
+
+    @model_validator(mode="after")
+    def _of_tokens(self) -> Workload:
+        if self.pretraining is not None and self.model.sequence is None:
+            raise ValueError("pretraining is counted in tokens, and this model has no sequence of them; leave it out")
+        return self
 
     @property
     def sequence(self) -> int | None:

@@ -18,6 +18,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.pretraining import Part, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES
 
@@ -32,6 +33,8 @@ class LayoutAnswer:
     market: Market = "on_demand"
     plan: Plan | None = None
     """The whole job, where one is asked for."""
+    parts: tuple[Part, ...] = ()
+    """Parts of a budget of tokens whose batch or sequence are not the same."""
 
 
 def layout_answer(scenario: Scenario) -> LayoutAnswer:
@@ -51,7 +54,9 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     run = run_layout(machine.spec, workload, each.pop())
     if run.memory_verdict == "does_not_fit":
         raise Infeasible([shortage(run, scenario.plan_command)], run.nodes, run.gpus, "does not fit into GPU memory")
-    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market, scenario.plan)
+    tokens = scenario.plan.tokens if scenario.plan else None
+    parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
+    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market, scenario.plan, parts)
 
 
 def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:

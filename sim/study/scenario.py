@@ -115,6 +115,12 @@ def answer_to(
 ) -> Answer:
     """Simulate the checked *question* as *scenario* says; for the rest see `answer`."""
     hardware, jobs = question.hardware, question.jobs
+    if any(job.workload.input.stream for job in jobs):
+        raise SpecError("input.stream: samples are streamed in layouts; write one, such as --shard optimizer, or leave it out")
+    if scenario.plan and scenario.plan.tokens and any(job.workload.pretraining for job in jobs):
+        raise SpecError(
+            "pretraining: parts of a budget of tokens are simulated for layouts; write one, such as --shard optimizer, or leave it out"
+        )
     with shelf.kept_meanwhile():  # many of the runs that are tried turn out to be the same
         run = simulate(hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
         names = [f"jobs.{number}: " if len(jobs) > 1 else "" for number in range(len(jobs))]

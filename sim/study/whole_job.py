@@ -6,18 +6,16 @@ and ``--no-checkpoints`` and goes through here; `sim.analysis.whole_job` has the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sim.analysis.whole_job import Pace, Plan, WholeJob, epochs_in, whole_job
 from sim.cluster.storage import most_bandwidth
 from sim.spec.hardware import Hardware
+from sim.spec.pretraining import tokens_in
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-
-_TOKENS: Final = re.compile(r"(\d{1,15}(?:\.\d{1,12})?)([KMBTkmbt])?")
 
 
 class Course(NamedTuple):
@@ -58,10 +56,10 @@ def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0,
 
 def token_count(text: str) -> float:
     """Return the tokens that *text* says, such as ``300B`` or ``1.5T``. Raise SpecError for anything else."""
-    match = _TOKENS.fullmatch(text)
-    if match is None or not float(match[1]):
+    found = tokens_in(text)
+    if found is None:
         raise SpecError(f"--tokens {text}: write a number of tokens above 0, such as 300B or 15.6T (K, M, B, T: thousands to trillions)")
-    return float(match[1]) * 1000.0 ** " KMBT".index((match[2] or " ").upper())
+    return found
 
 
 def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:

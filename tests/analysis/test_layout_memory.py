@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sim.analysis.layout_memory import StageMemory, memory_by_stage
+from sim.analysis.layout_memory import ROUNDING, StageMemory, memory_by_stage, memory_course
 from sim.parallel.lower.layouts import Layout
 from sim.spec.decoder import decoder_layers
+from sim.spec.parallel import Shard
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from tests.harness import toy_node, toy_workload
@@ -137,3 +140,102 @@ def test_verdicts_follow_the_memory_of_the_gpu() -> None:
     sizes = {"fits": 2 * needed, "thrashes": 1.01 * needed, "does_not_fit": 0.99 * needed}
     for verdict, size in sizes.items():
         assert stage.verdict(GPU.model_copy(update={"memory": size})) == verdict
+
+
+# --- what a framework holds beside tensors that stay ------------------------------------------------------------------------
+
+
+def replay(**fields: Any) -> StageMemory:
+    """Return the memory of the first stage of eight blocks of a million weights each."""
+    stack = fields.pop("stack", {})
+    return memory_by_stage(layout(block_model(BLOCKS), fields.pop("gpus", 8), stack=BF16 | stack, **fields), adam(), GPU)[0]
+
+
+def test_gradients_wait_for_the_end_of_their_micro_batch() -> None:
+    """All eight blocks have a gradient in 16 bits when the first one's backward ends, of one micro-batch at a time."""
+    plain, waits = (replay(shard="none", micro_batches=3, stack={"gradients_wait": wait}) for wait in (False, True))
+    assert waits.allocated - plain.allocated == pytest.approx(2.0 * PARAMETERS)
+    made = layout(block_model(BLOCKS), 8, shard="none", micro_batches=3, stack=BF16 | {"gradients_wait": True})
+    course = [moment.gathered for moment in memory_course(made, adam(), GPU, 0)]
+    assert max(course) == 2.0 * PARAMETERS
+    assert course[0] == 0.0
+
+
+def test_reducer_buckets_need_another_rank() -> None:
+    for ranks, expected in ((8, 2.0 * PARAMETERS), (1, 0.0)):
+        plain, bucketed = (replay(gpus=ranks, shard="none", stack={"reducer_buckets": there}) for there in (False, True))
+        assert bucketed.gradients - plain.gradients == expected
+
+
+def test_what_a_stage_sent_on_stays_where_the_framework_keeps_it() -> None:
+    """DeepSpeed and torch keep the output of each micro-batch in flight, Megatron frees it: boundary bytes times min(p - s, m)."""
+    for schedule, many in (("1f1b", 8), ("1f1b", 2)):
+        plain, kept_on = (
+            memory_by_stage(
+                layout(block_model(BLOCKS), 4, pipeline=4, schedule=schedule, micro_batches=many, stack={"framework": name}), adam(), GPU
+            )
+            for name in ("megatron", "deepspeed")
+        )
+        more = [own.activations - other.activations for own, other in zip(kept_on, plain, strict=True)]
+        assert more == [min(4 - stage, many) for stage in range(3)] + [0]
+
+
+def test_the_step_of_a_sharded_optimizer_takes_blocks_of_its_own() -> None:
+    """Of a share once, of the whole stage once; the allocator keeps them, though they are not there when activations are."""
+    plain = replay(shard="optimizer")
+    flat = replay(shard="optimizer", stack={"step_share_bytes": 6, "step_whole_bytes": 2, "flat_buffers": "1 MB"})
+    assert flat.allocated == plain.allocated
+    assert flat.reserved - plain.reserved == pytest.approx(ROUNDING * (PARAMETERS * (6 / 8 + 2) + 1e6))
+    assert replay(shard="none", stack={"step_share_bytes": 6}).reserved == replay(shard="none").reserved
+
+
+@pytest.mark.parametrize(("sequence", "stages"), [(True, 1), (False, 1), (True, 2)])
+def test_what_collectives_sum_up_is_held_for_a_forward(sequence: bool, stages: int) -> None:
+    """Two outputs of a block, of 2 sbh bytes each, whether they are scattered or summed everywhere; blocks are spread over stages."""
+
+    def made(records: bool) -> Layout:
+        stack = {"framework": "megatron", "records_streams": records}
+        return gpt(8, gpus=4 * stages, tensor=4, sequence=sequence, pipeline=stages, stack=stack)
+
+    plain, held = (memory_by_stage(made(records), adam(precision="bf16"), GPU)[0] for records in (False, True))
+    assert held.allocated == plain.allocated
+    assert held.cached - plain.cached == pytest.approx(8 / stages * 2 * 2 * TOKENS * HIDDEN)
+
+
+def test_each_stream_keeps_the_blocks_of_its_fullest_moment() -> None:
+    """FSDP: gathers, reduce-scatters with the gradients they make, and compute are at their fullest at different moments."""
+    made = layout(block_model(BLOCKS), 8, shard="parameters")
+    (stage,) = memory_by_stage(made, adam(), GPU)
+    course = memory_course(made, adam(), GPU, 0)
+    assert {round(moment.allocated + moment.cached) for moment in course} == {round(stage.allocated + stage.cached)}
+    # compute: weights and gradients of a block in 16 bits; gathers: two blocks; scatters: a block in 32 bits, and all shards of gradients
+    assert stage.allocated + stage.cached - stage.weights - stage.optimizer_state == pytest.approx(
+        (2 + 2) * 1e6 + 2 * 2e6 + 4e6 + 4.0 * PARAMETERS / 8, rel=0.35
+    )
+
+
+@given(
+    stages=st.sampled_from([1, 2, 4]),
+    chunks=st.sampled_from([1, 2]),
+    rounds=st.integers(1, 5),
+    odd=st.integers(0, 1),
+    shard=st.sampled_from(["none", "optimizer", "gradients", "parameters"]),
+    each=st.booleans(),
+)
+def test_more_micro_batches_than_fill_a_pipeline_change_nothing(
+    stages: int, chunks: int, rounds: int, odd: int, shard: Shard, each: bool
+) -> None:
+    many = rounds * stages + (odd if chunks == 1 else 0)
+    stack = BF16 | {"framework": "fsdp2" if shard == "parameters" else "deepspeed", "gradients_wait": True}
+    rows = block_model(BLOCKS)
+    rows = rows.model_copy(
+        update={"layers": tuple(row.model_copy(update={"saved": 4.0 + 4.0 * index}) for index, row in enumerate(rows.layers))}
+    )
+    made = layout(
+        rows, 2 * stages, pipeline=stages, virtual_stages=chunks if stages > 1 else 1, micro_batches=many, shard=shard,
+        synchronizes_each=each, stack=stack,
+    )  # fmt: skip
+    for found in memory_by_stage(made, adam(), GPU):
+        course = memory_course(made, adam(), GPU, found.stage)
+        assert found.allocated == pytest.approx(max(moment.allocated for moment in course))
+        assert found.reserved == pytest.approx(max(moment.reserved for moment in course))

@@ -17,7 +17,7 @@ DARK_CAUSES = {"fetch": "#cf5a9c", "launch": "#b8863f"}
 
 USES = {
     "weights": "#332288", "gradients": "#88ccee", "optimizer_state": "#44aa99", "activations": "#117733", "workspace": "#999933",
-    "communication_buffers": "#ddcc77", "input": "#cc6677", "context": "#882255", "gathered": "#aa4499",
+    "communication_buffers": "#ddcc77", "input": "#cc6677", "context": "#882255", "gathered": "#aa4499", "cached": "#dddddd",
 }  # fmt: skip
 """Uses of GPU memory: Paul Tol's muted scheme."""
 PARTS = {

@@ -29,7 +29,17 @@ MOST_COURSES: Final = 8
 COLUMNS: Final = 400
 """Moments of a step at which memory is drawn, each at its fullest."""
 _SHADES: Final = {"forward": "#77aadd", "backward": "#4477aa", "backward of inputs": "#4477aa", "backward of weights": "#225588"}
-_SHOWN_USES: Final = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "communication_buffers", "context")
+_SHOWN_USES: Final = (
+    "weights",
+    "gradients",
+    "optimizer_state",
+    "activations",
+    "gathered",
+    "workspace",
+    "cached",
+    "communication_buffers",
+    "context",
+)
 
 
 def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:

@@ -29,6 +29,15 @@ class Kernels(Spec):
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
     operator_traffic: Mapping[str, Factor] = Field(default_factory=dict)
     """The same of single operators in place of that, by the last part of their layers' names: ``loss``, ``activation``, ``rope``."""
+    operator_memory: Mapping[str, Factor] = Field(default_factory=dict)
+    """Bytes that single operators keep for backward in layouts, relative to the layer table's, by the last part of their layers' names:
+    ``activation``."""
+    logit_bytes: float = Field(default=12.0, ge=4)
+    """Bytes of a logit of layouts at the loss's fullest moment: copies in 16 and 32 bits, the softmax, gradients."""
+    split_logit_bytes: float | None = Field(default=None, ge=4)
+    """The same where tensor ranks split the vocabulary; None: as many."""
+    freed_logit_bytes: float = Field(default=0.0, ge=0)
+    """Bytes of a logit that were freed before that moment, in blocks that nothing after them fits in: the allocator keeps them."""
     composed_traffic: Factor = 1.0
     """The same once more in models with attention, where the stack builds LayerNorm, GELU and dropout of many small kernels."""
     score_passes: float | None = Field(default=None, ge=0)

@@ -12,17 +12,19 @@ nothing; copies to the GPU take no time.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sim.cluster import page_cache
 from sim.cluster.storage import baseline_iops, ios_per_sample, most_bandwidth
 from sim.events import Cause
 from sim.parallel.mesh import Mesh
-from sim.spec.hardware import Node
+from sim.spec.hardware import Node, Storage
+from sim.spec.stream import Stream
 from sim.spec.workload import Workload
 from sim.training.job import batch_cost
+from sim.training.layouts.stream import download_of
 
-DISK, CORES = "disk", "cpu cores"
+DISK, CORES, STORE = "disk", "cpu cores", "object store"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Feed:
     workers: int
     """Of each rank; 0: the rank itself."""
     ahead: int
+    source: str = DISK
+    """What bounds the reading of all these ranks: the disk, or the store that samples are streamed from."""
 
     @property
     def interval(self) -> float:
@@ -49,22 +53,53 @@ class Feed:
     @property
     def slowest(self) -> tuple[Cause, str]:
         """Return what bounds that."""
-        return (Cause.FETCH, DISK) if self.disk >= self.interval else (Cause.PREP, CORES)
+        return (Cause.FETCH, self.source) if self.disk >= self.interval else (Cause.PREP, CORES)
 
 
 def feed_of(node: Node, workload: Workload, mesh: Mesh) -> Feed | None:
     """Return what feeds the ranks of *mesh*; None where data are ready (synthetic), or where *node* describes no disk to read from."""
-    options, dataset, host = workload.input, workload.dataset, node.host
+    options = workload.input
     if options.loader == "synthetic" or node.storage is None:
         return None
+    readers = readers_of(mesh)
+    from_disk = _from_disk(node, node.storage, workload, mesh, readers)
+    if options.stream is None:
+        return from_disk
+    return _streamed(from_disk, options.stream, node, workload, mesh, readers)
+
+
+def readers_of(mesh: Mesh) -> int:
+    """Return the ranks of one node that load samples of their own."""
     first = mesh.place(mesh.rank(pipeline=0))[0]
-    readers = len({mesh.coordinate(rank, "data") for rank in mesh.on_node(first) if mesh.stage_of(rank) == 0})
+    return len({mesh.coordinate(rank, "data") for rank in mesh.on_node(first) if mesh.stage_of(rank) == 0})
+
+
+def loading(mesh: Mesh) -> tuple[int, int]:
+    """Return the nodes whose ranks load samples, and those ranks that have samples of their own."""
+    ranks = [rank for rank in range(mesh.gpus) if mesh.stage_of(rank) == 0]
+    return len({mesh.place(rank)[0] for rank in ranks}), len({mesh.coordinate(rank, "data") for rank in ranks})
+
+
+def _streamed(feed: Feed, stream: Stream, node: Node, workload: Workload, mesh: Mesh, readers: int) -> Feed:
+    """Return *feed* where samples are downloaded first: to the disk, which is written in place of read, or past it."""
+    nodes, ranks = loading(mesh)
+    download = download_of(stream, node, nodes, readers, ranks, feed.workers)
+    nbytes = workload.training.batch * workload.dataset.sample * download.repeats
+    store = readers * nbytes / download.rate
+    past = stream.library == "huggingface"
+    disk, read = (0.0, 0.0) if past else (feed.disk, feed.read)
+    source = STORE if store > disk else DISK
+    return replace(feed, disk=max(disk, store), read=read + nbytes / download.of_worker, source=source)
+
+
+def _from_disk(node: Node, storage: Storage, workload: Workload, mesh: Mesh, readers: int) -> Feed:
+    options, dataset, host = workload.input, workload.dataset, node.host
     hits = 0.0
     if dataset.sequence is None:  # a stream of tokens is read once
         fraction = page_cache.cached_fraction(page_cache.capacity(host.memory, node.page_cache), dataset.samples * dataset.sample)
         hits = page_cache.hit_ratio(node.page_cache, fraction, math.ceil(mesh.gpus / mesh.gpus_per_node))
-    iops = min(baseline_iops(node.storage.volume), node.storage.iops or math.inf)
-    rate = min(most_bandwidth(node.storage), iops * dataset.sample / ios_per_sample(node.storage.volume, dataset))
+    iops = min(baseline_iops(storage.volume), storage.iops or math.inf)
+    rate = min(most_bandwidth(storage), iops * dataset.sample / ios_per_sample(storage.volume, dataset))
     cost = batch_cost(workload, node, rate, hits)
     return Feed(
         readers * cost.read / rate,
@@ -113,4 +148,4 @@ class Loader:
         self.ready = max(self.ready, built)
         there = max(now, self.ready)
         self.taken.append(there)
-        return there, [(*feed.slowest, begins), (Cause.FETCH, DISK, read), (Cause.PREP, CORES, self.ready)]
+        return there, [(*feed.slowest, begins), (Cause.FETCH, feed.source, read), (Cause.PREP, CORES, self.ready)]

@@ -12,9 +12,10 @@ import pytest
 from calibration.llm.__main__ import main
 from calibration.llm.case import Case, describe
 from calibration.llm.choice import Ranked, choice_document, choice_text, counted, ranked, sampled
-from calibration.llm.closed_form import Prediction
+from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted
 from calibration.llm.engine import memory_of, simulated
+from calibration.llm.prediction import Prediction
 from calibration.llm.table import read_table
 from tests.calibration.llm.tables import table
 
@@ -58,8 +59,8 @@ def test_runs_are_ranked_as_they_are_simulated(tmp_path: Path) -> None:
     (case,) = cases(tmp_path, [{}])
     constants = fitted(case.row.source).constants
     run = simulated(case, constants)
-    alone = memory_of(case, constants)
-    assert (alone.memory, alone.verdict) == (run.memory_peak_bytes, run.memory_verdict)
+    alone = memory_of(case)
+    assert (alone.nbytes, alone.verdict) == (run.memory_peak_bytes, run.memory_verdict)
     told: list[int] = []
 
     def played(one: Case, at: object) -> Prediction:
@@ -72,7 +73,7 @@ def test_runs_are_ranked_as_they_are_simulated(tmp_path: Path) -> None:
 def test_failed_runs_that_would_be_proposed_are_listed(tmp_path: Path) -> None:
     """A batch that no GPU holds is not proposed; one that surely fits is, and counts as a crash."""
     small, large = cases(tmp_path, [{"seq_len": "2048"}, {"micro_batch": "512", "global_batch": "4096"}])
-    found = [(case, memory_of(case, fitted(case.row.source).constants)) for case in (small, large)]
+    found = [(case, predict(case, fitted(case.row.source).constants)) for case in (small, large)]
     failed = choice_document({}, found)["failed"]
     assert (failed["runs"], failed["does_not_fit"]) == (2, 1)
     assert [one["line"] for one in failed["proposed"]] == [small.row.line]

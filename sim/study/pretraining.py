@@ -1,0 +1,87 @@
+"""What does pre-training with ramps come to? Each part simulated by itself, days and money added up.
+
+Parts are those of `sim.spec.pretraining`; a part of so many tokens takes as many whole steps as hold them. Limits: layouts only; parts
+follow each other at once (no restart between them); a stretch of steps is as one step is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sim.mesh import LayoutRun
+from sim.spec.pretraining import Pretraining, Regime
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of pre-training, and its simulated step."""
+
+    tokens: float
+    global_batch: int
+    sequence: int
+    step_time: float
+    changes: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Return the whole steps that hold the tokens."""
+        return math.ceil(round(self.tokens / (self.global_batch * self.sequence), 9))
+
+    @property
+    def time(self) -> float:
+        """Return the seconds of all steps."""
+        return self.steps * self.step_time
+
+
+def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callable[[Scenario], LayoutRun]) -> tuple[Part, ...]:
+    """Return the parts of *tokens* of pre-training whose own step is *run*, others asked of *simulate*.
+
+    Empty without ramps. Raise SpecError for parts that take more than the tokens there are, or that cannot run.
+    """
+    asked = run.workload.pretraining
+    sequence = run.workload.model.sequence
+    if asked is None or sequence is None:
+        return ()
+    left = tokens - asked.least_tokens
+    if left < 0:
+        raise SpecError(
+            f"--tokens {tokens:g}: the parts of pretraining take {asked.least_tokens:g} already; write that many or more, or shorter parts"
+        )
+    own_batch = replace(scenario, plan=None, global_batch=run.global_batch)
+    own = Part(left, run.global_batch, sequence, run.step_time)
+    before = [_part(own_batch, regime, name, simulate) for name, regime in _named(asked, run.global_batch)]
+    after = [_part(own_batch, regime, f"last[{number}]", simulate) for number, regime in enumerate(asked.last)]
+    return (*before, *([own] if left else []), *after)
+
+
+def _named(asked: Pretraining, global_batch: int) -> list[tuple[str, Regime]]:
+    try:
+        regimes = asked.before(global_batch)
+    except ValueError as error:
+        raise SpecError(f"pretraining.batch_ramp: {error}") from None
+    ramp = len(regimes) - len(asked.first)
+    return [
+        (f"first[{number - ramp}]" if number >= ramp else f"batch_ramp, global batch {each.global_batch}", each)
+        for number, each in enumerate(regimes)
+    ]
+
+
+def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Scenario], LayoutRun]) -> Part:
+    """Return the part *regime* of *scenario*. Raise SpecError with its *name* where it cannot run."""
+    changed = replace(
+        scenario,
+        overrides=(*scenario.overrides, *regime.set),
+        global_batch=regime.global_batch or scenario.global_batch,
+        sequence=regime.sequence or scenario.sequence,
+    )
+    try:
+        run = simulate(changed)
+    except SpecError as error:
+        raise SpecError([f"pretraining.{name}: {problem}" for problem in error.problems]) from None
+    sequence = run.workload.model.sequence
+    assert sequence is not None
+    return Part(regime.tokens, run.global_batch, sequence, run.step_time, regime.set)

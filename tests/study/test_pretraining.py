@@ -1,0 +1,114 @@
+"""Oracles: steps are tokens over batch and sequence, each part is a run of its own, days and money add up; slips are one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sim.cli import main
+from sim.report.pretraining import pretraining_document
+from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer
+from sim.study.pretraining import Part
+from sim.study.scenario import Scenario
+from sim.study.whole_job import plan_of
+
+TRAINING: dict[str, Any] = {
+    "batch": 1, "precision": "bf16", "optimizer": {"name": "adam"}, "stack": "megatron-core", "gradient_accumulation_steps": 4,
+    "parallel": {"tensor": 2, "shard": "optimizer"},
+}  # fmt: skip
+RAMP = {
+    "batch_ramp": {"start": 4, "step": 4, "tokens": "1B"},
+    "last": [{"tokens": "2B", "sequence": 8192, "set": ["training.parallel.context=2"]}],
+}
+
+
+def described(folder: Path, pretraining: dict[str, Any] | None, **training: Any) -> str:
+    path = folder / "job.yaml"
+    rest = {} if pretraining is None else {"pretraining": pretraining}
+    path.write_text(yaml.safe_dump({"name": "job", "model": "llama-3.2-1b", "dataset": "tokens", "training": TRAINING | training, **rest}))
+    return str(path)
+
+
+def asked(workload: str, tokens: str | None = "10B", **fields: Any) -> Scenario:
+    return Scenario("hgx-h100", workload, nodes=1, plan=plan_of(None, None, tokens=tokens), **fields)
+
+
+def test_each_part_is_a_run_of_its_own(tmp_path: Path) -> None:
+    found = layout_answer(asked(described(tmp_path, RAMP)))
+    sequence = found.run.workload.model.sequence
+    assert sequence is not None
+    third = pytest.approx(1e9 / 3)
+    assert [(part.tokens, part.global_batch, part.sequence) for part in found.parts] == [
+        (third, 4, sequence),
+        (third, 8, sequence),
+        (third, 12, sequence),
+        (7e9, 16, sequence),
+        (2e9, 16, 8192),
+    ]
+    plain = described(tmp_path, None)
+    alone = layout_answer(asked(plain, None, global_batch=8)).run
+    assert next(part.step_time for part in found.parts if part.global_batch == 8) == alone.step_time
+    longer = layout_answer(asked(plain, None, global_batch=16, sequence=8192, overrides=("training.parallel.context=2",))).run
+    assert found.parts[-1].step_time == longer.step_time
+    assert math.fsum(part.tokens for part in found.parts) == pytest.approx(10e9)
+
+
+def test_time_and_money_add_up() -> None:
+    parts = [Part(1e9, 4, 1000, 2.0), Part(3e9, 16, 1000, 7.0)]
+    document = pretraining_document(parts, price=0.5)
+    assert document is not None
+    assert document["steps"] == 250_000 + 187_500
+    assert document["time_s"] == 250_000 * 2.0 + 187_500 * 7.0
+    assert document["cost_usd"] == 0.5 * document["time_s"] == sum(part["cost_usd"] for part in document["parts"])
+    assert Part(1e9 + 1, 4, 1000, 2.0).steps == 250_001
+    assert pretraining_document([], 0.5) is None
+
+
+def test_the_whole_job_takes_what_its_parts_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = described(tmp_path, RAMP)
+    assert main(["run", "p5.48xlarge", path, "--tokens", "10B", "--no-checkpoints", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    whole, parts = document["whole_job"], document["pretraining"]
+    assert whole["time_s"] - whole["parts_s"]["start_up"] == pytest.approx(parts["time_s"])
+    assert whole["cost_usd"] == pytest.approx(parts["cost_usd"] * whole["time_s"] / parts["time_s"])
+    assert main(["run", "p5.48xlarge", path, "--tokens", "10B"]) == 0
+    text = capsys.readouterr().out
+    assert f"in {len(parts['parts'])} parts: {parts['steps']:,} steps" in text
+
+
+def test_without_a_budget_there_are_no_parts(tmp_path: Path) -> None:
+    assert layout_answer(asked(described(tmp_path, RAMP), None)).parts == ()
+    assert layout_answer(asked(described(tmp_path, None))).parts == ()
+
+
+@pytest.mark.parametrize(
+    ("pretraining", "training", "says"),
+    [
+        (RAMP | {"last": [{"tokens": "20B", "sequence": 4096}]}, {}, "--tokens 1e[+]10: the parts of pretraining take 2.1e[+]10 already"),
+        ({"batch_ramp": {"start": 6, "step": 5, "tokens": "1B"}}, {}, "global batch 6: --global-batch 6: 4 data-parallel ranks"),
+        ({"batch_ramp": {"start": 4, "step": 5, "tokens": "1B"}}, {}, "pretraining.batch_ramp: from 4 in steps of 5 the batch never is 16"),
+        ({"last": [{"tokens": "1B", "sequence": 10**6}]}, {}, r"pretraining.last\[0\]: .*beyond the model's"),
+        ({"first": [{"tokens": "1B", "set": ["nothing.batch=2"]}]}, {}, r"pretraining.first\[0\]: --set nothing.batch=2: unknown key"),
+        ({"last": [{"tokens": "1B", "set": ["training.batch=64"], "global_batch": 256}]}, {}, r"pretraining.last\[0\]: job does not fit"),
+    ],
+)  # fmt: skip
+def test_slips_are_told_in_one_sentence(tmp_path: Path, pretraining: dict[str, Any], training: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        layout_answer(asked(described(tmp_path, pretraining, **training)))
+
+
+def test_plain_data_parallelism_refuses_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = described(tmp_path, RAMP, parallel={}, precision="amp_bf16", stack="torch-2.x-ddp")
+    assert main(["run", "hgx-h100", path, "--tokens", "10B"]) == 2
+    assert "simulated for layouts" in capsys.readouterr().err
+
+
+def test_a_model_without_tokens_has_no_pretraining(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "p3.16xlarge", "resnet50", "--set", "pretraining.batch_ramp={start: 4, step: 4, tokens: 1B}"]) == 2
+    assert "no sequence" in capsys.readouterr().err
