@@ -215,7 +215,7 @@ def validate(
     from calibration.validate.condition import read_condition
     from calibration.validate.groups import keys_of
     from calibration.validate.validation import validate as validation
-    from calibration.validate.validation_report import named_files, validation_document, validation_table
+    from calibration.validate.validation_report import explained, named_files, validation_document, validation_table
 
     conditions = [read_condition(text) for text in fail_if]
     keys, kinds = keys_of(by), kinds_of(left_out)
@@ -231,7 +231,8 @@ def validate(
         talk(note)
     found = carried_over(found, folders, kinds, jobs, talk)
     document = validation_document(found, keys)
-    _conclude(document, validation_table(found, keys), conditions, partial(named_files, found, keys), output, as_json)
+    text = validation_table(found, keys) + explained(found)
+    _conclude(document, text, conditions, partial(named_files, found, keys), output, as_json)
 
 
 def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:

@@ -15,6 +15,7 @@ from calibration.validate.carry_over import FAR, NEAR
 from calibration.validate.groups import by_novelty, groups, worst
 from calibration.validate.scores import EXPOSED, Scored, scores
 from calibration.validate.validation import Cluster, Validation, by_reason
+from sim.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,6 +140,27 @@ def validation_table(found: Validation, by: Sequence[str] = ()) -> str:
     if found.not_described:
         lines += ["", f"{len(found.not_described)} rows that cannot be predicted:", *by_reason(found.not_described)]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
+
+
+def explained(found: Validation) -> str:
+    """Return what the scores' columns mean, and which rows changed nothing, for whoever reads a table of their own."""
+    return "\n".join(["", *_unmoved_lines(found), "", *_LEGEND])
+
+
+_LEGEND: Final = (
+    "zero-shot: from descriptions alone; calibrated: with the rows of role compute and network; signed: above zero, predicted too slow;",
+    "skill: share of the best simple rule's error that is avoided; free, closed, copy: errors of those rules (no communication; rings in",
+    "closed form; the nearest measured row, scaled); tau: Kendall's rank correlation; exposed rows: communication takes part of the step",
+)
+
+
+def _unmoved_lines(found: Validation) -> list[str]:
+    """Return the clusters whose network rows change nothing: constants move only where that predicts rows left out better."""
+    same = [each for each in found.clusters if each.fitted and not any(each.calibrated.values)]
+    if not same:
+        return []
+    told = [f"  {each.name}: {counted(len(each.fitted), 'network row')}" for each in same]
+    return ["", "network rows that change nothing, since no other row confirms what they say (add rows of other sizes or nodes):", *told]
 
 
 def group_table(rows: Sequence[Scored], key: str, name: str) -> str:
@@ -296,7 +318,7 @@ def named_files(found: Validation, by: Sequence[str], document_text: str) -> dic
     """Return the files of ``-o DIR`` by name."""
     return {
         "validation.json": document_text,
-        "validation.txt": validation_table(found, by) + "\n",
+        "validation.txt": validation_table(found, by) + explained(found) + "\n",
         "predictions.csv": predictions_csv(found),
         "validation.png": validation_plot(found),
     }

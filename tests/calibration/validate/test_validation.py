@@ -64,6 +64,21 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
     check_predictions(tmp_path / "out" / "predictions.csv", runs)
     text = (tmp_path / "out" / "validation.txt").read_text()
     assert "by what is new" in text and "3+ nodes left out: overall" in text
+    assert "tau: Kendall's rank correlation" in text and "that change nothing" not in text
+
+
+def test_a_single_network_row_that_changes_nothing_is_named(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Constants move where left-out rows confirm them; one row has no other."""
+    rows = list(csv.DictReader(io.StringIO(runs.read_text())))
+    network = next(row for row in rows if row["role"] == "network" and "+" in row["placement"])
+    kept = [row for row in rows if row["role"] != "network"] + [network]
+    with (few := tmp_path / "few.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(kept)
+    assert main(["validate", str(few), "-j", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "network rows that change nothing" in said and "  g4dn.12xlarge: 1 network row\n" in said
 
 
 def check_predictions(path: Path, runs: Path) -> None:
