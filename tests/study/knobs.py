@@ -45,6 +45,10 @@ _MICRO = "training.gradient_accumulation_steps"
 _CK = "training.activation_checkpointing=blocks"
 _TOP_K = ("method=top_k", "density=0.1", "source=test")
 _POWER_SGD = ("method=power_sgd", "rank=40", "source=test")
+_STREAM = (
+    "input.stream.store=object-store", "input.stream.store.bandwidth=1 MB/s", "input.stream.compressed=0.9", "input.stream.shard=2 MB",
+)  # fmt: skip
+"""Four nodes of one-billion decoders ask for more than that."""
 SCENARIOS = (
     Scenario("p3.16xlarge", "resnet18", _SMALL),
     Scenario(
@@ -183,6 +187,10 @@ SCENARIOS = (
             ("mixtral-8x7b", (*_HOST, _CK), 4, "megatron-core", (_TP, _EP, _ZERO)),
             ("deepseek-v2-lite", (*_SHAPE, _CK), 4, "torchtitan-2.x", (_EP, _FSDP)),
             ("gemma-2-2b", (_CK,), 1, "torchtitan-2.x", (_FSDP,)),
+            ("nanotron-1b", (), 1, "nanotron", (_TP, _ZERO)),
+            ("bloom-560m", ("training.stack.score_passes=null", f"{_MICRO}=8"), 1, "megatron-deepspeed", (_TP, _PP, _ZERO)),
+            ("llama-3.2-1b", (*_STREAM, "input.stream.library=mosaic"), 4, "torchtitan-2.x", (_FSDP,)),
+            ("llama-3.2-1b", (*_STREAM, "input.stream.library=huggingface", "input.stream.files=32"), 4, "torchtitan-2.x", (_FSDP,)),
             (
                 "llama-3.1-8b", ("training.parallel.layers_per_stage=[8, 8, 8, 8]", f"{_MICRO}=8", _CK), 2, "megatron-core",
                 (_CP, _PP, ("--parallel vp", "parallel.virtual_stages", 2), _ZERO),
