@@ -30,7 +30,8 @@ def check_hardware(hardware: Hardware, document: Document | None = None) -> list
 
 def check_workload(workload: Workload, document: Document | None = None) -> list[str]:
     """Return what is wrong with *workload*, placed where its *document* is given."""
-    return placed([*_single_blocks(workload), *_training(workload)], document)
+    idle = [problem for problem in _idle(workload) if not _of_stack(problem[0], (), document)]
+    return placed([*_single_blocks(workload), *_training(workload), *idle], document)
 
 
 def check_part(part: Spec, document: Document | None = None) -> list[str]:
@@ -42,7 +43,9 @@ def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
     """Return what is wrong with a file of several jobs, placed where its *document* is given."""
     problems = [*implausible(jobs), *_sources(jobs)]
     for number, entry in enumerate(jobs.jobs):
-        problems += [(("jobs", number, "workload", *key), text) for key, text in _training(entry.workload)]
+        own = ("jobs", number, "workload")
+        found = [((*own, *key), text) for key, text in (*_training(entry.workload), *_idle(entry.workload))]
+        problems += [problem for problem in found if not _of_stack(problem[0], own, document)]
         if entry.gpus and entry.placement is not None:
             problems.append((("jobs", number, "gpus"), "cannot be combined with 'placement'; write one of the two"))
     return placed(problems, document)
@@ -146,14 +149,6 @@ def _training(workload: Workload) -> Iterator[Problem]:
             ("training", "precision"),
             f"{training.precision}, but the model's code makes its parameters {narrow}, and so computes in that; write {narrow}",
         )
-    if training.stack.sparse_embeddings and not any(layer.rows_per_sample for layer in model.layers):
-        yield (
-            ("training", "stack", "sparse_embeddings"),
-            f"{model.name} has no layer with rows and rows_per_sample, so nothing could travel by rows; write both for its embeddings, "
-            "or leave sparse_embeddings out",
-        )
-    if training.stack.sync_batch_norm and not batch_norms(model):
-        yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronise; leave it out"
     if training.stack.unpadded and dataset.lengths is None:
         yield (
             ("training", "stack", "unpadded"),
@@ -162,10 +157,31 @@ def _training(workload: Workload) -> Iterator[Problem]:
         )
     if training.stack.length_imbalance != 1.0 and not training.stack.unpadded:
         yield ("training", "stack", "length_imbalance"), "padded sequences are all of one length; leave it out, or write unpadded: true"
+    if training.batch > dataset.samples:
+        yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"
+
+
+def _idle(workload: Workload) -> Iterator[Problem]:
+    """Find fields of the stack that change nothing for the model: only who wrote them for this model meant something by them."""
+    model, training = workload.model, workload.training
+    if training.stack.sparse_embeddings and not any(layer.rows_per_sample for layer in model.layers):
+        yield (
+            ("training", "stack", "sparse_embeddings"),
+            f"{model.name} has no layer with rows and rows_per_sample, so nothing could travel by rows; write both for its embeddings, "
+            "or leave sparse_embeddings out",
+        )
+    if training.stack.sync_batch_norm and not batch_norms(model):
+        yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronise; leave it out"
     if training.stack.score_passes is not None and not attentions(model.layers):
         yield (
             ("training", "stack", "score_passes"),
             f"{model.name} has no attention of two products with a softmax between, which one kernel could hold; leave it out",
         )
-    if training.batch > dataset.samples:
-        yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"
+
+
+def _of_stack(key: Key, workload: Key, document: Document | None) -> bool:
+    """Tell whether the value at *key* comes with the stack that *workload* names, rather than from its own file or an option."""
+    if document is None or key[: len(workload) + 2] != (*workload, "training", "stack"):
+        return False
+    mark, named = document.mark(key), document.mark((*workload, "training"))
+    return mark.line > 0 and mark.file not in (document.root.file, named.file)

@@ -294,8 +294,20 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     given = [Option(f"--{name}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")]
     given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
+    _one_number_of_micro_batches(laid, of_workload)
     priced = [Priced(scenario.prices)] if scenario.prices else []
     return [*priced, *of_hardware], [*given, *laid, *of_workload]
+
+
+def _one_number_of_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:
+    """Raise SpecError where a layout option and another option, or an override, write unequal numbers of micro-batches."""
+    key = "training.gradient_accumulation_steps"
+    given = [(f"{option.name} {option.value}", str(option.value)) for option in laid if option.key == key]
+    written = [text.partition("=") for text in overrides]
+    given += [(f"--set {name.strip()}={value.strip()}", value.strip()) for name, _, value in written if given and name.strip() == key]
+    other = next((text for text, value in given if value != given[0][1]), None)
+    if other is not None:
+        raise SpecError(f"{given[0][0]} and {other}: write one of the two, or the same number")
 
 
 def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import sim.mesh
 from sim.analysis.layout_memory import memory_by_stage
+from sim.check import check_workload
 from sim.cli import main
 from sim.commands.options import LAYOUT
 from sim.events import Cause
@@ -43,6 +45,16 @@ def refused(given: Scenario) -> str:
     with pytest.raises(SpecError) as caught:
         layout_answer(given)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("stack", ["megatron-lm-2022", "megatron-deepspeed"])
+@pytest.mark.parametrize("model", ["gpt3-13b", "bloom-7b1", "llama-3.1-8b"])
+def test_what_comes_with_a_stack_contradicts_no_model(model: str, stack: str) -> None:
+    """Both stacks say how their attention kernel treats scores, which these models' tables have in one operator; written, it is refused."""
+    named = load_workload(model, [f"training.stack={stack}"])
+    assert check_workload(named.spec, named.document) == []
+    written = load_workload(model, [f"training.stack={stack}", "training.stack.score_passes=4"])
+    assert [text.partition(" has no attention")[1] for text in check_workload(written.spec, written.document)] == [" has no attention"]
 
 
 LLAMA, MIXTRAL = "llama-3.2-1b", "mixtral-8x7b"
@@ -284,3 +296,15 @@ def test_one_gpu_has_nobody_to_talk_to():
                 if abs(busy - run.step_time) > 1e-9 * run.step_time:
                     wrong.append((stack, shard, steps, dict(run.stalls)))
     assert not wrong
+
+
+def test_both_names_of_micro_batches_agree_or_are_refused() -> None:
+    """Equal values run; unequal ones, whichever two ways they are written, are one sentence."""
+    both = Scenario("hgx-h100", LLAMA, ("training.gradient_accumulation_steps=8",), stack=TITAN, layout=layout_of(["tp=8,micro_batches=4"]))
+    assert refused(both) == (
+        "--parallel micro_batches 4 and --set training.gradient_accumulation_steps=8: write one of the two, or the same number"
+    )
+    twice = Scenario("hgx-h100", LLAMA, stack=TITAN, layout=layout_of(["tp=8,micro_batches=4"], micro_batches=8))
+    assert refused(twice) == "--parallel micro_batches 4 and --micro-batches 8: write one of the two, or the same number"
+    equal = replace(both, overrides=("training.gradient_accumulation_steps=4",))
+    assert layout_answer(equal).run.layout.micro_batches == 4

@@ -17,7 +17,8 @@ from sim.study.compare import Row
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.question import Question, plan
 from sim.study.plan.search import Limits
-from sim.study.scenario import Scenario, sorted_overrides
+from sim.study.plan.space import Candidate
+from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
 SIMULATIONS: Final = 8
 """Most layouts that are simulated for each machine and number of nodes."""
@@ -50,6 +51,26 @@ def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int])
     return training.batch * training.gradient_accumulation_steps * max(gpus)
 
 
+def written_layout(scenario: Scenario) -> dict[str, str]:
+    """Return the fields of layouts that the user wrote, which every plan keeps. Raise SpecError for one that no plan can keep."""
+    given = [(option, key, str(value)) for option, key, value in scenario.layout]
+    _, overrides = split_overrides(scenario.overrides)
+    parts = [text.partition("=") for text in overrides]
+    given += [(f"--set {name.strip()}", name.strip().removeprefix("training."), value.strip()) for name, _, value in parts]
+    fixed = {}
+    for option, key, value in given:
+        if key.partition(".")[0] != "parallel":
+            continue
+        name = {"reshard_after_forward": "reshard"}.get(field := key.removeprefix("parallel").lstrip("."), field)
+        if name not in Candidate._fields:
+            raise SpecError(
+                f"{option}: layouts are chosen for each machine here, and this cannot be kept fixed; leave it out, set a key such "
+                "as training.parallel.tensor=4, or ask 'python -m sim compare', which takes a whole layout"
+            )
+        fixed[name] = value
+    return fixed
+
+
 def planned_rows(
     scenario: Scenario,
     names: Sequence[str],
@@ -59,17 +80,17 @@ def planned_rows(
 ) -> list[Row]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none."""
     fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
-    points = [(name, count) for name in names for count in (nodes or (None,))]
+    points, kept = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
     rows = []
     for name, count in points:
-        rows.append(_row(replace(fixed, hardware=name), count, document_of))
+        rows.append(_row(replace(fixed, hardware=name), count, kept, document_of))
         if progress is not None:
             progress(len(rows), len(points))
     return rows
 
 
-def _row(scenario: Scenario, count: int | None, document_of: Callable[[LayoutAnswer], Mapping[str, Any]]) -> Row:
-    question = Question(scenario, () if count is None else (count,), limits=Limits(SIMULATIONS, shown=1))
+def _row(scenario: Scenario, count: int | None, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]]) -> Row:
+    question = Question(scenario, () if count is None else (count,), fixed=kept, limits=Limits(SIMULATIONS, shown=1))
     try:
         made = plan(question)
     except SpecError as error:
