@@ -240,7 +240,8 @@ class _Fleet:
         self.work[a] = self.kept[a] + progress
         ended = done | stopped
         self.elapsed[a] = np.where(done, self.resume[a] + spent, until)
-        self.crew.node_seconds[a] += self.crew.there(a) * (self.elapsed[a] - since)
+        passed = self.elapsed[a] - since
+        self.crew.node_seconds[a] += self.crew.there(a) * passed - self.spares.absent(a, since, passed)
         saving_now = (rest >= piece / speed) & (blocking > 0) & (length > hold)
         self.ahead[0, a] = np.where(saving_now, self.work[a], self.kept[a] + cycles * interval)
         self.ahead[1, a] = np.where(saving_now, 0.0, progress - cycles * interval)

@@ -85,6 +85,10 @@ class Spares:
         wait[free] = 0.0
         return wait
 
+    def absent(self, a: Rows, since: Array, length: Array) -> Array:
+        """Return the node-seconds that the courses *a* do without over *length* seconds from *since*."""
+        return np.asarray(np.clip(self.missing[a] - since[:, None], 0.0, length[:, None]).sum(axis=1))
+
     def speed(self, a: Rows, since: Array, length: Array) -> Array:
         """Return the mean speed of the courses *a* over *length* seconds from *since*, with the replicas that are whole."""
         speed = np.ones(a.size)

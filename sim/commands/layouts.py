@@ -72,7 +72,8 @@ def show_layouts(
         from sim.report.goodput import beside_run, goodput_text
         from sim.study.saving import slowed_beside
 
-        weeks = beside_run(whole, found[0].run.hardware, found[0].run.workload, scenario.plan, slowed_beside(found[0].run))
+        run = found[0].run
+        weeks = beside_run(whole, run.hardware, run.workload, scenario.plan, slowed_beside(run), store, power_cap)
         whole["with_failures"] = weeks
         text += "\n\n" + goodput_text(weeks)
     table = figures_csv([flat_figures(document) for document in documents])

@@ -194,7 +194,8 @@ def _show_runs(
             from sim.study.saving import slowed_beside
 
             machine, trained = runs[0].hardware, runs[0].jobs[0].job.workload
-            whole["with_failures"] = beside_run(whole, machine, trained, scenarios[0].plan, slowed_beside(runs[0]))
+            slowed = slowed_beside(runs[0])
+            whole["with_failures"] = beside_run(whole, machine, trained, scenarios[0].plan, slowed, store, power_cap)
             text += "\n\n" + goodput_text(whole["with_failures"])
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,16 @@ def goodput_of(
     return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
 
 
-def beside_run(document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, slowed: Slowed) -> dict[str, Any]:
+def beside_run(
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, slowed: Slowed, store: str | None = None,
+    power_cap: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Return what failures at the middle rate make of the job of *plan* in a run's *document*."""
     if "jobs" in document:
         raise SpecError("--with-failures: takes one workload, not several jobs")
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
+    weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap)
+    weeks.checked()
     return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
 

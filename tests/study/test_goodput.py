@@ -17,6 +17,7 @@ from sim.analysis.long_run import AT_ONCE, Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import lifetimes_of, survival
+from sim.cli import main
 from sim.cluster.topology import node_graph
 from sim.documents import document, weeks_document
 from sim.report.energy import energy_text, with_power_cap
@@ -262,6 +263,26 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     assert tiered.memory_interval is not None and plain.memory_interval is not None
     every = tiered.interval / tiered.memory_interval
     assert every * (tiered.memory_blocking - plain.memory_blocking) == pytest.approx(3.0)
+
+
+def test_nodes_that_an_elastic_job_lost_draw_and_cost_nothing() -> None:
+    """Oracle: without a node that returns, the speed that is left follows the nodes that are left, and so do node-seconds."""
+    found = weeks(days=200.0, trials=200, spares=0, repairs=False, elastic=True)
+    alive = ~np.isfinite(found.courses.died)
+    there = found.courses.node_seconds[alive] / (16 * found.courses.elapsed[alive])
+    missing = found.courses.lost["degraded"][alive] / found.courses.elapsed[alive]
+    assert missing.mean() > 0.1
+    assert there.mean() == pytest.approx(1.0 - missing.mean(), abs=0.02)
+
+
+def test_failures_beside_a_run_use_its_store_and_power_cap(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["run", "p3.16xlarge", "resnet50", "--nodes", "2", "--epochs", "9", "--fast", "--json", "--with-failures"]
+    assert main([*asked, "--store", "fsx-lustre-125", "--power-cap", "200 W"]) == 0
+    capped = json.loads(capsys.readouterr().out)["with_failures"]
+    assert main(asked) == 0
+    free = json.loads(capsys.readouterr().out)["with_failures"]
+    assert (capped["checkpoint"]["store"], free["checkpoint"]["store"]) == ("fsx-lustre-125", "object-store")
+    assert capped["step_time_s"] > free["step_time_s"] and capped["energy_kwh"] < free["energy_kwh"]
 
 
 def test_a_store_twice_as_fast_never_costs_more() -> None:

@@ -20,8 +20,10 @@ from sim.study.plan.search import Limits
 from sim.study.plan.space import Candidate
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
-SIMULATIONS: Final = 8
+SIMULATIONS: Final = 40
 """Most layouts that are simulated for each machine and number of nodes."""
+GAP: Final = 0.03
+"""Part of its step by which the best may be improved at most: estimate (less than predictions are off by)."""
 SHORT: Final = "does not fit"
 
 
@@ -90,7 +92,7 @@ def planned_rows(
 
 
 def _row(scenario: Scenario, count: int | None, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]]) -> Row:
-    question = Question(scenario, () if count is None else (count,), fixed=kept, limits=Limits(SIMULATIONS, shown=1))
+    question = Question(scenario, () if count is None else (count,), fixed=kept, limits=Limits(SIMULATIONS, shown=1, gap=GAP))
     try:
         made = plan(question)
     except SpecError as error:

@@ -92,6 +92,8 @@ class Limits:
     """Bytes of each GPU that a layout may need; None: all."""
     objective: Objective = "time"
     shown: int = SHOWN
+    gap: float = 0.0
+    """Part of its value by which the last of those shown may be improved at most when the search ends."""
 
 
 def search(
@@ -210,7 +212,7 @@ def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
     """Tell whether the table cannot change any more, or no simulation is left."""
     if len(tally.outcomes) >= limits.simulations:
         return True
-    return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value <= bound
+    return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) <= bound
 
 
 def _outcome(way: Way, step: Step, bound: float, objective: Objective) -> Outcome:
