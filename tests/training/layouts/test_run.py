@@ -217,6 +217,18 @@ def test_a_message_over_hashed_paths_takes_its_bytes_over_their_share() -> None:
     assert found.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 0.5e8, rel=1e-3)
 
 
+def test_messages_of_all_replicas_cross_the_core_at_one_time() -> None:
+    """Two stages of two replicas on four nodes: there and back 2 x 2 n over the core, rank by rank as with one rank a stage."""
+    plain = machine(1, 4, nic=1e12, pcie=1e15)
+    hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update={"core_bandwidth": 1e8})})
+    layers = [each.model_copy(update={"read": 4e6, "write": 4e6, "gradients": (1,)}) for each in blocks(2)]
+    asked = workload(layers, pipeline=2)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert play(scene).time == pytest.approx(2 * SLOT + 2 * 2 * 4e6 / 1e8, rel=1e-3)
+    assert Unfolded(scene, 4).run().time == pytest.approx(play(scene).time, rel=1e-6)
+    assert least_time(scene) <= play(scene).time * (1 + 1e-9)
+
+
 def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
     """Ranks that are all alike: none is slower than another, and what comes late is what hosts compare and launch."""
     hardware = machine(2, 2, nvlink=2e8, nic=5e7)
