@@ -528,3 +528,28 @@ def test_experts_keep_the_host_busy_and_graphs_less() -> None:
     assert steps["0 s", False] == pytest.approx(4 * SLOT, rel=0.01)
     assert steps["1 s", False] == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
     assert steps["1 s", True] == pytest.approx(4 * (1.0 + 1.5) / 2, rel=0.03)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_each_cut_hands_over_what_crosses_it(chunks: int) -> None:
+    """Blocks whose inputs differ: both ends of a message name the bytes that enter the later of the two chunks, as do its gradients."""
+    layers = [each.model_copy(update={"read": 8e3 / 2**number}) for number, each in enumerate(blocks(4))]
+    hardware, asked = free(4 // chunks), workload(layers, micro_batches=4, pipeline=4 // chunks, virtual_stages=chunks)
+    layout = prepare(hardware, asked)
+    made = [each for instructions in scene_of(hardware, asked, layout).programs for each in instructions]
+    sends = {each.tag: each.nbytes for each in made if isinstance(each, Send)}
+    width = layout.entering[0] / 8e3
+    assert width > 0
+    expected = {("activations", chunk): width * 8e3 / 2**chunk for chunk in (1, 2, 3)}
+    expected |= {("gradients", chunk): width * 8e3 / 2 ** (chunk + 1) for chunk in (0, 1, 2)}
+    assert {(what, chunk): nbytes for (what, chunk, _), nbytes in sends.items()} == pytest.approx(expected)
+    assert {each.tag: each.nbytes for each in made if isinstance(each, Receive)} == sends
+
+
+def test_a_message_takes_the_time_of_its_own_cut() -> None:
+    """Three stages, one micro-batch: there and back each cut takes its own bytes over the NIC."""
+    layers = [each.model_copy(update={"read": read, "write": 1.0}) for read, each in zip((1.0, 4e6, 1e6), blocks(3), strict=True)]
+    hardware, asked = machine(1, 3, nic=1e8), workload(layers, pipeline=3)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert play(scene).time == pytest.approx(3 * SLOT + 2 * (4e6 + 1e6) / 1e8, rel=1e-3)
+    assert least_time(scene) <= play(scene).time * (1 + 1e-9)
