@@ -553,3 +553,16 @@ def test_a_message_takes_the_time_of_its_own_cut() -> None:
     scene = scene_of(hardware, asked, prepare(hardware, asked))
     assert play(scene).time == pytest.approx(3 * SLOT + 2 * (4e6 + 1e6) / 1e8, rel=1e-3)
     assert least_time(scene) <= play(scene).time * (1 + 1e-9)
+
+
+def test_without_a_pipeline_nobody_waits_for_other_stages() -> None:
+    """Shard groups of three ranks on nodes of four lie unlike: ranks of one stage come at other times, and wait for the slowest of them."""
+    hardware = machine(4, 3, nvlink=2e8, nic=5e7, launch=1e-4)
+    asked = workload(model(), shard="parameters", replicate=4, micro_batches=2, stack={"gradient_clipping": True})
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert not scene.layout.mesh.even
+    for found in (play(scene), Unfolded(scene, 4).run()):
+        (stage,) = found.stages
+        assert stage.stalls[Cause.PIPELINE] == stage.exposed["pipeline"] == 0.0
+        assert stage.stalls[Cause.STRAGGLER] > 1e-6
+        assert math.fsum(stage.stalls.values()) == pytest.approx(stage.time, rel=1e-9)
