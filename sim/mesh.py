@@ -7,7 +7,7 @@ nodes; copies of samples to the GPU take no time; exchanges inside a unit are pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -160,8 +160,7 @@ def prepare(
     chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less, cost)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
-    inner = next((unit for unit in held if unit.kind == "block"), held[0])
-    crossing = _crossing(workload) / shares * training.batch * activation / 4.0 if parallel.pipeline > 1 else inner.boundary
+    width = training.batch * activation / 4.0 / shares
     return Layout(
         mesh=mesh,
         options=options,
@@ -171,7 +170,7 @@ def prepare(
         micro_batches=micro_batches,
         gathered=min(activation, WIDTH[options.weights]),
         reduced=WIDTH[options.reduction],
-        boundary=crossing,
+        entering=tuple(width * nbytes for nbytes in _entering(workload, chunks)),
         clips=training.stack.gradient_clipping,
         tied=_tied(workload, options),
         synchronizes_each=not training.stack.no_sync,
@@ -209,9 +208,13 @@ def mesh_options(workload: Workload) -> MeshOptions:
     return stack.mesh
 
 
-def _crossing(workload: Workload) -> float:
-    """Return the bytes per sample (elements of 4) that enter a block of the model."""
-    return next((unit.boundary for unit in split(workload.model, Parallel()) if unit.kind == "block"), 0.0)
+def _entering(workload: Workload, chunks: Sequence[tuple[int, ...]]) -> list[float]:
+    """Return the bytes per sample (elements of 4) that enter each chunk of the model; an empty one hands on what the next one takes."""
+    whole = split(workload.model, Parallel())
+    found = [0.0]
+    for units in reversed(chunks):
+        found.append(whole[units[0]].boundary if units else found[-1])
+    return found[:0:-1]
 
 
 def _tied(workload: Workload, options: MeshOptions) -> float:

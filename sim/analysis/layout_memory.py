@@ -206,9 +206,9 @@ class _Replay:
         self.buffered = self._input_buffers()
         self.fullest_of = [0.0, 0.0, 0.0]
         """Most bytes so far of each stream that blocks belong to: compute, gathers, scatters."""
-        self.sent = layout.boundary if layout.options.keeps_sent and layout.mesh.stages > 1 else 0.0
-        self.ends = {units[-1] for units in layout.chunks[:-1] if units}
-        """Units whose output another stage receives."""
+        keeps = layout.options.keeps_sent and layout.mesh.stages > 1
+        self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.entering[1:], strict=False) if units and keeps}
+        """Bytes of the output of each unit that another stage receives, where they are kept."""
         self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
         self.freed = 0.0
         """Bytes of logits in blocks that nothing after them fits in."""
@@ -300,8 +300,8 @@ class _Replay:
         self._note(own.peak)
         if part != "I":  # where backward is split, products keep their inputs for the weights' half
             self.activations = max(0.0, self.activations + own.net)
-            if self.sent and number in self.ends:
-                self.activations += self.sent if part == "F" else -self.sent
+            sent = self.sent.get(number, 0.0)
+            self.activations += sent if part == "F" else -sent
         if part in ("B", "W") and self.layout.sharded_parameters:
             width = self.layout.gathered if self.layout.micro_batches == 1 or self.layout.synchronizes_each else self.layout.reduced
             self.unreduced[number] = self._trained(number) * width

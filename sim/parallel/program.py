@@ -114,10 +114,11 @@ class Send(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Hold compute until what *tag* names has come from stage *stage*."""
+    """Hold compute until the *nbytes* that *tag* names have come from stage *stage*."""
 
     tag: Tag
     stage: int
+    nbytes: float
 
 
 Instruction = Load | Work | Pack | Unpack | Update | Start | Wait | Free | Send | Receive

@@ -188,9 +188,9 @@ class _Stage:
             self.sending.append(sent)
 
     def _receive(self, receive: Receive) -> None:
-        ends, nbytes, meets = (receive.stage, self.stage), self.scene.layout.boundary, self.scene.layout.meets
+        ends, meets = (receive.stage, self.stage), self.scene.layout.meets
         asked = self.stream if meets else []  # else the receiver has asked before
-        got = self.made.message(words(receive.tag), nbytes, ends, False, self._tag(receive.tag), asked, meets)
+        got = self.made.message(words(receive.tag), receive.nbytes, ends, False, self._tag(receive.tag), asked, meets)
         self.stream = [*self.stream, got]
 
     def _tag(self, tag: Tag) -> int:

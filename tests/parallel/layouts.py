@@ -58,7 +58,7 @@ def layout(
     chunks = stages([unit.kind for unit in held], own)
     return Layout(
         mesh=mesh, options=chosen, units=held, chunks=chunks, schedule=schedule, micro_batches=micro_batches, gathered=gathered,
-        reduced=reduced, boundary=1.0, clips=clips, tied=tied, synchronizes_each=synchronizes_each,
+        reduced=reduced, entering=(1.0,) * len(chunks), clips=clips, tied=tied, synchronizes_each=synchronizes_each,
     )  # fmt: skip
 
 

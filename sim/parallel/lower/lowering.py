@@ -32,8 +32,8 @@ class Layout:
     """Bytes of an element of weights as it travels."""
     reduced: float
     """Bytes of an element of gradients as it travels."""
-    boundary: float
-    """Bytes that one stage hands to the next for one micro-batch."""
+    entering: tuple[float, ...]
+    """Bytes of activations that enter each chunk for one micro-batch: what is handed to it, and whose gradients it hands back."""
     clips: bool
     """Whether the optimizer waits for the norm of all gradients."""
     tied: float
@@ -166,18 +166,18 @@ class Lowering:
     def _receive(self, what: str, chunk: int, action: Action, source: int) -> Iterator[Instruction]:
         stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, source)
         if stage != self.stage:
-            yield Receive((what, chunk, action.micro_batch), stage)
+            yield Receive((what, chunk, action.micro_batch), stage, self.layout.entering[max(chunk, source)])
 
     def _sent(self, action: Action, chunk: int, held: bool) -> Iterator[Instruction]:
         if action.kind == "F" and chunk < self.many - 1:
-            yield from self._send("activations", chunk + 1, action, held)
+            yield from self._send("activations", chunk, chunk + 1, action, held)
         elif action.kind in ("B", "I") and chunk > 0:
-            yield from self._send("gradients", chunk - 1, action, held)
+            yield from self._send("gradients", chunk, chunk - 1, action, held)
 
-    def _send(self, what: str, to: int, action: Action, held: bool) -> Iterator[Instruction]:
+    def _send(self, what: str, chunk: int, to: int, action: Action, held: bool) -> Iterator[Instruction]:
         stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, to)
         if stage != self.stage:
-            yield Send((what, to, action.micro_batch), stage, self.layout.boundary, held)
+            yield Send((what, to, action.micro_batch), stage, self.layout.entering[max(chunk, to)], held)
 
     def _tied(self) -> Iterator[Instruction]:
         """Add up the gradient of a table that the first and the last stage both hold."""

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import NOTHING, Crossed, Pattern, Sent
+from sim.cluster.fabric import ALL, NOTHING, Crossed, Pattern, Sent
 from sim.events import Cause
 from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import NETWORK, Channels, Hop
@@ -73,6 +73,11 @@ class Edge(NamedTuple):
         core = {CORE: WIRE_BYTES[protocol]} if self.fabric and self.fabric.core_bandwidth else {}
         between = {(FABRIC, name): _weight(self.hops[0][1], chunk, protocol) for name in self.switches}
         return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core | between
+
+    def sent(self, chunk: float, protocol: str) -> Sent:
+        """Return a stream of chunks of *chunk* bytes to another node, wherever that is, as links between switches carry it."""
+        (_, leaving), (_, arriving) = self.hops
+        return Sent(ALL, nic_of(leaving), nic_of(arriving), _weight(leaving, chunk, protocol), WIRE_BYTES[protocol])
 
 
 def _wire(hop: Hop, protocol: str) -> float:

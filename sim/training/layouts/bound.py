@@ -95,7 +95,7 @@ class _Recurrence:
         self.works: list[dict[tuple[str, int, int], _Passed]] = [{} for _ in scene.programs]
         self.meets = scene.layout.meets
         self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
-        self.sends: dict[tuple[int, int], float] = {}
+        self.sends: dict[tuple[int, int, float], float] = {}
 
     def next_step(self) -> None:
         """Forget the operations of the step; results of it are read back, so that hosts launch nothing ahead of it."""
@@ -210,14 +210,15 @@ class _Recurrence:
             sent = self.sent.get(receive.tag)
             if sent is None:
                 return None
-            notice = self.scene.prices.send(receive.stage, stage, self.scene.layout.boundary).notice
-            self.over[receive.tag] = max(sent, now + notice) + self._send(receive.stage, stage, self.scene.layout.boundary)
+            notice = self.scene.prices.send(receive.stage, stage, receive.nbytes).notice
+            self.over[receive.tag] = max(sent, now + notice) + self._send(receive.stage, stage, receive.nbytes)
         return self.over[receive.tag]
 
     def _send(self, source: int, target: int, nbytes: float) -> float:
-        if (source, target) not in self.sends:
-            self.sends[source, target] = self.scene.prices.least_send(source, target, nbytes)
-        return self.sends[source, target]
+        key = source, target, nbytes
+        if key not in self.sends:
+            self.sends[key] = self.scene.prices.least_send(*key)
+        return self.sends[key]
 
     # --- groups ---------------------------------------------------------------------------------------------------
 

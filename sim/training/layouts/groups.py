@@ -13,7 +13,7 @@ from sim.events import Cause
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Start, Wait
 from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.meetings import SHARED, Key, Meeting, Meetings
+from sim.training.layouts.meetings import SHARED, SLOWEST, Key, Meeting, Meetings
 
 SimProcess = Generator[simpy.Event, object, None]
 
@@ -27,6 +27,7 @@ class Groups:
         self.account = kernels.account
         self.program = program
         self.number = number
+        self.stage = kernels.stage
 
     def start(self, start: Start, at: int) -> tuple[()]:
         """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
@@ -38,8 +39,12 @@ class Groups:
         if check:  # the host compares it with the other ranks', and launches it then
             kernels.host += check
             issued = max(issued, kernels.host)
+        late = SLOWEST
         if issued - now > delay:
-            delay, meeting.late = issued - now, (Cause.LAUNCH, "host")
+            delay, late = issued - now, (Cause.LAUNCH, "host")
+        if now + delay >= meeting.ready:  # of all members so far the one that keeps it longest
+            meeting.late = late
+        meeting.last = self.stage
         before = self.meetings.known[self.account.step, self.number, start.after] if start.after is not None else None
         meeting.launched = before is None and meeting.late[0] is Cause.STRAGGLER
         if meeting.arrive(delay):
@@ -84,8 +89,8 @@ class Groups:
             return
         start = meeting.env.now
         yield from meeting.until_over()
-        self.account.blame(meeting.blamed(start))
-        came = meeting.met(start)
+        self.account.blame(meeting.blamed(start, self.stage))
+        came = start if meeting.last == self.stage else meeting.met(start)
         group = "data" if tag[0].startswith("reduce") or "replicas" in tag[0] or tag[0] in ("norm", "tied") else "shard"
         self.account.exposes("pipeline", came - start)  # another stage was still at work
         self.account.exposes(group, meeting.env.now - came)

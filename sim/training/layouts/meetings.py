@@ -20,6 +20,7 @@ from sim.training.layouts.scene import Scene, words
 
 SimProcess = Generator[simpy.Event, object, None]
 Key = tuple[object, ...]
+SLOWEST: Final = (Cause.STRAGGLER, "slowest data-parallel rank")
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
 
@@ -40,8 +41,10 @@ class Meeting(Operation):
         """Messages that go before the receiver's notice."""
         self.target = -1
         """The stage that a message goes to."""
-        self.late = (Cause.STRAGGLER, "slowest data-parallel rank")
+        self.late = SLOWEST
         """What comes between the last member and its slowest rank."""
+        self.last = -1
+        """The stage of the last member of a group that has come."""
         self.launched = False
         """Whether its kernel is on the GPU from then on that its turn comes, also while it waits for slower ranks."""
 
@@ -49,10 +52,11 @@ class Meeting(Operation):
         """Return when the last member had come, for one that waits from *start* until now."""
         return min(max(start, self.arrived), self.env.now)
 
-    def blamed(self, start: float) -> Iterator[Piece]:
-        """Yield why compute waited for it from *start* until now."""
+    def blamed(self, start: float, stage: int = -1) -> Iterator[Piece]:
+        """Yield why compute of *stage* (-1: one that no member of a message is of) waited for it from *start* until now."""
         now, came, what = self.env.now, self.met(start), words(self.tag)
-        yield Piece(Cause.PIPELINE, "other stages", start, came)  # another stage was still at work
+        missed = SLOWEST if self.last == stage >= 0 else (Cause.PIPELINE, "other stages")  # who was still at work
+        yield Piece(*missed, start, came)
         ready = min(max(came, self.ready), now)
         yield Piece(*self.late, came, ready)
         begin = min(max(ready, self.begin), now)

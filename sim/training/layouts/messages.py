@@ -49,7 +49,7 @@ class Messages:
 
     def receive(self, receive: Receive, _: int) -> SimProcess:
         """Wait until a message has come."""
-        message = self.message(receive.tag, receive.stage, self.number, self.meetings.scene.layout.boundary)
+        message = self.message(receive.tag, receive.stage, self.number, receive.nbytes)
         if self.meetings.meets:
             self._meet(message, receive.stage)
         if not message.over:

@@ -2,20 +2,21 @@
 
 Groups of one axis that share nodes run the same operation at the same time, so that each live link carries the sum of their loads: eight
 data-parallel groups of one GPU a node each take their own NIC where there are eight, and share four. Nodes that hold the same stages are
-simulated once. Limits: links between switches are counted for the nodes of each stage by themselves; over Gloo, copies between GPU and host
-memory are not counted.
+simulated once. Limits: what groups put on links between switches is counted for the nodes of each stage by themselves, apart from messages
+between stages (`switches`); over Gloo, copies between GPU and host memory are not counted.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import NOTHING, crossed, uplinks
+from sim.cluster.fabric import NOTHING, Sent, crossed, uplinks
 from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
@@ -30,6 +31,7 @@ from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tun
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
 from sim.training.collectives.unequal import one_receives_most
 from sim.training.communicator import Fluid
+from sim.training.layouts.switches import Stream, Switches
 
 _SEND_BLOCKS: Final = P2P_CHANNELS
 """Thread blocks of one message between two stages."""
@@ -302,10 +304,38 @@ class Prices:
             stage = source if end == OUT else target
             for live in self._on_node(self.nodes_of(stage), mesh.place(mesh.rank(pipeline=stage))[0], name):
                 load[live] += amount
+        load |= self._on_switches([(rank, rank + step) for rank in range(mesh.gpus) if mesh.stage_of(rank) == source], nbytes)
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)
         return price._replace(load=dict(load), alone=price.launch + price.volume / rate, cause=limit[0], limit=limit[1])
+
+    @cached_property
+    def _switches(self) -> Switches:
+        return Switches(self.hardware, -(-self.mesh.gpus // self.mesh.gpus_per_node), self.folds)
+
+    def _on_switches(self, ends: Iterable[tuple[int, int]], nbytes: float) -> dict[str, float]:
+        """Return what sends between all *ends* (ranks) at one time put on links between switches, which are noted."""
+        if not self._switches.links:
+            return {}
+        places = Counter((*self.mesh.place(source), *self.mesh.place(target)) for source, target in ends)
+        sent: dict[tuple[int, int], Sent] = {}  # one for each pair of GPUs, as all nodes are alike
+        streams = []
+        for (node, gpu, other, onto), count in places.items():
+            if node == other:
+                continue
+            if (gpu, onto) not in sent:
+                edge = edge_between((self._slot, node, gpu), (self._slot, other, onto), self.hardware.fabric)
+                sent[gpu, onto] = self._sent_by_socket(self.sockets, edge) if self.sockets else edge.sent(nbytes, SIMPLE)
+            streams.append(Stream(node, other, sent[gpu, onto], count))
+        load = self._switches.load(streams)
+        for name in load:
+            self.capacity[name], self.descriptions[name] = self._switches.links[name]
+        return load
+
+    def _sent_by_socket(self, sockets: Transport, edge: Edge) -> Sent:
+        own = self._slot.node.nic.transport.total_efficiency / sockets.total_efficiency
+        return edge.sent(math.inf, SIMPLE)._replace(on_nic=max(1.0, own), on_wire=1.0)
 
     def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> _Outline:
         """Return the price of sends between *ends* (ranks), with links named by the end that they lie at."""

@@ -76,7 +76,7 @@ class RankPrices(Prices):
             end, name = link.split(" ", 1)
             for live in self._on_node(f"node{node[end]}", node[end], name, folded=False):
                 load[live] += amount
-        return outline.price._replace(load=dict(load))
+        return outline.price._replace(load=load | self._on_switches([(source, target)], nbytes))
 
 
 class Unfolded(Simulation):

@@ -11,6 +11,7 @@ from sim.mesh import prepare, scene_of
 from sim.spec.hardware import Hardware
 from sim.training.layouts.prices import PriceBook, Prices
 from tests.harness import cluster, machine, toy_node
+from tests.training.layouts.test_gloo import gloo
 from tests.training.layouts.toys import split_block, workload
 
 N = 4e6
@@ -139,6 +140,50 @@ def test_sends_beside_each_other_share_the_nic(tensor: int, nics: int) -> None:
     ends = {name.split(".")[0] for name in price.load}
     assert ends == {"stage0", "stage1"}
     assert all(capacity > 0 for capacity in found.capacity.values())
+
+
+@pytest.mark.parametrize("stack", [None, gloo()])
+def test_sends_of_all_replicas_share_the_core_of_a_fabric(stack: dict[str, Any] | None) -> None:
+    """Two stages of two nodes with two ranks each: four messages at one time through a core slower than one NIC."""
+    hardware = cluster(toy_node(2, nics=2, nvlink=1e12, nic=NIC), count=4, core_bandwidth=f"{NIC / 10} B/s")
+    found = prices(hardware, stack, tensor=2, pipeline=2)
+    price = found.send(0, 1, N)
+    assert price.volume == pytest.approx(N, rel=1e-2)
+    assert price.alone == pytest.approx(4 * N / (NIC / 10), rel=1e-2)
+    assert (price.cause, price.limit) == (Cause.NETWORK, "the core of the fabric")
+    assert price.load["core"] == found.send(1, 0, N).load["core"], "what messages of all stages share has one name"
+    assert found.least_send(0, 1, N) == price.alone
+
+
+def test_sends_inside_nodes_do_not_cross_the_core() -> None:
+    hardware = cluster(toy_node(2, nvlink=NVLINK, nic=NIC), count=2, core_bandwidth="1 B/s")
+    found = prices(hardware, pipeline=2, order=STAGES_INSIDE)
+    assert found.send(0, 1, N).alone == pytest.approx(N / NVLINK, rel=1e-3)
+
+
+@pytest.mark.parametrize("per_leaf", [1, 2, 4])
+def test_sends_share_the_uplinks_of_their_leaves(per_leaf: int) -> None:
+    """Stages of two nodes: below leaves of one node each one message crosses an uplink; of two nodes both; of four none."""
+    uplink = NIC / 10
+    hardware = cluster(
+        toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine={"nodes_per_leaf": per_leaf, "uplink_bandwidth": f"{uplink} B/s"}
+    )
+    price = prices(hardware, pipeline=2).send(0, 1, N)
+    assert price.alone == pytest.approx({1: N / uplink, 2: 2 * N / uplink, 4: N / NIC}[per_leaf], rel=1e-3)
+    assert price.cause is Cause.NETWORK
+
+
+def test_sends_between_scattered_nodes_load_uplinks_by_the_mean() -> None:
+    """Of a leaf's two nodes one sends, to the other with chance 1/3: the mean load of an uplink is 2/3 of a message."""
+    leaves = {"nodes_per_leaf": 2, "uplink_bandwidth": f"{NIC / 10} B/s"}
+    hardware = cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves, rank_order="scattered")
+    assert prices(hardware, pipeline=2).send(0, 1, N).alone == pytest.approx(2 / 3 * N / (NIC / 10), rel=1e-3)
+
+
+def test_an_oversubscribed_leaf_slows_sends_by_its_ratio() -> None:
+    """What a NIC cannot use weighs on the uplink, too: at 10 to 1 both nodes of a leaf get a tenth."""
+    hardware = cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine={"nodes_per_leaf": 2, "oversubscription": 10})
+    assert prices(hardware, pipeline=2).send(0, 1, N).alone == pytest.approx(10 * N / NIC, rel=1e-3)
 
 
 def test_a_send_inside_a_node_is_not_taken_for_one_between_the_same_gpus_of_two() -> None:

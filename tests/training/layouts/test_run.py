@@ -217,6 +217,18 @@ def test_a_message_over_hashed_paths_takes_its_bytes_over_their_share() -> None:
     assert found.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 0.5e8, rel=1e-3)
 
 
+def test_messages_of_all_replicas_cross_the_core_at_one_time() -> None:
+    """Two stages of two replicas on four nodes: there and back 2 x 2 n over the core, rank by rank as with one rank a stage."""
+    plain = machine(1, 4, nic=1e12, pcie=1e15)
+    hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update={"core_bandwidth": 1e8})})
+    layers = [each.model_copy(update={"read": 4e6, "write": 4e6, "gradients": (1,)}) for each in blocks(2)]
+    asked = workload(layers, pipeline=2)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert play(scene).time == pytest.approx(2 * SLOT + 2 * 2 * 4e6 / 1e8, rel=1e-3)
+    assert Unfolded(scene, 4).run().time == pytest.approx(play(scene).time, rel=1e-6)
+    assert least_time(scene) <= play(scene).time * (1 + 1e-9)
+
+
 def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
     """Ranks that are all alike: none is slower than another, and what comes late is what hosts compare and launch."""
     hardware = machine(2, 2, nvlink=2e8, nic=5e7)
@@ -516,3 +528,41 @@ def test_experts_keep_the_host_busy_and_graphs_less() -> None:
     assert steps["0 s", False] == pytest.approx(4 * SLOT, rel=0.01)
     assert steps["1 s", False] == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
     assert steps["1 s", True] == pytest.approx(4 * (1.0 + 1.5) / 2, rel=0.03)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_each_cut_hands_over_what_crosses_it(chunks: int) -> None:
+    """Blocks whose inputs differ: both ends of a message name the bytes that enter the later of the two chunks, as do its gradients."""
+    layers = [each.model_copy(update={"read": 8e3 / 2**number}) for number, each in enumerate(blocks(4))]
+    hardware, asked = free(4 // chunks), workload(layers, micro_batches=4, pipeline=4 // chunks, virtual_stages=chunks)
+    layout = prepare(hardware, asked)
+    made = [each for instructions in scene_of(hardware, asked, layout).programs for each in instructions]
+    sends = {each.tag: each.nbytes for each in made if isinstance(each, Send)}
+    width = layout.entering[0] / 8e3
+    assert width > 0
+    expected = {("activations", chunk): width * 8e3 / 2**chunk for chunk in (1, 2, 3)}
+    expected |= {("gradients", chunk): width * 8e3 / 2 ** (chunk + 1) for chunk in (0, 1, 2)}
+    assert {(what, chunk): nbytes for (what, chunk, _), nbytes in sends.items()} == pytest.approx(expected)
+    assert {each.tag: each.nbytes for each in made if isinstance(each, Receive)} == sends
+
+
+def test_a_message_takes_the_time_of_its_own_cut() -> None:
+    """Three stages, one micro-batch: there and back each cut takes its own bytes over the NIC."""
+    layers = [each.model_copy(update={"read": read, "write": 1.0}) for read, each in zip((1.0, 4e6, 1e6), blocks(3), strict=True)]
+    hardware, asked = machine(1, 3, nic=1e8), workload(layers, pipeline=3)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert play(scene).time == pytest.approx(3 * SLOT + 2 * (4e6 + 1e6) / 1e8, rel=1e-3)
+    assert least_time(scene) <= play(scene).time * (1 + 1e-9)
+
+
+def test_without_a_pipeline_nobody_waits_for_other_stages() -> None:
+    """Shard groups of three ranks on nodes of four lie unlike: ranks of one stage come at other times, and wait for the slowest of them."""
+    hardware = machine(4, 3, nvlink=2e8, nic=5e7, launch=1e-4)
+    asked = workload(model(), shard="parameters", replicate=4, micro_batches=2, stack={"gradient_clipping": True})
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert not scene.layout.mesh.even
+    for found in (play(scene), Unfolded(scene, 4).run()):
+        (stage,) = found.stages
+        assert stage.stalls[Cause.PIPELINE] == stage.exposed["pipeline"] == 0.0
+        assert stage.stalls[Cause.STRAGGLER] > 1e-6
+        assert math.fsum(stage.stalls.values()) == pytest.approx(stage.time, rel=1e-9)
