@@ -47,6 +47,7 @@ _AXES = {
     "pipeline": "the pipeline",
     "context": "context-parallel messages",
     "expert": "expert dispatch and combine",
+    "norm": "the norm of all gradients",
 }
 
 

@@ -91,6 +91,13 @@ class Groups:
         yield from meeting.until_over()
         self.account.blame(meeting.blamed(start, self.stage))
         came = start if meeting.last == self.stage else meeting.met(start)
-        group = "data" if tag[0].startswith("reduce") or "replicas" in tag[0] or tag[0] in ("norm", "tied") else "shard"
+        group = _group(tag[0])
         self.account.exposes("pipeline", came - start)  # another stage was still at work
         self.account.exposes(group, meeting.env.now - came)
+
+
+def _group(what: str) -> str:
+    """Return what kind of group an operation is among, by what it is for."""
+    if what == "norm":
+        return "norm"
+    return "data" if what.startswith("reduce") or "replicas" in what or what == "tied" else "shard"

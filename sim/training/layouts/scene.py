@@ -18,7 +18,7 @@ from sim.training.layouts.prices import Prices
 from sim.training.layouts.times import UnitTimes
 from sim.training.spread import expected_maximum
 
-GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert")
+GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert", "norm")
 """Keys of ``exposed_by_group_s``."""
 PASSES: Final[Mapping[Part, str]] = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 """Names of kernels by what they run."""

@@ -22,12 +22,12 @@ CORE_LINK = "core"
 
 
 class Stream(NamedTuple):
-    """*count* messages from node *source* to node *target*, each of which a byte of the payload weighs as *sent*."""
+    """So many *messages* from node *source* to node *target*, each of which a byte of the payload weighs as *sent*."""
 
     source: int
     target: int
     sent: Sent
-    count: int = 1
+    messages: int = 1
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Switches:
             if stream.source == stream.target:
                 continue
             if self.hardware.fabric.core_bandwidth:
-                found[CORE_LINK] += stream.count * stream.sent.on_wire
+                found[CORE_LINK] += stream.messages * stream.sent.on_wire
             for name, amount in self._own(stream) if self._between.groups_of else self._mean(stream):
-                found[f"{FABRIC}.{name}"] += stream.count * amount
+                found[f"{FABRIC}.{name}"] += stream.messages * amount
         return dict(found)
 
     @cached_property

@@ -566,3 +566,14 @@ def test_without_a_pipeline_nobody_waits_for_other_stages() -> None:
         assert stage.stalls[Cause.PIPELINE] == stage.exposed["pipeline"] == 0.0
         assert stage.stalls[Cause.STRAGGLER] > 1e-6
         assert math.fsum(stage.stalls.values()) == pytest.approx(stage.time, rel=1e-9)
+
+
+def test_the_gradient_norm_is_no_reduction_of_gradients() -> None:
+    """Plain FSDP has no data-parallel reduction: what it waits for is gathers and scatters of shards, and the norm."""
+    hardware = machine(1, 2, nic=1e8, launch=1e-3)
+    asked = workload(blocks(2, elements=100_000), shard="parameters", stack={"gradient_clipping": True})
+    found = run(hardware, asked)
+    assert found.exposed["data"] == 0.0
+    assert found.exposed["norm"] >= 1e-3
+    without = run(hardware, workload(blocks(2, elements=100_000), shard="parameters"))
+    assert without.exposed["norm"] == 0.0 < without.exposed["shard"]
