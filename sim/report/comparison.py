@@ -27,6 +27,7 @@ SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware
 
 _RATES = {"tokens_per_s": "tokens/s", "throughput_samples_per_s": "samples/s"}
 _JOB, _EPOCHS = "whole job", "epochs done"
+_BEYOND = "^ extrapolated: no measured run was like it in size, model or machine; 'run' says in what"
 _ERROR = "error: half of such predictions missed by less than the first figure, nine in ten by less than the second; ? not measured"
 _APART = 5e-4
 """Share below which two machines are said to be equal."""
@@ -134,6 +135,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             "",
             _FRONT,
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
+            *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
             *too_close(rows),
             *price_lines(document["prices"]),
         ]
@@ -214,7 +216,8 @@ def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], 
 
 
 def _error(known: Mapping[str, Any] | None) -> str:
-    return f"{100 * known['median']:.0f}-{100 * known['p90']:.0f}%" if known else "?"
+    mark = "^" if known and known.get("extrapolates") else ""
+    return f"{100 * known['median']:.0f}-{100 * known['p90']:.0f}%{mark}" if known else "?"
 
 
 def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sim import __version__
 from sim.analysis.cost import Market, job_price
@@ -34,6 +34,8 @@ from sim.units import counted, show
 SCHEMA = 1
 NOTEWORTHY = 0.02
 """Share of the step below which a wait is not worth a sentence."""
+SLOTTED: Final = ("gpipe", "1f1b", "interleaved_1f1b")
+"""Schedules whose forward and backward passes fill slots that are all alike; others divide backward, or run two directions."""
 LAYOUT_MEANINGS: Mapping[Cause, str] = MEANINGS | {
     Cause.COMPUTE: "GPU kernels and optimizer",
     Cause.INTERCONNECT: "messages inside the node",
@@ -188,12 +190,19 @@ def verdict(run: LayoutRun) -> str:
 
 
 def _bubble(run: LayoutRun, seconds: float) -> str:
-    stages, each = run.mesh.stages, run.layout.micro_batches * run.mesh.parallel.chunks
-    slots = stages - 1 + each
-    return (
-        f"The pipeline bubble takes {100 * seconds / run.step_time:.0f}% ({stages - 1} of {slots} slots with {stages} stages and "
-        f"{run.layout.micro_batches} micro-batches); more micro-batches or virtual stages shrink it."
-    )
+    """Return the share of the bubble, in slots where m + p - 1 of them are the whole step (arXiv 2104.04473, 2.2): stages are equal."""
+    share = f"The pipeline bubble takes {100 * seconds / run.step_time:.0f}%"
+    busy = [stage.stalls[Cause.COMPUTE] for stage in run.played.stages]
+    mean = math.fsum(busy) / len(busy)
+    longest = max(range(len(busy)), key=busy.__getitem__)
+    if busy[longest] - mean > NOTEWORTHY * run.step_time:
+        return f"{share}; stages are unequal: stage {longest} computes {100 * (busy[longest] / mean - 1):.0f}% longer than the mean stage."
+    stages, steps = run.mesh.stages, run.layout.micro_batches
+    if run.layout.schedule not in SLOTTED:
+        return f"{share} with {stages} stages and {steps} micro-batches ({run.layout.schedule}); more micro-batches shrink it."
+    slots = stages - 1 + steps * run.mesh.parallel.chunks
+    shrinks = "more micro-batches" if run.layout.schedule == "gpipe" else "more micro-batches or virtual stages"
+    return f"{share} ({stages - 1} of {slots} slots with {stages} stages and {steps} micro-batches); {shrinks} shrink it."
 
 
 def _assumptions(run: LayoutRun) -> list[str]:

@@ -2,7 +2,8 @@
 
 ``hardware/validated_llm.json`` is written by ``python -m calibration.llm --expected N`` from measured runs that come with `calibration`:
 steps simulated from the descriptions alone. The nearest group answers: the same kind of layout, family of model and GPU; then layout and
-GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapolates, and widens the errors by `WIDER`.
+GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapolates, and widens the errors by `WIDER`; so does what
+`unmeasured` names.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 SUMMARY: Final = "hardware/validated_llm.json"
 EVERYTHING: Final = "all layouts"
+MEASURED_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
+"""Schedules of the measured runs with pipelines."""
+OVERLAPPED: Final = ("megatron",)
+"""Frameworks of which several measured runs overlap tensor-parallel messages
+(``tensor_overlap`` of calibration/records/llm/practice.yaml)."""
 WIDER: Final = 1.5
 """Factor on errors, and on the interval's logarithms, outside what was measured: estimate (sources left out differ so from others)."""
 
@@ -43,30 +49,46 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
     """Return the error (fractions) to expect of *run*, and what it rests on; None where nothing was validated."""
     parallel, gpu = run.workload.training.parallel, run.node.gpu.name
     kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
-    return _error(kind, run.workload.model.transformer, gpu, run.gpus)
+    return _error(kind, run.workload.model.transformer, gpu, run.gpus, unmeasured(run))
+
+
+def unmeasured(run: LayoutRun) -> list[str]:
+    """Return in words what of *run* no measured training run of the records has, or too few to speak for it."""
+    training, options, schedule = run.workload.training, run.layout.options, run.layout.schedule
+    found = []
+    if run.workload.model.sequence is None:
+        found.append("no model without a sequence of tokens was measured")
+    if training.parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
+        found.append(f"no run with schedule {schedule} was measured")
+    if training.parallel.tensor > 1 and options.tensor_overlap and options.framework not in OVERLAPPED:
+        found.append(f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one run was measured")
+    if options.framework == "deepspeed" and training.parallel.shard in ("gradients", "parameters"):
+        found.append("no run with ZeRO stage 2 or 3 of DeepSpeed was measured")
+    return found
 
 
 def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:
     """Return the error of data-parallel runs of decoders like *transformer* on *gpu*, of any number."""
-    return _error("data", transformer, gpu, 0)
+    return _error("data", transformer, gpu, 0, [])
 
 
-def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int) -> dict[str, Any] | None:
+def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unlike: list[str]) -> dict[str, Any] | None:
     names = group_names(kind, family_of(transformer), gpu)
     known = validated_groups(SUMMARY)
     name = next((name for name in names if name in known), None)
     if name is None:
         return None
     found = known[name]
-    beyond = [f"{gpus} GPUs, measured up to {found['most_gpus']}"] if gpus > found["most_gpus"] else []
+    beyond = [*unlike, *([f"{gpus} GPUs, measured up to {found['most_gpus']}"] if gpus > found["most_gpus"] else [])]
     if name in names[2:]:
         beyond.append(f"no {kind} layout was measured on {gpu}")
-    return _answer(name, found, beyond)
+    return _answer(name, found, beyond, like=not unlike)
 
 
-def _answer(name: str, found: Mapping[str, Any], beyond: list[str]) -> dict[str, Any]:
+def _answer(name: str, found: Mapping[str, Any], beyond: list[str], like: bool) -> dict[str, Any]:
     wider = WIDER if beyond else 1.0
-    rests = f"{found['points']} measured training runs like it ({name}: {', '.join(found['sources'])}), predicted from descriptions alone"
+    runs = f"{found['points']} measured training runs" + (" like it" if like else "")
+    rests = f"{runs} ({name}: {', '.join(found['sources'])}), predicted from descriptions alone"
     reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
     return {
         "median": round(wider * found["median"], 4),

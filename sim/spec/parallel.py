@@ -37,6 +37,19 @@ ScheduleName = Annotated[
 """A schedule, or the name of one that the user brings."""
 
 
+NOT_SIMULATED: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        ("ulysses", "ulysses_degree", "context_ulysses"),
+        "Ulysses is not simulated; context splits sequences",
+    ),
+    **dict.fromkeys(
+        ("expert_tensor", "expert_tensor_parallel", "etp"), "expert tensor parallelism is not simulated; expert places whole experts"
+    ),
+    **dict.fromkeys(("cpu_offload", "offload"), "CPU offload is not simulated; shard divides what ranks hold"),
+}
+"""What users write of a layout that is not simulated, and in words that it is not."""
+
+
 class Parallel(Spec):
     """The layout of one job. ``shard`` is ZeRO's stage: optimizer 1, gradients 2, parameters 3 (FSDP)."""
 
@@ -82,7 +95,10 @@ class Parallel(Spec):
         if self.order and sorted(self.order) != sorted(MEGATRON_ORDER):
             raise ValueError(f"order names each of {', '.join(MEGATRON_ORDER)} once, from the fastest-varying to the slowest")
         if self.expert > 1 and self.expert_imbalance > self.expert:
-            raise ValueError(f"expert_imbalance {self.expert_imbalance:g}: one of {self.expert} ranks has all tokens at {self.expert}")
+            most = f"one of {self.expert} ranks has all tokens at {self.expert}"
+            raise ValueError(f"expert_imbalance {self.expert_imbalance:g}: {most}; write at most that")
+        if self.reshard_after_forward not in (None, False) and self.shard != "parameters":
+            raise ValueError("reshard_after_forward is for sharded parameters (FSDP); write shard: parameters, or leave it out")
         if self.replicate > 1 and self.shard == "none":
             raise ValueError("replicate is for sharded models (HSDP); write shard: parameters, or replicate: 1")
         return self

@@ -15,6 +15,7 @@ from sim.spec import schema, shelf
 from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key
 from sim.spec.hardware import Node
+from sim.spec.parallel import NOT_SIMULATED, Parallel
 from sim.spec.references import UNRESOLVED
 from sim.spec.yaml import Document, SpecError
 from sim.units import shorten
@@ -201,6 +202,8 @@ def _unknown(kind: type[BaseModel], key: Key) -> str:
     if kind is schema.KINDS["hardware"] and len(key) == 1 and (said := _OF_CLUSTERS.get(str(key[-1]))):
         return f"unknown key; {said}"
     block = schema.model_at(kind, key[:-1]) if key[:-1] else kind
+    if block is Parallel and (said := NOT_SIMULATED.get(str(key[-1]).lower())):
+        return said
     near = suggestions(str(key[-1]), known, most=1)
     if block is Node and (meant := _OF_NODES.get(str(key[-1]))):
         return f"unknown key; did you mean '{meant}'?"

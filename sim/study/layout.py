@@ -20,7 +20,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.pretraining import Part, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
-from sim.training.layouts.play import MOST_CLASSES
+from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,14 @@ def _warnings(run: LayoutRun) -> list[str]:
     found += own_notes(run.workload)
     if not run.played.exact:
         found.append(
-            f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and ranks step in more than {MOST_CLASSES} ways: they "
+            f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and {_too_many(run.gpus)}: they "
             "are simulated as if all nodes of a stage were like its first; for an exact step use axes that fill whole nodes"
         )
     return found
+
+
+def _too_many(gpus: int) -> str:
+    """Return why ranks are not simulated by what they do: above `MOST_RANKS` their ways are not counted."""
+    if gpus > MOST_RANKS:
+        return f"more than {MOST_RANKS:,} ranks are not looked at one by one"
+    return f"ranks step in more than {MOST_CLASSES} ways"

@@ -8,6 +8,7 @@ from sim.spec.extensions import SCHEDULES, give
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
 
+_LISTS = ("order", "layers_per_stage")
 _SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
 
 
@@ -40,6 +41,8 @@ def layout_of(
     for text in parallel:
         for part in filter(None, map(str.strip, text.split(","))):
             name, equals, value = (piece.strip() for piece in part.partition("="))
+            if name in _LISTS:
+                raise SpecError(f"--parallel {name}: is a list; write --set training.parallel.{name}='[...]'")
             if not equals or not name or not value:
                 raise SpecError(f"--parallel {text}: write names and values, for example tp=8,pp=4,shard=optimizer")
             key = "gradient_accumulation_steps" if name == "micro_batches" else f"parallel.{_SHORT.get(name, name)}"

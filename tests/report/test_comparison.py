@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.report.comparison import comparison_document, comparison_plot, comparison_text, shown_by
+from sim.report.comparison import _error, comparison_document, comparison_plot, comparison_text, shown_by
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row
 
@@ -112,3 +112,9 @@ def test_the_picture_names_axes_and_machines() -> None:
 
 def test_without_a_price_the_picture_says_so() -> None:
     assert "None of these machines has a price." in texts(comparison_plot(comparison_document("w", [UNPRICED])).svg)
+
+
+def test_an_extrapolated_error_is_marked() -> None:
+    """The mark stands on the error that no measured run is like, and on no other."""
+    known = {"median": 0.04, "p90": 0.12, "extrapolates": False}
+    assert [_error(each) for each in (known, {**known, "extrapolates": True}, None)] == ["4-12%", "4-12%^", "?"]

@@ -12,12 +12,16 @@ from sim.report.layout_error import WIDER, expected_layout_error, kind_of
 from sim.spec.parallel import Parallel
 
 GROUP = {"points": 10, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.3, "most_gpus": 64, "sources": ["a"]}
+KINDS = ("data", "tensor", "pipeline", "expert")
 
 
-def run(gpu: str, gpus: int, **parallel: int) -> Any:
+def run(gpu: str, gpus: int, sequence: int | None = 2048, framework: str = "megatron", overlap: float = 0.0, **parallel: Any) -> Any:
     training = SimpleNamespace(parallel=Parallel(**parallel))
-    workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=None))
-    return SimpleNamespace(workload=workload, node=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), gpus=gpus)
+    workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=None, sequence=sequence))
+    layout = SimpleNamespace(
+        schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap)
+    )
+    return SimpleNamespace(layout=layout, workload=workload, node=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), gpus=gpus)
 
 
 def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +36,25 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
     assert other is not None and other["median"] == pytest.approx(WIDER * 0.3) and "no tensor layout was measured on Y" in other["basis"]
     monkeypatch.setattr(layout_error, "validated_groups", lambda _: {})
     assert expected_layout_error(run("X", 8, tensor=2)) is None
+
+
+UNLIKE: dict[str, dict[str, Any]] = {
+    "no model without a sequence of tokens": {"sequence": None, "pipeline": 2},
+    "no run with schedule zb_h1": {"pipeline": 2, "schedule": "zb_h1"},
+    "overlapped tensor-parallel messages of fsdp2 are not validated": {"framework": "fsdp2", "tensor": 2, "overlap": 0.5},
+    "no run with ZeRO stage 2 or 3 of DeepSpeed": {"framework": "deepspeed", "shard": "parameters"},
+}
+
+
+@pytest.mark.parametrize("text", UNLIKE)
+def test_what_no_run_was_measured_with_extrapolates(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"all layouts": GROUP, **{f"{kind}, X": GROUP for kind in KINDS}})
+    answer = expected_layout_error(run("X", 8, **UNLIKE[text]))
+    assert answer is not None and answer["extrapolates"] and answer["median"] == pytest.approx(WIDER * 0.1)
+    assert text in answer["basis"] and "runs like it" not in answer["basis"] and "interpolated" not in answer["basis"]
+    alike = {key: value for key, value in UNLIKE[text].items() if key not in ("sequence", "schedule", "overlap", "framework")}
+    measured = expected_layout_error(run("X", 8, **alike))
+    assert measured is not None and not measured["extrapolates"]
 
 
 def test_kinds_of_layout() -> None:

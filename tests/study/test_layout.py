@@ -25,7 +25,7 @@ from sim.report.layout_trace import write_layout_trace
 from sim.report.page.layout import layout_page
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.layout import layout_answer
+from sim.study.layout import _too_many, layout_answer
 from sim.study.layout_options import layout_of
 from sim.study.scenario import Infeasible, Scenario, answer
 from tests.training.layouts.toys import blocks, free, split_block, workload
@@ -308,3 +308,32 @@ def test_both_names_of_micro_batches_agree_or_are_refused() -> None:
     assert refused(twice) == "--parallel micro_batches 4 and --micro-batches 8: write one of the two, or the same number"
     equal = replace(both, overrides=("training.gradient_accumulation_steps=4",))
     assert layout_answer(equal).run.layout.micro_batches == 4
+
+
+@pytest.mark.parametrize("text", ["order=[tensor,data,context,pipeline]", "tp=2,layers_per_stage=[30,2]"])
+def test_lists_are_pointed_to_the_way_that_takes_them(text: str) -> None:
+    name = "order" if "order" in text else "layers_per_stage"
+    with pytest.raises(SpecError) as caught:
+        layout_of([text])
+    assert str(caught.value) == f"--parallel {name}: is a list; write --set training.parallel.{name}='[...]'"
+
+
+def test_resharding_needs_sharded_parameters() -> None:
+    given = scenario(LLAMA, tp=2, reshard_after_forward="true")
+    assert "write shard: parameters, or leave it out" in refused(given)
+    assert layout_answer(scenario(LLAMA, tp=2, shard="parameters", reshard_after_forward="true")).run.mesh.parallel.reshard_after_forward
+
+
+def test_the_imbalance_of_experts_says_what_is_possible() -> None:
+    assert "all tokens at 8; write at most that" in refused(scenario(MIXTRAL, ep=8, shard="parameters", expert_imbalance=9))
+
+
+@pytest.mark.parametrize(("gpus", "text"), [(4096, "in more than 256 ways"), (4104, "more than 4,096 ranks are not looked at")])
+def test_what_was_not_counted_is_not_claimed(gpus: int, text: str) -> None:
+    assert text in _too_many(gpus)
+
+
+@pytest.mark.parametrize("name", ["ulysses", "etp", "expert_tensor_parallel", "cpu_offload"])
+def test_what_is_not_simulated_is_said_in_one_sentence(name: str) -> None:
+    text = refused(scenario(LLAMA, **{name: 2}))
+    assert "is not simulated" in text and "unknown key" not in text and "\n" not in text
