@@ -36,6 +36,10 @@ TELLING: Final = frozenset(
 """Columns of which most are in every table of transformer runs, and none in other records."""
 
 
+MACHINES: Final = frozenset({"hardware", "cluster", "instance", "instance_type", "machine", "system"})
+"""Columns of tables of data-parallel runs, which name a machine; tables of transformer runs name its ``gpu``."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of a table; numbers that are blank or unreadable are missing."""
@@ -91,7 +95,9 @@ def is_llm_table(path: Path) -> bool:
             header = set(next(csv.reader(line for line in file if not line.startswith("#")), []))
     except (OSError, UnicodeDecodeError):
         return False
-    return "workload" not in header and ("model" in header or len(TELLING & header) >= len(TELLING) - 4)
+    if {"workload", *MACHINES} & header:
+        return False
+    return "model" in header or len(TELLING & header) >= len(TELLING) - 4
 
 
 def read_table(path: Path) -> list[Row]:

@@ -193,8 +193,7 @@ def _show_runs(
             from sim.report.goodput import beside_run, goodput_text
             from sim.study.saving import slowed_beside
 
-            machine, trained = runs[0].hardware, runs[0].jobs[0].job.workload
-            slowed = slowed_beside(runs[0])
+            machine, trained, slowed = runs[0].hardware, runs[0].jobs[0].job.workload, slowed_beside(runs[0])
             whole["with_failures"] = beside_run(whole, machine, trained, scenarios[0].plan, slowed, store, power_cap)
             text += "\n\n" + goodput_text(whole["with_failures"])
     else:

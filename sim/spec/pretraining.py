@@ -1,6 +1,6 @@
 """How do batch and sequence change over a pre-training run? Regimes, each for so many tokens, before and after the workload's own.
 
-``batch_ramp`` grows the global batch in equal steps, each for equally many tokens (Megatron-LM ``--rampup-batch-size``, which counts
+``batch_ramp`` grows the global batch in equal steps, each for equally many tokens (as Megatron-LM's ``rampup-batch-size``, which counts
 samples; Brown et al., arXiv 2005.14165; BLOOM, arXiv 2211.05100). ``first`` and ``last`` are further parts, such as short sequences at
 the beginning and long ones at the end (Llama 3, arXiv 2407.21783, section 3.4.2).
 """
