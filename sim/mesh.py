@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage, memory_course
+from sim.analysis.utilization import model_flops_utilization
 from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import left_of
 from sim.events import LAYOUT_STALLS, Cause
@@ -20,7 +21,6 @@ from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
 from sim.parallel.split import costs, split, stages
-from sim.spec.decoder import model_flop
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
@@ -106,11 +106,6 @@ class LayoutRun:
         """Return whether every rank fits."""
         return max((stage.verdict(self.node.gpu) for stage in self.memory), key=VERDICTS.index)
 
-    @cached_property
-    def model_flop(self) -> float:
-        """Return the FLOP that one optimizer step asks for, causal attention counted by half, recomputation not at all."""
-        return self.global_batch * model_flop(self.workload.model.layers)
-
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
         """Return (begin, end, memory) of each instruction of *stage* in the step shown: s of simulated time, bytes of one rank."""
         played = self.played.stages[stage]
@@ -120,9 +115,8 @@ class LayoutRun:
 
     @property
     def model_flops_utilization(self) -> float | None:
-        """Return ``model_flop`` over what the GPUs could do in 16 bits; None where they have no units for it."""
-        peak = self.node.gpu.peak.get("bf16") or self.node.gpu.peak.get("fp16")
-        return self.model_flop / (self.step_time * self.gpus * peak) if peak else None
+        """Return the share of their peak in 16 bits that the GPUs use for the model's FLOP; None where they have no units for it."""
+        return model_flops_utilization(self.workload.model.layers, self.global_batch / self.step_time, [(self.node.gpu, self.gpus)])
 
 
 def worker_node(hardware: Hardware) -> Node:

@@ -75,8 +75,8 @@ def chip_named(name: str) -> Named | None:
 def _of_part(name: str) -> Named | None:
     """Return the part *name* of the catalogue; None where its kernels are not described, or it lacks 16 bits."""
     gpu = load_part(Gpu, name, _PARTS)
-    narrow = gpu.peak.get("bf16") or gpu.peak.get("fp16")
-    if gpu.kernels is None or narrow is None:
+    narrow = gpu.dense_16bit
+    if gpu.kernels is None or not narrow:
         return None
     peak: Mapping[Products, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
     chip = Chip(

@@ -9,6 +9,7 @@ from typing import Any
 from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market, job_price
+from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import Plan
 from sim.epoch import Epoch
 from sim.events import STALLS
@@ -22,7 +23,6 @@ from sim.report.prices import dated, source_of
 from sim.report.verdict import assumptions, moments, verdict, warnings
 from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
-from sim.spec.decoder import model_flop
 from sim.study.whole_job import course
 from sim.training.server_plan import ServerPlan
 from sim.units import show
@@ -86,11 +86,10 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
 
 
 def _utilization(run: Run, number: int) -> float | None:
-    """Return the model's FLOP over what all GPUs of job *number* could do in 16 bits; None where they have no units for it."""
+    """Return the share of their peak in 16 bits that the GPUs of job *number* use for the model's FLOP."""
     job = run.jobs[number]
-    lent = [(slot.node.gpu.peak, slot.count * len(gpus)) for slot in run.cluster for each, gpus in slot.lent if each == number]
-    peak = sum(count * (peaks.get("bf16") or peaks.get("fp16") or 0.0) for peaks, count in lent)
-    return job.throughput * model_flop(job.job.workload.model.layers) / peak if peak else None
+    lent = [(slot.node.gpu, slot.count * len(gpus)) for slot in run.cluster for each, gpus in slot.lent if each == number]
+    return model_flops_utilization(job.job.workload.model.layers, job.throughput, lent)
 
 
 def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict[str, Any]:

@@ -19,11 +19,10 @@ from sim.report.picture import Picture, figure, picture
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import Goodput, weeks_of
+from sim.study.goodput import DAY, Goodput, weeks_of
 from sim.study.weeks import Slowed, Weeks, steps_of
 from sim.units import counted, show
 
-DAY = 86400.0
 QUANTILES = 40
 """Steps of the distribution that the document tells."""
 EVENTS = 400

@@ -43,6 +43,7 @@ _PARTS: Final[Mapping[str, str]] = {
 }
 
 
+_PRICED: Final = "--set price.on_demand='10 USD/h'"
 TIE: Final = 0.05
 """Share of a step within which layouts count as equal where no measured run was scored: estimate (what repeated runs differ by)."""
 
@@ -269,10 +270,7 @@ def _warnings(plan: Plan) -> list[str]:
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
-        texts.append(
-            "no price is known of this hardware: cost counts node-seconds; write one, for example "
-            "--set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
-        )
+        texts.append(f"no price is known of this hardware: cost counts node-seconds; {_PRICED} gives one")
     for way in plan.refused:
         texts.append(f"the schedule {way.candidate.schedule} runs none of these pipelines; '{run_command(plan, way)}' says why")
     return texts
@@ -304,7 +302,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         for place, row in enumerate(document["layouts"]) if row["pareto"]
     ]  # fmt: skip
     priced = document["layouts"][0]["cost_per_step_usd"] is not None
-    of = "time, free memory and cost" if priced else "time and free memory (no price is known; --set price.on_demand='10 USD/h' gives one)"
+    of = "time, free memory and cost" if priced else f"time and free memory (no price is known; {_PRICED} gives one)"
     lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
     lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]

@@ -102,6 +102,11 @@ class Gpu(Spec):
     """Coefficient of variation of compute time from device to device."""
     source: Source
 
+    @property
+    def dense_16bit(self) -> float:
+        """Return the peak of products in 16 bits without sparsity (FLOP/s); 0 where it has no units for them."""
+        return self.peak.get("bf16") or self.peak.get("fp16") or 0.0
+
     @model_validator(mode="after")
     def _falls_back(self) -> Gpu:
         if "fp32" not in self.peak:

@@ -17,9 +17,9 @@ from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Exponential, Lives, lifetimes_of, survival
+from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
 from sim.parallel.lower.exchange_plan import gradient_volume
-from sim.spec.decoder import model_flop
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability, Restart
@@ -89,11 +89,9 @@ class Steps(NamedTuple):
 
     @property
     def model_flops_utilization(self) -> float | None:
-        """Return the FLOP of the model's products over what the GPUs could do in 16 bits; None where that or the products are unknown."""
-        peaks = [(node.gpu.peak.get("bf16") or node.gpu.peak.get("fp16") or 0.0, count) for node, count in self.kinds]
-        flop = self.samples * model_flop(self.workload.model.layers)
-        peak = sum(peak * count for peak, count in peaks) * self.gpus / self.nodes
-        return flop / (self.step_time * peak) if flop and all(peak for peak, _ in peaks) else None
+        """Return the share of their peak in 16 bits that the GPUs use for the model's FLOP; None where either is unknown."""
+        gpus = [(node.gpu, count * self.gpus / self.nodes) for node, count in self.kinds]
+        return model_flops_utilization(self.workload.model.layers, self.samples / self.step_time, gpus)
 
     @property
     def tokens(self) -> int | None:

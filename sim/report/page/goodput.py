@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.analysis.long_run import LOST
-from sim.report.goodput import DAY, NAMES, died_text
+from sim.report.goodput import NAMES, died_text
 from sim.report.page.bars import Piece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, chart, linear_axis
@@ -14,6 +14,7 @@ from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.study.descriptions import Descriptions
+from sim.study.goodput import DAY
 from sim.units import counted, show
 
 _SHOWN = (
