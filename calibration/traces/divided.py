@@ -1,25 +1,29 @@
-"""What does a rank that shards or splits the model compute in a profile of processors? Its steps without its collectives.
+"""What does a rank that shards, splits or pipelines the model compute in a profile? Its steps without its collectives.
 
-Over Gloo the host waits for each collective on the spot (`host_waits` of a stack), so what is left of a step when the time in ``gloo:``
-annotations is taken out is the rank's own work: forward until the first operator of backward, backward until the optimizer, the optimizer.
-These times are shared among the layers of a described layout in the ratio of what is computed for them.
-Limits: jobs on processors whose collectives overlap nothing; no pipelines, in which messages travel beside compute.
+On a GPU these are its kernels; on processors, over Gloo, its operators and what the host does between them while no collective goes on.
+Each belongs to the pass in which the host launched it: backward where autograd runs, and from the last of that to the optimizer; the
+optimizer from its step on; forward else. The times of a stage are shared among its layers in the ratio of what is computed for them,
+less what the simulator adds by itself: forward run again, gradients added up.
+Limits: kernels beside a collective count as long as they took; copies of FSDP count with the layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import NamedTuple
 
-from calibration.traces.import_trace import Imported
+from calibration.traces.import_trace import MESSAGE, Imported
 from calibration.traces.kineto import CPU, RankTrace, Span
+from calibration.traces.passes_seen import overlap, union
+from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
 from sim.mesh import mesh_options, prepare, scene_of
+from sim.parallel.lower.layouts import Layout
 from sim.parallel.split import shared, units
 from sim.spec.hardware import Gpu, Hardware
-from sim.spec.measured import MeasuredTimes
+from sim.spec.measured import MeasuredOn, MeasuredTimes
 from sim.spec.workload import Layer, Workload
 from sim.spec.yaml import SpecError
 
@@ -32,49 +36,95 @@ class Passes(NamedTuple):
     update: float
 
 
-def own_passes(found: Imported) -> Passes:
-    """Return what a rank computes in a step: the median over steps, the mean over ranks.
-
-    Raise SpecError where the profile cannot tell.
-    """
-    each = [_of_rank(trace) for trace in found.traces]
-    return Passes(*(mean(passes[place] for passes in each) for place in range(len(Passes._fields))))
+def own_passes(found: Imported) -> list[Passes]:
+    """Return what each rank computes in a step: medians over steps. Raise SpecError where the profile cannot tell."""
+    return [_of_rank(trace) for trace in found.traces]
 
 
 def _of_rank(trace: RankTrace) -> Passes:
-    if trace.gpu != CPU:
-        raise SpecError(
-            f"{trace.file}: shows {trace.divided}, so that ranks divide the model among them, on GPUs; of such jobs only those on "
-            "processors are replayed: describe the layout, and let --record calibrate it"
-        )
-    if any(span.name.startswith(("gloo:send", "gloo:recv")) for span in trace.collectives):
-        raise SpecError(f"{trace.file}: shows messages between stages; pipelined jobs are not replayed: describe the layout instead")
-    steps = [trace.steps[number] for number in sorted(trace.steps)]
-    return Passes(*(median(times) for times in zip(*(_of_step(trace, step) for step in steps[1:] or steps), strict=True)))
+    steps, apart = [trace.steps[number] for number in sorted(trace.steps)], _Apart.of(trace)
+    return Passes(*(median(times) for times in zip(*(_of_step(trace, step, apart) for step in steps[1:] or steps), strict=True)))
 
 
-def _of_step(trace: RankTrace, step: Span) -> Passes:
-    backward = min((span.t0 for span in trace.backward if step.t0 <= span.t0 < step.t1), default=None)
+class _Apart(NamedTuple):
+    """When what goes on is not a rank's own work: inside its operators or kernels, and between them."""
+
+    inside: Sequence[tuple[float, float]]
+    between: Sequence[tuple[float, float]]
+
+    @classmethod
+    def of(cls, trace: RankTrace) -> _Apart:
+        """Return what *trace* shows: over Gloo operators wait inside for collectives, but not for messages, which travel beside them."""
+        if trace.gpu != CPU:
+            return cls((), ())
+        return cls(union(span for span in trace.collectives if not MESSAGE.match(span.name)), union(trace.collectives))
+
+
+def _of_step(trace: RankTrace, step: Span, apart: _Apart) -> Passes:
+    backward = sorted((span.t0, span.t1) for span in trace.backward if step.t0 <= span.t0 < step.t1)
     update = min((span.t0 for span in trace.optimizer if step.t0 <= span.t0 < step.t1), default=None)
-    if backward is None or update is None or update < backward:
+    if not backward or update is None or update < backward[0][0]:
         raise SpecError(f"{trace.file}: {step.name} shows no backward followed by an optimizer; profile whole steps")
-    edges = (step.t0, backward, update, step.t1)
-    return Passes(*(end - begin - _covered(trace.collectives, begin, end) for begin, end in pairwise(edges)))
+    last = max(end for _, end in backward)
+    taken = dict.fromkeys(Passes._fields, 0.0)
+    done, on_cpu = step.t0, trace.gpu == CPU
+    for span in sorted((span for span in trace.compute if step.t0 <= span.launched < step.t1), key=lambda span: span.t0):
+        begin = max(span.t0, done)
+        own = max(0.0, span.t1 - begin) - overlap(apart.inside, begin, span.t1)
+        if on_cpu and span.t0 > done:
+            own += span.t0 - done - overlap(apart.between, done, span.t0)
+        done = max(done, span.t1)
+        taken[_pass_of(span.launched, backward, last, update)] += own
+    if on_cpu and step.t1 > done:
+        taken["update"] += step.t1 - done - overlap(apart.between, done, step.t1)
+    return Passes(**taken)
 
 
-def _covered(spans: Iterable[Span], begin: float, end: float) -> float:
-    """Return the seconds from *begin* to *end* in which one of *spans* goes on."""
-    total, until = 0.0, begin
-    for span in sorted(spans, key=lambda span: span.t0):
-        total += max(0.0, min(span.t1, end) - max(span.t0, until))
-        until = max(until, min(span.t1, end))
-    return total
+def _pass_of(launched: float, backward: Sequence[tuple[float, float]], last: float, update: float) -> str:
+    """Return the pass of what the host launched then, with autograd's operators *backward*, the *last* of them over before *update*."""
+    if launched >= update:
+        return "update"
+    place = bisect_right(backward, (launched, float("inf"))) - 1
+    return "backward" if launched >= last or (place >= 0 and launched < backward[place][1]) else "forward"
 
 
-def timed_layers(base: Workload, gpu: Gpu, passes: Sequence[tuple[Sequence[int], Mapping[str, float]]]) -> tuple[Layer, ...]:
+def by_stage(passes: Sequence[Passes], layout: Layout) -> list[Passes]:
+    """Return what a rank of each stage of *layout* computes for a micro-batch and in an update, from *passes* of each rank in a step."""
+    found = []
+    for stage in range(layout.mesh.stages):
+        own = [each for rank, each in enumerate(passes) if layout.mesh.coordinate(rank, "pipeline") == stage]
+        forward, backward, update = (mean(times) for times in zip(*own, strict=True))
+        found.append(Passes(forward / layout.micro_batches, backward / layout.micro_batches, update))
+    return found
+
+
+def timed(hardware: Hardware, base: Workload, seen: Sequence[Passes], on: MeasuredOn, launches: bool) -> Workload:
+    """Return *base* with the times *seen* of each stage's rank on *hardware*; with *launches* kernels cost the host what is described.
+
+    The simulator adds to a pass what its layers do not hold, and its layers get so much less.
+    """
+    layout = prepare(hardware, base)
+
+    def with_passes(seconds: Sequence[Passes]) -> Workload:
+        passes = [(layout.units_of(stage), {"F": each.forward, "B": each.backward}) for stage, each in enumerate(seconds)]
+        layers = timed_layers(base, on.gpu, passes, launches)
+        return base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": on})})
+
+    draft = with_passes(seen)
+    scene = scene_of(hardware, draft, prepare(hardware, draft))
+    less = []
+    for stage, each in enumerate(seen):
+        forward, backward = (sum(scene.times[stage](unit, part).compute for unit in layout.units_of(stage)) for part in ("F", "B"))
+        less.append(Passes(max(0.0, 2 * each.forward - forward), max(0.0, 2 * each.backward - backward), each.update))
+    return with_passes(less)
+
+
+def timed_layers(
+    base: Workload, gpu: Gpu, passes: Sequence[tuple[Sequence[int], Mapping[str, float]]], launches: bool = False
+) -> tuple[Layer, ...]:
     """Return the layers of *base* with measured times: for units (numbers) the seconds of F and B that they take together.
 
-    The seconds are shared in the ratio of what is computed on *gpu* for one rank's part of each layer.
+    The seconds are shared in the ratio of what is computed on *gpu* for one rank's part of each layer; with *launches* so are its own.
     """
     training, members = base.training, [layers for _, _, layers in units(base.model)]
     again = mesh_options(base).gathers_again
@@ -82,12 +132,13 @@ def timed_layers(base: Workload, gpu: Gpu, passes: Sequence[tuple[Sequence[int],
     for numbers, seconds in passes:
         own = [layer for number in numbers for layer in members[number]]
         parts = [shared(layer, training.parallel, again) for layer in own]
-        of_passes = {}
+        ran, scaled = {}, {}
         for part, backward in (("F", False), ("B", True)):
-            computed = [layer_time(layer, gpu, training.precision, base.layer_stack, training.batch, backward).time for layer in parts]
-            of_passes[part] = [seconds[part] * each / sum(computed) for each in computed]
-        for layer, forward, back in zip(own, of_passes["F"], of_passes["B"], strict=True):
-            times[id(layer)] = MeasuredTimes.model_validate({"forward": f"{forward!r} s", "backward": f"{back!r} s"})
+            ran[part] = [layer_time(layer, gpu, training.precision, base.layer_stack, training.batch, backward) for layer in parts]
+            scaled[part] = seconds[part] / sum(kernels.time for kernels in ran[part])
+        for layer, ahead, back in zip(own, ran["F"], ran["B"], strict=True):
+            counts = (ahead.launches, back.launches) if launches else (0.0, 0.0)
+            times[id(layer)] = measured_times(ahead.time * scaled["F"], back.time * scaled["B"], *counts)
     return tuple(layer.model_copy(update={"measured": times[id(layer)]}) for layers in members for layer in layers)
 
 

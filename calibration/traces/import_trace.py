@@ -6,11 +6,13 @@ blamed on its tier from the moment at which the last rank has joined it, before 
 ``__next__``: input (prep, as a profile cannot tell disk from decode). A copy runs: copy. Nothing at all: launch. A step ends when
 the host has begun the next one and the GPU has done what was launched before; so the first step that a profiler records is left out where
 there are more, as the GPU was still busy with what it did not record. Clocks of hosts are aligned by the ends of collectives.
-Limits: data-parallel jobs, whose ranks take part in the same collectives.
+Limits: all ranks take part in the same collectives, or send each other messages; of these a rank does not tell who came late, and their
+clocks are taken as they are.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +27,8 @@ from sim.events import STALLS, Cause, EventLog, Rank, Wait, Work
 from sim.spec.yaml import SpecError
 
 _INSTANT = 1e-9  # seconds: Kineto's resolution
+MESSAGE = re.compile(r"^gloo:(?:send|recv)|^nccl.*SendRecv")
+"""Collectives that stages of a pipeline send each other."""
 EXCHANGE = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
 """What a rank waits for when it waits for gradients."""
 
@@ -115,9 +119,16 @@ def _require_all(traces: Sequence[RankTrace]) -> None:
             raise SpecError(f"{lacks.file}: lacks ProfilerStep#{odd[0]}, which {has.file} has; profile the same steps on every rank")
 
 
+def _staged(traces: Sequence[RankTrace]) -> bool:
+    """Tell whether ranks send each other messages, as stages of a pipeline do: no rank takes part in all of them."""
+    return any(MESSAGE.match(span.name) for trace in traces for span in trace.collectives)
+
+
 def _aligned(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return *traces* with the clocks of other hosts set to the first's: a collective ends on all ranks at once."""
     first = traces[0]
+    if _staged(traces):
+        return list(traces)
     found = [first]
     for trace in traces[1:]:
         ends = [own.t1 - other.t1 for own, other in zip(trace.collectives, first.collectives, strict=False)]
@@ -159,7 +170,7 @@ def _joined(traces: Sequence[RankTrace]) -> list[list[float]]:
     """Return by rank when the last rank joined each of its collectives (s)."""
     simulated = any(trace.bounds for trace in traces)
     counts = {len(trace.collectives) for trace in traces}
-    if simulated or len(traces) == 1:
+    if simulated or len(traces) == 1 or _staged(traces):
         return [[span.t0 for span in trace.collectives] for trace in traces]
     if len(counts) > 1:
         few, many = (pick(traces, key=lambda trace: len(trace.collectives)) for pick in (min, max))

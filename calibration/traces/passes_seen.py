@@ -110,7 +110,7 @@ def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
     compute: list[list[float]] = []
     for trace, window, own in zip(found.traces, found.windows, steps, strict=True):
         _require_alike(trace, own, steps[0][0])
-        beside = _union(trace.collectives)
+        beside = union(trace.collectives)
         compute.append([])
         for step in own:
             taken = _taken(trace, step, beside, slowdown)
@@ -218,7 +218,7 @@ def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]],
         done = max(done, span.t1)
         seconds = max(0.0, span.t1 - start)
         if slowdown > 1.0 and seconds:
-            seconds -= _overlap(beside, start, span.t1) * (1.0 - 1.0 / slowdown)
+            seconds -= overlap(beside, start, span.t1) * (1.0 - 1.0 / slowdown)
         part = found[key]
         if upkeep:
             part.upkeep += seconds
@@ -260,7 +260,8 @@ def _add(part: Part, more: Part, scale: float) -> None:
     part.host += scale * more.host
 
 
-def _union(spans: Iterable[Span]) -> list[tuple[float, float]]:
+def union(spans: Iterable[Span]) -> list[tuple[float, float]]:
+    """Return from when to when any of *spans* goes on, in order."""
     found: list[tuple[float, float]] = []
     for span in sorted(spans, key=lambda span: span.t0):
         if found and span.t0 <= found[-1][1]:
@@ -270,7 +271,7 @@ def _union(spans: Iterable[Span]) -> list[tuple[float, float]]:
     return found
 
 
-def _overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> float:
+def overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> float:
     """Return the seconds between *start* and *end* in which one of *beside* went on."""
     place = max(0, bisect_right(beside, (start, float("inf"))) - 1)
     seconds = 0.0

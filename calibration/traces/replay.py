@@ -9,8 +9,10 @@ activations, so that GPU memory is not counted, nor samples of an epoch, and its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final
 
 from calibration.traces import divided
@@ -26,7 +28,7 @@ from calibration.traces.trace_report import MUCH_INPUT
 from calibration.traces.workload_text import workload_text
 from sim.check import check_workload, require
 from sim.cluster.build import with_nodes
-from sim.parallel.split import units
+from sim.mesh import prepare
 from sim.spec.defaults import LOADER, TOKENS
 from sim.spec.library import SYNTHETIC, is_model, load_hardware, load_workload
 from sim.spec.workload import Model, Optimizer, Workload
@@ -79,23 +81,21 @@ def _of_table(job: ProfiledJob) -> dict[str, Any]:
 
 def _of_layout(job: ProfiledJob) -> dict[str, Any]:
     """Return the workload that the user named, whose layout the ranks of the job have, its layers with their times."""
-    passes = divided.own_passes(job.profile)
-    base = job.workload()
+    base, first = job.workload(), job.profile.traces[0]
     parallel = base.training.parallel
-    if parallel.trivial or parallel.pipeline > 1:
+    if parallel.trivial:
         raise SpecError(
-            f"{job.asked.workload}: training.parallel does not say how the {job.ranks} ranks of {job.profile.traces[0].file} divide the "
-            "model; write for example parallel: {shard: parameters}, or tensor: 2"
+            f"{job.asked.workload}: training.parallel does not say how the {job.ranks} ranks of {first.file} divide the model; write for "
+            "example parallel: {shard: parameters}, {tensor: 2}, or {pipeline: 2}"
         )
-    everything = range(len(units(base.model)))
-    layers = divided.timed_layers(base, job.machine.gpu, [(everything, {"F": passes.forward, "B": passes.backward})])
-    measured = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
-    model = base.model.model_copy(update={"layers": layers, "measured": measured})
     hardware = load_hardware(job.asked.hardware, library=job.asked.folders.hardware).spec
     each = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
-    enough = with_nodes(hardware, max(1, job.ranks // each))
-    factor = divided.optimizer_factor(enough, base.model_copy(update={"model": model}), passes.update)
-    return _extended(job, base, model, {"optimizer_factor": factor}, {})
+    enough = with_nodes(hardware, math.ceil(job.ranks / each))
+    seen = divided.by_stage(divided.own_passes(job.profile), prepare(enough, base))
+    on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
+    workload = divided.timed(enough, base, seen, on, first.gpu != CPU)
+    factor = divided.optimizer_factor(enough, workload, mean(passes.update for passes in seen))
+    return _extended(job, base, workload.model, {"optimizer_factor": factor}, {})
 
 
 def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +128,8 @@ def _around(base: Workload) -> dict[str, Any]:
 def _cut(base: Workload) -> dict[str, Any]:
     """Return the data set of a stream of tokens, cut into the samples of *base*."""
     data = base.dataset
-    return {"samples": data.samples, "sample": f"{data.sample!r} B", "prepared": f"{data.prepared!r} B", "prep": f"{data.prep!r} s"}
+    sizes = {"samples": data.samples, "sample": f"{data.sample!r} B", "prepared": f"{data.prepared!r} B", "prep": f"{data.prep!r} s"}
+    return {"name": data.name, **sizes, "source": data.source}
 
 
 def _noise(seen: Seen) -> dict[str, Any]:

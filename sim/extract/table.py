@@ -101,7 +101,7 @@ def _quantity(value: float, unit: str) -> str:
 
 
 def _fields(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key}: {word(value)}" for key, value in values.items())
+    return ", ".join(f"{key if key.isidentifier() else word(key)}: {word(value)}" for key, value in values.items())
 
 
 def word(value: Any) -> str:

@@ -66,6 +66,11 @@ def test_reading_back_gives_the_same_model_and_the_same_bytes(rows: list[tuple[s
     assert table.render(read) == text
 
 
+@given(st.dictionaries(NAMES, NAMES, max_size=3))
+def test_any_keys_read_back(said: dict[str, str]) -> None:
+    assert yaml.parse(f"source: {table.word(said)}").value == {"source": said}
+
+
 def test_totals_and_blocks_stand_in_comments() -> None:
     net = model(
         layer("stem", gradients=[10], forward="2 GFLOP", backward="2 GFLOP"),

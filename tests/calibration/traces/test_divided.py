@@ -12,14 +12,14 @@ from calibration.lab.plan import WORKLOADS
 from calibration.measure.division import Division
 from calibration.questions import Folders, machine_named
 from calibration.traces.divided import Passes, own_passes, timed_layers
-from calibration.traces.import_trace import Imported
+from calibration.traces.import_trace import Imported, import_traces
 from calibration.traces.kineto import CPU, RankTrace, Span
 from calibration.traces.replay import Asked, replayed
 from sim.analysis.stalls import Window
 from sim.cluster.build import with_nodes
-from sim.events import EventLog
+from sim.events import Cause, EventLog
 from sim.mesh import run_layout
-from sim.spec.library import load_workload
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 
 OWN = Passes(0.03, 0.06, 0.01)
@@ -33,11 +33,39 @@ def trace(rank: int, slower: float = 1.0) -> RankTrace:
         forward, backward, update = (seconds * slower for seconds in OWN)
         begin, at = at, at + forward / 2 + 0.2 + forward / 2
         found.collectives.append(Span("gloo:all_gather", begin + forward / 2, begin + forward / 2 + 0.2))
+        found.compute += [ran(begin, begin + forward / 2), ran(at - forward / 3, at)]  # the host is at work before the second one
         found.backward.append(Span("backward", at, at + 0.01))
         found.collectives += [Span("gloo:all_reduce", at + 0.01, at + 0.31), Span("gloo:all_reduce", at + 0.21, at + 0.41)]
+        found.compute += [ran(at, at + 0.01), ran(at + 0.41, at + 0.4 + backward)]
         at += 0.4 + backward
         found.optimizer.append(Span("SGD", at, at + update))
+        found.compute.append(ran(at, at + update / 2))
         at += update
+        found.steps[number] = Span(f"ProfilerStep#{number}", begin, at)
+    return found
+
+
+def ran(start: float, end: float) -> Span:
+    return Span("aten::mm", start, end, start, start)
+
+
+def staged(rank: int, *order: str) -> RankTrace:
+    """Three steps of a stage: forwards of 0.1 s and backwards of 0.2 s in this order, each behind 0.5 s of message; 0.05 s of optimizer."""
+    found = RankTrace("rank.json", rank, 2, "host", CPU, divided="gloo:recv")
+    at = 0.0
+    for number in range(3):
+        begin = at
+        for part in order:
+            found.collectives.append(Span("gloo:recv", at, at + 0.5))
+            at += 0.5
+            seconds = 0.1 if part == "F" else 0.2
+            found.compute.append(ran(at, at + seconds))
+            if part == "B":
+                found.backward.append(Span("backward", at, at + seconds))
+            at += seconds
+        found.optimizer.append(Span("SGD", at, at + 0.05))
+        found.compute.append(ran(at, at + 0.05))
+        at += 0.05
         found.steps[number] = Span(f"ProfilerStep#{number}", begin, at)
     return found
 
@@ -48,8 +76,52 @@ def imported(*traces: RankTrace) -> Imported:
 
 
 def test_what_is_left_of_a_step_is_the_ranks_own() -> None:
-    assert own_passes(imported(trace(0))) == pytest.approx(OWN)
-    assert own_passes(imported(trace(0), trace(1, slower=2.0))) == pytest.approx([1.5 * seconds for seconds in OWN])
+    first, second = own_passes(imported(trace(0), trace(1, slower=2.0)))
+    assert first == pytest.approx(OWN)
+    assert second == pytest.approx([2.0 * seconds for seconds in OWN])
+
+
+def test_a_gpu_computes_while_its_kernels_run() -> None:
+    """A kernel launched in forward that runs behind the optimizer's launch is forward's; what two streams do at once counts once."""
+    found = RankTrace("rank.json", 0, 1, "host", "H100", divided="FSDP::all_gather")
+    found.steps[0] = Span("ProfilerStep#0", 0.0, 1.0)
+    found.backward.append(Span("backward", 0.2, 0.3))
+    found.optimizer.append(Span("SGD", 0.5, 0.6))
+    found.compute += [Span("gemm", 0.1, 0.6, 0.05, 0.06), Span("copy", 0.4, 0.7, 0.1, 0.11), Span("gemm", 0.7, 0.9, 0.25, 0.26)]
+    found.compute += [Span("norm", 0.9, 0.95, 0.4, 0.41), Span("update", 1.2, 1.3, 0.55, 0.56)]
+    (passes,) = own_passes(imported(found))
+    assert passes == pytest.approx(Passes(0.6, 0.25, 0.1))
+
+
+def on_gpu(rank: int, own: Passes) -> RankTrace:
+    """One step on a GPU: kernels of each pass, launched well before they run, behind a gather of a second."""
+    found = RankTrace("rank.json", rank, 8, "host", "H100", divided="FSDP::all_gather")
+    forward, backward = own[:2]
+    found.collectives.append(Span("ncclDevKernel_AllGather_RING_LL", 0.0, 1.0))
+    found.backward.append(Span("backward", 0.2, 0.3))
+    found.optimizer.append(Span("AdamW", 0.5, 0.6))
+    found.compute += [Span("gemm", 1.0, 1.0 + forward, 0.1, 0.11), Span("gemm", 1.0 + forward, 1.0 + forward + backward, 0.25, 0.26)]
+    found.compute.append(Span("multi_tensor_apply", 1.0 + forward + backward, 1.0 + sum(own), 0.55, 0.56))
+    found.steps[0] = Span("ProfilerStep#0", 0.0, 1.0 + sum(own))
+    return found
+
+
+def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
+    """Its ranks' own work, which collectives beside it make a little longer, and half of that with half the samples."""
+    own = Passes(0.2, 0.4, 0.01)
+    laid_out, mine = tmp_path / "sharded.yaml", tmp_path / "mine.yaml"
+    laid_out.write_text("extends: llama-3.1-8b\nname: sharded\ntraining: {parallel: {shard: parameters}}\n")
+    mine.write_text(replayed(imported(*(on_gpu(rank, own) for rank in range(8))), Asked("hgx-h100", str(laid_out), batch=2), mine))
+    hardware = load_hardware("hgx-h100").spec
+    whole, half = (run_layout(hardware, load_workload(str(mine), (f"training.batch={batch}",)).spec) for batch in (2, 1))
+    assert sum(own) <= whole.stalls[Cause.COMPUTE] < 1.06 * sum(own)
+    assert half.stalls[Cause.COMPUTE] == pytest.approx(sum(own) / 2, rel=0.1)
+
+
+def test_passes_of_a_pipeline_are_told_apart() -> None:
+    """Of 1F1B with four micro-batches: the first stage is one forward ahead."""
+    found = own_passes(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")))
+    assert found == [pytest.approx(Passes(0.4, 0.8, 0.05))] * 2
 
 
 def test_layers_take_what_was_seen_together() -> None:
@@ -77,15 +149,48 @@ def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
     assert run_layout(slow, workload).step_time > 2 * sum(OWN)
 
 
-def written(folder: Path) -> Path:
+def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
+    """Equal stages whose messages are free: m + p - 1 forwards and backwards (GPipe, arXiv 1811.06965), and the optimizer."""
+    machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    described_by = written(tmp_path, "{pipeline: 2}", "gradient_accumulation_steps: 4, ")
+    asked = Asked(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(replayed(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")), asked, mine))
+    workload = load_workload(str(mine), library=WORKLOADS).spec
+    stack = workload.training.stack
+    assert stack.gloo_transport is not None
+    free = stack.model_copy(update={"gloo_transport": stack.gloo_transport.model_copy(update={"launch": 0.0, "cpu_time_per_byte": 0.0})})
+    bare = workload.model_copy(update={"training": workload.training.model_copy(update={"stack": free})})
+    fast = with_nodes(machine_named(HARDWARE, ("node.nic.bandwidth=1 Tbps",)), 2)
+    assert run_layout(fast, bare).step_time == pytest.approx((4 + 2 - 1) * 0.3 + 0.05, rel=0.02)
+
+
+@pytest.mark.nightly
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("layout", [Division(pipeline=2, micro_batches=4), Division(pipeline=2, micro_batches=4, schedule="gpipe")])
+def test_a_pipeline_that_torch_profiled_over_gloo_is_replayed(layout: Division, tmp_path: Path) -> None:
+    """Oracle: torch.distributed.pipelining under torch.profiler, between two processes that no network slows."""
+    from calibration.measure.ddp_steps import StepsWanted, spawn
+    from calibration.measure.layout_steps import LaidOut
+
+    wanted = StepsWanted("calibration.measure.decoder:decoder", ("64:int64",), 8, steps=2, device="cpu", trace=str(tmp_path))
+    spawn(wanted, 2, program=("calibration.measure.layout_steps", LaidOut(layout, 2).text()))
+    found = import_traces(sorted(tmp_path.glob("rank*.json")))
+    machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
+    by = written(tmp_path, f"{{pipeline: 2, schedule: {layout.schedule}}}", "gradient_accumulation_steps: 4, ")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(replayed(found, Asked(machine, str(by), batch=8, folders=Folders(None, WORKLOADS)), mine))
+    fast = with_nodes(machine_named(HARDWARE, ("node.nic.bandwidth=1 Tbps",)), 2)
+    assert run_layout(fast, load_workload(str(mine), library=WORKLOADS).spec).step_time == pytest.approx(found.step_time, rel=0.15)
+
+
+def written(folder: Path, layout: str = "{shard: parameters}", training: str = "") -> Path:
     """A workload that says the layout."""
-    path = folder / "sharded.yaml"
-    path.write_text("extends: lab-decoder\nname: sharded\ntraining: {stack: lab-gloo-mesh, parallel: {shard: parameters}}\n")
+    path = folder / "laid-out.yaml"
+    path.write_text(f"extends: lab-decoder\nname: laid-out\ntraining: {{{training}stack: lab-gloo-mesh, parallel: {layout}}}\n")
     return path
 
 
 def test_what_a_profile_cannot_tell_is_said() -> None:
-    with pytest.raises(SpecError, match="pipelined jobs are not replayed"):
-        own_passes(imported(replace(trace(0), collectives=[Span("gloo:send", 0.0, 1.0)])))
     with pytest.raises(SpecError, match="no backward followed by an optimizer"):
         own_passes(imported(replace(trace(0), backward=[])))

@@ -187,14 +187,14 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> Non
     assert "shows no kernels of a GPU, but a2-highgpu-1g has A100-SXM4-40GBs; profile with activities=" in forgotten
 
 
-def test_a_sharded_or_pipelined_job_is_refused(tmp_path: Path) -> None:
+def test_a_sharded_or_pipelined_job_needs_a_workload_that_says_how(tmp_path: Path) -> None:
     for name in ("FSDP::all_gather (0)", "gloo:send", "_c10d_functional::all_reduce"):
         events = [found for number in range(3, 6) for found in torch_step(number)]
         events.append(event("user_annotation", name, 4 * STEP, 4 * STEP + 10))
         message = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g")
         assert f"shows {name}, so that ranks divide the model among them; add --workload" in message
         told = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g", "gpt2")
-        assert "on GPUs; of such jobs only those on processors are replayed" in told
+        assert "gpt2: training.parallel does not say how the 1 ranks" in told
 
 
 def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
