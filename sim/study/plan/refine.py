@@ -19,8 +19,8 @@ from sim.study.plan.kept import Kept, NotKept
 from sim.study.plan.objective import Objective, scale, site_power
 from sim.study.plan.space import Candidate
 from sim.training.layouts.bound import least_time, least_work
-from sim.training.layouts.play import play
 from sim.training.layouts.scene import Played
+from sim.training.layouts.steady import play_steadily
 
 Level = Literal[0, 1]
 FLOOR: Final[Level] = 0
@@ -131,7 +131,7 @@ def simulated(way: Way, memory: float | None, kept: Kept | None = None) -> Step:
         return Step(held, None)
 
     def played() -> Played:
-        return play(scene_of(setting.hardware, workload, layout, setting.book))
+        return play_steadily(scene_of(setting.hardware, workload, layout, setting.book))
 
     return Step(held, played() if kept is None else kept.played(setting, way.candidate, played))
 

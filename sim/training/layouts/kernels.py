@@ -128,6 +128,6 @@ class Kernels:
 
     def issues(self, program: Program, at: int) -> float:
         """Return when the host has launched the next work after place *at* of *program*."""
-        work = next((each for each in program[at:] if isinstance(each, Work)), None)
+        work = next((each for each in map(program.__getitem__, range(at, len(program))) if isinstance(each, Work)), None)
         span = self.times.span(work.first, work.last, work.part) if work is not None else None
         return self.host + (span.launching(self.scene.launch_cpu) if span is not None else 0.0)

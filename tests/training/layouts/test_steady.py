@@ -1,0 +1,60 @@
+"""Is a step of many micro-batches that was worked out from few the step itself? Oracle: all of them simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.mesh import prepare, scene_of
+from sim.training.layouts import steady
+from sim.training.layouts.play import play
+from sim.training.layouts.scene import Played
+from sim.training.layouts.steady import play_steadily
+from tests.harness import machine
+from tests.training.layouts.test_run import layouts, model, stacks
+from tests.training.layouts.toys import blocks, workload
+
+
+def assert_same(found: Played, whole: Played) -> None:
+    for one, other in zip(found.stages, whole.stages, strict=True):
+        within = 1e-8 * other.time
+        assert one.time == pytest.approx(other.time, abs=within) == pytest.approx(sum(one.stalls.values()), abs=within)
+        for name in ("stalls", "resources", "exposed"):
+            mine, theirs = getattr(one, name), getattr(other, name)
+            assert all(mine.get(key, 0.0) == pytest.approx(theirs.get(key, 0.0), abs=within) for key in mine.keys() | theirs.keys())
+
+
+@settings(max_examples=12)
+@given(layouts(), stacks(), st.integers(8, 14))
+def test_a_step_of_many_micro_batches(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], many: int) -> None:
+    fields, each, nodes = drawn
+    fields.pop("virtual_stages", None)
+    fields |= {"schedule": "1f1b", "micro_batches": many * 2 * fields["pipeline"]}
+    hardware = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
+    given_ = workload(model(), **stack, **fields)
+    scene = scene_of(hardware, given_, prepare(hardware, given_))
+    assert_same(play_steadily(scene), play(scene))
+
+
+def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated: list[int] = []
+
+    def noted(scene: Any) -> Played:
+        simulated.append(scene.layout.micro_batches)
+        return play(scene)
+
+    monkeypatch.setattr(steady, "play", noted)
+    for fields, wanted in (
+        ({"pipeline": 2, "micro_batches": 64}, [6, 7, 8]),
+        ({"pipeline": 2, "virtual_stages": 2, "micro_batches": 64}, [64]),
+        ({"pipeline": 2, "schedule": "gpipe", "micro_batches": 64}, [64]),
+        ({"pipeline": 2, "micro_batches": 16}, [16]),
+    ):
+        given_ = workload(blocks(4), **fields)
+        hardware = machine(2)
+        play_steadily(scene_of(hardware, given_, prepare(hardware, given_)))
+        assert simulated == wanted
+        simulated.clear()
