@@ -28,7 +28,7 @@ def test_a_stopped_plan_goes_on_and_answers_the_same(tmp_path: Path, monkeypatch
         played.append(scene)
         return play(scene)
 
-    monkeypatch.setattr(refine, "play", counted)
+    monkeypatch.setattr(refine, "play_steadily", counted)
     journal = tmp_path / "plan.journal"
 
     def stop(tally: Tally) -> None:
