@@ -341,10 +341,9 @@ class EpochRun:
             tuple((rank.at, rank.input.state()) for rank in ranks),
             (*(name for name, _ in exchanges), *learnt),
         )
-        caught_up = (rank.caught_up for rank in ranks)
         begun = (start for rank in ranks for start in rank.input.since())
         since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *begun)
-        return State(queues, (*(now - start for start in since), *(left for _, left in progress), *caught_up), max(now - times[-2], 1e-9))
+        return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
 
     def _new_regime(self) -> None:
         self._detector.forget()

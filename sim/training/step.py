@@ -9,7 +9,6 @@ import simpy
 
 from sim.cluster.live_gpu import LiveGpu
 from sim.events import Cause, EventLog
-from sim.parallel.lower.exchange_plan import SCALAR
 from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
 from sim.training.exchange import Exchange
 from sim.training.input_pipeline import InputPipeline
@@ -59,8 +58,6 @@ class Replica(Rank):
         self._pace = MEAN
         self._worked = 0.0
         """Seconds of compute in this step since the ranks last met."""
-        self.caught_up = 0.0
-        """Seconds that the host has gained on the GPU while that waited for exchanges: part of the state that decides what happens next."""
 
     @property
     def made_of(self) -> Hashable:
@@ -71,7 +68,7 @@ class Replica(Rank):
         """Run optimizer steps without end."""
         while True:
             self._pace = next(self.paces)
-            self._worked = self.caught_up = 0.0
+            self._worked = 0.0
             yield from self.run()
             self.finished_step(self.index)
 
@@ -85,16 +82,7 @@ class Replica(Rank):
 
     def _wait(self, wait: Wait, _: int) -> Iterable[simpy.Event]:
         self._worked = 0.0
-        waiting = self.exchange.wait(self.index, wait.tag)
-        if wait.tag[0].startswith(SCALAR):
-            self.caught_up = 0.0
-            return waiting
-        return self._catching_up(waiting) if self.plan.runs_ahead and waiting != () else waiting
-
-    def _catching_up(self, waiting: Iterable[simpy.Event]) -> SimProcess:
-        start = self.env.now
-        yield from waiting
-        self.caught_up += self.env.now - start
+        return self.exchange.wait(self.index, wait.tag)
 
     def _work(self, work: Work, at: int) -> Iterable[simpy.Event]:
         return self._takes(at, _NAMES[work.part], self._pace.speed)
@@ -106,8 +94,6 @@ class Replica(Rank):
         return self._takes(at, "gradient copies")
 
     def _update(self, _: Update, at: int) -> Iterable[simpy.Event]:
-        if self.plan.reads_before_update:
-            self.caught_up = 0.0
         return self._takes(at, "optimizer")
 
     def _takes(self, at: int, name: str, speed: float = 1.0) -> Iterable[simpy.Event]:
@@ -116,10 +102,9 @@ class Replica(Rank):
         return self._compute(segment, name, speed) if segment is not None else ()
 
     def _compute(self, segment: Segment, name: str, speed: float) -> SimProcess:
-        if segment.launch > self.caught_up:
+        if segment.launch > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
-                yield self.env.timeout(segment.launch - self.caught_up)
-        self.caught_up = max(0.0, self.caught_up - segment.launch)
+                yield self.env.timeout(segment.launch)
         start = self.env.now
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):

@@ -52,10 +52,6 @@ class StepPlan:
 
     program: Program
     segments: tuple[Segment | None, ...]
-    runs_ahead: bool = False
-    """Whether the host goes on launching while the GPU waits for an exchange."""
-    reads_before_update: bool = False
-    """Whether the host waits for the GPU before it launches the optimizer."""
 
     @property
     def optimizer(self) -> Segment:
@@ -180,8 +176,7 @@ def _plan(asked: Same, found: Pass, program: StepProgram, ranks: int) -> StepPla
     if stack.gradient_clipping:
         extra += memory_time(_CLIPPING_PASSES * gradient_volume(workload), gpu)
     optimizer = optimizer._replace(compute=optimizer.compute + extra)
-    segments = (*_segments(workload, gpu, found, program), optimizer)
-    return StepPlan(program.instructions, segments, stack.waits_on_device, reads_before_update(workload))
+    return StepPlan(program.instructions, (*_segments(workload, gpu, found, program), optimizer))
 
 
 def _segments(workload: Workload, gpu: Gpu, found: Pass, program: StepProgram) -> Iterator[Segment | None]:

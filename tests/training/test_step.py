@@ -5,13 +5,9 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sim.events import Cause
-from sim.training.layer_times import layer_times
-from sim.training.step_plan import optimizer_work
-from tests.harness import layer, machine, run, toy_workload, transport
+from tests.harness import layer, machine, run, toy_workload
 
 
 def waits(found, rank=0):
@@ -58,51 +54,3 @@ def test_a_host_that_falls_behind_is_waited_for() -> None:
     found = run(machine(1), toy_workload([layer(0.0, 0.0)] * 5, samples=10, stack={"launch_cpu": "10 ms"}))
     epoch = found.jobs[0].warm
     assert epoch.stalls[Cause.LAUNCH] > 0.9 * epoch.step_time and epoch.step_time >= 10 * 0.01 * 0.99
-
-
-@given(launch=st.floats(1e-3, 0.2), nic=st.floats(1e5, 1e9), precision=st.sampled_from(["fp32", "amp_fp16"]))
-@settings(max_examples=25)
-def test_a_host_catches_up_while_the_gpu_waits_for_an_exchange(launch: float, nic: float, precision: str) -> None:
-    """Oracle: clocks of host, GPU and network, one after another; the loss scaler reads a result back before the update.
-
-    One bucket, behind backward, between two nodes; what it takes is what the step takes beyond compute where launches are free.
-    """
-    hardware = machine(1, nodes=2, nic=nic)
-    workload = toy_workload([layer(0.1, 0.2, 10**5), layer(0.05, 0.1)], samples=40, stack={"launch_cpu": "0 s", "optimizer": "per_tensor"})
-    workload = workload.model_copy(update={"training": workload.training.model_copy(update={"precision": precision})})
-    gpu = hardware.groups[0].node.gpu
-    times, (update, launches) = layer_times(workload, gpu), optimizer_work(workload, gpu, 2)
-    passes = [
-        *zip(times.forward, times.forward_launches, strict=True),
-        *reversed([*zip(times.backward, times.backward_launches, strict=True)]),
-    ]
-    exchanged = run(hardware, workload).jobs[0].warm.step_time - sum(time for time, _ in passes) - update
-    host = device = 0.0
-    for time, count in passes:
-        host += count * launch
-        device = max(device + time, host + time / max(1.0, count))
-    device += exchanged
-    if precision == "amp_fp16":
-        host = max(host, device - exchanged)
-        expected = device + max(update, launches * launch)
-    else:
-        expected = max(device + update, host + launches * launch)
-    slow = workload.training.stack.model_copy(update={"launch_cpu": launch})
-    found = run(hardware, workload.model_copy(update={"training": workload.training.model_copy(update={"stack": slow})}))
-    assert found.jobs[0].warm.step_time == pytest.approx(expected, rel=1e-6)
-
-
-def test_over_gloo_the_host_itself_waits() -> None:
-    """The optimizer's launches come behind the exchange, however long that takes; over NCCL they hide behind a long one."""
-    given = {"launch_cpu": "400 ms", "optimizer": "per_tensor"}
-    over = {
-        "nccl": given,
-        "gloo": given | {"backend": "gloo", "gloo_transport": transport("gloo"), "nccl_algo": None, "nccl_proto": None},
-    }
-
-    def waits(backend: str, nic: float) -> float:
-        workload = toy_workload([layer(0.1, 0.2, 10**5)], samples=20, stack=over[backend])
-        return run(machine(1, nodes=2, nic=nic), workload).jobs[0].warm.stalls[Cause.LAUNCH]
-
-    assert waits("gloo", 1e5) == pytest.approx(waits("gloo", 1e9))
-    assert waits("nccl", 1e5) < waits("nccl", 1e9) - 0.3

@@ -20,8 +20,6 @@ from sim.spec.precision import MEANING
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer, Workload, batch_norms
 
-SCALAR = "scalar"
-"""What all-reduces of one number are called, for each of which the host waits."""
 SCALAR_BYTES = 4.0
 _COUNT_BYTES = 8.0
 
@@ -76,7 +74,7 @@ def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> Exc
     stack, buffers = workload.training.stack, _buffers(workload)
     before = [started("broadcast buffers", buffers)] if stack.broadcast_buffers and buffers else []
     scalar = (Message("all_reduce", SCALAR_BYTES),)
-    between = [started(f"{SCALAR} {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
+    between = [started(f"scalar {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
     norms = {index: _norm(workload.model.layers[index], ranks) for index in batch_norms(workload.model)} if stack.sync_batch_norm else {}
     return ExchangePlan(tuple(before), tuple(between), _buckets(workload, ready, ranks), norms)
 

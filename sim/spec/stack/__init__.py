@@ -34,11 +34,6 @@ class Stack(Kernels, Update, Library, Exchange):
     """How the stack runs layouts other than plain data parallelism; None: not at all."""
     source: Source
 
-    @property
-    def waits_on_device(self) -> bool:
-        """Whether a stream of the GPU waits for an exchange, while the host launches on: NCCL's do, Horovod's and Gloo's do not."""
-        return self.backend == "nccl" and self.strategy != "horovod" and not self.uses_servers
-
     @model_validator(mode="after")
     def _parts_agree(self) -> Stack:
         refuse(self._contradictions())
