@@ -124,7 +124,12 @@ def same(hardware: Hardware, workload: Workload) -> None:
     assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-12 * expected.step_time)
 
 
-LAYERS = [layer(1e-3, 2e-3, 300_000), layer(2e-3, 3e-3, 40, 40, op="norm"), layer(1e-3, 1e-3, 2_000_000, 500), layer(0.0, 4e-3, 900_000)]
+LAYERS = [
+    layer(1e-3, 2e-3, 300_000, op="conv"),
+    layer(2e-3, 3e-3, 40, 40, op="norm"),
+    layer(1e-3, 1e-3, 2_000_000, 500),
+    layer(0.0, 4e-3, 900_000),
+]
 STACKS = {
     "ddp": {"bucket_cap": "4 MB", "first_bucket_cap": "1 MB"},
     "per tensor": {"strategy": "apex_per_tensor", "blocking_scalar_all_reduces": 2},
