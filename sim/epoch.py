@@ -341,7 +341,7 @@ class EpochRun:
             tuple((rank.at, rank.input.state()) for rank in ranks),
             (*(name for name, _ in exchanges), *learnt),
         )
-        begun = (start for rank in ranks for start in rank.input.since())
+        begun = (start for rank in ranks for start in (*rank.input.since(), rank.host))
         since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *begun)
         return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
 

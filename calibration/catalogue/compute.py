@@ -2,8 +2,8 @@
 
 Ridge regression in logarithms: each row's ``log(predicted / measured)`` in units of the noise, each factor's logarithm in units of what it
 may plausibly be, so that a factor without rows stays where the kernels of DeepBench put it, and an architecture without rows takes the
-mean of all. Rows of one batch sweep share their weight. Left out, in turn: a chip, a model, a stack; the baseline is a constant fraction
-of peak, fitted on the same remaining rows.
+mean of all. Rows of one batch sweep share their weight. Left out, in turn: a chip, a model, a stack, an architecture and all newer ones;
+the baseline is a constant fraction of peak, fitted on the same remaining rows.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ PLAUSIBLE: Final = {
 MEASURED: Final = frozenset({"cc 5.2", "cc 6.0", "cc 6.1", "cc 7.0"})
 """Architectures with kernels of their own in DeepBench (Turing's T4 is throttled and stands for itself alone)."""
 STEPS: Final = 8
+_LEAST_OLDER: Final = 2
 
 Factors = Mapping[tuple[str, str], float]
 
@@ -121,6 +122,19 @@ def leave_out(found: Sequence[Row], by: Callable[[Row], str]) -> list[Prediction
         rest = [row for row in found if by(row) != name]
         factors, baseline = fit(rest), constant_fraction(rest)
         predictions += [Prediction(row, name, predict(row, factors), baseline(row)) for row in found if by(row) == name]
+    return predictions
+
+
+def from_older(found: Sequence[Row]) -> list[Prediction]:
+    """Return rows of each architecture, predicted from factors fitted to all older ones alone, of which there are two at least."""
+    predictions: list[Prediction] = []
+    for capability in sorted({row.capability for row in found}, key=float):
+        older = [row for row in found if float(row.capability) < float(capability)]
+        if len({row.capability for row in older}) < _LEAST_OLDER:
+            continue
+        factors, baseline = fit(older), constant_fraction(older)
+        here = [row for row in found if row.capability == capability]
+        predictions += [Prediction(row, capability, predict(row, factors), baseline(row)) for row in here]
     return predictions
 
 

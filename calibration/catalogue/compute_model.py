@@ -134,8 +134,7 @@ def measured_time(record: RunRecord) -> float:
 def predicted_time(record: RunRecord) -> float:
     """Return the step time that the simulator's own plan gives, with the factors that the catalogue carries."""
     workload, gpu = described(record)
-    plan = plan_step(workload, gpu, 1.0, ranks=1)
-    return sum(segment.compute + segment.launch for segment in plan.segments if segment is not None)
+    return plan_step(workload, gpu, 1.0, ranks=1).alone
 
 
 def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:

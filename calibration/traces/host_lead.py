@@ -33,7 +33,7 @@ def launches_scale(kernels: Sequence[tuple[float, float]], stall: float, timelin
     def waits(scale: float) -> float:
         clock = Timeline(timeline.launch_cpu)
         clock.host, clock.gpu = timeline.host, timeline.gpu
-        return sum(clock.run(seconds, launches * scale).launch for seconds, launches in kernels)
+        return sum(clock.run(seconds, launches * scale) for seconds, launches in kernels)
 
     if timeline.launch_cpu <= 0 or not any(launches for _, launches in kernels):
         return 1.0

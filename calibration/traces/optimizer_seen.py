@@ -30,7 +30,8 @@ def launching(draft: Workload, machine: Machine, seen: Seen, ranks: int) -> Work
         return draft
 
     def waits(scale: float) -> float:
-        return plan_step(_relaunched(draft, scale), machine.gpu, machine.cpu_speed, ranks).optimizer.launch
+        plan = plan_step(_relaunched(draft, scale), machine.gpu, machine.cpu_speed, ranks)
+        return plan.waits(seen.total("forward").held, seen.total("copies").held + seen.total("optimizer").held)[-1]
 
     return _relaunched(draft, scale_reaching(seen.total("optimizer").stall, waits, _LEAST_FACTOR))
 

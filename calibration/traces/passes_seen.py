@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev, stdev
 from typing import Final, Literal, NamedTuple
 
-from calibration.traces.import_trace import Imported
+from calibration.traces.import_trace import EXCHANGE, Imported
 from calibration.traces.kineto import CPU, RankTrace, Span
 from sim.analysis.stalls import Window
 from sim.events import Cause
@@ -33,6 +33,7 @@ _CLASSES: Final[tuple[tuple[OperatorClass, re.Pattern[str]], ...]] = (
     ("gemm", re.compile(r"gemm|gemv|cutlass|nvjet|cublas|addmm|::b?mm$|matmul|linear|BmmBackward|MmBackward", re.IGNORECASE)),
 )
 """By what kernels and operators of cuDNN, cuBLAS, CUTLASS and torch are called; everything else moves memory."""
+_WAITS: Final = (Cause.LAUNCH, Cause.GRADIENT, *EXCHANGE)
 _INSTANT: Final = 1e-9
 """Seconds: Kineto's resolution."""
 _SIMULATED: Final = re.compile(r"^(forward|backward|gradient copies|optimizer)(?: bucket \d+)?$")
@@ -46,6 +47,8 @@ class Part:
     by_class: dict[OperatorClass, float] = field(default_factory=lambda: defaultdict(float))
     upkeep: float = 0.0
     stall: float = 0.0
+    held: float = 0.0
+    """Seconds for which its kernels waited for other ranks."""
     host: float = 0.0
     """Seconds that the host spent on launches; 0 where the trace does not tell."""
 
@@ -236,17 +239,22 @@ def kernel_class(name: str) -> OperatorClass:
 
 
 def _stalls(parts: Mapping[PassKey, Part], found: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int) -> None:
-    """Add the waits for the host to the parts whose kernel follows; on a CPU they are what it computes between operators."""
+    """Add waits for the host and for other ranks to the parts whose kernel follows.
+
+    On a CPU those for the host are what it computes between operators.
+    """
     items = sorted((item for step in steps for item in step.items), key=lambda item: item.span.t0)
     starts = [item.span.t0 for item in items]
     rank = next(number for number, other in enumerate(found.traces) if other is trace)
     for wait in found.log.waits:
-        if wait.rank != rank or wait.cause is not Cause.LAUNCH or not items:
+        if wait.rank != rank or wait.cause not in _WAITS or not items:
             continue
         item = items[min(bisect_right(starts, wait.t0), len(items) - 1)]
         passes = steps[0].micro_batches if item.key[0] in ("forward", "backward") else 1
         seconds = (wait.t1 - wait.t0) * trace.size / total / window.steps / passes
-        if trace.gpu == CPU:
+        if wait.cause is not Cause.LAUNCH:
+            parts[item.key].held += seconds
+        elif trace.gpu == CPU:
             parts[item.key].by_class[kernel_class(item.span.name)] += seconds
         else:
             parts[item.key].stall += seconds
@@ -257,6 +265,7 @@ def _add(part: Part, more: Part, scale: float) -> None:
         part.by_class[name] += scale * seconds
     part.upkeep += scale * more.upkeep
     part.stall += scale * more.stall
+    part.held += scale * more.held
     part.host += scale * more.host
 
 

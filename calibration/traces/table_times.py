@@ -26,6 +26,8 @@ class _Group(NamedTuple):
     seen: Part
     beside: float
     """Seconds of it that are no layer's: gradients copied into buckets."""
+    drained: bool = False
+    """The host has waited for the GPU before it launches them."""
 
 
 def timed_layers(base: Workload, machine: Machine, seen: Seen, ranks: int) -> tuple[Layer, ...]:
@@ -34,13 +36,16 @@ def timed_layers(base: Workload, machine: Machine, seen: Seen, ranks: int) -> tu
     times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if seen.micro_batches == 1 else 1
     launch = base.training.stack.launch_cpu / machine.cpu_speed
     timeline = Timeline(launch)
-    forward = _Group(range(count), seen.total("forward"), 0.0)
+    stack = base.training.stack
+    forward = _Group(range(count), seen.total("forward"), 0.0, drained=stack.backend == "gloo")
     ahead = _scaled(forward, times.forward, times.forward_launches, rounds, timeline)
     again = {place: sum(ahead[0][other] for other in others) for place, others in recomputed(segments(base)).items()}
     back: tuple[dict[int, float], dict[int, float]] = ({}, {})
-    for group in _backward_groups(base, machine, seen, ranks):
+    for number, group in enumerate(_backward_groups(base, machine, seen, ranks)):
         recompute = sum(again.get(place, 0.0) for place in group.places) * rounds
-        found = _scaled(group._replace(beside=group.beside + recompute), times.backward, times.backward_launches, rounds, timeline)
+        drained = number == 0 and ranks > 1 and stack.blocking_scalar_all_reduces > 0
+        group = group._replace(beside=group.beside + recompute, drained=drained)
+        found = _scaled(group, times.backward, times.backward_launches, rounds, timeline)
         back[0].update(found[0])
         back[1].update(found[1])
     return tuple(
@@ -89,6 +94,9 @@ def _scaled(
     taken = {place: times[place] * scale for place in group.places}
     stall = group.seen.stall / rounds
     beside = group.beside / rounds
+    timeline.gpu += group.seen.held / rounds
+    if group.drained:
+        timeline.host = timeline.gpu
     launched = launches_scale([(taken[place], launches[place]) for place in group.places], stall, timeline)
     for place in group.places:
         timeline.run(taken[place], launches[place] * launched)

@@ -95,6 +95,8 @@ class Wait(NamedTuple):
     """Hold compute until the operation *tag* has ended."""
 
     tag: Tag
+    host: bool = False
+    """The host waits too, and launches what follows no sooner; else it goes on, and only the stream waits."""
 
 
 class Free(NamedTuple):

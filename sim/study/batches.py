@@ -24,7 +24,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, job_on, prepare, sorted_overrides
 from sim.training.job import Job
-from sim.training.step_plan import StepPlan, plan_step
+from sim.training.step_plan import plan_step
 
 MOST: Final = 400
 """Steps that a search simulates at most."""
@@ -192,7 +192,7 @@ def batches(
     def work(group: int, batch: int) -> float:
         node = groups[group].node
         own = job.workload.model_copy(update={"training": job.workload.training.model_copy(update={"batch": batch})})
-        return least_time(plan_step(own, node.gpu, node.host.cpu.speed, job.ranks))
+        return plan_step(own, node.gpu, node.host.cpu.speed, job.ranks).alone
 
     search = Search(shares, samples, step_time, cache(work), limit, steps)
     units = MEANING[job.workload.training.precision].needs or "fp32"
@@ -205,11 +205,6 @@ def batches(
     fits = not rest and all(each <= share.most for share in shares)
     equal = (same, search.time(same)) if fits else None
     return Batches(machine, job.workload, search, equal, (near, search.time(near)), dict(question.inputs))
-
-
-def least_time(plan: StepPlan) -> float:
-    """Return the seconds that a GPU works in one step of *plan*, waiting for nobody."""
-    return math.fsum(each.compute + each.launch for each in plan.segments if each is not None)
 
 
 def _possible(workload: Workload) -> None:

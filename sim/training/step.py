@@ -1,4 +1,8 @@
-"""What does one rank of data parallelism do, step after step? It loads, computes, exchanges and updates as its plan says."""
+"""What does one rank of data parallelism do, step after step? It loads, computes, exchanges and updates as its plan says.
+
+The host runs ahead of the GPU while this computes, waits for NCCL or for slower ranks; it waits itself at the end of a step, for a batch
+and its copy, and where a ``Wait`` says so.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,8 @@ class Replica(Rank):
         self._pace = MEAN
         self._worked = 0.0
         """Seconds of compute in this step since the ranks last met."""
+        self.host = 0.0
+        """When the host will have launched everything so far."""
 
     @property
     def made_of(self) -> Hashable:
@@ -70,11 +76,13 @@ class Replica(Rank):
             self._pace = next(self.paces)
             self._worked = 0.0
             yield from self.run()
+            self.host = self.env.now
             self.finished_step(self.index)
 
     def _load(self, _: Load, __: int) -> SimProcess:
         yield from self.input.next_batch(self.index)
         yield from self.input.copy_to_gpu(self.index)
+        self.host = self.env.now
 
     def _start(self, start: Start, _: int) -> tuple[()]:
         self.exchange.start(self.index, start, self._pace.lag * self._worked)
@@ -82,7 +90,13 @@ class Replica(Rank):
 
     def _wait(self, wait: Wait, _: int) -> Iterable[simpy.Event]:
         self._worked = 0.0
-        return self.exchange.wait(self.index, wait.tag)
+        ended = self.exchange.wait(self.index, wait.tag)
+        return self._with_host(ended) if wait.host else ended
+
+    def _with_host(self, ended: Iterable[simpy.Event]) -> SimProcess:
+        """Let the host wait as well."""
+        yield from ended
+        self.host = self.env.now
 
     def _work(self, work: Work, at: int) -> Iterable[simpy.Event]:
         return self._takes(at, _NAMES[work.part], self._pace.speed)
@@ -102,10 +116,13 @@ class Replica(Rank):
         return self._compute(segment, name, speed) if segment is not None else ()
 
     def _compute(self, segment: Segment, name: str, speed: float) -> SimProcess:
-        if segment.launch > 0:
-            with self.log.waiting(self.index, Cause.LAUNCH, "host"):
-                yield self.env.timeout(segment.launch)
         start = self.env.now
+        wait = segment.wait(self.host, start)
+        self.host = segment.launched(self.host, start)
+        if wait > 0:
+            with self.log.waiting(self.index, Cause.LAUNCH, "host"):
+                yield self.env.timeout(wait)
+            start = self.env.now
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
                 yield self.gpu.compute(segment.compute * speed).done

@@ -2,8 +2,9 @@
 
 The host launches kernels one after another, the GPU runs them in order; where the host falls behind, the GPU waits and the
 wait is the step's launch stall. With CUDA graphs one launch starts all kernels of a micro-batch and the optimizer (NVIDIA, CUDA C++
-Programming Guide, "CUDA Graphs"); that graphs shorten the gaps between kernels as well is not modelled. Between two cuts compute and
-launch stall are added up, so that simulated events are as few as the operations of `sim.parallel.lower.exchange_plan`.
+Programming Guide, "CUDA Graphs"); that graphs shorten the gaps between kernels as well is not modelled. Kernels between two cuts are one
+segment, which ends as theirs do one by one (max-plus algebra), however far ahead the host is: simulated events are as few as the
+operations of `sim.parallel.lower.exchange_plan`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from sim.cluster.gpu import Kernels, memory_time
 from sim.parallel.lower.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
 from sim.parallel.lower.step_program import StepProgram, step_program
-from sim.parallel.program import Instruction, Load, Pack, Part, Program, Start, Unpack, Work
+from sim.parallel.program import Instruction, Load, Pack, Part, Program, Start, Unpack, Wait, Work
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, same_layers
@@ -39,11 +40,24 @@ _new = tuple.__new__
 
 
 class Segment(NamedTuple):
-    """GPU work (s), the host-bound wait before it (s), and the bucket that is full at its end (-1: none)."""
+    """Kernels one after another: seconds on the GPU, what the host does for them, and the bucket that is full at their end (-1: none)."""
 
     compute: float
-    launch: float
+    host: float = 0.0
+    """Seconds in which the host launches them."""
+    late: float = 0.0
+    """Seconds for which a GPU would wait for a host that begins them when it does; less than nothing where that host keeps ahead."""
     bucket: int = -1
+    drained: bool = False
+    """The host has waited for the GPU before it begins."""
+
+    def wait(self, host: float, gpu: float) -> float:
+        """Return how long the GPU, which is free at *gpu*, waits for a host that is done with what came before at *host*."""
+        return max(0.0, (gpu if self.drained else host) + self.late - gpu)
+
+    def launched(self, host: float, gpu: float) -> float:
+        """Return when that host is done with these as well."""
+        return (gpu if self.drained else host) + self.host
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,31 @@ class StepPlan:
     @property
     def optimizer(self) -> Segment:
         """Return what the update takes."""
-        return self.segments[-1] or Segment(0.0, 0.0)
+        return self.segments[-1] or Segment(0.0)
+
+    def waits(self, before: float = 0.0, after: float = 0.0) -> list[float]:
+        """Return how long the GPU waits for the host at each instruction.
+
+        For other ranks it waits *before* the forward of the last micro-batch and, where it waits for gradients, *after* backward.
+        """
+        host, gpu, found, last = 0.0, 0.0, list[float](), self._last
+        for each, segment in zip(self.program, self.segments, strict=True):
+            if isinstance(each, Wait) and each.tag[1] >= 0 and each.tag[2] == last:
+                gpu, after = gpu + after, 0.0
+            if isinstance(each, Load) or (isinstance(each, Wait) and each.host):
+                host = gpu
+            gpu += before if isinstance(each, Load) and each.micro_batch == last else 0.0
+            wait = segment.wait(host, gpu) if segment else 0.0
+            if segment:
+                host = segment.launched(host, gpu)
+                gpu += wait + segment.compute
+            found.append(wait)
+        return found
+
+    @property
+    def alone(self) -> float:
+        """Return the seconds of a step that waits for nobody."""
+        return math.fsum(segment.compute for segment in self.segments if segment) + math.fsum(self.waits())
 
     @property
     def _last(self) -> int:
@@ -88,13 +126,24 @@ class Timeline:
         self.host = 0.0
         self.gpu = 0.0
 
-    def run(self, time: float, launches: float) -> Segment:
-        """Launch and run kernels of *time* seconds; return their GPU time and the wait for the host."""
-        self.host += launches * self.launch_cpu
-        last_kernel = time / launches if launches > 1.0 else time
-        stall = max(0.0, self.host + last_kernel - (self.gpu + time))
-        self.gpu += time + stall
-        return _new(Segment, (time, stall, -1))
+    def run(self, time: float, launches: float) -> float:
+        """Launch and run kernels of *time* seconds; return how long the GPU waits for the host."""
+        return self.play(kernels(time, launches, self.launch_cpu))
+
+    def play(self, segment: Segment) -> float:
+        """Launch and run *segment*; return how long the GPU waits for the host."""
+        stall = segment.wait(self.host, self.gpu)
+        self.host = segment.launched(self.host, self.gpu)
+        self.gpu += segment.compute + stall
+        return stall
+
+
+def kernels(time: float, launches: float, launch_cpu: float) -> Segment:
+    """Return kernels of *time* seconds in all, as many as *launches*: none begins before it is launched, nor the first or last of them."""
+    host = launches * launch_cpu
+    if launches <= 1.0:
+        return _new(Segment, (time, host, host, -1, False))
+    return _new(Segment, (time, host, max(launch_cpu, host + time / launches - time), -1, False))
 
 
 class Pass(NamedTuple):
@@ -103,8 +152,6 @@ class Pass(NamedTuple):
     forward: list[Segment]
     backward: list[Segment]
     ready: list[float]
-    lead: float
-    """Seconds of work that the GPU still has when the host has launched all of it."""
 
 
 def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, ranks: int) -> StepPlan:
@@ -146,32 +193,40 @@ def one_pass(asked: Same) -> Pass:
     workload, gpu, cpu_speed = asked.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
     times, launched = layer_times(workload, gpu), not stack.cuda_graphs
-    timeline = Timeline(stack.launch_cpu / cpu_speed)
-    if stack.cuda_graphs:
-        timeline.host = timeline.launch_cpu
+    launch_cpu = stack.launch_cpu / cpu_speed
 
     def run_forward(index: int) -> Segment:
-        return timeline.run(times.forward[index] * factor, times.forward_launches[index] * launched)
+        return kernels(times.forward[index] * factor, times.forward_launches[index] * launched, launch_cpu)
 
     def run_backward(index: int) -> Segment:
-        return timeline.run(times.backward[index] * factor, times.backward_launches[index] * launched)
+        return kernels(times.backward[index] * factor, times.backward_launches[index] * launched, launch_cpu)
 
     forward = [run_forward(index) for index in range(len(layers))]
+    if stack.cuda_graphs and forward:
+        forward[0] = _joined([kernels(0.0, 1.0, launch_cpu), forward[0]])
     again = recomputed(segments(workload))
     backward = [
-        _add([*map(run_forward, again[index]), run_backward(index)]) if index in again else run_backward(index)
+        _joined([*map(run_forward, again[index]), run_backward(index)]) if index in again else run_backward(index)
         for index in reversed(range(len(layers)))
     ]
-    ends = list(accumulate(segment.compute + segment.launch for segment in backward))
-    ready = [end if stack.overlap else ends[-1] for end, layer in zip(ends, reversed(layers), strict=True) for _ in layer.gradients]
-    return Pass(forward, backward, ready, max(0.0, timeline.gpu - timeline.host))
+    return Pass(forward, backward, _ready(workload, forward, backward))
+
+
+def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Segment]) -> list[float]:
+    """Return when each gradient tensor is ready after backward began, on a GPU that waits for its host alone."""
+    timeline = Timeline(0.0)
+    for segment in forward:
+        timeline.play(segment)
+    ends = list(accumulate(segment.compute + timeline.play(segment) for segment in backward))
+    overlap, layers = workload.training.stack.overlap, reversed(workload.model.layers)
+    return [end if overlap else ends[-1] for end, layer in zip(ends, layers, strict=True) for _ in layer.gradients]
 
 
 def _plan(asked: Same, found: Pass, program: StepProgram, ranks: int) -> StepPlan:
     workload, gpu, cpu_speed = asked.held
     stack = workload.training.stack
     # a parameter server runs the optimizer
-    optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks, found.lead)
+    optimizer = Segment(0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
     extra = stack.distributed_overhead if program.buckets else 0.0
     if stack.gradient_clipping:
         extra += memory_time(_CLIPPING_PASSES * gradient_volume(workload), gpu)
@@ -182,7 +237,7 @@ def _plan(asked: Same, found: Pass, program: StepProgram, ranks: int) -> StepPla
 def _segments(workload: Workload, gpu: Gpu, found: Pass, program: StepProgram) -> Iterator[Segment | None]:
     """Yield what each instruction but the update takes; a bucket is filled with the work before it, as one."""
     copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
-    after = Segment(sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets), 0.0)
+    after = Segment(sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets))
     layers = {"F": found.forward, "B": found.backward[::-1]}
     known: dict[tuple[str, int, int, int], Segment] = {}
     before: Instruction | None = None
@@ -193,11 +248,11 @@ def _segments(workload: Workload, gpu: Gpu, found: Pass, program: StepProgram) -
                 key = part, first, last, bucket
                 if key not in known:
                     run = layers[part][first : last + 1]
-                    done = _add(run if part == "F" else run[::-1])
-                    known[key] = done if bucket < 0 else Segment(done.compute + copies[bucket], done.launch, bucket)
+                    done = _joined(run if part == "F" else run[::-1])
+                    known[key] = done if bucket < 0 else done._replace(compute=done.compute + copies[bucket], bucket=bucket)
                 yield known[key]
             case Pack(bucket) if not isinstance(before, Work):
-                yield Segment(copies[bucket], 0.0, bucket)
+                yield Segment(copies[bucket], bucket=bucket)
             case Unpack():
                 yield after
             case _:
@@ -263,13 +318,22 @@ def reads_before_update(workload: Workload) -> bool:
     return training.precision in ("amp_fp16", "fp16") or training.stack.gradient_checks > 0
 
 
-def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int, lead: float) -> Segment:
-    """Return the optimizer's work and its wait for a host that is *lead* seconds ahead, unless it waits for backward itself."""
+def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int) -> Segment:
+    """Return the optimizer's work, and how far the host falls behind it after what it does to gradients before."""
     busy, launches = optimizer_work(workload, gpu, ranks)
-    waits = 0.0 if workload.training.stack.cuda_graphs else launches * launch_cpu - busy
-    ahead = 0.0 if reads_before_update(workload) else lead
-    return Segment(busy, max(0.0, waits - ahead) + gradient_checks(workload) * launch_cpu)
+    host = 0.0 if workload.training.stack.cuda_graphs else launches * launch_cpu
+    checks = gradient_checks(workload) * launch_cpu
+    return Segment(busy, checks + host, checks + max(0.0, host - busy), drained=reads_before_update(workload))
 
 
-def _add(segments: Sequence[Segment]) -> Segment:
-    return Segment(sum([segment.compute for segment in segments]), sum([segment.launch for segment in segments]))
+def _joined(segments: Sequence[Segment]) -> Segment:
+    """Return *segments*, one after another and none of them drained, as one.
+
+    The GPU ends the last where all its predecessors do, or later: ``end = max(gpu + compute, host + late + compute)`` of each, in turn.
+    """
+    compute, host, late = 0.0, 0.0, -math.inf
+    for segment in segments:
+        late = max(late, host - compute + segment.late)
+        compute += segment.compute
+        host += segment.host
+    return Segment(compute, host, late)

@@ -22,7 +22,7 @@ from sim.training.layouts.run import Simulation
 from sim.training.layouts.scene import StageStep
 from sim.training.layouts.times import Burst
 from sim.training.rank import Rank
-from sim.training.step_plan import plan_step
+from sim.training.step_plan import asked_of, one_pass, plan_step
 from tests.harness import layer, machine, run, toy_workload
 from tests.training.layouts.toys import MESH
 
@@ -64,6 +64,7 @@ def on_a_mesh(hardware: Hardware, workload: Workload) -> StageStep:
     layout = prepare(hardware, workload)
     node = hardware.groups[0].node
     plan = plan_step(workload, node.gpu, node.host.cpu.speed, layout.mesh.gpus)
+    passes = one_pass(asked_of(workload, node.gpu, node.host.cpu.speed))
     simulation = Simulation(scene_of(hardware, workload, layout), 3, keep_rates=False)
     account: Account = simulation.stages[0].account
     kernels: Kernels = simulation.stages[0].kernels
@@ -73,8 +74,29 @@ def on_a_mesh(hardware: Hardware, workload: Workload) -> StageStep:
         segment = plan.segments[at]
         return kernels.compute([Burst(segment.compute, 0.0)], "work", -1) if segment and segment.compute else ()
 
-    computing = dict.fromkeys((Work, Pack, Unpack, Update), compute)
-    rank = Rank(simulation.env, plan.program, {**computing, Load: lambda *_: (), Start: groups.start, Wait: groups.wait})
+    def launch(work: Work, at: int) -> Iterable[simpy.Event]:
+        """Launch layer by layer, each of one kernel, and copy gradients into a bucket."""
+        layers = passes.forward[work.first : work.last + 1] if work.part == "F" else passes.backward[::-1][work.first : work.last + 1][::-1]
+        per, segment = simulation.scene.launch_cpu, plan.segments[at]
+        copies = (segment.compute if segment else 0.0) - sum(each.compute for each in layers)
+        bursts = [Burst(each.compute, each.host / per if per else 0.0) for each in layers]
+        return kernels.compute([*bursts, Burst(max(0.0, copies), 0.0)], "work", -1)
+
+    def update(_: Update, __: int) -> Iterable[simpy.Event]:
+        per = simulation.scene.launch_cpu
+        return kernels.compute([Burst(plan.optimizer.compute, plan.optimizer.host / per if per else 0.0)], "optimizer", -1)
+
+    def load(_: Load, __: int) -> tuple[()]:
+        kernels.host = simulation.env.now
+        return ()
+
+    def wait(instruction: Wait, at: int) -> Iterable[simpy.Event]:
+        yield from groups.wait(instruction, at)
+        if instruction.host:
+            kernels.host = simulation.env.now
+
+    plays = {Work: launch, Pack: compute, Unpack: compute, Update: update, Load: load, Start: groups.start, Wait: wait}
+    rank = Rank(simulation.env, plan.program, plays)
 
     def train():
         for _ in range(simulation.steps):
@@ -102,7 +124,12 @@ def same(hardware: Hardware, workload: Workload) -> None:
     assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-12 * expected.step_time)
 
 
-LAYERS = [layer(1e-3, 2e-3, 300_000), layer(2e-3, 3e-3, 40, 40, op="norm"), layer(1e-3, 1e-3, 2_000_000, 500), layer(0.0, 4e-3, 900_000)]
+LAYERS = [
+    layer(1e-3, 2e-3, 300_000, op="conv"),
+    layer(2e-3, 3e-3, 40, 40, op="norm"),
+    layer(1e-3, 1e-3, 2_000_000, 500),
+    layer(0.0, 4e-3, 900_000),
+]
 STACKS = {
     "ddp": {"bucket_cap": "4 MB", "first_bucket_cap": "1 MB"},
     "per tensor": {"strategy": "apex_per_tensor", "blocking_scalar_all_reduces": 2},
@@ -110,6 +137,9 @@ STACKS = {
     "buffers, norms": {"broadcast_buffers": True, "sync_batch_norm": True},
     "slowed": {"overlap_slowdown": 1.3},
     "accumulates": {"no_sync": False},
+    "launched": {"launch_cpu": "1.5 ms", "bucket_cap": "4 MB", "first_bucket_cap": "1 MB", "broadcast_buffers": True},
+    "launched, the host waits": {"launch_cpu": "1.5 ms", "strategy": "apex_per_tensor", "blocking_scalar_all_reduces": 2},
+    "launched, norms": {"launch_cpu": "0.4 ms", "optimizer": "per_tensor", "sync_batch_norm": True},
 }
 
 

@@ -7,7 +7,12 @@ from itertools import groupby, pairwise
 import pytest
 
 from sim.events import Cause
+from sim.training.step_plan import optimizer_work
 from tests.harness import layer, machine, run, toy_workload
+
+FUSION = {"threshold": "8 MB", "cycle_time": "1 ms", "control_latency": "10 us", "request_time": "0 s", "source": "test"}
+SOCKET = {"name": "socket", "hop_latency": "0 s", "launch": "0 s", "efficiency": 1.0, "source": "test"}
+GLOO = {"backend": "gloo", "gloo_transport": SOCKET, "nccl_algo": None, "nccl_proto": None}
 
 
 def waits(found, rank=0):
@@ -47,6 +52,45 @@ def test_every_step_of_a_rank_is_noted_when_it_ends() -> None:
     found = run(machine(1), toy_workload([layer(0.1, 0.2)], samples=10), exact=True)
     assert found.log.steps[0][:10] == pytest.approx([0.3 * (count + 1) for count in range(10)])
     assert found.jobs[0].warm.steps == 10
+
+
+@pytest.mark.parametrize("launch", [0.0, 3e-3, 30e-3, 100e-3])
+def test_the_host_catches_up_while_the_gpu_waits_for_the_network(launch: float) -> None:
+    """Oracle: a recurrence over host, GPU and network, kernel by kernel, of a step whose buckets leave as they fill."""
+    times = [(20e-3, 60e-3), (30e-3, 10e-3), (10e-3, 50e-3), (40e-3, 5e-3)]
+    sizes, wire = [500_000, 20_000_000, 3_000_000, 10_000_000], 1e9
+    layers = [layer(*each, elements) for each, elements in zip(times, sizes, strict=True)]
+    stack = {"launch_cpu": f"{launch!r} s", "strategy": "apex_per_tensor", "optimizer": "per_tensor", "gradient_copy_passes": 0.0}
+    hardware = machine(1, 2, nic=wire)
+    workload = toy_workload(layers, samples=40, noise=0.0, stack=stack, optimizer="sgd")
+    host = gpu = network = 0.0
+    for forward, _ in times:
+        host += launch
+        gpu = max(gpu, host) + forward
+    for (_, backward), elements in zip(reversed(times), reversed(sizes), strict=True):
+        host += launch
+        gpu = max(gpu, host) + backward
+        network = max(gpu, network) + 4.0 * elements / wire  # of two ranks, each sends and receives half of the sum's bytes twice
+    stalls = gpu - sum(forward + backward for forward, backward in times)
+    gpu = max(gpu, network)
+    for _ in range(int(optimizer_work(workload, hardware.groups[0].node.gpu).launches)):
+        host += launch
+        gpu = max(gpu, host)
+    assert run(hardware, workload).jobs[0].warm.step_time == pytest.approx(gpu, rel=1e-6)
+    hidden = run(machine(1, 2, nic=wire / 100), workload).jobs[0].warm.stalls[Cause.LAUNCH]
+    assert hidden == pytest.approx(stalls), "the optimizer's launches hide behind a slow network"
+
+
+def test_a_host_that_waits_itself_launches_the_optimizer_after_it() -> None:
+    """By hand: launches of the optimizer, 10 ms each, hide behind an exchange on the stream and come after one of Horovod or Gloo."""
+    layers = [layer(0.1, 0.1, 10_000_000)] * 3
+    found = []
+    for more in ({}, {"strategy": "horovod", "fusion": FUSION}, GLOO):
+        stack = {"launch_cpu": "10 ms", "optimizer": "per_tensor", **more}
+        workload = toy_workload(layers, samples=20, noise=0.0, stack=stack, optimizer="sgd")
+        launches = optimizer_work(workload, machine(1).groups[0].node.gpu).launches
+        found.append(run(machine(1, 2, nic=1e8), workload).jobs[0].warm.stalls[Cause.LAUNCH])
+    assert found == pytest.approx([10e-3, (1 + launches) * 10e-3, (1 + launches) * 10e-3], rel=1e-6)
 
 
 def test_a_host_that_falls_behind_is_waited_for() -> None:

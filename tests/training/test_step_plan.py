@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sim.cluster.gpu import memory_time
 from sim.parallel.lower.exchange_plan import gradient_bytes
 from sim.parallel.program import Load, Start, Unpack
-from sim.training.step_plan import Segment, StepPlan, asked_of, norm_patience, one_pass, optimizer_work, plan_step
+from sim.training.step_plan import Segment, StepPlan, _joined, asked_of, kernels, norm_patience, one_pass, optimizer_work, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
@@ -22,6 +22,12 @@ def plan(workload, distributed=True, cpu_speed=1.0, gpu=NODE.gpu):
     found = plan_step(workload, gpu, cpu_speed, 2 if distributed else 1)
     forward, backward = ([segment for _, segment in found.passes(part)] for part in ("F", "B"))
     return Plan(found, forward, backward)
+
+
+def waits(found, *segments):
+    """Return how long the GPU waits for the host at each of *segments*, which are the plan's own objects."""
+    pairs = list(zip(found.step.segments, found.step.waits(), strict=True))
+    return [sum(wait for each, wait in pairs if each is segment) for segment in segments]
 
 
 class Plan(NamedTuple):
@@ -52,7 +58,7 @@ def test_backward_runs_in_reverse_and_is_cut_at_buckets():
     """By hand: three layers of 1, 2 and 3 s backward; per tensor, the last layer's two tensors are ready first, together."""
     layers = [layer(0.1, 1, 10), layer(0.2, 2), layer(0.3, 3, 30, 31)]
     found = plan(toy_workload(layers, stack={"strategy": "apex_per_tensor"}))
-    assert found.forward == [Segment(pytest.approx(0.6), 0.0)]
+    assert busy(found.forward) == [0.6]
     assert busy(found.backward) == [3, 0, 3]
     assert [segment.bucket for segment in found.backward] == [0, 1, 2]
     assert found.buckets == (120.0, 124.0, 40.0)
@@ -139,26 +145,27 @@ def test_a_sparse_table_is_updated_by_rows():
 def test_a_fast_host_never_shows():
     """Launches of 1 us hide behind kernels of 0.1 s, but for the very first."""
     found = plan(toy_workload([layer(0.1, 0.2, 10)] * 5, stack={"launch_cpu": "1 us"}))
-    assert found.forward[0].launch == pytest.approx(1e-6)
-    assert sum(segment.launch for segment in found.backward) == 0
+    assert waits(found, *found.forward) == [pytest.approx(1e-6)]
+    assert sum(waits(found, *found.backward)) == 0
 
 
 def test_a_slow_host_sets_the_pace():
     """Closed form: with kernels of 1 ms and launches of 5 ms the GPU ends one kernel after the last launch."""
     found = plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), distributed=False)
-    whole = found.forward[0].compute + found.forward[0].launch + sum(part.compute + part.launch for part in found.backward)
-    assert whole == pytest.approx(20 * 5e-3 + 1e-3)
-    assert plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), cpu_speed=100.0).forward[0].launch < 1e-4
+    passes = [*found.forward, *found.backward]
+    assert sum(part.compute for part in passes) + sum(waits(found, *passes)) == pytest.approx(20 * 5e-3 + 1e-3)
+    faster = plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), cpu_speed=100.0)
+    assert waits(faster, *faster.forward)[0] < 1e-4
 
 
 def test_a_captured_step_costs_one_launch():
     """Closed form: 20 kernels of 1 ms and the optimizer's; the host takes 5 ms for each, for all of them together with CUDA graphs."""
     layers = [layer(1e-3, 1e-3, 10)] * 10
     found = plan(toy_workload(layers, stack={"launch_cpu": "5 ms", "cuda_graphs": True}), distributed=False)
-    assert [segment.launch for segment in (*found.forward, *found.backward, found.optimizer)] == [pytest.approx(5e-3), 0.0, 0.0]
+    assert waits(found, *found.forward, *found.backward, found.optimizer) == [pytest.approx(5e-3), 0.0, 0.0]
     eager = plan(toy_workload(layers, stack={"launch_cpu": "5 ms"}), distributed=False)
     assert found.forward[0].compute == eager.forward[0].compute
-    assert sum(segment.launch for segment in (*eager.forward, *eager.backward)) > 70e-3
+    assert sum(waits(eager, *eager.forward, *eager.backward)) > 70e-3
 
 
 def scaled(workload):
@@ -169,21 +176,21 @@ def scaled(workload):
 def test_many_launches_of_the_optimizer_show():
     """Closed form: SGD's weight decay and update, 2 launches per parameter tensor of 5 ms each, and no work worth mentioning."""
     found = plan(scaled(toy_workload([layer(1, 1, 10, 10)] * 3, stack={"launch_cpu": "5 ms", "optimizer": "per_tensor"})))
-    assert found.optimizer.launch == pytest.approx(2 * 6 * 5e-3)
-    assert plan(scaled(toy_workload([layer(1, 1, 10)], stack={"launch_cpu": "5 ms"}))).optimizer.launch == pytest.approx(5e-3)
+    assert found.step.waits()[-1] == pytest.approx(2 * 6 * 5e-3)
+    assert plan(scaled(toy_workload([layer(1, 1, 10)], stack={"launch_cpu": "5 ms"}))).step.waits()[-1] == pytest.approx(5e-3)
 
 
 def test_launches_of_the_optimizer_hide_behind_backward():
     """By hand: 60 ms of layers begin after one launch of 5 ms and end 35 ms after the host's 6; so much of 12 launches is hidden."""
     keys = {"launch_cpu": "5 ms", "optimizer": "per_tensor"}
-    assert plan(toy_workload([layer(0.01, 0.01, 10, 10)] * 3, stack=keys)).optimizer.launch == pytest.approx(0.06 - 0.035, rel=1e-3)
-    assert plan(toy_workload([layer(1, 1, 10, 10)] * 3, stack=keys)).optimizer.launch == 0
+    assert plan(toy_workload([layer(0.01, 0.01, 10, 10)] * 3, stack=keys)).step.waits()[-1] == pytest.approx(0.06 - 0.035, rel=1e-3)
+    assert plan(toy_workload([layer(1, 1, 10, 10)] * 3, stack=keys)).step.waits()[-1] == 0
 
 
 def test_checks_of_gradients_hold_the_gpu_up():
     """Closed form: 4 launches of 1 ms on each of 3 tensors that nothing hides, and then the optimizer's own 6."""
     keys = {"launch_cpu": "1 ms", "optimizer": "per_tensor", "gradient_checks": 4}
-    assert plan(toy_workload([layer(1, 1, 10)] * 3, stack=keys)).optimizer.launch == pytest.approx((4 * 3 + 6) * 1e-3)
+    assert plan(toy_workload([layer(1, 1, 10)] * 3, stack=keys)).step.waits()[-1] == pytest.approx((4 * 3 + 6) * 1e-3)
 
 
 @given(
@@ -207,8 +214,28 @@ def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulati
     assert {each.tag[2] for each in found.step.program if isinstance(each, Start)} <= {accumulation - 1}
     assert [segment.bucket for segment in found.backward if segment.bucket >= 0] == list(range(len(found.buckets)))
     assert sum(found.buckets) == 400 * sum(tensors for _, _, tensors in times)
-    whole = found.forward[0].launch + found.forward[0].compute + sum(segment.launch + segment.compute for segment in found.backward)
-    assert whole >= 2 * len(layers) * launch * (1 - 1e-9)
+    passes = [*found.forward, *found.backward]
+    assert sum(segment.compute for segment in passes) + sum(waits(found, *passes)) >= 2 * len(layers) * launch * (1 - 1e-9)
+
+
+@given(
+    layers=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9)), min_size=1, max_size=12),
+    launch=st.floats(0, 0.5),
+    host=st.floats(0, 3),
+    ahead=st.floats(0, 3),
+)
+def test_a_segment_ends_when_its_kernels_do_one_by_one(layers, launch, host, ahead):
+    """Oracle: host and GPU kernel by kernel, of which all of a layer take as long, for any lead of the host."""
+    cursor, gpu = host, host + ahead
+    found = _joined([kernels(seconds, float(count), launch) for seconds, count in layers])
+    wait = found.wait(cursor, gpu)
+    assert found.launched(cursor, gpu) == pytest.approx(cursor + launch * sum(count for _, count in layers))
+    end = gpu + found.compute + wait
+    for seconds, count in layers:
+        for _ in range(max(1, count)):
+            cursor += launch if count else 0.0
+            gpu = max(gpu, cursor) + seconds / max(1, count)
+    assert end == pytest.approx(gpu, rel=1e-9, abs=1e-12)
 
 
 def test_checkpointed_blocks_run_their_forward_twice() -> None:

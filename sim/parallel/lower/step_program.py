@@ -54,48 +54,50 @@ def _micro_batch(workload: Workload, exchange: ExchangePlan, number: int) -> Ite
     yield Load(number)
     yield from _forward(workload, exchange, number)
     yield from _backward(workload, exchange, number)
-    yield from (Wait(_at(bucket.start, number).tag) for bucket in reversed(exchange.buckets))
+    host = workload.training.stack.host_waits_for_gradients
+    yield from (Wait(_at(bucket.start, number).tag, host) for bucket in reversed(exchange.buckets))
     if exchange.buckets:
         yield Unpack(number)
 
 
 def _forward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
-    yield from _meets(exchange.before, number)
+    gloo = workload.training.stack.backend == "gloo"
+    yield from _meets(exchange.before, number, gloo)
     done, last = 0, len(workload.model.layers) - 1
     for place in sorted(exchange.norms):
         yield Work("F", done, place, number)
-        yield from _meets(exchange.norms[place][:1], number)
+        yield from _meets(exchange.norms[place][:1], number, gloo)
         done = place + 1
     if done <= last:
         yield Work("F", done, last, number)
-    yield from _meets(exchange.between, number)
+    yield from _meets(exchange.between, number, host=True)
 
 
 def _backward(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:
     """Yield backward from the last layer on: each bucket leaves as soon as its tensors are there, without overlap after the first layer."""
-    layers, overlap = workload.model.layers, workload.training.stack.overlap
+    layers, stack = workload.model.layers, workload.training.stack
     left, tensors, bucket = len(layers) - 1, 0, 0
     for place in reversed(range(len(layers))):
         tensors += len(layers[place].gradients)
         full = bucket
-        while full < len(exchange.buckets) and exchange.buckets[full].last < tensors and (overlap or place == 0):
+        while full < len(exchange.buckets) and exchange.buckets[full].last < tensors and (stack.overlap or place == 0):
             full += 1
         if place in exchange.norms or full > bucket or place == 0:
             yield Work("B", place, left, number)
             left = place - 1
         if place in exchange.norms:
-            yield from _meets(exchange.norms[place][1:], number)
+            yield from _meets(exchange.norms[place][1:], number, host=stack.backend == "gloo")
         for each in range(bucket, full):
             yield Pack(each, number)
             yield _at(exchange.buckets[each].start, number)
         bucket = full
 
 
-def _meets(starts: Sequence[Start], number: int) -> Iterator[Instruction]:
-    """Yield operations that every rank waits for on the spot."""
+def _meets(starts: Sequence[Start], number: int, host: bool) -> Iterator[Instruction]:
+    """Yield operations that every rank waits for on the spot, its *host* too or its stream alone."""
     for start in starts:
         here = _at(start, number)
-        yield from (here, Wait(here.tag))
+        yield from (here, Wait(here.tag, host))
 
 
 def _at(start: Start, micro_batch: int) -> Start:

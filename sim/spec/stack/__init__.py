@@ -39,6 +39,15 @@ class Stack(Kernels, Update, Library, Exchange):
         refuse(self._contradictions())
         return self
 
+    @property
+    def host_waits_for_gradients(self) -> bool:
+        """Whether the host itself waits until gradients are there, as Gloo's work and Horovod's handles make it, and not the GPU's stream.
+
+        Horovod calls a handle done once its thread has seen the end on the GPU (``gpu_operations.cc``, ``FinalizeGPUQueue``); torch waits
+        for it (``mpi_ops.synchronize``), TensorFlow and MXNet launch what comes after it then.
+        """
+        return self.backend == "gloo" or self.strategy == "horovod"
+
     def _contradictions(self) -> Iterator[Contradiction]:
         gloo = self.backend == "gloo"
         yield (

@@ -10,6 +10,8 @@ from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
 from tests.harness import layer, toy_workload
 
 FUSION = {"threshold": "1 KB", "cycle_time": "100 ms", "control_latency": "1 ms", "request_time": "0 s", "source": "test"}
+SOCKET = {"name": "socket", "hop_latency": "0 s", "launch": "0 s", "efficiency": 1.0, "source": "test"}
+GLOO = {"backend": "gloo", "gloo_transport": SOCKET, "nccl_algo": None, "nccl_proto": None}
 LAYERS = [layer(0.1, 1, 10), layer(0.2, 2), layer(0.3, 3, 30, 31)]
 
 
@@ -71,3 +73,20 @@ def test_only_horovod_asks_when_gradients_are_ready() -> None:
     assert (len(apart.buckets), len(together.buckets)) == (3, 1)
     plain = toy_workload(LAYERS)
     assert step_program(plain, (0.0, 1.0, 2.0), 4) is step_program(plain, (0.0, 0.0, 0.0), 4)
+
+
+@pytest.mark.parametrize(
+    ("stack", "there"),
+    [
+        ({"blocking_scalar_all_reduces": 1}, {"scalar"}),
+        ({"strategy": "horovod", "fusion": FUSION}, {"bucket"}),
+        (GLOO, {"broadcast", "batch", "bucket"}),
+    ],
+)
+def test_where_the_host_waits_itself(stack: dict[str, object], there: set[str]) -> None:
+    """By hand: after a scalar that it reads, for Horovod's handles, for all that Gloo does; for NCCL only streams wait."""
+    layers = [layer(0.1, 0.1, op="conv"), *LAYERS, layer(0.1, 0.1, 20, 20, op="norm")]
+    workload = toy_workload(layers, buffers=1e3, stack={"broadcast_buffers": True, "sync_batch_norm": True, **stack})
+    waits = [each for each in step_program(workload, (0.0,) * 5, 4).instructions if isinstance(each, Wait)]
+    assert {each.tag[0].split()[0] for each in waits if each.host} == there
+    assert {each.tag[0].split()[0] for each in waits if not each.host} == {"broadcast", "batch", "bucket"} - there
