@@ -12,11 +12,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.mesh import divisors
-from sim.spec.parallel import Parallel
+from sim.parallel.wraps import TORCHS_SIZE, Chain, chains
+from sim.spec.parallel import Parallel, Wrapping
 from sim.spec.segments import block
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Attention, Layer, Model
@@ -58,6 +59,8 @@ class Unit:
     pieces: tuple[Piece, ...]
     content: int
     """Number of the first unit that asks the same of a rank."""
+    wraps: Chain | None = None
+    """FSDP's wraps around it, from the outside in, where the layout says what is wrapped; None: units and the root are."""
 
     @property
     def has_backward(self) -> bool:
@@ -117,19 +120,33 @@ _SPLITTING: Final = ("tensor", "sequence", "context", "context_exchange", "exper
 """Fields of a layout that decide what one rank holds of a unit."""
 
 
+def wrapping(model: Model, parallel: Parallel) -> Wrapping | None:
+    """Return what FSDP wraps where that is said or the model has no numbered blocks; None: units."""
+    if parallel.shard != "parameters" or parallel.wrap is not None or parallel.pipeline > 1:
+        return parallel.wrap
+    return None if _is_numbered(model) else TORCHS_SIZE
+
+
+def _is_numbered(model: Model) -> bool:
+    return any(re.search(r"\.\d+$", block(layer.name)) for layer in model.layers)
+
+
 @lru_cache(maxsize=256)
-def _split(model: _Held, parallel: Parallel, regathers: bool) -> tuple[Unit, ...]:
+def _split(model: _Held, parallel: Parallel, regathers: bool, wanted: Wrapping | None) -> tuple[Unit, ...]:
     _check(model.model, parallel)
-    contents: dict[tuple[object, ...], int] = {}
+    around = iter(() if wanted is None else chains(model.model, wanted))
+    contents: dict[tuple[object, ...], tuple[Unit, ...]] = {}
     made: list[Unit] = []
     for name, kind, layers in units(model.model):
-        key = (kind, *(_content(layer) for layer in layers))
-        if key in contents:
-            like = made[contents[key]]
-            made.append(Unit(name, kind, like.pieces, like.content))
-            continue
-        contents[key] = len(made)
-        made.append(Unit(name, kind, tuple(_pieces(layers, parallel, regathers)), len(made)))
+        of_layers = tuple(islice(around, len(layers))) or (None,) * len(layers)
+        runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
+        key = (kind, *(length for _, length in runs), *(_content(layer) for layer in layers))
+        if key not in contents:
+            pieces = iter(_pieces(layers, parallel, regathers))
+            parts = (tuple(islice(pieces, length)) for _, length in runs)
+            contents[key] = tuple(Unit(name, kind, part, len(made) + index) for index, part in enumerate(parts))
+        for (chain, _), like in zip(runs, contents[key], strict=True):
+            made.append(Unit(name, kind, like.pieces, like.content, chain))
     return tuple(made)
 
 
@@ -158,7 +175,7 @@ def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Uni
     Raise SpecError where heads or experts do not divide, for layers without a tensor plan, and for context without attention.
     """
     own = {name: getattr(parallel, name) for name in _SPLITTING}
-    return _split(_Held(model), Parallel(**own), regathers)
+    return _split(_Held(model), Parallel(**own), regathers, wrapping(model, parallel))
 
 
 def _check(model: Model, parallel: Parallel) -> None:

@@ -8,19 +8,16 @@ forward and gathered again, with one they stay and gradients are reduced after t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, zip_longest
+from itertools import chain
 
 from sim.parallel.lower.lowering import Layout, Lowering
+from sim.parallel.lower.wrapped import Course, Wrap
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Part, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 
-Wrap = tuple[int, ...]
-"""Units that one call of ``fully_shard`` covers."""
-
-
 class Sharded(Lowering):
-    """FSDP: weights are gathered wrap by wrap. A wrap is what one call of ``fully_shard`` covers: a unit, or the root with both ends."""
+    """FSDP: weights are gathered wrap by wrap (`sim.parallel.lower.wrapped`)."""
 
     def __init__(self, layout: Layout, stage: int) -> None:
         super().__init__(layout, stage)
@@ -36,63 +33,50 @@ class Sharded(Lowering):
         """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
         return self.layout.mesh.stages > 1
 
-    def _wraps(self, units: Sequence[int]) -> dict[int, Wrap]:
-        """Return the wrap of each unit of a chunk, the root first."""
-        ends = tuple(unit for unit in units if self._of_root(unit))
-        return dict.fromkeys(ends, ends) | {unit: (unit,) for unit in units if unit not in ends}
-
-    def _of_root(self, unit: int) -> bool:
-        return self.layout.rooted and self.layout.units[unit].kind != "block"
-
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
-        """Yield one forward: each unit is gathered behind the launch of the one before it."""
-        wraps, gathers = self._wraps(units), _Gathers(self, action, "F")
-        for wrap in dict.fromkeys(wraps.values()):
-            if self._of_root(wrap[0]):  # before anything computes
+        """Yield one forward: each wrap is gathered behind the launch of what follows the gather before it."""
+        course, gathers = Course(self.layout, units), _Gathers(self, action, "F")
+        for place, unit in enumerate(units):
+            for wrap in course.entered[place]:
                 yield from gathers.needed(wrap)
-        for unit, following in zip_longest(units, units[1:]):
-            yield from gathers.needed(wraps[unit])
-            if following is not None and self.layout.options.forward_prefetch:
-                yield from gathers.started(wraps[following], prefetch=True)
+            if course.entered[place] and self.layout.options.forward_prefetch and (following := course.entered_behind(place)):
+                yield from gathers.started(following, prefetch=True)
             yield Work("F", unit, unit, action.micro_batch)
-            if self.layout.frees and not self._stays(wraps[unit]) and unit == wraps[unit][-1]:
-                yield Free(wraps[unit])
-        self.held |= set(wraps.values())
+            for wrap in course.left[place]:
+                if self.layout.frees and not course.stays(wrap):
+                    gathers.held.discard(wrap)
+                    yield Free(wrap)
+        self.held |= set(course.wraps)
         if self.layout.frees:
-            self.held -= {wrap for wrap in wraps.values() if not self._stays(wrap)}
-
-    def _stays(self, wrap: Wrap) -> bool:
-        """Tell whether forward leaves *wrap* gathered, since backward begins with it; not where all are to be freed."""
-        last = self._of_root(wrap[0]) or self.layout.units[wrap[-1]].kind == "last"
-        return last and self.layout.mesh.parallel.reshard_after_forward is not True
+            self.held -= {wrap for wrap in course.wraps if not course.stays(wrap)}
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
-        """Yield one backward: the next unit is gathered while one computes."""
-        wraps, gathers = self._wraps(units), _Gathers(self, action, action.kind)
+        """Yield one backward: the wrap that forward left before is gathered while one computes."""
+        course, gathers = Course(self.layout, units), _Gathers(self, action, action.kind)
         reduces = final or (self.layout.synchronizes_each and not self.pipelined)
-        left = list(dict.fromkeys(wraps.values()))
-        """Wraps whose gradients are not reduced yet: autograd tells of the end of a unit only where gradients pass through its input."""
-        lowest = next((unit for unit in units if self.layout.units[unit].has_backward), None)
-        late = {unit for unit in units if self._of_root(unit) or unit == lowest}
-        for wrap in dict.fromkeys(wraps.values()):
-            if self._of_root(wrap[0]) and action.kind != "W":  # gradients of weights need no weights
-                yield from gathers.needed(wrap)
-        for unit, following in zip_longest(units[::-1], units[-2::-1]):
+        left = list(course.wraps)
+        """Wraps whose gradients are not reduced yet: autograd tells of the end of a module only where gradients pass through its input."""
+        lowest = next((place for place, unit in enumerate(units) if self.layout.units[unit].has_backward), 0)
+        late = {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
+        for place, unit in reversed(list(enumerate(units))):
             if not self.layout.units[unit].has_backward:
                 break  # frozen from here on; its weights were gathered all the same
-            if action.kind != "W":
-                yield from gathers.needed(wraps[unit])
-                if following is not None:
-                    yield from gathers.started(wraps[following])
+            if action.kind != "W":  # gradients of weights need no weights
+                for wrap, following in course.turned(place):
+                    yield from gathers.needed(wrap)
+                    if following is not None:
+                        yield from gathers.started(following)
             yield Work(action.kind, unit, unit, action.micro_batch)
-            if not self.pipelined and unit not in late:
-                left.remove(wraps[unit])
-                yield from self._freed(wraps[unit], action.micro_batch, reduces)
+            for wrap in reversed(course.entered[place]):
+                if not self.pipelined and wrap not in late:
+                    late.add(wrap)  # reduced once, however often it is called
+                    left.remove(wrap)
+                    yield from self._freed(wrap, action.micro_batch, reduces)
         self.ends_with += gathers.unused()
         if self.pipelined and not final:
-            self.held |= set(wraps.values())
+            self.held |= set(course.wraps)
             return
-        self.held -= set(wraps.values())
+        self.held -= set(course.wraps)
         for wrap in left:
             yield from self._freed(wrap, action.micro_batch, reduces)
         if reduces:
