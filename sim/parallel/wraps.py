@@ -21,6 +21,11 @@ TORCHS_SIZE: Final = 100_000_000
 _NAMED: Final = 12
 """Modules that a message names."""
 
+_OPERATORS: Final = frozenset(
+    ("add", "mul", "sub", "div", "mm", "addmm", "bmm", "baddbmm", "clone", "copy", "cat", "expand", "index", "convolution", "embedding")
+) | {"embedding_bag", "native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "prelu"}
+"""ATen's operators that take parameters, after which layers of modules with several operators are named."""
+
 Chain = tuple[str, ...]
 """The wraps around a layer, from the outermost to the one that holds its parameters; empty: the root holds them."""
 
@@ -44,12 +49,17 @@ def _elements(layer: Layer) -> int:
 
 
 def _paths(name: str) -> list[str]:
-    """Return the modules around a layer and the layer itself, from the outside in."""
-    return list(accumulate(name.split("."), "{}.{}".format))
+    """Return the modules that the layer *name* is in, from the outside in."""
+    names = name.split(".")
+    if len(names) > 1 and names[-1].isdecimal() and names[-2] in _OPERATORS:
+        names.pop()  # the second call of an operator
+    if names[-1] in _OPERATORS:
+        names.pop()
+    return list(accumulate(names, "{}.{}".format))
 
 
 def _sizes(layers: Iterable[Layer]) -> Mapping[str, int]:
-    """Return the parameters in each module that has any, and in each layer."""
+    """Return the parameters in each module that has any."""
     sizes: dict[str, int] = defaultdict(int)
     for layer in layers:
         if elements := _elements(layer):
@@ -98,7 +108,7 @@ def _matches(pattern: list[str], names: list[str]) -> bool:
 
 def _by_size(model: Model, sizes: Mapping[str, int], least: int) -> frozenset[str]:
     """Return what torch's ``size_based_auto_wrap_policy`` wraps, bottom up: a module once what is not wrapped in it is *least* or more."""
-    lists, leaves = _lists(model), frozenset(model.leaves)
+    lists, leaves = _lists(model) | set(model.called_lists), frozenset(model.leaves)
     below: dict[str, list[str]] = defaultdict(list)
     for path in sizes:
         below[path.rpartition(".")[0]].append(path)

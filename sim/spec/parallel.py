@@ -116,8 +116,8 @@ class Parallel(Spec):
     reshard_after_forward: bool | Count | None = None
     """FSDP: whether gathered weights are freed after forward; a number reshards to groups of n ranks. None: yes, unless pipelined."""
     wrap: Wrapping | None = None
-    """FSDP: modules that are gathered and freed by themselves, as patterns of their paths (``layer*.*``; ``*`` stands for one name, ``**`` for
-    any number), or ``{min_params: 100M}``: torch's ``size_based_auto_wrap_policy``. None: numbered blocks; without any, from 100 M on."""
+    """FSDP: modules that are gathered by themselves: patterns of their paths (``layer*.*``; ``*`` stands for one name, ``**``
+    for any number), or ``{min_params: 100M}``, torch's ``size_based_auto_wrap_policy``. None: numbered blocks; else from 100 M on."""
     schedule: ScheduleName | None = None
     """None: 1f1b, or interleaved_1f1b where ``virtual_stages`` is above 1."""
     virtual_stages: Count = 1

@@ -16,6 +16,7 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Part, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 
+
 class Sharded(Lowering):
     """FSDP: weights are gathered wrap by wrap (`sim.parallel.lower.wrapped`)."""
 
@@ -59,7 +60,7 @@ class Sharded(Lowering):
         lowest = next((place for place, unit in enumerate(units) if self.layout.units[unit].has_backward), 0)
         late = {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
         for place, unit in reversed(list(enumerate(units))):
-            if not self.layout.units[unit].has_backward:
+            if place < lowest:
                 break  # frozen from here on; its weights were gathered all the same
             if action.kind != "W":  # gradients of weights need no weights
                 for wrap, following in course.turned(place):

@@ -1,7 +1,7 @@
 """Through which wraps of FSDP does a pass go? What it enters and leaves at each unit, and what the root holds.
 
-A wrap is what one call of ``fully_shard`` covers: a unit, the modules that the layout names (`sim.parallel.wraps`), or the root with the rest.
-Wraps may hold others. Forward enters the outer one first and leaves the inner one first; backward comes the other way.
+A wrap is what one call of ``fully_shard`` covers: a unit, a module that the layout names (`sim.parallel.wraps`), or the root with the
+rest. Wraps may hold others. Forward enters the outer one first and leaves the inner one first; backward comes the other way.
 """
 
 from __future__ import annotations
