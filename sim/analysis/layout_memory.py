@@ -284,7 +284,7 @@ class _Replay:
         if not layout.mesh.parallel.sequence_parallel:
             return 0.0
         entering = max(
-            (piece.layer.read for unit in layout.units if unit.kind == "block" for piece in unit.pieces if piece.layer.share == "column"),
+            (piece.layer.read for unit in layout.units if unit.kind == "block" for piece in unit.pieces if piece.layer.share == "colwise"),
             default=0.0,
         )
         return layout.options.input_buffers * entering * self._element()

@@ -13,7 +13,7 @@ from itertools import chain
 from sim.parallel.lower.lowering import Layout, Lowering
 from sim.parallel.lower.wrapped import Course, Wrap
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Free, Instruction, Part, Start, Tag, Wait, Work
+from sim.parallel.program import Free, Instruction, Message, Part, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 
 
@@ -91,10 +91,21 @@ class Sharded(Lowering):
             return
         yield from map(Wait, self.scatters)
         self.scatters = []
+        yield from self._summed(wrap, micro_batch)
         dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
             (self.scatters if start.op == "reduce_scatter" else self.ends_with).append(start.tag)
             yield start
+
+    def _summed(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
+        """Add up gradients of which tensor ranks have parts, tensor by tensor (torch _fsdp_param.py, ``_get_grad_inner_tensor``)."""
+        layout = self.layout
+        parallel = layout.mesh.parallel
+        tensors = [size for unit in wrap for size in layout.units[unit].summed(parallel.sequence_parallel)]
+        if parallel.tensor > 1 and tensors:
+            first, *more = (Message("all_reduce", size * layout.gathered) for size in tensors)
+            yield Start(("partial", wrap[0], micro_batch), first.op, "tensor", first.nbytes, "tensor", more=tuple(more))
+            yield Wait(("partial", wrap[0], micro_batch))
 
 
 class _Gathers:

@@ -30,6 +30,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "weights": "weight gathers",
     "scatter": "gradient reduction",
     "reduce": "gradient reduction",
+    "partial": "gradients of norms",
     "norm": "gradient norm",
     "tied": "gradient of the tied embedding",
     "activations": "activations between stages",
