@@ -197,7 +197,11 @@ class MeshOptions(Spec):
     bucket_elements: Whole = 0
     """Elements of a gradient bucket where no unit of layers is one; 0: Megatron's max(40 M, 1 M x data ranks)."""
     forward_prefetch: bool = True
-    """The gather of the next unit is issued before the current one computes."""
+    """The gather of the next unit is issued before the current one computes. FSDP1: before the host launches that, else right behind it."""
+    backward_prefetch: Literal["pre", "post", "none"] = "pre"
+    """FSDP1: when backward gathers the next unit: before the current one computes, behind it, or when it is needed."""
+    limit_all_gathers: bool = True
+    """FSDP1: the host waits until all but two gathered units are free again before it gathers another."""
     separate_reduce_scatter: bool = False
     """Reduce-scatters have a communicator of their own and overlap gathers."""
     tensor_overlap: Fraction = 0.0
@@ -254,6 +258,15 @@ class MeshOptions(Spec):
     last_stage_less: Whole = 0
     """Blocks that the last stage holds less, in place of the head."""
     source: Source
+
+    @model_validator(mode="after")
+    def _switches(self) -> MeshOptions:
+        if self.framework != "fsdp1" and (self.backward_prefetch != "pre" or not self.limit_all_gathers):
+            raise ValueError(
+                f"backward_prefetch and limit_all_gathers are switches of FSDP1, and framework is {self.framework}; "
+                "write framework: fsdp1, or leave them out"
+            )
+        return self
 
     @property
     def sends_ahead(self) -> bool:

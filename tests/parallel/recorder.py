@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_OPS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce"}
+_OPS = {"_allgather_base_": "all_gather", "allgather_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce"}
 
 
 @contextmanager
@@ -34,10 +34,14 @@ class Recorder(TorchDispatchMode):
         name = func._overloadpacket.__name__ if func.namespace == "c10d" else ""
         if name in _OPS:
             tensors = args[0] if name == "allreduce_" else args[:2]
-            largest = max(tensors, key=lambda tensor: tensor.numel())
+            sizes = [sum(map(_nbytes, args[0][0]))] if name == "allgather_" else map(_nbytes, tensors)
             group = next(torch.distributed.ProcessGroup.unbox(each) for each in args if _is_group(each))
-            self.seen.append((_OPS[name], group.size(), float(largest.numel() * largest.element_size())))
+            self.seen.append((_OPS[name], group.size(), float(max(sizes))))
         return func(*args, **(kwargs or {}))
+
+
+def _nbytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
 
 
 def _is_group(value: Any) -> bool:

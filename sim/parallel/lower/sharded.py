@@ -28,20 +28,27 @@ class Sharded(Lowering):
         """Reduce-scatters that the next one waits for: one is in flight at a time."""
         self.ends_with: list[Tag] = []
         """Operations that end with this backward."""
+        self.courses: dict[tuple[int, ...], Course] = {}
 
     @property
     def pipelined(self) -> bool:
         """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
         return self.layout.mesh.stages > 1
 
+    def _course(self, units: Sequence[int]) -> Course:
+        key = tuple(units)
+        if key not in self.courses:
+            self.courses[key] = Course(self.layout, key)
+        return self.courses[key]
+
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
         """Yield one forward: each wrap is gathered behind the launch of what follows the gather before it."""
-        course, gathers = Course(self.layout, units), _Gathers(self, action, "F")
+        course, gathers = self._course(units), _Gathers(self, action, "F")
         for place, unit in enumerate(units):
             for wrap in course.entered[place]:
                 yield from gathers.needed(wrap)
-            if course.entered[place] and self.layout.options.forward_prefetch and (following := course.entered_behind(place)):
-                yield from gathers.started(following, prefetch=True)
+            if course.entered[place]:
+                yield from self._ahead(course.entered_behind(place), gathers)
             yield Work("F", unit, unit, action.micro_batch)
             for wrap in course.left[place]:
                 if self.layout.frees and not course.stays(wrap):
@@ -53,26 +60,25 @@ class Sharded(Lowering):
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
         """Yield one backward: the wrap that forward left before is gathered while one computes."""
-        course, gathers = Course(self.layout, units), _Gathers(self, action, action.kind)
+        course, gathers = self._course(units), _Gathers(self, action, action.kind)
         reduces = final or (self.layout.synchronizes_each and not self.pipelined)
         left = list(course.wraps)
         """Wraps whose gradients are not reduced yet: autograd tells of the end of a module only where gradients pass through its input."""
         lowest = next((place for place, unit in enumerate(units) if self.layout.units[unit].has_backward), 0)
-        late = {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
+        complete = self._complete(course, units, lowest)
+        when = "none" if self._late and self.layout.options.backward_prefetch == "post" else self.layout.options.backward_prefetch
         for place, unit in reversed(list(enumerate(units))):
             if place < lowest:
                 break  # frozen from here on; its weights were gathered all the same
             if action.kind != "W":  # gradients of weights need no weights
                 for wrap, following in course.turned(place):
                     yield from gathers.needed(wrap)
-                    if following is not None:
-                        yield from gathers.started(following)
+                    if following is not None and when != "none":  # post: behind the host's launch of this unit
+                        yield from gathers.started(following, when == "post", when == "post" and self._limited)
             yield Work(action.kind, unit, unit, action.micro_batch)
-            for wrap in reversed(course.entered[place]):
-                if not self.pipelined and wrap not in late:
-                    late.add(wrap)  # reduced once, however often it is called
-                    left.remove(wrap)
-                    yield from self._freed(wrap, action.micro_batch, reduces)
+            for wrap in complete.get(place, ()) if not self.pipelined else ():
+                left.remove(wrap)
+                yield from self._freed(wrap, action.micro_batch, reduces)
         self.ends_with += gathers.unused()
         if self.pipelined and not final:
             self.held |= set(course.wraps)
@@ -84,13 +90,64 @@ class Sharded(Lowering):
             yield from map(Wait, (*self.scatters, *self.ends_with))
             self.scatters, self.ends_with = [], []
 
+    @property
+    def _late(self) -> bool:
+        """Whether autograd adds up a wrap's gradients behind the backward of the wrap before it.
+
+        FSDP1 with ``forward_prefetch`` makes views of weights before that one's forward, and autograd takes what was made last first.
+        """
+        return self._is_first and self.layout.options.forward_prefetch
+
+    @property
+    def _limited(self) -> bool:
+        return self._is_first and self.layout.options.limit_all_gathers
+
+    def _ahead(self, following: Sequence[Wrap], gathers: _Gathers) -> Iterator[Start]:
+        """Start what forward gathers ahead of the wraps *following*: the next one.
+
+        FSDP1's host gathers a wrap before its use, or one wrap earlier with ``forward_prefetch``, and runs ahead of the device: by any
+        number of wraps, or with ``limit_all_gathers`` by what leaves two of them to be freed (torch/distributed/fsdp/_limiter_utils.py).
+        """
+        options = self.layout.options
+        if not self._is_first:
+            depth, behind = int(options.forward_prefetch), True
+        else:
+            limited = 2 if options.forward_prefetch else 1
+            depth, behind = limited if options.limit_all_gathers else len(following), not options.forward_prefetch
+        for wrap in following[:depth]:
+            yield from gathers.started(wrap, prefetch=behind, limited=behind and self._limited)
+
+    def _complete(self, course: Course, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
+        """Return the wraps that backward is done with at each place: of FSDP1 once it has their gradients, else as it leaves their module.
+
+        No gradient passes through the input of what is entered up to the place *lowest*: it is done with the whole backward.
+        """
+        found: dict[int, list[Wrap]] = {}
+        before = len(units)
+        seen = set() if self._is_first else {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
+        for place, entered in enumerate(course.entered):
+            for wrap in entered:
+                if wrap not in seen:  # reduced once, however often it is called
+                    seen.add(wrap)
+                    trained = (own for own in wrap if self.layout.units[own].trained + self.layout.units[own].trained_experts)
+                    at = units.index(next(trained, units[place])) if self._is_first else place
+                    found.setdefault(min(at, before) if self._late else at, []).insert(0, wrap)
+                    before = place
+        return {place: wraps for place, wraps in found.items() if place >= lowest}
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this is torch's first FSDP, ``FullyShardedDataParallel``."""
+        return self.layout.options.framework == "fsdp1"
+
     def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
         """Free *wrap* behind its backward, and reduce its gradients."""
         yield Free(wrap)
         if not reduces:
             return
-        yield from map(Wait, self.scatters)
-        self.scatters = []
+        if not self._is_first:
+            yield from map(Wait, self.scatters)
+            self.scatters = []
         yield from self._summed(wrap, micro_batch)
         dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
@@ -119,12 +176,12 @@ class _Gathers:
         self.axis: GroupAxis = "reshard" if regathered else "shard"
         self.open: dict[Wrap, list[Tag]] = {}
 
-    def started(self, wrap: Wrap, prefetch: bool = False) -> Iterator[Start]:
+    def started(self, wrap: Wrap, prefetch: bool = False, limited: bool = False) -> Iterator[Start]:
         """Gather *wrap* unless it is gathered already."""
         if wrap in self.held:
             return
         self.held.add(wrap)
-        starts = list(self._starts(wrap, prefetch))
+        starts = [start._replace(prefetch=prefetch, limited=limited) for start in self._starts(wrap)]
         self.open[wrap] = [start.tag for start in starts]
         yield from starts
 
@@ -137,12 +194,12 @@ class _Gathers:
         """Return the gathers that nothing has waited for."""
         return list(chain.from_iterable(self.open.values()))
 
-    def _starts(self, wrap: Wrap, prefetch: bool) -> Iterator[Start]:
+    def _starts(self, wrap: Wrap) -> Iterator[Start]:
         layout, mesh = self.layout, self.layout.mesh
         dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
         if dense:
             tag = (self.direction, wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis, prefetch=prefetch)
+            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis)
         if experts and mesh.group_size("expert_data") > 1:
             tag = (f"{self.direction} experts", wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data", prefetch=prefetch)
+            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data")

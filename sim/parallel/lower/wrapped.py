@@ -56,9 +56,9 @@ class Course:
         last = wrap == self._root or (layout.units[wrap[-1]].wraps is None and layout.units[wrap[-1]].kind == "last")
         return last and layout.mesh.parallel.reshard_after_forward is not True
 
-    def entered_behind(self, place: int) -> Wrap | None:
-        """Return the wrap that is entered next behind *place*."""
-        return next((wraps[0] for wraps in self.entered[place + 1 :] if wraps), None)
+    def entered_behind(self, place: int) -> list[Wrap]:
+        """Return the wraps that are entered behind *place*, in that order."""
+        return [wrap for wraps in self.entered[place + 1 :] for wrap in wraps]
 
     def turned(self, place: int) -> list[tuple[Wrap, Wrap | None]]:
         """Return the wraps that backward enters with the unit at *place*, each with the one that forward left before it.
