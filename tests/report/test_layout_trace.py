@@ -1,4 +1,4 @@
-"""Do traces of layouts name what is sent as PyTorch's profiler does? Oracles: torch's header, groups of the mesh, bytes of programs, HTA."""
+"""Do traces of layouts name what is sent as PyTorch's profiler does? Oracles: torch's header, groups of the mesh, programs, HTA."""
 
 from __future__ import annotations
 
