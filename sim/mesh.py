@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 
 from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage, memory_course
 from sim.analysis.utilization import model_flops_utilization
@@ -20,7 +21,7 @@ from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import costs, split, stages
+from sim.parallel.split import Unit, costs, split, stages
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
@@ -149,6 +150,7 @@ def prepare(
     if ends and own is None:
         _ends(schedule, parallel, micro_batches)
     held = split(workload.model, parallel, options.gathers_again)
+    _check_wraps(workload, held)
     shape = workload.model.transformer
     cost = costs(shape) if shape and options.stages_by_cost and parallel.virtual_stages == 1 else None
     chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less, cost)
@@ -170,6 +172,18 @@ def prepare(
         synchronizes_each=not training.stack.no_sync,
         own=own,
     )
+
+
+def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
+    """Raise SpecError where FSDP wraps parts of a numbered block that backward runs again as a whole."""
+    training = workload.training
+    whole = training.activation_checkpointing in ("blocks", "operators") or bool(training.recompute_modules)
+    cut = next((one for one, other in pairwise(units) if one.kind == "block" and one.name == other.name != workload.model.name), None)
+    if whole and cut is not None:
+        raise SpecError(
+            f"training.parallel.wrap: wraps parts of {cut.name}, which activation_checkpointing: {training.activation_checkpointing} "
+            "takes as one; wrap whole blocks, or write activation_checkpointing: none"
+        )
 
 
 def _ends(schedule: str, parallel: Parallel, micro_batches: int) -> None:

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
 from sim.parallel.lower.layouts import Layout, program
+from sim.parallel.lower.wrapped import Course, Wrap
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Start, Tag, Wait, Work
 from sim.parallel.split import Unit
@@ -189,6 +190,8 @@ class _Replay:
         """Whether gradients of shards are allocated when they are first reduced."""
         self.gradients = gradients
         self.activations = 0.0
+        chunks = (layout.chunks[layout.chunk_of(stage, each)] for each in range(layout.mesh.parallel.chunks))
+        self.wraps = {unit: wrap for units in chunks for unit, wrap in Course(layout, units).innermost.items()}
         self.weights: dict[int, float] = {}
         """Gathered weights of each unit."""
         self.gathers: dict[Tag, float] = {}
@@ -281,7 +284,7 @@ class _Replay:
         if not layout.mesh.parallel.sequence_parallel:
             return 0.0
         entering = max(
-            (piece.layer.read for unit in layout.units if unit.kind == "block" for piece in unit.pieces if piece.layer.share == "column"),
+            (piece.layer.read for unit in layout.units if unit.kind == "block" for piece in unit.pieces if piece.layer.share == "colwise"),
             default=0.0,
         )
         return layout.options.input_buffers * entering * self._element()
@@ -364,11 +367,9 @@ class _Replay:
     def _trained(self, number: int) -> float:
         return self.layout.elements(number, experts=False, trained=True) + self.layout.elements(number, experts=True, trained=True)
 
-    def _wrap(self, number: int) -> list[int]:
+    def _wrap(self, number: int) -> Wrap:
         """Return the units that are gathered with unit *number*."""
-        units = self.layout.units
-        ends = self.layout.rooted and units[number].kind != "block"
-        return [each for each in range(len(units)) if units[each].kind != "block"] if ends else [number]
+        return self.wraps.get(number, (number,))
 
     def _arrived(self, tag: Tag) -> None:
         """Copy gathered weights out of their buffer, or free that of a reduce-scatter."""

@@ -87,6 +87,14 @@ LAYOUT: Final[dict[str, Any]] = {
             autocompletion=names.of_words("none", "optimizer", "gradients", "parameters"),
         ),
     ],
+    "wrap": Annotated[
+        str | None,
+        typer.Option(
+            "--wrap",
+            metavar="PATTERN+...|min_params=N",
+            help="modules that FSDP gathers by themselves: patterns of their paths such as 'layer*.*', or min_params=100M",
+        ),
+    ],
     "micro_batches": Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches per step (gradient accumulation)")],
     "schedule": Annotated[
         str | None,

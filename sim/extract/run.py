@@ -28,6 +28,7 @@ from sim.spec.yaml import SpecError
 
 BATCHES: Final = (2, 3)
 """Two small batches; more than one, because batch norm refuses a single value per channel."""
+_LISTS: Final = (torch.nn.ModuleList, torch.nn.ModuleDict)
 
 
 def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any], command: str) -> Model:
@@ -61,10 +62,25 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         input=float(input_bytes),
         buffers=float(_nbytes(list(model.buffers()))),
         autocast_saved=float((autocast[1].kept - autocast[0].kept) // (BATCHES[1] - BATCHES[0])) if autocast else 0.0,
+        lists=_paths_of(model, *_LISTS, called=False),
+        called_lists=_paths_of(model, *_LISTS, called=True),
+        leaves=_paths_of(model, torch.nn.MultiheadAttention, called=True),
         layers=_with_casts(made, autocast),
         source=_source(make),
     )
     return Model.model_validate(table.plain(drafted))
+
+
+def _paths_of(model: torch.nn.Module, *kinds: type[torch.nn.Module], called: bool) -> tuple[str, ...]:
+    """Return the paths of the modules of these *kinds* that hold parameters and whose class has a forward where *called*, else none."""
+    return tuple(
+        name
+        for name, module in model.named_modules()
+        if name
+        and isinstance(module, kinds)
+        and next(module.parameters(), None) is not None
+        and (type(module).forward is not torch.nn.Module.forward) == called
+    )
 
 
 def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[Played, Played] | None:

@@ -66,7 +66,12 @@ def plain(model: Model) -> dict[str, Any]:
         result["buffers"] = _quantity(model.buffers, "B")
     if model.autocast_saved:
         result["autocast_saved"] = _quantity(model.autocast_saved, "B")
+    result |= {key: list(paths) for key, paths in _modules(model) if paths}
     return result | {"source": model.source, "layers": [plain_layer(layer) for layer in model.layers]}
+
+
+def _modules(model: Model) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return ("lists", model.lists), ("called_lists", model.called_lists), ("leaves", model.leaves)
 
 
 def plain_layer(layer: Layer) -> dict[str, Any]:

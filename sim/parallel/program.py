@@ -7,7 +7,7 @@ compute stream until one has ended. Ranks of one pipeline stage run the same pro
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
@@ -79,9 +79,11 @@ class Start(NamedTuple):
     after: Tag | None = None
     """The operation of this rank whose end it waits for."""
     prefetch: bool = False
-    """The host issues it behind the next work (FSDP's implicit prefetch): no sooner than it has launched that."""
+    """The host issues it behind the works before its use (FSDP's implicit prefetch): no sooner than it has launched them."""
     more: tuple[Message, ...] = ()
     """Collectives that follow the first as one operation with it."""
+    limited: bool = False
+    """The host issues it, and launches what follows, no sooner than compute comes to this place (FSDP1's ``limit_all_gathers``)."""
     delay: float = 0.0
     """Seconds between the last rank that comes and its begin (Horovod's cycle)."""
 
@@ -133,6 +135,17 @@ def waited_for(instructions: Iterable[Instruction], ops: Container[Op]) -> Itera
         yield instruction
         if isinstance(instruction, Start) and instruction.op in ops:
             yield Wait(instruction.tag)
+
+
+def before_use(program: Sequence[Instruction], at: int) -> Iterator[Work]:
+    """Yield the works of *program* between the start at place *at* and the first wait for it."""
+    start = program[at]
+    assert isinstance(start, Start)
+    for each in map(program.__getitem__, range(at + 1, len(program))):
+        if isinstance(each, Wait) and each.tag == start.tag:
+            return
+        if isinstance(each, Work):
+            yield each
 
 
 def loaded(instructions: Iterable[Instruction]) -> Iterator[Instruction]:

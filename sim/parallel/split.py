@@ -12,18 +12,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.mesh import divisors
-from sim.spec.parallel import Parallel
+from sim.parallel.wraps import TORCHS_SIZE, Chain, chains
+from sim.spec.parallel import Parallel, Wrapping
 from sim.spec.segments import block
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Attention, Layer, Model
 from sim.spec.yaml import SpecError
 
 Kind = Literal["first", "block", "last"]
-_SPLIT = frozenset({"column", "heads"})
+_SPLIT = frozenset({"colwise", "heads", "per_head"})
 
 
 class Message(NamedTuple):
@@ -58,6 +59,8 @@ class Unit:
     pieces: tuple[Piece, ...]
     content: int
     """Number of the first unit that asks the same of a rank."""
+    wraps: Chain | None = None
+    """FSDP's wraps around it, from the outside in, where the layout says what is wrapped; None: units and the root are."""
 
     @property
     def has_backward(self) -> bool:
@@ -86,6 +89,14 @@ class Unit:
     def trained_experts(self) -> float:
         """Return the parameters of one rank's experts before sharding that get gradients."""
         return float(sum(sum(piece.layer.gradients) for piece in self.pieces if piece.layer.share == "expert"))
+
+    def summed(self, sequence: bool) -> tuple[int, ...]:
+        """Return the elements of each trained tensor whose gradient tensor ranks have parts of.
+
+        They all hold it, and use it for different heads, or with *sequence* parallelism for different tokens.
+        """
+        shares = ("sequence", "per_head") if sequence else ("per_head",)
+        return tuple(elements for piece in self.pieces if piece.layer.share in shares for elements in piece.layer.gradients)
 
     @property
     def boundary(self) -> float:
@@ -117,19 +128,33 @@ _SPLITTING: Final = ("tensor", "sequence", "context", "context_exchange", "exper
 """Fields of a layout that decide what one rank holds of a unit."""
 
 
+def wrapping(model: Model, parallel: Parallel) -> Wrapping | None:
+    """Return what FSDP wraps where that is said or the model has no numbered blocks; None: units."""
+    if parallel.shard != "parameters" or parallel.wrap is not None or parallel.pipeline > 1:
+        return parallel.wrap
+    return None if _is_numbered(model) else TORCHS_SIZE
+
+
+def _is_numbered(model: Model) -> bool:
+    return any(re.search(r"\.\d+$", block(layer.name)) for layer in model.layers)
+
+
 @lru_cache(maxsize=256)
-def _split(model: _Held, parallel: Parallel, regathers: bool) -> tuple[Unit, ...]:
+def _split(model: _Held, parallel: Parallel, regathers: bool, wanted: Wrapping | None) -> tuple[Unit, ...]:
     _check(model.model, parallel)
-    contents: dict[tuple[object, ...], int] = {}
+    around = iter(() if wanted is None else chains(model.model, wanted))
+    contents: dict[tuple[object, ...], tuple[Unit, ...]] = {}
     made: list[Unit] = []
     for name, kind, layers in units(model.model):
-        key = (kind, *(_content(layer) for layer in layers))
-        if key in contents:
-            like = made[contents[key]]
-            made.append(Unit(name, kind, like.pieces, like.content))
-            continue
-        contents[key] = len(made)
-        made.append(Unit(name, kind, tuple(_pieces(layers, parallel, regathers)), len(made)))
+        of_layers = tuple(islice(around, len(layers))) or (None,) * len(layers)
+        runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
+        key = (kind, *(length for _, length in runs), *(_content(layer) for layer in layers))
+        if key not in contents:
+            pieces = iter(_pieces(layers, parallel, regathers))
+            parts = (tuple(islice(pieces, length)) for _, length in runs)
+            contents[key] = tuple(Unit(name, kind, part, len(made) + index) for index, part in enumerate(parts))
+        for (chain, _), like in zip(runs, contents[key], strict=True):
+            made.append(Unit(name, kind, like.pieces, like.content, chain))
     return tuple(made)
 
 
@@ -158,7 +183,7 @@ def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Uni
     Raise SpecError where heads or experts do not divide, for layers without a tensor plan, and for context without attention.
     """
     own = {name: getattr(parallel, name) for name in _SPLITTING}
-    return _split(_Held(model), Parallel(**own), regathers)
+    return _split(_Held(model), Parallel(**own), regathers, wrapping(model, parallel))
 
 
 def _check(model: Model, parallel: Parallel) -> None:
@@ -172,7 +197,7 @@ def _check(model: Model, parallel: Parallel) -> None:
         bare = next((layer.name for layer in model.layers if not layer.share and (layer.gradients or layer.forward)), None)
         if bare is not None:
             raise SpecError(
-                f"training.parallel.tensor: layer {bare} of {model.name} has no tensor plan; write its share (column, row, ...) "
+                f"training.parallel.tensor: layer {bare} of {model.name} has no tensor plan; write its share (colwise, rowwise, ...) "
                 "in the model file, or use tensor: 1"
             )
         wrong = next((head.heads for head in heads if head.heads % parallel.tensor), None)
@@ -239,7 +264,7 @@ def _tensor_messages(
         else:
             backward.append(Message("tensor", "all_reduce", entering))
         return True
-    if layer.share in ("row", "vocabulary"):
+    if layer.share in ("rowwise", "vocabulary"):
         leaving = layer.write / context
         if sequence:
             forward.append(Message("tensor", "reduce_scatter", leaving))
@@ -292,14 +317,16 @@ def _context_messages(attention: Attention, parallel: Parallel, forward: list[Me
 def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float, float, float, float]:
     """Return what part of its work, input, output and weights one rank of a tensor (and expert) group has of a layer."""
     one = 1.0 / tensor
-    if share == "column":
+    if share == "colwise":
         return one, 1.0, one, one
-    if share == "row":
+    if share == "rowwise":
         return one, one, 1.0, one
     if share == "vocabulary":
         return one, one, 1.0, one
     if share == "heads":
         return one, one, one, one
+    if share == "per_head":
+        return one, one, one, 1.0
     if share == "sequence":
         return (one, one, one, 1.0) if sequence else (1.0, 1.0, 1.0, 1.0)
     if share == "expert":
@@ -328,21 +355,23 @@ def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
         "write": layer.write * write,
         "backward_traffic": layer.backward_traffic * (layer.read * read + layer.write * write) / max(layer.read + layer.write, 1.0),
         "saved": saved,
-        "gradients": _parts(layer.gradients, weights),
-        "frozen": _parts(layer.frozen, weights),
+        "gradients": _parts(layer, layer.gradients, weights),
+        "frozen": _parts(layer, layer.frozen, weights),
     }
     return layer.model_copy(update=within | _shape(layer, parallel))
 
 
 def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float, regathers: bool) -> float:
     """Return what part of a layer's saved activations one rank keeps."""
-    if layer.share == "column" and parallel.sequence_parallel and regathers:
+    if layer.share == "colwise" and parallel.sequence_parallel and regathers:
         return read / parallel.tensor
-    return min(read, write) if layer.share in ("heads", "sequence", "expert", "row") else read
+    return min(read, write) if layer.share in ("heads", "per_head", "sequence", "expert", "rowwise") else read
 
 
-def _parts(elements: Sequence[int], share: float) -> tuple[int, ...]:
-    return tuple(max(1, round(count * share)) for count in elements) if share != 1.0 else tuple(elements)
+def _parts(layer: Layer, elements: Sequence[int], share: float) -> tuple[int, ...]:
+    """Return what one rank has of tensors of *elements*; the bias of a rowwise product is added to its sum, and is everywhere."""
+    bias = layer.channels[1] if layer.share == "rowwise" and len(layer.channels) == 2 and layer.channels[0] > 1 else 0
+    return tuple(count if count == bias else max(1, round(count * share)) for count in elements) if share != 1.0 else tuple(elements)
 
 
 def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
@@ -361,9 +390,9 @@ def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
         elif layer.share == "sequence" and parallel.sequence_parallel:
             tokens /= tensor
         found["tokens"] = max(1, round(tokens))
-    if len(layer.channels) == 2 and layer.share in ("column", "row") and tensor > 1:
+    if len(layer.channels) == 2 and layer.share in ("colwise", "rowwise") and tensor > 1:
         k, n = layer.channels
-        found["channels"] = (k, max(1, n // tensor)) if layer.share == "column" else (max(1, k // tensor), n)
+        found["channels"] = (k, max(1, n // tensor)) if layer.share == "colwise" else (max(1, k // tensor), n)
     if layer.attention is not None:
         own = layer.attention
         heads, kv_heads = max(1, own.heads // tensor), max(1, own.kv_heads // tensor)

@@ -21,17 +21,26 @@ def span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, arg
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, "args": args}
 
 
-def headed(rank: int, world_size: int, shows: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
-    """Return the trace of *events* of *rank* (of several the first) as Kineto's JSON object; *shows* says what is simulated."""
+def headed(
+    rank: int, world_size: int, shows: Mapping[str, Any], events: Sequence[Event], groups: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return the trace of *events* of *rank* (of several the first) as Kineto's JSON object; *shows* says what is simulated.
+
+    *groups* are the process groups of *rank*.
+    """
     return {
         "schemaVersion": 1,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
         "deviceProperties": [],
-        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size},
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size} | _configured(groups),
         "stallsim": {"version": __version__, **shows},
         "traceEvents": events,
     }
+
+
+def _configured(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"pg_count": len(groups), "pg_config": list(groups)} if groups else {}
 
 
 def write_traces(

@@ -16,6 +16,7 @@ from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
+from sim.report.layout_wraps import wraps_text
 from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import dated, source_of
 from sim.report.saving import saved_text
@@ -213,6 +214,8 @@ def _assumptions(run: LayoutRun) -> list[str]:
         "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
     ]
+    if (wraps := wraps_text(run)) is not None:
+        found.append(wraps)
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         found.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
     return found

@@ -1,26 +1,36 @@
 """How does a run with a layout look to a profiler's viewer? A Chrome trace with one process per stage, as PyTorch's profiler writes it.
 
-Kernels stand on the compute stream, collectives under NCCL's names on streams of their own, waits with cause and resource on a further
-track. A folder gets one file a stage, named ``rankN.json``, which HolisticTraceAnalysis reads.
+Kernels stand on the compute stream, collectives under NCCL's names on streams of their own with their groups and sizes, waits with cause
+and resource on a further track. A folder gets one file a rank, named ``rankN.json``, which HolisticTraceAnalysis reads: ranks of a stage
+differ in their groups alone. Beyond `MOST_FILES` ranks it gets one a stage.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim.events import Cause
+from sim.events import Cause, Work
 from sim.mesh import LayoutRun
+from sim.parallel.program import Tag
 from sim.report.chrome_trace import Event, headed, span, write_traces
+from sim.report.layout_groups import arguments, groups, sent_by
+from sim.training.layouts.scene import words
 from sim.units import counted
 
 COMPUTE, WAITS = 7, 2
+MOST_FILES = 64
+"""Ranks that get a file each."""
 _NCCL = {
-    "weight gathers": "ncclDevKernel_AllGather_RING_LL",
-    "gradient reduction": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
-    "activations between stages": "ncclDevKernel_SendRecv",
-    "gradients between stages": "ncclDevKernel_SendRecv",
+    "all_gather": "ncclDevKernel_AllGather_RING_LL",
+    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_{type}_RING_LL",
+    "all_reduce": "ncclDevKernel_AllReduce_Sum_{type}_RING_LL",
+    "send_recv": "ncclDevKernel_SendRecv",
 }
+_TYPES = {"BFloat16": "bf16", "Half": "f16", "Float": "f32", "Float8_e4m3fn": "f8e4m3"}
+"""NCCL's names of types by torch's."""
 
 
 def write_layout_trace(run: LayoutRun, path: Path) -> str:
@@ -29,37 +39,66 @@ def write_layout_trace(run: LayoutRun, path: Path) -> str:
     Raise SpecError where that fails.
     """
     mesh = run.mesh
-    parts = ((f"rank{mesh.rank(pipeline=stage)}.json", _document(run, range(stage, stage + 1))) for stage in range(mesh.stages))
-    files = write_traces(path, lambda: _document(run, range(mesh.stages)), parts, "a stage")
-    return f"{path}/: {', '.join(files)}" if files else f"{path}: one step of {counted(mesh.stages, 'stage')}"
+    all_ranks = mesh.gpus <= MOST_FILES
+    ranks = range(mesh.gpus) if all_ranks else [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]
+    firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]
+    parts = ((f"rank{rank}.json", _document(run, [rank])) for rank in ranks)
+    files = write_traces(path, lambda: _document(run, firsts), parts, "a rank" if all_ranks else "a stage")
+    if files:
+        return f"{path}/: rank0.json to {files[-1]}" if all_ranks and mesh.gpus > mesh.stages else f"{path}/: {', '.join(files)}"
+    return f"{path}: one step of {counted(mesh.stages, 'stage')}"
 
 
-def _document(run: LayoutRun, stages: range) -> dict[str, Any]:
+def _document(run: LayoutRun, ranks: Sequence[int]) -> dict[str, Any]:
     events: list[Event] = []
-    for stage in stages:
-        events += _stage(run, stage)
+    for rank in ranks:
+        events += _rank(run, rank)
     shows = {"hardware": run.hardware.name, "workload": run.workload.name}
-    return headed(run.mesh.rank(pipeline=stages[0]), run.gpus, shows, events)
+    return headed(ranks[0], run.gpus, shows, events, groups(run, ranks[0]))
 
 
-def _stage(run: LayoutRun, stage: int) -> list[Event]:
-    """Return the events of the ranks of *stage*, as those of its first rank."""
-    step, rank = run.played.stages[stage], run.mesh.rank(pipeline=stage)
+def _rank(run: LayoutRun, rank: int) -> list[Event]:
+    """Return the events of *rank*, which are those of its stage."""
+    stage = run.mesh.stage_of(rank)
+    step = run.played.stages[stage]
     events: list[Event] = [
         {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"stage {stage}: rank {rank}"}},
         {"ph": "M", "name": "thread_name", "pid": rank, "tid": WAITS, "args": {"name": "waits"}},
         span("user_annotation", "ProfilerStep#1", rank, 1, step.begin, step.end, {}),
     ]
     streams: dict[str, int] = {}
+    played = _operations(run, stage)
+    known = sent_by(run, stage)
     for work in run.played.log.work:
-        if work.rank != stage or work.t1 <= step.begin or work.t0 >= step.end:
+        if work.t1 <= step.begin or work.t0 >= step.end:
             continue
-        communicates = work.stream == "comm"
-        stream = streams.setdefault(work.name, 20 + len(streams)) if communicates else COMPUTE
-        name = _NCCL.get(work.name, "ncclDevKernel_AllReduce_Sum_f32_RING_LL") if communicates else work.name
-        details = {"stream": stream, "device": 0, "what": work.name, "resource": work.resource, "bytes": work.nbytes}
-        events.append(span("kernel", name, rank, stream, work.t0, work.t1, details))
+        if work.stream != "comm":
+            if work.rank == stage:
+                events.append(span("kernel", work.name, rank, COMPUTE, work.t0, work.t1, _details(work, COMPUTE)))
+            continue
+        tags = played.get((work.name, work.t0, work.resource))
+        if work.rank != stage and not tags:
+            continue  # of other stages alone
+        stream = streams.setdefault(work.name, 20 + len(streams))
+        sent = known.get(tag := tags.pop(0)) if tags else None
+        said = arguments(run, rank, tag, sent) if sent is not None else {}
+        like = sent or next((each for tag, each in known.items() if words(tag) == work.name), None)  # where ranks stand for themselves
+        name = _NCCL.get(like.op if like else "", "ncclDevKernel_Generic").format(type=_TYPES[said.get("dtype", "Float")])
+        events.append(span("kernel", name, rank, stream, work.t0, work.t1, _details(work, stream) | said))
     for wait in run.played.log.waits:
         if wait.rank == stage and wait.cause != Cause.COMPUTE and wait.t0 >= step.begin and wait.t1 <= step.end:
             events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
     return events
+
+
+def _details(work: Work, stream: int) -> dict[str, Any]:
+    return {"stream": stream, "device": 0, "what": work.name, "resource": work.resource, "bytes": work.nbytes}
+
+
+def _operations(run: LayoutRun, stage: int) -> dict[tuple[str, float, str], list[Tag]]:
+    """Return what the ranks of *stage* took part in during the last step, by how the log names it."""
+    found: dict[tuple[str, float, str], list[Tag]] = defaultdict(list)
+    for each in run.played.operations:
+        if stage in each.stages:
+            found[words(each.tag), each.begin, each.resource].append(each.tag)
+    return found

@@ -96,7 +96,7 @@ def _before(layer: Layer, still: bool) -> Layer:
 
 def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
     inner, outer = layer.channels
-    shares: tuple[Share, Share] = ("row", "replicated") if layer.share == "row" else ("replicated", "column")
+    shares: tuple[Share, Share] = ("rowwise", "replicated") if layer.share == "rowwise" else ("replicated", "colwise")
     for end, sizes, share in zip("ab", ((inner, rank), (rank, outer)), shares, strict=True):
         flop = 2.0 * layer.tokens * sizes[0] * sizes[1]
         read, write = 4.0 * layer.tokens * sizes[0], 4.0 * layer.tokens * sizes[1]

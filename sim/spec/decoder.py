@@ -122,7 +122,7 @@ class _Table:
         yield from self._latent_projections() if shape.mla is not None else self._projections()
         yield self._core(window)
         width = shape.heads * shape.value_size
-        yield self._product("attention.output", width, shape.hidden, "row", bias=self._biased("output"), saves=False)
+        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self._biased("output"), saves=False)
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
         yield self._residual("attention.residual")
@@ -141,7 +141,7 @@ class _Table:
         """Yield the last norm, the head and the loss."""
         shape = self.shape
         yield self._norm("norm", shape.hidden)
-        head = self._product("head", shape.hidden, shape.vocab, "column", bias=shape.head_bias)
+        head = self._product("head", shape.hidden, shape.vocab, "colwise", bias=shape.head_bias)
         if shape.tied or tied:
             shared = "tokens" if shape.tied else "head"
             head = head.model_copy(update={"gradients": head.gradients[:-1], "shares": shared})
@@ -174,10 +174,10 @@ class _Table:
     def _projections(self) -> Iterator[Layer]:
         shape = self.shape
         queries, keys = shape.heads * shape.head_size, shape.groups * shape.head_size
-        yield self._product("attention.qkv", shape.hidden, queries + 2 * keys, "column", bias=self._biased("qkv"))
+        yield self._product("attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self._biased("qkv"))
         if shape.qk_norm != "none":
             weights = {"head": (shape.head_size,) * 2, "all": (queries, keys), "weightless": ()}[shape.qk_norm]
-            norm = self._norm("attention.qk_norm", queries + keys, "heads")
+            norm = self._norm("attention.qk_norm", queries + keys, "per_head" if shape.qk_norm == "head" else "heads")
             yield norm.model_copy(update={"gradients": weights, "forward_kernels": 2, "backward_kernels": 2 * norm.backward_kernels})
         if shape.positions == "rope":
             yield self._rope(queries + keys)
@@ -189,13 +189,13 @@ class _Table:
         if mla.q_rank:
             yield self._product("attention.q_down", shape.hidden, mla.q_rank, "replicated")
             yield self._norm("attention.q_norm", mla.q_rank, "replicated")
-            yield self._product("attention.q_up", mla.q_rank, queries, "column")
+            yield self._product("attention.q_up", mla.q_rank, queries, "colwise")
         else:
-            yield self._product("attention.q", shape.hidden, queries, "column")
+            yield self._product("attention.q", shape.hidden, queries, "colwise")
         # the input of the first product serves this one too
         yield self._product("attention.kv_down", shape.hidden, mla.kv_rank + mla.rope_dim, "replicated", saves=False)
         yield self._norm("attention.kv_norm", mla.kv_rank, "replicated")
-        yield self._product("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_dim + mla.value_dim), "column")
+        yield self._product("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_dim + mla.value_dim), "colwise")
         # rotary parts join the others: q and k of all heads are written anew
         yield self._rope(2 * queries)
 
@@ -251,9 +251,9 @@ class _Table:
         """Yield a plain feed-forward block of *inner* elements; *saves* tells whether its input is not saved elsewhere."""
         shape = self.shape
         biased = self._biased("ffn")
-        yield self._product(f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "column", bias=biased, saves=saves)
+        yield self._product(f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "colwise", bias=biased, saves=saves)
         yield self._activation(f"{name}.activation", inner, self.tokens, "heads")
-        yield self._product(f"{name}.down", inner, shape.hidden, "row", bias=biased)
+        yield self._product(f"{name}.down", inner, shape.hidden, "rowwise", bias=biased)
 
     def _routed(self) -> Iterator[Layer]:
         """Yield the router, the experts and the shared experts of one block. Weights of tokens are applied inside the activation."""

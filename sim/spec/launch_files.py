@@ -377,6 +377,9 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
         shard = _FSDP.get(strategy, "parameters")
         told.parallel |= {"reshard_after_forward": False} if strategy.lower() == "false" else {}
         told.parallel |= {"shard": shard} if shard != "none" else {}
+        least = sharded.get("fsdp_min_num_params")
+        sized = shard == "parameters" and str(sharded.get("fsdp_auto_wrap_policy")) == "SIZE_BASED_WRAP"
+        told.parallel |= {"wrap": least} if sized and isinstance(least, int) and least > 0 else {}
         if strategy.startswith("HYBRID") or strategy in ("4", "5"):
             told.notes.append("hybrid sharding: write replicate, the number of nodes, as --replicate N")
         _offloaded("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)

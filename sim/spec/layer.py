@@ -13,11 +13,12 @@ from pydantic import model_validator
 from sim.spec.fields import Bytes, Count, Dtype, OperatorClass, Spec, Whole, Work
 from sim.spec.measured import MeasuredTimes
 
-Share = Literal["", "column", "row", "vocabulary", "heads", "sequence", "expert", "replicated"]
-"""How a tensor-parallel group shares a layer, in torch's words where it has them. column: weights, work and output are split, the input is
-complete. row: weights, work and input are split, the output is a partial sum. vocabulary: an embedding's table is split by rows.
-heads: everything is split, nothing is sent. sequence: split by tokens under sequence parallelism, else repeated. expert: weights are split
-over the expert group, work and traffic with the tokens. replicated: every rank does it all. Empty: nobody said how."""
+Share = Literal["", "colwise", "rowwise", "vocabulary", "heads", "per_head", "sequence", "expert", "replicated"]
+"""How a tensor-parallel group shares a layer, in torch's words where it has them. colwise: weights, work and output are split, the input
+is complete. rowwise: weights, work and input are split, the output is a partial sum; its bias is whole. vocabulary: an embedding's table is
+split by rows. heads: everything is split, nothing is sent. per_head: work is split, the weights of one head serve all. sequence: split by
+tokens under sequence parallelism, else repeated. expert: weights are split over the expert group, work and traffic with the tokens.
+replicated: every rank does it all. Empty: nobody said how."""
 
 WIDTHS: Final[Mapping[Dtype, float]] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "complex64": 8}
 """Bytes of an element."""

@@ -6,12 +6,14 @@ ranks; ``expert`` regroups the ranks of a stage for the weights of experts only.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec import extensions
 from sim.spec.fields import Bytes, Count, Fraction, Seconds, Source, Spec, Whole
+from sim.units import shorten
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
@@ -50,6 +52,48 @@ NOT_SIMULATED: Final[dict[str, str]] = {
 """What users write of a layout that is not simulated, and in words that it is not."""
 
 
+def _wrapping(value: object) -> object:
+    """Read what FSDP wraps: patterns as a list or joined by ``+``, or the least parameters as a mapping, a text or a number."""
+    least: object = value.get("min_params") if isinstance(value, dict) and set(value) == {"min_params"} else None
+    if isinstance(value, str) and value.partition("=")[0].strip() == "min_params":
+        least = value.partition("=")[2]
+    if isinstance(value, int) and not isinstance(value, bool):
+        least = value
+    if least is not None:
+        return _parameters(least)
+    patterns = value.split("+") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else []
+    if not patterns or not all(isinstance(each, str) and re.fullmatch(r"[^\s.]+(\.[^\s.]+)*", each.strip()) for each in patterns):
+        raise ValueError(f"{shorten(value)} is no way to wrap; write patterns of module paths such as [layers.*], or {{min_params: 100M}}")
+    return tuple(each.strip() for each in patterns)
+
+
+def _parameters(text: object) -> int:
+    """Read a number of parameters such as 100M."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMB]?)", str(text).strip())
+    number = round(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9}[match[2]]) if match else 0
+    if not 0 < number <= 10**15:
+        raise ValueError(f"min_params {shorten(text)} is no number of parameters; write for example 100M (K, M, B: thousands to billions)")
+    return number
+
+
+Wrapping = Annotated[
+    tuple[str, ...] | int,
+    BeforeValidator(_wrapping),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "string"},
+                {"type": "integer", "minimum": 1},
+                {"type": "object", "properties": {"min_params": {"type": ["integer", "string"]}}, "additionalProperties": False},
+            ],
+            "description": "patterns of module paths such as [layers.*], or {min_params: 100M}",
+        }
+    ),
+]
+"""What FSDP wraps: patterns of module paths, or the least parameters of a wrap."""
+
+
 class Parallel(Spec):
     """The layout of one job. ``shard`` is ZeRO's stage: optimizer 1, gradients 2, parameters 3 (FSDP)."""
 
@@ -71,6 +115,9 @@ class Parallel(Spec):
     """What data-parallel ranks divide among each other; none: nothing (DDP)."""
     reshard_after_forward: bool | Count | None = None
     """FSDP: whether gathered weights are freed after forward; a number reshards to groups of n ranks. None: yes, unless pipelined."""
+    wrap: Wrapping | None = None
+    """FSDP: modules that are gathered by themselves: patterns of their paths (``layer*.*``; ``*`` stands for one name, ``**``
+    for any number), or ``{min_params: 100M}``, torch's ``size_based_auto_wrap_policy``. None: numbered blocks; else from 100 M on."""
     schedule: ScheduleName | None = None
     """None: 1f1b, or interleaved_1f1b where ``virtual_stages`` is above 1."""
     virtual_stages: Count = 1
@@ -99,6 +146,10 @@ class Parallel(Spec):
             raise ValueError(f"expert_imbalance {self.expert_imbalance:g}: {most}; write at most that")
         if self.reshard_after_forward not in (None, False) and self.shard != "parameters":
             raise ValueError("reshard_after_forward is for sharded parameters (FSDP); write shard: parameters, or leave it out")
+        if self.wrap is not None and self.shard != "parameters":
+            raise ValueError("wrap is for sharded parameters (FSDP); write shard: parameters, or leave it out")
+        if self.wrap is not None and self.pipeline > 1:
+            raise ValueError("wrap does not go with a pipeline, whose stages wrap their blocks; leave it out, or write pipeline: 1")
         if self.replicate > 1 and self.shard == "none":
             raise ValueError("replicate is for sharded models (HSDP); write shard: parameters, or replicate: 1")
         return self
@@ -146,7 +197,11 @@ class MeshOptions(Spec):
     bucket_elements: Whole = 0
     """Elements of a gradient bucket where no unit of layers is one; 0: Megatron's max(40 M, 1 M x data ranks)."""
     forward_prefetch: bool = True
-    """The gather of the next unit is issued before the current one computes."""
+    """The gather of the next unit is issued before the current one computes. FSDP1: before the host launches that, else right behind it."""
+    backward_prefetch: Literal["pre", "post", "none"] = "pre"
+    """FSDP1: when backward gathers the next unit: before the current one computes, behind it, or when it is needed."""
+    limit_all_gathers: bool = True
+    """FSDP1: the host waits until all but two gathered units are free again before it gathers another."""
     separate_reduce_scatter: bool = False
     """Reduce-scatters have a communicator of their own and overlap gathers."""
     tensor_overlap: Fraction = 0.0
@@ -203,6 +258,15 @@ class MeshOptions(Spec):
     last_stage_less: Whole = 0
     """Blocks that the last stage holds less, in place of the head."""
     source: Source
+
+    @model_validator(mode="after")
+    def _switches(self) -> MeshOptions:
+        if self.framework != "fsdp1" and (self.backward_prefetch != "pre" or not self.limit_all_gathers):
+            raise ValueError(
+                f"backward_prefetch and limit_all_gathers are switches of FSDP1, and framework is {self.framework}; "
+                "write framework: fsdp1, or leave them out"
+            )
+        return self
 
     @property
     def sends_ahead(self) -> bool:

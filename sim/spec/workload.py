@@ -75,6 +75,12 @@ class Model(Spec):
     """Where the times that layers carry were measured (``calibration import-trace --workload-out``); None: layer times are computed."""
     layers: tuple[Layer, ...] = Field(min_length=1)
     """Operator calls in the order of forward; ``sim extract`` writes them from a torch model."""
+    lists: tuple[str, ...] = ()
+    """Modules that hold others and are not called themselves (``nn.ModuleList``, ``nn.ModuleDict``), which FSDP cannot wrap."""
+    called_lists: tuple[str, ...] = ()
+    """The same with a forward of their own: torch's ``size_based_auto_wrap_policy`` looks into them, but does not wrap them."""
+    leaves: tuple[str, ...] = ()
+    """Modules that this policy neither wraps nor looks into (``nn.MultiheadAttention``)."""
     source: Source
 
     @model_validator(mode="before")

@@ -35,6 +35,7 @@ def layout_of(
     shard: str | None = None,
     micro_batches: int | None = None,
     schedule: str | None = None,
+    wrap: str | None = None,
 ) -> tuple[tuple[str, str, str | int], ...]:
     """Return the fields of ``training`` that layout options set: (option, key, value). Raise SpecError for what is no KEY=VALUE."""
     given: list[tuple[str, str, str | int]] = []
@@ -56,5 +57,6 @@ def layout_of(
         ("--shard", "parallel.shard", shard),
         ("--micro-batches", "gradient_accumulation_steps", micro_batches),
         ("--schedule", "parallel.schedule", schedule),
+        ("--wrap", "parallel.wrap", wrap),
     ]
     return (*given, *((option, key, value) for option, key, value in named if value is not None))

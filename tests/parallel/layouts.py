@@ -48,13 +48,14 @@ def layout(
     stack: Mapping[str, Any] | None = None,
     tied: float = 0.0,
     clips: bool = False,
+    regathers: bool = True,
     **fields: Any,
 ) -> Layout:
     """Return the layout with these fields of ``parallel`` on one node of *gpus* GPUs."""
     own, chosen = parallel(**fields), options(**(stack or {}))
     mesh: Mesh = mesh_of(own, [gpus], chosen.order)
     schedule: Schedule = own.schedule or ("interleaved_1f1b" if own.virtual_stages > 1 else "1f1b")
-    held = split(model, own)
+    held = split(model, own, regathers)
     chunks = stages([unit.kind for unit in held], own)
     return Layout(
         mesh=mesh, options=chosen, units=held, chunks=chunks, schedule=schedule, micro_batches=micro_batches, gathered=gathered,

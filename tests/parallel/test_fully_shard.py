@@ -15,46 +15,18 @@ from tests.parallel.layouts import block_model, layout, sent
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from tests.parallel.recorder import Recorder, fake_group  # noqa: E402
 
 RANKS = 16
 GPU = toy_node(1).gpu
 WIDTH = 16
-_OPS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce"}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _group() -> Iterator[None]:
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
-    yield
-    dist.destroy_process_group()
-
-
-class Recorder(TorchDispatchMode):
-    """Writes down each collective: what, among how many ranks, and bytes of a gather's output or a reduction's input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, int, float]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._overloadpacket.__name__ if func.namespace == "c10d" else ""
-        if name in _OPS:
-            tensors = args[0] if name == "allreduce_" else args[:2]
-            largest = max(tensors, key=lambda tensor: tensor.numel())
-            group = next(torch.distributed.ProcessGroup.unbox(each) for each in args if _is_group(each))
-            self.seen.append((_OPS[name], group.size(), float(largest.numel() * largest.element_size())))
-        return func(*args, **(kwargs or {}))
-
-
-def _is_group(value: Any) -> bool:
-    try:
-        return torch.distributed.ProcessGroup.unbox(value) is not None
-    except (RuntimeError, TypeError):
-        return False
+    with fake_group(RANKS):
+        yield
 
 
 # --- models: an embedding, numbered blocks, a norm and a head ---------------------------------------------------------

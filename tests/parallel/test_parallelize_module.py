@@ -7,29 +7,31 @@ from typing import Any
 
 import pytest
 
-from sim.parallel.split import Unit, split
+from sim.parallel.lower.layouts import program
+from sim.parallel.program import Start, Work
+from sim.parallel.split import Unit
 from sim.spec.decoder import decoder_layers
 from sim.spec.transformer import Transformer
-from tests.parallel.layouts import model, parallel
+from tests.parallel.layouts import layout, model
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-HIDDEN, HEADS, INNER, VOCAB, TOKENS, BLOCKS = 64, 8, 128, 64, 32, 2
+from tests.parallel.decoders import Decoder  # noqa: E402
+from tests.parallel.recorder import Recorder as Sharding  # noqa: E402
+from tests.parallel.recorder import fake_group  # noqa: E402
+
+HIDDEN, HEADS, INNER, VOCAB, TOKENS, BLOCKS = 64, 16, 128, 64, 32, 2
+RANKS = 16
 _OPS = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter", "all_reduce": "all_reduce"}
 Sent = list[tuple[str, float]]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _group() -> Iterator[None]:
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
-    yield
-    dist.destroy_process_group()
+    with fake_group(RANKS):
+        yield
 
 
 class Recorder(TorchDispatchMode):
@@ -49,56 +51,28 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Attention(nn.Module):
-    """One fused product for q, k and v of each head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.output = nn.Linear(HIDDEN, 3 * HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = self.qkv(x).unflatten(-1, (-1, 3, HIDDEN // HEADS)).permute(3, 0, 2, 1, 4)
-        heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.output(heads.transpose(1, 2).flatten(2))
-
-
-class Feed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(HIDDEN, INNER, bias=False), nn.Linear(INNER, HIDDEN, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        return self.down(nn.functional.silu(self.up(x)))
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {"activation": "silu"},
+    "llama": {"activation": "swiglu", "kv_heads": 8},
+    "opt": {"activation": "relu", "norm": "layernorm", "bias": "all"},
+    "qwen": {"activation": "swiglu", "kv_heads": 8, "bias": "qkv", "qk_norm": "head"},
+    "gemma": {"activation": "geglu", "norms_per_layer": 4, "kv_heads": 8},
+    "neox": {"activation": "gelu", "norm": "layernorm", "bias": "all", "parallel": True},
+    "falcon": {"activation": "gelu", "norm": "layernorm", "parallel": True, "norms_per_layer": 1, "kv_heads": 8},
+}
+MESHES = ((1, 2), (1, 4), (1, 8), (2, 2), (2, 8), (4, 2), (4, 4))
+"""Data-parallel ranks, which shard weights where there are several, and tensor-parallel ranks."""
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention_norm, self.ffn_norm = nn.RMSNorm(HIDDEN), nn.RMSNorm(HIDDEN)
-        self.attention, self.feed = Attention(), Feed()
-
-    def forward(self, x: Any) -> Any:
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.feed(self.ffn_norm(x))
+def shape_of(name: str) -> Transformer:
+    sizes = {"layers": BLOCKS, "hidden": HIDDEN, "heads": HEADS, "ffn": INNER, "vocab": VOCAB, "positions": "none"}
+    return Transformer.model_validate(sizes | SHAPES[name])
 
 
-class Decoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(VOCAB, HIDDEN)
-        self.layers = nn.ModuleList([Block() for _ in range(BLOCKS)])
-        self.norm, self.head = nn.RMSNorm(HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        x = self.tokens(x)
-        for block in self.layers:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-def parallelized(ranks: int, sequence: bool) -> Decoder:
-    """Return the decoder with torchtitan's plan (models/llama3/infra/parallelize.py), with or without sequence parallelism."""
+def parallelized(name: str, mesh: tuple[int, int], sequence: bool) -> Any:
+    """Return the decoder with torchtitan's plan (models/llama3/infra/parallelize.py), with or without sequence parallelism, then FSDP2."""
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -108,57 +82,106 @@ def parallelized(ranks: int, sequence: bool) -> Decoder:
         parallelize_module,
     )
 
-    mesh = DeviceMesh("cpu", torch.arange(ranks))
-    net, stream = Decoder(), Shard(1) if sequence else Replicate()
+    data, ranks = mesh
+    both = DeviceMesh("cpu", torch.arange(data * ranks).reshape(mesh), mesh_dim_names=("data", "tensor"))
+    net, stream = Decoder(shape_of(name)), Shard(1) if sequence else Replicate()
     ends: dict[str, Any] = {
         "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
         "head": ColwiseParallel(input_layouts=stream, output_layouts=Shard(-1), use_local_output=False),
     }
-    inner: dict[str, Any] = {"attention.qkv": ColwiseParallel(), "feed.up": ColwiseParallel()}
-    inner |= {name: RowwiseParallel(output_layouts=stream) for name in ("attention.output", "feed.down")}
+    named = [path for path, _ in net.layers[0].named_modules()]
+    columns = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
+    inner: dict[str, Any] = {path: ColwiseParallel() for path in columns if path in named}
+    inner |= {path: RowwiseParallel(output_layouts=stream) for path in ("attention.output", "feed.down")}
+    entering = {"input_layouts": (stream,), "desired_input_layouts": (Replicate(),)}
+    inner |= {path: PrepareModuleInput(**entering) for path in ("attention", "feed")}
     if sequence:
-        gathered = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
-        inner |= {name: PrepareModuleInput(**gathered) for name in ("attention", "feed")}
-        inner |= {name: SequenceParallel() for name in ("attention_norm", "ffn_norm")}
+        norms = [path for path in named if path.endswith("_norm") and "." not in path]
+        inner |= {path: SequenceParallel(use_local_output=path.startswith("post_")) for path in norms}
         ends["norm"] = SequenceParallel()
-    parallelize_module(net, mesh, ends)
+    inner |= {
+        path: SequenceParallel(sequence_dim=2, use_local_output=True)
+        for path in named
+        if path.startswith("attention.") and path.endswith("_norm")
+    }
+    parallelize_module(net, both["tensor"], ends)
     for block in net.layers:
-        parallelize_module(block, mesh, inner)
+        parallelize_module(block, both["tensor"], inner)
+    if data > 1:
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        keys: dict[str, Any] = {"mesh": both["data"], "mp_policy": policy}
+        fully_shard(net.tokens, **keys)
+        for block in net.layers:
+            fully_shard(block, **keys)
+        fully_shard([net.norm, net.head], reshard_after_forward=False, **keys)
+        fully_shard(net, **keys)
     return net
 
 
-def of_torch(ranks: int, sequence: bool) -> tuple[Sent, Sent]:
-    """Return what forward and backward of one sequence send."""
+def of_torch(name: str, mesh: tuple[int, int], sequence: bool) -> tuple[Sent, Sent, list[tuple[str, int, float]]]:
+    """Return what the tensor group sends in forward and in backward of one sequence, and what FSDP sends."""
     from torch.distributed.tensor.parallel import loss_parallel
 
-    net = parallelized(ranks, sequence)
+    net = parallelized(name, mesh, sequence)
     with loss_parallel():
         numbers = torch.zeros(1, TOKENS, dtype=torch.long)
-        with Recorder() as forward:
-            loss = nn.functional.cross_entropy(net(numbers).flatten(0, 1), numbers.flatten())
-        with Recorder() as backward:
+        with Recorder() as forward, Sharding() as sharding:
+            logits = net(numbers)
+            loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), numbers.flatten())
+        with Recorder() as backward, sharding:
             loss.backward()
-    return forward.seen, backward.seen
+    return forward.seen, backward.seen, sharding.seen
 
 
-def ours(ranks: int, sequence: bool) -> tuple[Sent, Sent]:
-    shape = {"layers": BLOCKS, "hidden": HIDDEN, "heads": HEADS, "ffn": INNER, "vocab": VOCAB, "activation": "silu", "positions": "none"}
-    table = model(decoder_layers(Transformer.model_validate(shape), TOKENS))
-    units = split(table, parallel(tensor=ranks, sequence=sequence), regathers=False)
+def ours(name: str, mesh: tuple[int, int], sequence: bool) -> tuple[Sent, Sent, list[tuple[str, int, float]]]:
+    """Return the same of the decoder's table and the layout's program: activations in 16 bits beside FSDP, whose policy casts them."""
+    data, ranks = mesh
+    table = model(decoder_layers(shape_of(name), TOKENS))
+    shard = "parameters" if data > 1 else "none"
+    made = layout(table, data * ranks, regathers=False, tensor=ranks, sequence=sequence, shard=shard)
+    seen: dict[str, Sent] = {"forward": [], "backward": []}
+    for each in program(made, 0):
+        if isinstance(each, Work):
+            numbers = range(each.first, each.last + 1)
+            for number in numbers if each.part == "F" else reversed(numbers):
+                direction = "forward" if each.part == "F" else "backward"
+                seen[direction] += _pieces(made.units[number], direction, data > 1)
+        elif isinstance(each, Start) and each.axis == "tensor":
+            seen["backward"] += [(message.op, message.nbytes) for message in each.messages]
+    among_data = [each for each in program(made, 0) if isinstance(each, Start) and each.axis == "shard"]
+    return seen["forward"], seen["backward"], [(each.op, data, each.nbytes) for each in among_data]
 
-    def pieces(unit: Unit, direction: str) -> Sent:
-        chosen = unit.pieces if direction == "forward" else unit.pieces[::-1]
-        return [(each.op, each.nbytes) for piece in chosen for each in getattr(piece, direction)]
 
-    forward = [each for unit in units for each in pieces(unit, "forward")]
-    return forward, [each for unit in reversed(units) for each in pieces(unit, "backward")]
+def _pieces(unit: Unit, direction: str, narrow: bool) -> Sent:
+    chosen = unit.pieces if direction == "forward" else unit.pieces[::-1]
+    return [
+        (each.op, each.nbytes * (0.5 if narrow and piece.layer.op != "loss" else 1.0))
+        for piece in chosen
+        for each in getattr(piece, direction)
+    ]
+
+
+def _compared(name: str, mesh: tuple[int, int], sequence: bool) -> list[str]:
+    wrong = []
+    theirs, own = of_torch(name, mesh, sequence), ours(name, mesh, sequence)
+    for direction, his, mine in zip(("forward", "backward", "FSDP"), theirs, own, strict=True):
+        if his != mine:
+            at = next((at for at, (one, other) in enumerate(zip(his, mine, strict=False)) if one != other), -1)
+            case = f"{name} on {mesh}, sequence {sequence}, {direction}"
+            wrong.append(f"{case}: {len(mine)}, {len(his)}; operation {at}: {mine[at : at + 3]} in place of {his[at : at + 3]}")
+    return wrong
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_sends_what_parallelize_module_sends() -> None:
-    wrong = []
-    for ranks, sequence in ((2, True), (4, False), (8, True)):
-        for direction, theirs, own in zip(("forward", "backward"), of_torch(ranks, sequence), ours(ranks, sequence), strict=True):
-            if theirs != own:
-                wrong.append(f"{ranks} ranks, sequence {sequence}, {direction}: {own} in place of {theirs}")
+    """Each model on one mesh, alone and beside FSDP, with and without sequence parallelism in turn."""
+    cases = [(name, MESHES[(3 * number) % len(MESHES)], number % 2 == 0) for number, name in enumerate(SHAPES)]
+    wrong = [text for case in cases for text in _compared(*case)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_sends_what_parallelize_module_sends_on_every_mesh() -> None:
+    wrong = [text for name in SHAPES for mesh in MESHES for sequence in (True, False) for text in _compared(name, mesh, sequence)]
     assert not wrong, "\n".join(wrong)

@@ -276,6 +276,14 @@ def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
     assert load_workload(str(tmp_path / "mine.yaml")).spec.training.optimizer.name == "lamb"
 
 
+def test_what_accelerate_wraps_by_size_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    sized = "fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 20000"
+    (tmp_path / "accelerate.yaml").write_text(f"distributed_type: FSDP\nfsdp_config: {{fsdp_sharding_strategy: FULL_SHARD, {sized}}}\n")
+    new_workload([str(tmp_path / "config.json"), str(tmp_path / "accelerate.yaml")], tmp_path / "mine.yaml")
+    assert load_workload(str(tmp_path / "mine.yaml")).spec.training.parallel.wrap == 20_000
+
+
 EIGHT_BILLION = {"model_type": "llama", **CONFIGS["llama"][1]}
 LAUNCHED: dict[str, tuple[str, str]] = {
     "none": ("", ""),

@@ -8,19 +8,17 @@ forward and gathered again, with one they stay and gradients are reduced after t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, zip_longest
+from itertools import chain
 
 from sim.parallel.lower.lowering import Layout, Lowering
+from sim.parallel.lower.wrapped import Course, Wrap
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Free, Instruction, Part, Start, Tag, Wait, Work
+from sim.parallel.program import Free, Instruction, Message, Part, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
-
-Wrap = tuple[int, ...]
-"""Units that one call of ``fully_shard`` covers."""
 
 
 class Sharded(Lowering):
-    """FSDP: weights are gathered wrap by wrap. A wrap is what one call of ``fully_shard`` covers: a unit, or the root with both ends."""
+    """FSDP: weights are gathered wrap by wrap (`sim.parallel.lower.wrapped`)."""
 
     def __init__(self, layout: Layout, stage: int) -> None:
         super().__init__(layout, stage)
@@ -30,86 +28,141 @@ class Sharded(Lowering):
         """Reduce-scatters that the next one waits for: one is in flight at a time."""
         self.ends_with: list[Tag] = []
         """Operations that end with this backward."""
+        self.courses: dict[tuple[int, ...], Course] = {}
 
     @property
     def pipelined(self) -> bool:
         """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
         return self.layout.mesh.stages > 1
 
-    def _wraps(self, units: Sequence[int]) -> dict[int, Wrap]:
-        """Return the wrap of each unit of a chunk, the root first."""
-        ends = tuple(unit for unit in units if self._of_root(unit))
-        return dict.fromkeys(ends, ends) | {unit: (unit,) for unit in units if unit not in ends}
-
-    def _of_root(self, unit: int) -> bool:
-        return self.layout.rooted and self.layout.units[unit].kind != "block"
+    def _course(self, units: Sequence[int]) -> Course:
+        key = tuple(units)
+        if key not in self.courses:
+            self.courses[key] = Course(self.layout, key)
+        return self.courses[key]
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
-        """Yield one forward: each unit is gathered behind the launch of the one before it."""
-        wraps, gathers = self._wraps(units), _Gathers(self, action, "F")
-        for wrap in dict.fromkeys(wraps.values()):
-            if self._of_root(wrap[0]):  # before anything computes
+        """Yield one forward: each wrap is gathered behind the launch of what follows the gather before it."""
+        course, gathers = self._course(units), _Gathers(self, action, "F")
+        for place, unit in enumerate(units):
+            for wrap in course.entered[place]:
                 yield from gathers.needed(wrap)
-        for unit, following in zip_longest(units, units[1:]):
-            yield from gathers.needed(wraps[unit])
-            if following is not None and self.layout.options.forward_prefetch:
-                yield from gathers.started(wraps[following], prefetch=True)
+            if course.entered[place]:
+                yield from self._ahead(course.entered_behind(place), gathers)
             yield Work("F", unit, unit, action.micro_batch)
-            if self.layout.frees and not self._stays(wraps[unit]) and unit == wraps[unit][-1]:
-                yield Free(wraps[unit])
-        self.held |= set(wraps.values())
+            for wrap in course.left[place]:
+                if self.layout.frees and not course.stays(wrap):
+                    gathers.held.discard(wrap)
+                    yield Free(wrap)
+        self.held |= set(course.wraps)
         if self.layout.frees:
-            self.held -= {wrap for wrap in wraps.values() if not self._stays(wrap)}
-
-    def _stays(self, wrap: Wrap) -> bool:
-        """Tell whether forward leaves *wrap* gathered, since backward begins with it; not where all are to be freed."""
-        last = self._of_root(wrap[0]) or self.layout.units[wrap[-1]].kind == "last"
-        return last and self.layout.mesh.parallel.reshard_after_forward is not True
+            self.held -= {wrap for wrap in course.wraps if not course.stays(wrap)}
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
-        """Yield one backward: the next unit is gathered while one computes."""
-        wraps, gathers = self._wraps(units), _Gathers(self, action, action.kind)
+        """Yield one backward: the wrap that forward left before is gathered while one computes."""
+        course, gathers = self._course(units), _Gathers(self, action, action.kind)
         reduces = final or (self.layout.synchronizes_each and not self.pipelined)
-        left = list(dict.fromkeys(wraps.values()))
-        """Wraps whose gradients are not reduced yet: autograd tells of the end of a unit only where gradients pass through its input."""
-        lowest = next((unit for unit in units if self.layout.units[unit].has_backward), None)
-        late = {unit for unit in units if self._of_root(unit) or unit == lowest}
-        for wrap in dict.fromkeys(wraps.values()):
-            if self._of_root(wrap[0]) and action.kind != "W":  # gradients of weights need no weights
-                yield from gathers.needed(wrap)
-        for unit, following in zip_longest(units[::-1], units[-2::-1]):
-            if not self.layout.units[unit].has_backward:
+        left = list(course.wraps)
+        """Wraps whose gradients are not reduced yet: autograd tells of the end of a module only where gradients pass through its input."""
+        lowest = next((place for place, unit in enumerate(units) if self.layout.units[unit].has_backward), 0)
+        complete = self._complete(course, units, lowest)
+        when = "none" if self._late and self.layout.options.backward_prefetch == "post" else self.layout.options.backward_prefetch
+        for place, unit in reversed(list(enumerate(units))):
+            if place < lowest:
                 break  # frozen from here on; its weights were gathered all the same
-            if action.kind != "W":
-                yield from gathers.needed(wraps[unit])
-                if following is not None:
-                    yield from gathers.started(wraps[following])
+            if action.kind != "W":  # gradients of weights need no weights
+                for wrap, following in course.turned(place):
+                    yield from gathers.needed(wrap)
+                    if following is not None and when != "none":  # post: behind the host's launch of this unit
+                        yield from gathers.started(following, when == "post", when == "post" and self._limited)
             yield Work(action.kind, unit, unit, action.micro_batch)
-            if not self.pipelined and unit not in late:
-                left.remove(wraps[unit])
-                yield from self._freed(wraps[unit], action.micro_batch, reduces)
+            for wrap in complete.get(place, ()) if not self.pipelined else ():
+                left.remove(wrap)
+                yield from self._freed(wrap, action.micro_batch, reduces)
         self.ends_with += gathers.unused()
         if self.pipelined and not final:
-            self.held |= set(wraps.values())
+            self.held |= set(course.wraps)
             return
-        self.held -= set(wraps.values())
+        self.held -= set(course.wraps)
         for wrap in left:
             yield from self._freed(wrap, action.micro_batch, reduces)
         if reduces:
             yield from map(Wait, (*self.scatters, *self.ends_with))
             self.scatters, self.ends_with = [], []
 
+    @property
+    def _late(self) -> bool:
+        """Whether autograd adds up a wrap's gradients behind the backward of the wrap before it.
+
+        FSDP1 with ``forward_prefetch`` makes views of weights before that one's forward, and autograd takes what was made last first.
+        """
+        return self._is_first and self.layout.options.forward_prefetch
+
+    @property
+    def _limited(self) -> bool:
+        return self._is_first and self.layout.options.limit_all_gathers
+
+    def _ahead(self, following: Sequence[Wrap], gathers: _Gathers) -> Iterator[Start]:
+        """Start what forward gathers ahead of the wraps *following*: the next one.
+
+        FSDP1's host gathers a wrap before its use, or one wrap earlier with ``forward_prefetch``, and runs ahead of the device: by any
+        number of wraps, or with ``limit_all_gathers`` by what leaves two of them to be freed (torch/distributed/fsdp/_limiter_utils.py).
+        """
+        options = self.layout.options
+        if not self._is_first:
+            depth, behind = int(options.forward_prefetch), True
+        else:
+            limited = 2 if options.forward_prefetch else 1
+            depth, behind = limited if options.limit_all_gathers else len(following), not options.forward_prefetch
+        for wrap in following[:depth]:
+            yield from gathers.started(wrap, prefetch=behind, limited=behind and self._limited)
+
+    def _complete(self, course: Course, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
+        """Return the wraps that backward is done with at each place: of FSDP1 once it has their gradients, else as it leaves their module.
+
+        No gradient passes through the input of what is entered up to the place *lowest*: it is done with the whole backward.
+        """
+        found: dict[int, list[Wrap]] = {}
+        before = len(units)
+        seen = set() if self._is_first else {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
+        for place, entered in enumerate(course.entered):
+            for wrap in entered:
+                if wrap not in seen:  # reduced once, however often it is called
+                    seen.add(wrap)
+                    trained = (own for own in wrap if self.layout.units[own].trained + self.layout.units[own].trained_experts)
+                    at = units.index(next(trained, units[place])) if self._is_first else place
+                    found.setdefault(min(at, before) if self._late else at, []).insert(0, wrap)
+                    before = place
+        return {place: wraps for place, wraps in found.items() if place >= lowest}
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this is torch's first FSDP, ``FullyShardedDataParallel``."""
+        return self.layout.options.framework == "fsdp1"
+
     def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
         """Free *wrap* behind its backward, and reduce its gradients."""
         yield Free(wrap)
         if not reduces:
             return
-        yield from map(Wait, self.scatters)
-        self.scatters = []
+        if not self._is_first:
+            yield from map(Wait, self.scatters)
+            self.scatters = []
+        yield from self._summed(wrap, micro_batch)
         dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
             (self.scatters if start.op == "reduce_scatter" else self.ends_with).append(start.tag)
             yield start
+
+    def _summed(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
+        """Add up gradients of which tensor ranks have parts, tensor by tensor (torch _fsdp_param.py, ``_get_grad_inner_tensor``)."""
+        layout = self.layout
+        parallel = layout.mesh.parallel
+        tensors = [size for unit in wrap for size in layout.units[unit].summed(parallel.sequence_parallel)]
+        if parallel.tensor > 1 and tensors:
+            first, *more = (Message("all_reduce", size * layout.gathered) for size in tensors)
+            yield Start(("partial", wrap[0], micro_batch), first.op, "tensor", first.nbytes, "tensor", more=tuple(more))
+            yield Wait(("partial", wrap[0], micro_batch))
 
 
 class _Gathers:
@@ -123,12 +176,12 @@ class _Gathers:
         self.axis: GroupAxis = "reshard" if regathered else "shard"
         self.open: dict[Wrap, list[Tag]] = {}
 
-    def started(self, wrap: Wrap, prefetch: bool = False) -> Iterator[Start]:
+    def started(self, wrap: Wrap, prefetch: bool = False, limited: bool = False) -> Iterator[Start]:
         """Gather *wrap* unless it is gathered already."""
         if wrap in self.held:
             return
         self.held.add(wrap)
-        starts = list(self._starts(wrap, prefetch))
+        starts = [start._replace(prefetch=prefetch, limited=limited) for start in self._starts(wrap)]
         self.open[wrap] = [start.tag for start in starts]
         yield from starts
 
@@ -141,12 +194,12 @@ class _Gathers:
         """Return the gathers that nothing has waited for."""
         return list(chain.from_iterable(self.open.values()))
 
-    def _starts(self, wrap: Wrap, prefetch: bool) -> Iterator[Start]:
+    def _starts(self, wrap: Wrap) -> Iterator[Start]:
         layout, mesh = self.layout, self.layout.mesh
         dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
         if dense:
             tag = (self.direction, wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis, prefetch=prefetch)
+            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis)
         if experts and mesh.group_size("expert_data") > 1:
             tag = (f"{self.direction} experts", wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data", prefetch=prefetch)
+            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, before_use
 from sim.training.layouts.meetings import SHARED
 from sim.training.layouts.scene import Scene
 
@@ -56,6 +56,8 @@ class _Rank:
 
     now: float = 0.0
     host: float = 0.0
+    floor: float = 0.0
+    """When the host goes on behind what it launches now, where it waits for memory to be freed."""
     place: int = 0
     worked: float = 0.0
     worked_in_step: float = 0.0
@@ -166,7 +168,7 @@ class _Recurrence:
             now = max(now, host + first) + seconds
             host += launching
             now = max(now, host)
-        rank.host = host
+        rank.host = max(host, rank.floor)
         rank.worked += compute
         rank.worked_in_step += compute
         return now + tail
@@ -229,9 +231,11 @@ class _Recurrence:
         else:
             late, rank.worked = spread.data * rank.worked, 0.0
         if start.prefetch:
-            work = next((each for each in program[place:] if type(each) is Work), None)
-            launching = self.scene.times[stage].span(work.first, work.last, work.part).launching(self.scene.launch_cpu) if work else 0.0
+            times, cpu = self.scene.times[stage], self.scene.launch_cpu
+            works = before_use(program, place)
+            launching = sum(times.span(work.first, work.last, work.part).launching(cpu) for work in works)
             late = max(late, rank.host + launching - now)
+            rank.floor = now if start.limited else rank.floor
         check = self.scene.check(start.axis)
         if check:
             rank.host += check

@@ -13,7 +13,7 @@ import simpy
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.events import Cause
-from sim.parallel.program import Part, Program, Work
+from sim.parallel.program import Part, Program, Start, Work, before_use
 from sim.training.layouts.account import Account
 from sim.training.layouts.prices import Price
 from sim.training.layouts.scene import PASSES, Scene
@@ -37,6 +37,8 @@ class Kernels:
         self.optimizer = scene.updates[number]
         self.host = 0.0
         """When the host will have launched everything so far."""
+        self.floor = 0.0
+        """When the host goes on behind what it launches now, where it waits for memory to be freed."""
         self.worked = 0.0
         """Seconds of compute since the ranks of the stage last met."""
         self.worked_in_step = 0.0
@@ -82,6 +84,7 @@ class Kernels:
         self.at_work = work.first, work.last, work.part
         self._shares()
         yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch)
+        self.host = max(self.host, self.floor)
         self.at_work = None
         self._shares()
         late = self.scene.spread.tensor * time.compute
@@ -127,7 +130,9 @@ class Kernels:
             self.account.waited(Cause.LAUNCH, "host", begun, self.env.now)
 
     def issues(self, program: Program, at: int) -> float:
-        """Return when the host has launched the next work after place *at* of *program*."""
-        work = next((each for each in map(program.__getitem__, range(at, len(program))) if isinstance(each, Work)), None)
-        span = self.times.span(work.first, work.last, work.part) if work is not None else None
-        return self.host + (span.launching(self.scene.launch_cpu) if span is not None else 0.0)
+        """Return when the host has launched the works before the use of what starts at place *at* of *program*."""
+        start = program[at]
+        if isinstance(start, Start) and start.limited:
+            self.floor = self.env.now
+        spans = (self.times.span(work.first, work.last, work.part) for work in before_use(program, at))
+        return self.host + sum(span.launching(self.scene.launch_cpu) for span in spans)

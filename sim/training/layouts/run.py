@@ -7,7 +7,7 @@ messages to other stages (`messages`). Steps repeat, so the last of a few stands
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 
 import simpy
@@ -25,7 +25,7 @@ from sim.training.layouts.kernels import Kernels
 from sim.training.layouts.loader import Loader
 from sim.training.layouts.meetings import Meetings
 from sim.training.layouts.messages import Messages
-from sim.training.layouts.scene import Played, Scene, StageStep
+from sim.training.layouts.scene import Operated, Played, Scene, StageStep, words
 from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -74,7 +74,16 @@ class Simulation:
     def run(self) -> Played:
         """Simulate all steps and return the last."""
         self.train(self.stages)
-        return Played(tuple(stage.last_step() for stage in self.stages), self.log)
+        stages = tuple(stage.last_step() for stage in self.stages)
+        begin = min(stage.begin for stage in stages)
+        return Played(stages, self.log, tuple(self._operations(begin)))
+
+    def _operations(self, since: float) -> Iterator[Operated]:
+        """Yield what began from *since* on."""
+        for meeting in self.meetings.known.values():
+            if meeting.begin >= since:
+                among = tuple(kernels.stage for kernels in meeting.kernels)
+                yield Operated(meeting.tag, meeting.begin, among, f"{words(meeting.tag)}: {meeting.price.limit}")
 
     def train(self, stages: Iterable[Stage]) -> None:
         """Let *stages* run all steps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sim.cluster.checkpoint import Outflow
 from sim.events import Cause, EventLog
@@ -30,6 +30,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "weights": "weight gathers",
     "scatter": "gradient reduction",
     "reduce": "gradient reduction",
+    "partial": "gradients of norms",
     "norm": "gradient norm",
     "tied": "gradient of the tied embedding",
     "activations": "activations between stages",
@@ -76,12 +77,25 @@ class StageStep:
     """When each instruction of the stage's program was over (s)."""
 
 
+class Operated(NamedTuple):
+    """One operation as it was played."""
+
+    tag: Tag
+    begin: float
+    stages: tuple[int, ...]
+    """Those whose ranks took part, a message's sender first."""
+    resource: str
+    """As the log names it."""
+
+
 @dataclass(frozen=True)
 class Played:
     """What the simulation of a layout tells."""
 
     stages: tuple[StageStep, ...]
     log: EventLog
+    operations: tuple[Operated, ...] = ()
+    """Those of the last step, where a rank stands for its stage."""
     exact: bool = True
     """Whether every rank is simulated, or stood for by one that steps as it does."""
 

@@ -132,7 +132,9 @@ def layouts(draw: st.DrawFn) -> tuple[dict[str, Any], int, int]:
 def stacks(draw: st.DrawFn) -> dict[str, Any]:
     flags = ("overlap_gradients", "overlap_parameters", "forward_prefetch", "separate_reduce_scatter", "pipeline_overlap", "root")
     mesh: dict[str, Any] = {flag: draw(st.booleans()) for flag in flags}
-    mesh |= {"framework": draw(st.sampled_from(("fsdp2", "megatron"))), "bucket_elements": draw(st.sampled_from((0, 150_000)))}
+    mesh |= {"framework": draw(st.sampled_from(("fsdp2", "fsdp1", "megatron"))), "bucket_elements": draw(st.sampled_from((0, 150_000)))}
+    if mesh["framework"] == "fsdp1":
+        mesh |= {"backward_prefetch": draw(st.sampled_from(("pre", "post", "none"))), "limit_all_gathers": draw(st.booleans())}
     stack = {"gradient_clipping": draw(st.booleans()), "no_sync": draw(st.booleans()), "launch_cpu": draw(st.sampled_from(("0 s", "2 ms")))}
     return {"mesh": mesh, "stack": stack | {"overlap_slowdown": draw(st.sampled_from((1.0, 1.2)))}}
 
@@ -183,6 +185,55 @@ def test_one_rank_a_stage_stands_for_all(
         for one, mean in zip(way.stages, every.stages, strict=True):
             assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
             assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
+    assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+@st.composite
+def wide_layouts(draw: st.DrawFn) -> tuple[dict[str, Any], int, int]:
+    """Draw layouts with context and expert ranks, schedules in the shape of a V, to 64 ranks: (fields, GPUs of a node, nodes)."""
+    tensor, context, pipeline = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 2, 4)))
+    data = draw(st.sampled_from([count for count in (1, 2, 4) if tensor * context * pipeline * count <= 64]))
+    fields: dict[str, Any] = {"tensor": tensor, "context": context, "pipeline": pipeline}
+    fields["context_exchange"] = draw(st.sampled_from(("ring", "all_gather")))
+    schedule = draw(st.sampled_from(("1f1b", "zbv", "dualpipev") if pipeline > 1 else ("1f1b",)))
+    fields |= {"schedule": schedule} | ({"virtual_stages": 2} if schedule != "1f1b" else {})
+    fields["expert"] = draw(st.sampled_from([count for count in (1, 2, 4) if tensor * context * data % count == 0]))
+    fields["expert_imbalance"] = draw(st.sampled_from((1.0, 1.5))) if fields["expert"] > 1 else 1.0
+    fields["shard"] = draw(st.sampled_from(("none", "optimizer", "gradients", "parameters")))
+    fields["micro_batches"] = pipeline * draw(st.sampled_from((2, 3)))
+    gpus = tensor * context * pipeline * data
+    nodes = draw(st.sampled_from([count for count in (1, 2, 4) if gpus % count == 0]))
+    return fields, gpus // nodes, nodes
+
+
+def expert_model() -> list[Layer]:
+    """Return blocks with attention, and two products of four experts each."""
+    seen = {"heads": 4, "kv_heads": 4, "head_dim": 8, "queries": 16, "keys": 16}
+    own: dict[str, Any] = {"read": "4 kB", "write": "4 kB"}
+    grouped: dict[str, Any] = {"share": "expert", "groups": 4, "tokens": 16, "channels": (8, 8)} | own
+    layers: list[Layer] = []
+    for number in range(8):
+        core = layer(SLOT / 16, SLOT / 8, name=f"layers.{number}.core", op="attention", share="heads", attention=seen, **own)
+        first, second = split_block(number, 50_000)
+        experts = [layer(SLOT / 8, SLOT / 4, 100_000, name=f"layers.{number}.experts.{name}", **grouped) for name in ("up", "down")]
+        layers += [first, core, second, *experts]
+    return layers
+
+
+@settings(max_examples=10)
+@given(wide_layouts(), stacks())
+def test_one_rank_stands_for_all_with_context_and_expert_ranks(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any]) -> None:
+    """Where nodes are alike a stage's first rank steps as every rank does by itself; classes of ranks do so everywhere."""
+    fields, each, nodes = drawn
+    hardware = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
+    asked = workload(expert_model(), **stack, **fields)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    every = Unfolded(scene, 4).run()
+    shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
+    for way in (shown, Unfolded(scene, 4, folds=True).run()):
+        assert way.time == pytest.approx(every.time, rel=1e-9)
+        for one, mean in zip(way.stages, every.stages, strict=True):
+            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
     assert least_time(scene) <= shown.time * (1 + 1e-9)
 
 

@@ -34,7 +34,7 @@ def blocks(count: int, forward: float = FORWARD, backward: float = BACKWARD, ele
 
 def split_block(number: int, elements: int = 1000) -> list[Layer]:
     """A block with a plan: a column and a row product, which each take half."""
-    shares = ("column", "row")
+    shares = ("colwise", "rowwise")
     return [
         layer(
             FORWARD / 2, BACKWARD / 2, elements, name=f"layers.{number}.{share}", share=share, read="4 kB", write="4 kB",

@@ -1,0 +1,146 @@
+"""Which modules does FSDP wrap, and which layers are in each? Patterns over module paths, or torch's size-based policy.
+
+A wrap holds the parameters below its module that no wrap inside it holds (``torch/distributed/fsdp/wrap.py``, and ``fully_shard``); what no
+wrap holds is the root's. Modules are known by the names of layers: a layer's name is the path of its module, or that path and an operator.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from typing import Final
+
+from sim.spec.parallel import Wrapping
+from sim.spec.workload import Layer, Model
+from sim.spec.yaml import SpecError
+
+TORCHS_SIZE: Final = 100_000_000
+"""Parameters from which on torch wraps a module where nobody says so: ``min_num_params`` of ``size_based_auto_wrap_policy``."""
+_NAMED: Final = 12
+"""Modules that a message names."""
+
+_OPERATORS: Final = frozenset(
+    ("add", "mul", "sub", "div", "mm", "addmm", "bmm", "baddbmm", "clone", "copy", "cat", "expand", "index", "convolution", "embedding")
+) | {"embedding_bag", "native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "prelu"}
+"""ATen's operators that take parameters, after which layers of modules with several operators are named."""
+
+Chain = tuple[str, ...]
+"""The wraps around a layer, from the outermost to the one that holds its parameters; empty: the root holds them."""
+
+
+def chains(model: Model, wrapping: Wrapping) -> tuple[Chain, ...]:
+    """Return the wraps around each layer of *model*.
+
+    Raise SpecError for patterns that match nothing or what cannot be wrapped, and for parameters that layers of two wraps share.
+    """
+    sizes = _sizes(model.layers)
+    chosen = _by_size(model, sizes, wrapping) if isinstance(wrapping, int) else _by_pattern(model, sizes, wrapping)
+    around = [tuple(path for path in _paths(layer.name) if path in chosen) for layer in model.layers]
+    holders = {chain[-1] for chain, layer in zip(around, model.layers, strict=True) if chain and _elements(layer)}
+    found = tuple(tuple(path for path in chain if path in holders) for chain in around)
+    _check_shared(model, found)
+    return found
+
+
+def _elements(layer: Layer) -> int:
+    return sum(layer.gradients) + sum(layer.frozen)
+
+
+def _paths(name: str) -> list[str]:
+    """Return the modules that the layer *name* is in, from the outside in."""
+    names = name.split(".")
+    if len(names) > 1 and names[-1].isdecimal() and names[-2] in _OPERATORS:
+        names.pop()  # the second call of an operator
+    if names[-1] in _OPERATORS:
+        names.pop()
+    return list(accumulate(names, "{}.{}".format))
+
+
+def _sizes(layers: Iterable[Layer]) -> Mapping[str, int]:
+    """Return the parameters in each module that has any."""
+    sizes: dict[str, int] = defaultdict(int)
+    for layer in layers:
+        if elements := _elements(layer):
+            for path in _paths(layer.name):
+                sizes[path] += elements
+    return sizes
+
+
+def _lists(model: Model) -> frozenset[str]:
+    """Return the modules that hold others and are not called; a decoder's blocks stand in one."""
+    return frozenset(("layers",) if model.transformer is not None else model.lists)
+
+
+def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str]) -> frozenset[str]:
+    lists, chosen = _lists(model), set[str]()
+    for pattern in patterns:
+        matched = {path for path in sizes if matches(pattern, path)}
+        if not matched:
+            known = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
+            more = ", ..." if len(known) > _NAMED else ""
+            raise SpecError(
+                f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has "
+                f"{', '.join(known[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
+            )
+        if bare := sorted(matched & lists):
+            raise SpecError(
+                f"training.parallel.wrap: {bare[0]} of {model.name} is a list of modules that is not called itself, "
+                f"which FSDP cannot wrap; write {bare[0]}.*"
+            )
+        chosen |= matched
+    return frozenset(chosen)
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Tell whether *pattern* matches the module *path* name by name; ``**`` stands for any number of names."""
+    return _matches(pattern.split("."), path.split("."))
+
+
+def _matches(pattern: list[str], names: list[str]) -> bool:
+    if not pattern:
+        return not names
+    if pattern[0] == "**":
+        return any(_matches(pattern[1:], names[skipped:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], pattern[0]) and _matches(pattern[1:], names[1:])
+
+
+def _by_size(model: Model, sizes: Mapping[str, int], least: int) -> frozenset[str]:
+    """Return what torch's ``size_based_auto_wrap_policy`` wraps, bottom up: a module once what is not wrapped in it is *least* or more."""
+    lists, leaves = _lists(model) | set(model.called_lists), frozenset(model.leaves)
+    below: dict[str, list[str]] = defaultdict(list)
+    for path in sizes:
+        below[path.rpartition(".")[0]].append(path)
+    chosen: set[str] = set()
+
+    def wrapped(path: str) -> int:
+        """Return how many parameters of *path* are wrapped after it has been looked through."""
+        if sizes[path] < least or path in leaves:
+            return 0
+        inside = sum(map(wrapped, below[path]))
+        if sizes[path] - inside < least or path in lists:
+            return inside
+        chosen.add(path)
+        return sizes[path]
+
+    if model.parameters >= least:  # the root is looked through, and always wrapped
+        for path in below[""]:
+            wrapped(path)
+    return frozenset(chosen)
+
+
+def _check_shared(model: Model, found: tuple[Chain, ...]) -> None:
+    """Raise SpecError where two wraps use one parameter: ``fully_shard`` refuses it, and FSDP1 asks for one wrap."""
+    holder = {layer.name: chain[-1] if chain else "" for layer, chain in zip(model.layers, found, strict=True)}
+    for layer in model.layers:
+        owner = holder.get(layer.shares, holder[layer.name])
+        if owner != holder[layer.name]:
+            raise SpecError(
+                f"training.parallel.wrap: {layer.name} of {model.name} uses the parameters of {layer.shares}, but "
+                f"{_said(holder[layer.name])} is around the one and {_said(owner)} around the other; FSDP needs both in one"
+            )
+
+
+def _said(wrap: str) -> str:
+    return wrap or "the root"
