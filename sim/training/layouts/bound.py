@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work
-from sim.training.layouts.meetings import SHARED
+from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import Scene
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
@@ -26,7 +26,7 @@ _STEPS: Final = 3
 def least_time(scene: Scene) -> float:
     """Return seconds that no simulation of *scene* goes below."""
     programs = [list(program) for program in scene.programs]
-    if scene.layout.clips:
+    if all(Wait(_MEETING) in program for program in programs):
         ends = [program.index(Wait(_MEETING)) + 1 for program in programs]
         recurrence = _Recurrence(scene, before=True)
         recurrence.run([program[end:] for program, end in zip(programs, ends, strict=True)])

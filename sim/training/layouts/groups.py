@@ -13,7 +13,8 @@ from sim.events import Cause
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Start, Wait
 from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.meetings import SHARED, SLOWEST, Key, Meeting, Meetings
+from sim.training.layouts.meetings import SLOWEST, Key, Meeting, Meetings
+from sim.training.layouts.prices import SHARED
 
 SimProcess = Generator[simpy.Event, object, None]
 

@@ -15,14 +15,12 @@ from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
 from sim.training.communicator import Communicator, Operation, Piece, carried
 from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.prices import Price
+from sim.training.layouts.prices import SHARED, Price
 from sim.training.layouts.scene import Scene, words
 
 SimProcess = Generator[simpy.Event, object, None]
 Key = tuple[object, ...]
 SLOWEST: Final = (Cause.STRAGGLER, "slowest data-parallel rank")
-SHARED: Final = ("everyone", "ends")
-"""Groups with members in several stages."""
 
 
 class Meeting(Operation):

@@ -1,9 +1,10 @@
 """What does a group of a mesh pay for a message? NCCL's choice and cost for one group, with the load of all groups like it.
 
-Groups of one axis that share nodes run the same operation at the same time, so that each live link carries the sum of their loads: eight
+Groups of one axis of one stage run the same operation at the same time, so that each live link carries the sum of their loads: eight
 data-parallel groups of one GPU a node each take their own NIC where there are eight, and share four. Nodes that hold the same stages are
-simulated once. Limits: what groups put on links between switches is counted for the nodes of each stage by themselves, apart from messages
-between stages (`switches`); over Gloo, copies between GPU and host memory are not counted.
+simulated once; links between switches and the core are those of the whole machine, and carry what all stages send. Limits: where switches
+carry unlike shares of a stage's groups, all its groups go as slowly as the slowest; over Gloo, copies between GPU and host memory are not
+counted.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tun
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
 from sim.training.collectives.unequal import one_receives_most
 from sim.training.communicator import Fluid
-from sim.training.layouts.switches import Stream, Switches
+from sim.training.layouts.switches import CORE_LINK, Stream, Switches
 
+SHARED: Final = ("everyone", "ends")
+"""Groups with members in several stages."""
 _SEND_BLOCKS: Final = P2P_CHANNELS
 """Thread blocks of one message between two stages."""
 
@@ -74,6 +77,17 @@ class _Outline(NamedTuple):
     """Name, capacity, meaning, load per unit."""
 
 
+class _Lying(NamedTuple):
+    """How the groups of one axis of one stage lie."""
+
+    key: tuple[object, ...]
+    groups: list[tuple[int, ...]]
+    """Those with ranks on the node that is looked at, by their ranks."""
+    node: int
+    others: Sequence[tuple[tuple[int, ...], int]]
+    """Those elsewhere that load links between switches as well, each with how many load them alike."""
+
+
 @dataclass(eq=False)
 class PriceBook:
     """What layouts on one cluster under one tuning share: plans of groups and prices of operations, by how the groups lie."""
@@ -99,9 +113,9 @@ class Prices:
     """Of each live link: what it means that it holds an operation back."""
     book: PriceBook = field(default_factory=PriceBook)
     folds: bool = True
-    """Whether one switch stands for all that carry the same."""
+    """Whether the hashed paths of one node stand for those of all that hold the same stages."""
     _known: dict[tuple[object, ...], Price] = field(default_factory=dict)
-    _lying: dict[tuple[int, GroupAxis], tuple[tuple[object, ...], list[tuple[int, ...]], int]] = field(default_factory=dict)
+    _lying: dict[tuple[int, GroupAxis], _Lying] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
     @cached_property
@@ -112,6 +126,15 @@ class Prices:
     @cached_property
     def _structured(self) -> bool:
         return self.hardware.fabric.structured
+
+    @cached_property
+    def _described(self) -> bool:
+        """Whether switches are described, whose links belong to the whole machine; hashed paths belong to a node."""
+        return bool(self._switches.links.keys() - {CORE_LINK})
+
+    def _of_machine(self, link: str) -> bool:
+        """Tell whether *link* is one of the whole machine, not of nodes."""
+        return link == CORE_LINK or (self._described and link.startswith(f"{FABRIC}."))
 
     def nodes_of(self, stage: int) -> str:
         """Return the name of the nodes that hold *stage*: the same for stages that share nodes."""
@@ -125,8 +148,14 @@ class Prices:
         """Return what *op* on *nbytes* costs the groups of *axis* in *stage*."""
         key = (stage, axis, op, nbytes)
         if key not in self._known:
-            self._known[key] = self._named(stage, self._outline(stage, axis, op, nbytes))
+            ends = self._stages_of(axis) if axis in SHARED else (stage,)
+            self._known[key] = self._named({self.nodes_of(each): self._outline(each, axis, op, nbytes) for each in ends})
         return self._known[key]
+
+    def _stages_of(self, axis: GroupAxis) -> Iterable[int]:
+        """Return one stage for each kind of nodes that groups of *axis* across stages have members on."""
+        stages = range(self.mesh.stages) if axis == "everyone" else (0, self.mesh.stages - 1)
+        return {self.nodes_of(stage): stage for stage in reversed(stages)}.values()
 
     def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Price:
         """Return the price of *op* on *nbytes* without its links: what it costs with nothing beside it but the groups like it.
@@ -139,8 +168,8 @@ class Prices:
         """Return seconds that *op* on *nbytes* takes the first rank of *stage* at least."""
         if self.mesh.even:
             return self._outline(stage, axis, op, nbytes).price.alone
-        _, groups, node = self._groups(stage, axis)  # groups beside the first one may come at other times
-        return self._plan(groups[0], node)[0].cost(nbytes, op).alone
+        lying = self._groups(stage, axis)  # groups beside the first one may come at other times
+        return self._plan(lying.groups[0], lying.node)[0].cost(nbytes, op).alone
 
     def least_send(self, source: int, target: int, nbytes: float) -> float:
         """Return seconds that a message takes at least from the first rank of stage *source* to that of *target*."""
@@ -151,7 +180,7 @@ class Prices:
 
     def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
         """Return a key that is equal for groups of any mesh on this cluster that lie alike."""
-        return self._groups(stage, axis)[0]
+        return self._groups(stage, axis).key
 
     def send(self, source: int, target: int, nbytes: float) -> Price:
         """Return what handing *nbytes* from each rank of stage *source* to its like in stage *target* costs."""
@@ -162,48 +191,77 @@ class Prices:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _named(self, stage: int, outline: _Outline) -> Price:
-        """Return the price with links named for the nodes of *stage*, which are noted."""
-        name = self.nodes_of(stage)
+    def _named(self, outlines: Mapping[str, _Outline]) -> Price:
+        """Return the price with links named for the nodes that each of *outlines* is of, which are noted."""
         load = {}
-        for link, capacity, meaning, amount in outline.links:
-            live = f"{name}.{link}"
-            self.capacity.setdefault(live, capacity)
-            self.descriptions.setdefault(live, meaning)
-            load[live] = amount
-        return outline.price._replace(load=load)
+        for nodes, outline in outlines.items():
+            for link, capacity, meaning, amount in outline.links:
+                live = link if self._of_machine(link) else f"{nodes}.{link}"
+                self.capacity.setdefault(live, capacity)
+                self.descriptions.setdefault(live, meaning)
+                load[live] = amount
+        return next(iter(outlines.values())).price._replace(load=load)
 
-    def _groups(self, stage: int, axis: GroupAxis) -> tuple[tuple[object, ...], list[tuple[int, ...]], int]:
-        """Return how the groups of *axis* in *stage* lie, their ranks, and the node that is looked at."""
+    def _groups(self, stage: int, axis: GroupAxis) -> _Lying:
+        """Return how the groups of *axis* in *stage* lie."""
         if (stage, axis) not in self._lying:
             first = self.mesh.rank(pipeline=stage)
             node, _ = self.mesh.place(first)
             here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
             groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
-            key = tuple(self._lies(group, node) for group in groups)
-            self._lying[stage, axis] = (key, groups, node)
+            others = self._elsewhere(stage, axis, groups) if self._switches.links and axis != "everyone" else ()
+            elsewhere = tuple((self._lies(group, self.mesh.place(group[0])[0]), count) for group, count in others)
+            key = (*(self._lies(group, node) for group in groups), *elsewhere)
+            self._lying[stage, axis] = _Lying(key, groups, node, others)
         return self._lying[stage, axis]
 
+    def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], int]]:
+        """Return the groups of *axis* in *stage* but for those *here* that cross nodes, one for all that load switches alike."""
+        seen = {rank for group in here for rank in group}
+        found: dict[object, list[tuple[int, ...]]] = defaultdict(list)
+        for rank in self._ranks_of[stage]:
+            if rank not in seen:
+                group = self.mesh.group(rank, axis)
+                seen.update(group)
+                nodes = {self.mesh.place(member)[0] for member in group}
+                if len(nodes) > 1:
+                    found[self._lies(group, min(nodes))].append(group)
+        return [(alike[0], len(alike)) for alike in found.values()]
+
+    @cached_property
+    def _ranks_of(self) -> Sequence[Sequence[int]]:
+        """Return the ranks of each stage."""
+        found: list[list[int]] = [[] for _ in range(self.mesh.stages)]
+        for rank in range(self.mesh.gpus):
+            found[self.mesh.stage_of(rank)].append(rank)
+        return found
+
     def _outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> _Outline:
-        lying, groups, node = self._groups(stage, axis)
-        key = (lying, op, nbytes, skew)
+        lying = self._groups(stage, axis)
+        key = (lying.key, op, nbytes, skew)
         if key not in self.book.outlines:
-            self.book.outlines[key] = self._group_price(groups, node, op, nbytes, skew)
+            self.book.outlines[key] = self._group_price(lying, op, nbytes, skew)
         return self.book.outlines[key]
 
-    def _group_price(self, groups: Sequence[tuple[int, ...]], node: int, op: Op, nbytes: float, skew: float) -> _Outline:
-        skewed = skew > 1.0 and self.sockets is None
-        plans = [self._plan(group, node, apart=skewed) for group in groups]
+    def _group_price(self, lying: _Lying, op: Op, nbytes: float, skew: float) -> _Outline:
+        skewed, groups = skew > 1.0 and self.sockets is None, lying.groups
+        plans = [self._plan(group, lying.node, apart=skewed) for group in groups]
         costs = [_skewed(plan, own, nbytes, skew) if skewed else plan.cost(skew * nbytes, op) for plan, own in plans]
         volume = costs[0].volume
         load: dict[str, float] = defaultdict(float)
         meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
-        for (plan, own), cost in zip(plans, costs, strict=True):
+        loading = [(plan, own, cost, 1) for (plan, own), cost in zip(plans, costs, strict=True)]
+        for group, count in lying.others:
+            plan, _ = self._plan(group, self.mesh.place(group[0])[0])
+            loading.append((plan, FABRIC, plan.cost(skew * nbytes, op), count))
+        for plan, own, cost, count in loading:
             for (slot, link), amount in cost.load.items():
                 if slot in (own, FABRIC):
                     name, capacity, meaning = self._live(slot, link, plan)
+                    if own == FABRIC and not self._of_machine(name):
+                        continue
                     meant[name] = (capacity, meaning)
-                    load[name] += amount * cost.volume / volume
+                    load[name] += count * amount * cost.volume / volume
         cap = min(cost.cap * volume / cost.volume for cost in costs)
         cost = costs[0]
         rate, limit = held_back(cap, (cost.cause, cost.bottleneck), ((amount, *meant[link]) for link, amount in load.items()))
@@ -244,7 +302,7 @@ class Prices:
         key = (*self._lies(ranks, node)[:2], own if apart else None)
         if key not in self.book.plans:
             used = [(Slot(name, self._slot.node, len(of), ((0, gpus),), (), tuple(of)), gpus) for (name, gpus), of in numbers.items()]
-            between = crossed(self.hardware, [sorted(by_node)], 0, self.folds) if self._structured else NOTHING
+            between = crossed(self.hardware, [sorted(by_node)], 0, self.folds and not self._described) if self._structured else NOTHING
             self.book.plans[key] = (
                 plan_gloo(used, self.hardware.fabric, self.sockets, between)
                 if self.sockets
@@ -255,7 +313,7 @@ class Prices:
     def _live(self, slot: str, link: str, plan: CollectivePlan) -> tuple[str, float, tuple[Cause, str]]:
         """Return a resource's name among those of its nodes, its capacity and its meaning."""
         if (slot, link) == CORE:
-            return "core", plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
+            return CORE_LINK, plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
         if slot == FABRIC:
             crossed_ = plan.layout.crossed
             return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
@@ -304,7 +362,7 @@ class Prices:
             stage = source if end == OUT else target
             for live in self._on_node(self.nodes_of(stage), mesh.place(mesh.rank(pipeline=stage))[0], name):
                 load[live] += amount
-        load |= self._on_switches([(rank, rank + step) for rank in range(mesh.gpus) if mesh.stage_of(rank) == source], nbytes)
+        load |= self._on_switches([(rank, rank + step) for rank in self._ranks_of[source]], nbytes)
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)
@@ -312,7 +370,7 @@ class Prices:
 
     @cached_property
     def _switches(self) -> Switches:
-        return Switches(self.hardware, -(-self.mesh.gpus // self.mesh.gpus_per_node), self.folds)
+        return Switches(self.hardware, -(-self.mesh.gpus // self.mesh.gpus_per_node))
 
     def _on_switches(self, ends: Iterable[tuple[int, int]], nbytes: float) -> dict[str, float]:
         """Return what sends between all *ends* (ranks) at one time put on links between switches, which are noted."""

@@ -32,11 +32,10 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True)
 class Switches:
-    """Links between the *nodes* of one job; where it *folds*, one stands for all that carry the same."""
+    """Links between the *nodes* of one job."""
 
     hardware: Hardware
     nodes: int
-    folds: bool
 
     def load(self, streams: Iterable[Stream]) -> dict[str, float]:
         """Return what *streams* put on each live link, per byte of one of them."""
@@ -61,8 +60,7 @@ class Switches:
     def _between(self) -> Crossed:
         fabric = self.hardware.fabric
         described = any((fabric.leaf_spine, fabric.dragonfly, fabric.torus))
-        in_order = fabric.leaf_spine is not None and fabric.rank_order == "by_switch"
-        return crossed(self.hardware, [range(self.nodes)], 0, self.folds and not in_order) if described else NOTHING
+        return crossed(self.hardware, [range(self.nodes)], 0, fold=False) if described else NOTHING
 
     @cached_property
     def _relative(self) -> Mapping[str, bool]:

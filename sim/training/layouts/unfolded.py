@@ -18,9 +18,9 @@ from sim.training.layouts.account import Account
 from sim.training.layouts.alike import Alike, Group, alike, operations, sends
 from sim.training.layouts.groups import Groups
 from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.meetings import SHARED, Key, Meeting
+from sim.training.layouts.meetings import Key, Meeting
 from sim.training.layouts.messages import Messages
-from sim.training.layouts.prices import Price, Prices
+from sim.training.layouts.prices import SHARED, Price, Prices
 from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import Played, Scene, StageStep
 

@@ -15,6 +15,7 @@ from sim.events import Cause
 from sim.mesh import prepare, scene_of
 from sim.parallel.lower.lowering import Lowering
 from sim.parallel.program import Receive, Send, Start, Wait
+from sim.spec.fabric import LeafSpine
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer
 from sim.training.layouts.bound import least_time
@@ -183,6 +184,32 @@ def test_one_rank_a_stage_stands_for_all(
         for one, mean in zip(way.stages, every.stages, strict=True):
             assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
             assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
+    assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+@settings(max_examples=8)  # each simulates up to 32 ranks
+@given(layouts(), stacks(), st.sampled_from(("core", "leaves", "both")), st.sampled_from((1, 2)))
+def test_messages_and_groups_share_the_links_between_switches(
+    drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], narrow: str, per_leaf: int
+) -> None:
+    """One rank a stage steps as every rank does by itself where core and uplinks are narrow, unless ranks differ; none is overfull."""
+    fields, each, nodes = drawn
+    fabric: dict[str, Any] = {"core_bandwidth": 2e7} if narrow != "leaves" else {}
+    if narrow != "core":
+        fabric["leaf_spine"] = LeafSpine.model_validate({"nodes_per_leaf": per_leaf, "uplink_bandwidth": "20 MB/s"})
+    plain = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
+    hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update=fabric)})
+    asked = workload(model(), **stack, **fields)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    every, classes = Unfolded(scene, 4).run(), Unfolded(scene, 4, folds=True)
+    shown = Simulation(scene, 4, keep_rates=True).run()
+    alike = len(set(classes.first)) == scene.layout.mesh.stages
+    for way in (classes.run(), *([shown] if alike else [])):
+        assert way.time == pytest.approx(every.time, rel=1e-9)
+        for one, mean in zip(way.stages, every.stages, strict=True):
+            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
+    for link, steps in loads(shown.log).items():
+        assert all(load <= scene.prices.capacity[link] * (1 + 1e-6) for _, load in steps if link in scene.prices.capacity), link
     assert least_time(scene) <= shown.time * (1 + 1e-9)
 
 
