@@ -27,7 +27,7 @@ def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
     found = Simulation(scene, chosen, keep_rates).run()
     if _starves(scene, found):
         found = Simulation(scene, chosen, keep_rates, starved=True).run()
-    return replace(found, exact=mesh.even)
+    return replace(found, exact=mesh.even and scene.prices.even_below_switches)
 
 
 def _by_rank(scene: Scene, steps: int, keep_rates: bool) -> Played | None:

@@ -132,6 +132,16 @@ class Prices:
         """Whether switches are described, whose links belong to the whole machine; hashed paths belong to a node."""
         return bool(self._switches.links.keys() - {CORE_LINK})
 
+    @cached_property
+    def even_below_switches(self) -> bool:
+        """Tell whether each switch that a stage's nodes are below has as many of them; of no structure, and of one known in the mean, yes."""
+        for ranks in self._ranks_of if self._described else ():
+            nodes = {self.mesh.place(rank)[0] for rank in ranks}
+            below = Counter(self._switches.leaf(node) for node in nodes)
+            if len(set(below.values())) > 1:
+                return False
+        return True
+
     def _of_machine(self, link: str) -> bool:
         """Tell whether *link* is one of the whole machine, not of nodes."""
         return link == CORE_LINK or (self._described and link.startswith(f"{FABRIC}."))

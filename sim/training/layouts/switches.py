@@ -49,6 +49,10 @@ class Switches:
                 found[f"{FABRIC}.{name}"] += stream.messages * amount
         return dict(found)
 
+    def leaf(self, node: int) -> str | None:
+        """Return the name of the leaf switch that *node* is below; None where nodes are numbered as it happens."""
+        return next(iter(self._between.groups_of.get(node, ())), None)
+
     @cached_property
     def links(self) -> Mapping[str, tuple[float, tuple[Cause, str]]]:
         """Return the capacity of each live link (bytes/s), and what it means that it holds a message back."""

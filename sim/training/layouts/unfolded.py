@@ -46,7 +46,7 @@ class RankPrices(Prices):
         mesh, boundary = self.mesh, 1e6
         kinds: list[tuple[str, list[tuple[Group, list[Mapping[str, float]]]]]] = []
         for axis, ops in operations(programs).items():
-            groups = dict.fromkeys(mesh.group(rank, axis) for rank in range(mesh.gpus))
+            groups = dict.fromkeys(group for rank in range(mesh.gpus) if len(group := mesh.group(rank, axis)) > 1)
             kinds.append((axis, [(ranks, [self.of_group(ranks, *each).load for each in ops]) for ranks in groups]))
         kinds.append(("send", [(pair, [self.send(pair[0], pair[1], boundary).load]) for pair in sends(mesh, programs)]))
         return alike(mesh, kinds, self.capacity)

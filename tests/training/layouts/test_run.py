@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ from sim.training.layouts.play import play
 from sim.training.layouts.prices import Prices
 from sim.training.layouts.run import Simulation
 from sim.training.layouts.unfolded import Unfolded
-from tests.harness import layer, loads, machine
+from tests.harness import cluster, layer, loads, machine, toy_node
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, played, run, split_block, workload
 
 SLOT = FORWARD + BACKWARD
@@ -211,6 +212,23 @@ def test_messages_and_groups_share_the_links_between_switches(
     for link, steps in loads(shown.log).items():
         assert all(load <= scene.prices.capacity[link] * (1 + 1e-6) for _, load in steps if link in scene.prices.capacity), link
     assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("per_leaf", "exact"), [(1, True), (2, True), (3, False), (4, True), (8, True)])
+def test_a_run_says_whether_switches_divide_a_stage_alike(per_leaf: int, exact: bool) -> None:
+    """Stages of four nodes each: leaves of three have three of one stage, and the next one only one."""
+    hardware = cluster(toy_node(1, nic=1e8), count=8, leaf_spine={"nodes_per_leaf": per_leaf, "oversubscription": 2})
+    asked = workload(blocks(2), pipeline=2)
+    assert play(scene_of(hardware, asked, prepare(hardware, asked))).exact is exact
+
+
+def test_a_tied_embedding_joins_stages_on_unlike_nodes() -> None:
+    """Stages of three ranks on nodes of two: those in the middle share nothing; one for all alike steps as each does by itself."""
+    asked = workload(blocks(6), pipeline=6)
+    hardware = machine(2, 9, nvlink=2e8, nic=5e7)
+    scene = scene_of(hardware, asked, replace(prepare(hardware, asked), tied=4e6))
+    assert not scene.layout.mesh.even
+    assert play(scene).time == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
 
 
 def hashed(hardware: Hardware, share: float) -> Hardware:
