@@ -1,7 +1,7 @@
 """How does a job with a layout run? From hardware and workload to a step: mesh, programs, prices, simulation, memory.
 
 Plain data parallelism goes through `sim.simulate`; what shards, splits, pipelines or routes goes through here. Limits: one group of equal
-nodes; copies of samples to the GPU take no time; exchanges inside a unit are priced uncontended.
+nodes; copies of samples to the GPU take no time.
 """
 
 from __future__ import annotations

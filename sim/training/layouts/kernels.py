@@ -1,11 +1,12 @@
 """How do the GPUs of one stage compute? Units in bursts, no faster than the host launches them, beside what communicates on the GPU.
 
 The slowest rank of a tensor group is late by the expected maximum of their spread (`sim.training.spread`) at every message inside a unit.
+Messages inside a unit share links with those of other groups; they follow its compute, where a unit has them between its layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 import simpy
@@ -17,7 +18,7 @@ from sim.parallel.program import Part, Program, Work
 from sim.training.layouts.account import Account
 from sim.training.layouts.prices import Price
 from sim.training.layouts.scene import PASSES, Scene
-from sim.training.layouts.times import Burst
+from sim.training.layouts.times import Burst, Exposed
 
 SimProcess = Generator[simpy.Event, object, None]
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
@@ -29,12 +30,15 @@ class Kernels:
     def __init__(self, scene: Scene, network: Network, account: Account, stage: int, number: int) -> None:
         self.scene = scene
         self.env = network.env
+        self.network = network
         self.account = account
         self.stage = stage
+        self.number = number
         self.gpu = LiveGpu(network, f"stage {stage}", scene.overlap_slowdown, None, shares=scene.beside is not None)
         self.gpu_name = f"{scene.node.gpu.name} compute"
         self.times = scene.times[number]
         self.optimizer = scene.updates[number]
+        self._loads: dict[int, Mapping[str, float]] = {}
         self.host = 0.0
         """When the host will have launched everything so far."""
         self.worked = 0.0
@@ -84,18 +88,30 @@ class Kernels:
         yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch)
         self.at_work = None
         self._shares()
-        late = self.scene.spread.tensor * time.compute
-        pieces = [(Cause.STRAGGLER, "slowest rank of the tensor group", late)] if late else []
+        late, start = self.scene.spread.tensor * time.compute, self.env.now
+        if late:
+            yield self.env.timeout(late)
+            self.account.waited(Cause.STRAGGLER, "slowest rank of the tensor group", start, self.env.now)
         for each in time.exposed:
             if each.seconds > 0:
-                pieces.append((each.cause, f"{_PARTIAL[each.axis]}: {each.limit}", each.seconds))
-                self.account.exposes(each.axis, each.seconds)
-        if pieces:
-            start = self.env.now
-            yield self.env.timeout(sum(seconds for *_, seconds in pieces))
-            for cause, resource, seconds in pieces:
-                self.account.waited(cause, resource, start, start + seconds)
-                start += seconds
+                yield from self._exchanged(each)
+
+    def _exchanged(self, messages: Exposed) -> SimProcess:
+        """Wait for *messages* inside a unit, which other traffic may slow."""
+        start = self.env.now
+        yield self.network.start(messages.axis, messages.volume, self._load(messages), cap=messages.volume / messages.seconds).done
+        self.account.waited(messages.cause, f"{_PARTIAL[messages.axis]}: {messages.limit}", start, self.env.now)
+        self.account.exposes(messages.axis, self.env.now - start)
+
+    def _load(self, messages: Exposed) -> Mapping[str, float]:
+        """Return what *messages* put on each link per unit of their volume; the network knows the links then."""
+        if id(messages) not in self._loads:  # times live as long as the scene
+            load = self.scene.prices.inside(self.number, messages.load)
+            for link in load:
+                if link not in self.network.capacity:
+                    self.network.add_link(link, self.scene.prices.capacity[link])
+            self._loads[id(messages)] = {link: amount / messages.volume for link, amount in load.items() if amount}
+        return self._loads[id(messages)]
 
     def update(self) -> SimProcess:
         """Run the optimizer."""

@@ -69,12 +69,21 @@ class Price(NamedTuple):
         return Fluid(self.launch, self.volume, self.cap, self.load, self.cause, self.limit)
 
 
-class _Outline(NamedTuple):
+class Loaded(NamedTuple):
+    """What something puts on a link, whose name does not tell which nodes it belongs to."""
+
+    name: str
+    capacity: float
+    meaning: tuple[Cause, str]
+    amount: float
+
+
+class Outline(NamedTuple):
     """A price whose links are named without the nodes they belong to: the same for all stages and layouts whose groups lie alike."""
 
     price: Price
-    links: tuple[tuple[str, float, tuple[Cause, str], float], ...]
-    """Name, capacity, meaning, load per unit."""
+    links: tuple[Loaded, ...]
+    """With the load per unit."""
 
 
 class _Lying(NamedTuple):
@@ -93,7 +102,7 @@ class PriceBook:
     """What layouts on one cluster under one tuning share: plans of groups and prices of operations, by how the groups lie."""
 
     plans: dict[tuple[object, ...], CollectivePlan] = field(default_factory=dict)
-    outlines: dict[tuple[object, ...], _Outline] = field(default_factory=dict)
+    outlines: dict[tuple[object, ...], Outline] = field(default_factory=dict)
     times: dict[tuple[object, ...], Any] = field(default_factory=dict)
     """Of `sim.training.layouts.times`: times of units by what they ask of a rank, for each way in which layers are split."""
 
@@ -134,7 +143,7 @@ class Prices:
 
     @cached_property
     def even_below_switches(self) -> bool:
-        """Tell whether each switch that a stage's nodes are below has as many of them; of no structure, and of one known in the mean, yes."""
+        """Tell whether each switch that a stage's nodes are below has as many of them; where that is not known, yes."""
         for ranks in self._ranks_of if self._described else ():
             nodes = {self.mesh.place(rank)[0] for rank in ranks}
             below = Counter(self._switches.leaf(node) for node in nodes)
@@ -159,7 +168,7 @@ class Prices:
         key = (stage, axis, op, nbytes)
         if key not in self._known:
             ends = self._stages_of(axis) if axis in SHARED else (stage,)
-            self._known[key] = self._named({self.nodes_of(each): self._outline(each, axis, op, nbytes) for each in ends})
+            self._known[key] = self._named({self.nodes_of(each): self.outline(each, axis, op, nbytes) for each in ends})
         return self._known[key]
 
     def _stages_of(self, axis: GroupAxis) -> Iterable[int]:
@@ -172,12 +181,24 @@ class Prices:
 
         In an all-to-all with *skew* the first rank of each group on the node receives so many times the mean.
         """
-        return self._outline(stage, axis, op, nbytes, skew).price
+        return self.outline(stage, axis, op, nbytes, skew).price
+
+    def outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Outline:
+        """Return the price of *op* on *nbytes*, and what it loads on a node of *stage* and between nodes."""
+        lying = self._groups(stage, axis)
+        key = (lying.key, op, nbytes, skew)
+        if key not in self.book.outlines:
+            self.book.outlines[key] = self._group_price(lying, op, nbytes, skew)
+        return self.book.outlines[key]
+
+    def inside(self, number: int, load: Iterable[Loaded]) -> dict[str, float]:
+        """Return *load*, of messages inside a unit of stage *number*, by live link; the links are noted."""
+        return {self._noted(self.nodes_of(number), each): each.amount for each in load}
 
     def least(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> float:
         """Return seconds that *op* on *nbytes* takes the first rank of *stage* at least."""
         if self.mesh.even:
-            return self._outline(stage, axis, op, nbytes).price.alone
+            return self.outline(stage, axis, op, nbytes).price.alone
         lying = self._groups(stage, axis)  # groups beside the first one may come at other times
         return self._plan(lying.groups[0], lying.node)[0].cost(nbytes, op).alone
 
@@ -201,16 +222,20 @@ class Prices:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _named(self, outlines: Mapping[str, _Outline]) -> Price:
+    def _named(self, outlines: Mapping[str, Outline]) -> Price:
         """Return the price with links named for the nodes that each of *outlines* is of, which are noted."""
         load = {}
         for nodes, outline in outlines.items():
-            for link, capacity, meaning, amount in outline.links:
-                live = link if self._of_machine(link) else f"{nodes}.{link}"
-                self.capacity.setdefault(live, capacity)
-                self.descriptions.setdefault(live, meaning)
-                load[live] = amount
+            for each in outline.links:
+                load[self._noted(nodes, each)] = each.amount
         return next(iter(outlines.values())).price._replace(load=load)
+
+    def _noted(self, nodes: str, loaded: Loaded) -> str:
+        """Return the live name of a link of *nodes*, or of the machine, which is noted."""
+        live = loaded.name if self._of_machine(loaded.name) else f"{nodes}.{loaded.name}"
+        self.capacity.setdefault(live, loaded.capacity)
+        self.descriptions.setdefault(live, loaded.meaning)
+        return live
 
     def _groups(self, stage: int, axis: GroupAxis) -> _Lying:
         """Return how the groups of *axis* in *stage* lie."""
@@ -246,14 +271,7 @@ class Prices:
             found[self.mesh.stage_of(rank)].append(rank)
         return found
 
-    def _outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> _Outline:
-        lying = self._groups(stage, axis)
-        key = (lying.key, op, nbytes, skew)
-        if key not in self.book.outlines:
-            self.book.outlines[key] = self._group_price(lying, op, nbytes, skew)
-        return self.book.outlines[key]
-
-    def _group_price(self, lying: _Lying, op: Op, nbytes: float, skew: float) -> _Outline:
+    def _group_price(self, lying: _Lying, op: Op, nbytes: float, skew: float) -> Outline:
         skewed, groups = skew > 1.0 and self.sockets is None, lying.groups
         plans = [self._plan(group, lying.node, apart=skewed) for group in groups]
         costs = [_skewed(plan, own, nbytes, skew) if skewed else plan.cost(skew * nbytes, op) for plan, own in plans]
@@ -280,7 +298,7 @@ class Prices:
         blocks = 0 if self.sockets else cost.channels
         moved = traffic_of(op, len(groups[0]), nbytes) / alone if alone and blocks else 0.0
         price = Price(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm, blocks, moved)
-        return _Outline(price, tuple((link, *meant[link], amount) for link, amount in load.items()))
+        return Outline(price, tuple(Loaded(link, *meant[link], amount) for link, amount in load.items()))
 
     def _lies(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
         """Return a key for how the collectives of *ranks* travel, and the GPUs of them on *node*."""
@@ -405,7 +423,7 @@ class Prices:
         own = self._slot.node.nic.transport.total_efficiency / sockets.total_efficiency
         return edge.sent(math.inf, SIMPLE)._replace(on_nic=max(1.0, own), on_wire=1.0)
 
-    def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> _Outline:
+    def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> Outline:
         """Return the price of sends between *ends* (ranks), with links named by the end that they lie at."""
         load: dict[str, float] = defaultdict(float)
         edges = [self._edge(*each) for each in ends]
@@ -419,9 +437,9 @@ class Prices:
         seconds = alone.launch + nbytes / alone.rate
         limit = alone.cause, alone.limit
         price = Price(alone.launch, nbytes, alone.rate, {}, seconds, 0.0, *limit, "Send", _SEND_BLOCKS, nbytes / seconds)
-        return _Outline(price, tuple((link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
+        return Outline(price, tuple(Loaded(link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
 
-    def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> _Outline:
+    def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> Outline:
         """Return the price of sends over Gloo: a notice that the receiver asks, then the data (gloo/transport/tcp/pair.cc)."""
         between = edges[0].fabric is not None
         one_way = sockets.hop_latency / 2 + (self.hardware.fabric.latency if between else 0.0)
@@ -442,7 +460,7 @@ class Prices:
         moved = max(1.0, nbytes - self._slot.node.nic.burst * between)
         seconds = one_way + moved / rate
         price = Price(sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", notice=one_way)
-        return _Outline(price, tuple((link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
+        return Outline(price, tuple(Loaded(link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
     def _edge(self, source: int, target: int) -> Edge:
         return edge_between((self._slot, *self.mesh.place(source)), (self._slot, *self.mesh.place(target)), self.hardware.fabric)

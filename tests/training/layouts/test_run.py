@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
 from sim.parallel.lower.lowering import Lowering
-from sim.parallel.program import Receive, Send, Start, Wait
+from sim.parallel.program import Receive, Send, Start, Wait, Work
 from sim.spec.fabric import LeafSpine
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer
@@ -212,6 +212,35 @@ def test_messages_and_groups_share_the_links_between_switches(
     for link, steps in loads(shown.log).items():
         assert all(load <= scene.prices.capacity[link] * (1 + 1e-6) for _, load in steps if link in scene.prices.capacity), link
     assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+@settings(max_examples=10)
+@given(stacks(), st.sampled_from((1, 2)), st.sampled_from(("none", "optimizer", "parameters")), st.sampled_from((1e7, 2e8)))
+def test_messages_inside_units_share_links_with_groups(stack: dict[str, Any], pipeline: int, shard: str, nvlink: float) -> None:
+    """Over four steps each link carries the bytes of every group, message and tensor exchange, no faster than it can."""
+    asked = workload(model(), **stack, tensor=2, pipeline=pipeline, shard=shard, micro_batches=2)
+    scene, done = played(machine(4, pipeline, nvlink=nvlink, nic=5e7, launch=1e-4), asked, steps=4)
+    expected: Counter[str] = Counter()
+    for stage, program in enumerate(scene.programs):
+        for each in program:
+            if isinstance(each, Work):
+                for inside in scene.times[stage].span(each.first, each.last, each.part).exposed:
+                    expected.update(scene.prices.inside(stage, inside.load))
+            elif isinstance(each, Send | Start) and not (stage and isinstance(each, Start) and each.axis == "everyone"):
+                send = isinstance(each, Send)
+                price = (
+                    scene.prices.send(stage, each.stage, each.nbytes)
+                    if send
+                    else scene.prices.price(stage, each.axis, each.op, each.nbytes)
+                )
+                expected.update({link: amount * price.volume for link, amount in price.load.items()})
+    moved, ends = loads(done.log), max(stage.end for stage in done.stages)
+    assert any("NVLink" in scene.prices.descriptions[link][1] for link in expected)
+    for link, amount in expected.items():
+        steps = [*moved[link], (ends, 0.0)]
+        assert sum(load * (end - start) for (start, load), (end, _) in pairwise(steps)) == pytest.approx(4 * amount, rel=1e-6)
+        assert all(load <= scene.prices.capacity[link] * (1 + 1e-9) for _, load in steps)
+        assert 4 * amount <= scene.prices.capacity[link] * ends * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("per_leaf", "exact"), [(1, True), (2, True), (3, False), (4, True), (8, True)])
