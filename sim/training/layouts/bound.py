@@ -158,6 +158,7 @@ class _Recurrence:
             bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
         else:
             compute, launches = self.scene.updates[stage]
+            now += 0.0 if self.scene.meets else self.scene.noise.mean.all * rank.worked_in_step
             bursts, tail = ((compute, launches * self.scene.launch_cpu, min(1.0, launches) * self.scene.launch_cpu, False),), 0.0
         host = rank.host
         for seconds, launching, first, drained in bursts:
@@ -174,7 +175,7 @@ class _Recurrence:
     def _work(self, stage: int, key: tuple[str, int, int]) -> _Passed:
         part, first, last = key
         time = self.scene.times[stage].span(first, last, part)  # type: ignore[arg-type]
-        tail = self.scene.spread.tensor * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
+        tail = self.scene.noise.mean.inside * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
         cpu = self.scene.launch_cpu
         bursts = tuple((each.compute, each.launching(cpu), min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
         self.works[stage][key] = (bursts, time.compute, tail)
@@ -223,7 +224,7 @@ class _Recurrence:
     # --- groups ---------------------------------------------------------------------------------------------------
 
     def _start(self, rank: _Rank, stage: int, start: Start, now: float, program: Sequence[Instruction], place: int) -> None:
-        shared, spread, prices = start.axis in SHARED, self.scene.spread, self.scene.prices
+        shared, spread, prices = start.axis in SHARED, self.scene.noise.mean, self.scene.prices
         if start.axis == "everyone":
             late = spread.all * rank.worked_in_step
         else:

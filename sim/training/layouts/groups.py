@@ -76,7 +76,7 @@ class Groups:
 
     def _late(self, axis: GroupAxis) -> float:
         """Return how much later than the mean the slowest rank of a meeting comes."""
-        spread = self.meetings.scene.spread
+        spread = self.kernels.spread
         if axis == "everyone":
             return spread.all * self.kernels.worked_in_step
         worked, self.kernels.worked = self.kernels.worked, 0.0

@@ -1,6 +1,7 @@
 """How do the GPUs of one stage compute? Units in bursts, no faster than the host launches them, beside what communicates on the GPU.
 
-The slowest rank of a tensor group is late by the expected maximum of their spread (`sim.training.spread`) at every message inside a unit.
+The slowest of the ranks that exchange inside units is late by their spread (`noise`) at every message there, and the slowest stage, where
+stages do not all meet, once a step.
 Messages inside a unit share links with those of other groups; they follow its compute, where a unit has them between its layers.
 """
 
@@ -16,6 +17,7 @@ from sim.cluster.network import Network
 from sim.events import Cause
 from sim.parallel.program import Part, Program, Work
 from sim.training.layouts.account import Account
+from sim.training.layouts.noise import Spread
 from sim.training.layouts.prices import Price
 from sim.training.layouts.scene import PASSES, Scene
 from sim.training.layouts.times import Burst, Exposed
@@ -85,16 +87,25 @@ class Kernels:
         time = self.times.span(work.first, work.last, work.part)
         self.at_work = work.first, work.last, work.part
         self._shares()
-        yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch)
+        yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch, self.spread.speed)
         self.at_work = None
         self._shares()
-        late, start = self.scene.spread.tensor * time.compute, self.env.now
-        if late:
-            yield self.env.timeout(late)
-            self.account.waited(Cause.STRAGGLER, "slowest rank of the tensor group", start, self.env.now)
+        yield from self._late(self.spread.inside * time.compute, "slowest of the ranks that exchange inside layers")
         for each in time.exposed:
             if each.seconds > 0:
                 yield from self._exchanged(each)
+
+    @property
+    def spread(self) -> Spread:
+        """Return how much later the slowest ranks are in the present step."""
+        return self.scene.noise.at(self.account.step, self.stage)
+
+    def _late(self, seconds: float, what: str) -> SimProcess:
+        """Wait *seconds* for the slowest ranks."""
+        if seconds:
+            start = self.env.now
+            yield self.env.timeout(seconds)
+            self.account.waited(Cause.STRAGGLER, what, start, self.env.now)
 
     def _exchanged(self, messages: Exposed) -> SimProcess:
         """Wait for *messages* inside a unit, which other traffic may slow."""
@@ -114,11 +125,13 @@ class Kernels:
         return self._loads[id(messages)]
 
     def update(self) -> SimProcess:
-        """Run the optimizer."""
+        """Run the optimizer, once the slowest stage is as far where stages do not all meet."""
+        if not self.scene.meets:
+            yield from self._late(self.spread.all * self.worked_in_step, "slowest stage")
         yield from self.compute([Burst(*self.optimizer)], "optimizer", -1)
 
-    def compute(self, bursts: Sequence[Burst], name: str, ident: int) -> SimProcess:
-        """Compute *bursts*, no faster than the host launches their kernels."""
+    def compute(self, bursts: Sequence[Burst], name: str, ident: int, speed: float = 1.0) -> SimProcess:
+        """Compute *bursts*, which take *speed* times their mean, no faster than the host launches their kernels."""
         start, launch = self.env.now, self.scene.launch_cpu
         for burst in bursts:
             if burst.drained:
@@ -127,7 +140,7 @@ class Kernels:
             self.host += burst.launching(launch)
             begun = self.env.now
             if burst.compute > 0:
-                yield self.gpu.compute(burst.compute).done
+                yield self.gpu.compute(burst.compute * speed).done
                 self.account.waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
             yield from self._launched(self.host)
         self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)

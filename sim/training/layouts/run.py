@@ -2,13 +2,15 @@
 
 Ranks of one stage are equal and simulated once (elsewhere: `unfolded`). A rank has a compute stream that runs its program, a host that
 launches ahead of it (`kernels`), groups whose operations NCCL's communicators play one after another (`groups`, `meetings`), and
-messages to other stages (`messages`). Steps repeat, so the last of a few stands for all.
+messages to other stages (`messages`). Steps repeat, so the last of a few stands for all, unless each is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from functools import partial
+from itertools import pairwise
+from typing import Final
 
 import simpy
 
@@ -29,6 +31,8 @@ from sim.training.layouts.scene import Played, Scene, StageStep
 from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]
+DRAWN_STEPS: Final = 100
+"""Steps that stand for all where each is drawn, as few as in data parallelism."""
 
 
 class Simulation:
@@ -74,7 +78,18 @@ class Simulation:
     def run(self) -> Played:
         """Simulate all steps and return the last."""
         self.train(self.stages)
-        return Played(tuple(stage.last_step() for stage in self.stages), self.log)
+        return Played(tuple(stage.last_step() for stage in self.stages), self.log, drawn=self.drawn)
+
+    @property
+    def counted(self) -> int:
+        """Return how many of the last steps stand for all."""
+        return min(DRAWN_STEPS, self.steps - 1) if self.scene.noise.draws else 1
+
+    @property
+    def drawn(self) -> tuple[float, ...]:
+        """Return the seconds of each of these steps, where they are drawn."""
+        ends = max((stage.account.ends[-1 - self.counted :] for stage in self.stages), key=lambda each: each[-1] - each[0])
+        return tuple(end - begin for begin, end in pairwise(ends)) if self.scene.noise.draws else ()
 
     def train(self, stages: Iterable[Stage]) -> None:
         """Let *stages* run all steps."""
@@ -87,6 +102,8 @@ class Stage(Rank):
 
     def __init__(self, simulation: Simulation, stage: int, number: int) -> None:
         scene = simulation.scene
+        self.counted = simulation.counted
+        self.meetings = simulation.meetings
         self.account = Account(simulation.log, _logged(simulation.log, scene.layout.mesh, stage))
         self.kernels = Kernels(scene, simulation.network, self.account, stage, number)
         self.groups = simulation.groups(self.kernels, number)
@@ -106,10 +123,11 @@ class Stage(Rank):
             yield from self.run()
             self.kernels.host = max(self.kernels.host, self.env.now)  # results of the step are read back
             self.account.end_step()
+            self.meetings.ended(self.account.step)
 
     def last_step(self) -> StageStep:
         """Return the last step by cause and resource."""
-        return self.account.last_step(self.clock)
+        return self.account.last_step(self.clock, self.counted)
 
     def _load(self, _: Load, __: int) -> SimProcess:
         """Wait for the next micro-batch."""

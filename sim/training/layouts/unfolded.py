@@ -174,7 +174,7 @@ class Unfolded(Simulation):
         self.train(stages.values())
         done = {rank: stage.last_step() for rank, stage in stages.items()}
         of = [[(done[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
-        return Played(tuple(map(_mean, of)), self.log)
+        return Played(tuple(map(_mean, of)), self.log, drawn=self.drawn)
 
 
 def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[Loaded, ...]]:
@@ -220,7 +220,7 @@ class _RankGroups(Groups):
         kernels = list(dict.fromkeys(meetings.kernels[rank] for rank in group))
         like, step = (start.axis, self.simulation.like(start.axis, group)), self.account.step
         meeting = meetings.named((step, like, start.tag), start.tag, price, len(kernels), kernels)
-        meetings.known[step, self.number, start.tag] = meeting
+        meetings.also((step, self.number, start.tag), meeting)
         return meeting, (like, start.communicator)
 
 
