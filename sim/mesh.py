@@ -1,7 +1,7 @@
 """How does a job with a layout run? From hardware and workload to a step: mesh, programs, prices, simulation, memory.
 
 Plain data parallelism goes through `sim.simulate`; what shards, splits, pipelines or routes goes through here. Limits: one group of equal
-nodes; copies of samples to the GPU take no time; exchanges inside a unit are priced uncontended.
+nodes; copies of samples to the GPU take no time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
+from statistics import stdev
 
 from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage, memory_course
 from sim.analysis.utilization import model_flops_utilization
@@ -29,10 +30,12 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of
+from sim.training.layouts.noise import Noise, Ranks
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import PriceBook, Prices
-from sim.training.layouts.scene import GROUPS, Played, Scene, spread_of
+from sim.training.layouts.scene import GROUPS, Played, Scene
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
+from sim.training.sequences import length_variation
 
 VERDICTS: tuple[Verdict, ...] = ("fits", "thrashes", "does_not_fit")
 
@@ -46,6 +49,7 @@ class LayoutRun:
     layout: Layout
     played: Played
     memory: tuple[StageMemory, ...]
+    seed: int = 0
 
     @property
     def mesh(self) -> Mesh:
@@ -71,6 +75,12 @@ class LayoutRun:
     def step_time(self) -> float:
         """Return the seconds of one optimizer step."""
         return self.played.time
+
+    @property
+    def half_width(self) -> float | None:
+        """Return half the 95% confidence interval of the step time; None where steps are not drawn."""
+        drawn = self.played.drawn
+        return 1.96 * stdev(drawn) / math.sqrt(len(drawn)) if len(drawn) > 1 else None
 
     @property
     def replicas(self) -> int:
@@ -209,6 +219,11 @@ def mesh_options(workload: Workload) -> MeshOptions:
             f"training.stack: {stack.name} exchanges through parameter servers, which do not go with training.parallel; "
             "use --stack torchtitan-2.x or megatron-core"
         )
+    if stack.unpadded:
+        raise SpecError(
+            "training.stack.unpadded: the kernels of plain data parallelism leave padding out; for a layout write padding: unpadded and "
+            "lengths in the model"
+        )
     if stack.mesh is None:
         raise SpecError(
             f"training.stack: {stack.name} runs plain data parallelism only; for a layout use --stack torchtitan-2.x or megatron-core"
@@ -234,20 +249,20 @@ def _tied(workload: Workload, options: MeshOptions) -> float:
 
 
 def run_layout(
-    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, steps: int = 0, book: PriceBook | None = None
+    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, steps: int = 0, book: PriceBook | None = None, seed: int = 0
 ) -> LayoutRun:
     """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all).
 
-    Layouts of one cluster and stack may share a *book* of prices.
+    Layouts of one cluster and stack may share a *book* of prices. *seed* is for steps that are drawn, whose mean is returned.
     """
     layout = prepare(hardware, workload, gpus_per_node)
     node = worker_node(hardware)
-    played = play(scene_of(hardware, workload, layout, book), steps)
-    return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu))
+    played = play(scene_of(hardware, workload, layout, book, seed), steps)
+    return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu), seed)
 
 
-def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None) -> Scene:
-    """Return everything that the simulation of *layout* is made of."""
+def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None, seed: int = 0) -> Scene:
+    """Return everything that the simulation of *layout* is made of; *seed* is for steps that are drawn."""
     node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
     prices = _prices(hardware, workload, layout, book)
     times: dict[object, UnitTimes] = {}
@@ -258,10 +273,6 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
             times[key] = _times(node.gpu, workload, layout, prices, stage, book)
         of_stage.append(times[key])
     updates = tuple(_update(workload, node.gpu, layout, stage) for stage in range(mesh.stages))
-    cv = math.hypot(node.gpu.persistent_cv, node.gpu.compute_cv)
-    noise = workload.training.noise
-    if noise.compute_cv is not None or noise.persistent_cv is not None:
-        cv = math.hypot(noise.persistent_cv or 0.0, noise.compute_cv or 0.0)
     return Scene(
         layout=layout,
         programs=tuple(program(layout, stage) for stage in range(mesh.stages)),
@@ -271,9 +282,24 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
         node=node,
         launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
         overlap_slowdown=stack.overlap_slowdown,
-        spread=spread_of(cv, mesh.parallel.tensor, mesh.gpus // mesh.stages, mesh.gpus),
+        noise=Noise(_ranks(node.gpu, workload, mesh), seed if workload.training.noise.draw else None),
         beside=_beside(workload, node.gpu, layout, prices) if layout.options.shares_device else None,
         feed=feed_of(node, workload, mesh),
+    )
+
+
+def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh) -> Ranks:
+    """Return who waits for whom, and how ranks differ."""
+    own, noise = mesh.parallel, workload.training.noise
+    replica = own.tensor * own.context
+    return Ranks(
+        inside=max(replica, own.expert),
+        replica=replica,
+        replicas=mesh.data,
+        stages=mesh.stages,
+        persistent_cv=gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv,
+        compute_cv=gpu.compute_cv if noise.compute_cv is None else noise.compute_cv,
+        tokens_cv=length_variation(workload),
     )
 
 

@@ -155,7 +155,7 @@ def _training(workload: Workload) -> Iterator[Problem]:
             f"how long the sequences of {dataset.name} are is not known; write dataset.lengths={{mean: ..., square: ..., source: ...}}, "
             "shares of the longest, or leave unpadded out",
         )
-    if training.stack.length_imbalance != 1.0 and not training.stack.unpadded:
+    if training.stack.length_imbalance != 1.0 and not training.stack.unpadded and workload.model.padding != "unpadded":
         yield ("training", "stack", "length_imbalance"), "padded sequences are all of one length; leave it out, or write unpadded: true"
     if training.batch > dataset.samples:
         yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"

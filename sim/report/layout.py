@@ -103,10 +103,10 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "whole_job": _whole_job(answer, epoch, stalls["compute"], price),
         "pretraining": pretraining_document(answer.parts, price),
         "collective": None,
-        "step_time_half_width_s": None,
+        "step_time_half_width_s": run.half_width,
         "assumptions": _assumptions(run),
         "warnings": list(answer.warnings),
-        "seed": 0,
+        "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(answer.inputs),
         "inputs": values_of(run.hardware, workload),
@@ -216,6 +216,9 @@ def _assumptions(run: LayoutRun) -> list[str]:
     ]
     if (wraps := wraps_text(run)) is not None:
         found.append(wraps)
+    if run.half_width is not None:
+        percent = 100 * run.half_width / run.step_time
+        found.append(f"{len(run.played.drawn)} steps are drawn at random (seed {run.seed}): their mean is known to +-{percent:.2g}% (95%)")
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         found.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
     return found

@@ -121,7 +121,7 @@ class _Stage:
             rest += layer.compute * scale
             rest = self._inside(name, rest, layer.exposed)
         self._compute(name, rest)
-        late = self.scene.spread.tensor * time.compute
+        late = self.scene.noise.mean.inside * time.compute
         if late:
             self.stream = [self.made.late(late, self.stream)]
 
@@ -166,7 +166,7 @@ class _Stage:
     # --- groups and stages ----------------------------------------------------------------------------------------
 
     def _start(self, start: Start) -> None:
-        spread, size = self.scene.spread, self.run.mesh.group_size(start.axis)
+        spread, size = self.scene.noise.mean, self.run.mesh.group_size(start.axis)
         late = spread.all * self.worked_in_step if start.axis == "everyone" else spread.data * self.worked
         after = [*self.stream, *(self.ended[start.after] if start.after is not None else ())]
         if size == 1:

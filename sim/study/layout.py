@@ -51,7 +51,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     if len(each) > 1:
         raise SpecError(f"--placement {scenario.placement}: a layout needs nodes that lend equally many GPUs")
     workload = sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement))
-    run = run_layout(machine.spec, workload, each.pop())
+    run = run_layout(machine.spec, workload, each.pop(), seed=scenario.seed)
     if run.memory_verdict == "does_not_fit":
         raise Infeasible([shortage(run, scenario.plan_command)], run.nodes, run.gpus, "does not fit into GPU memory")
     tokens = scenario.plan.tokens if scenario.plan else None
@@ -154,7 +154,12 @@ def _warnings(run: LayoutRun) -> list[str]:
     elif run.layout.own is not None:
         found.append(f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules")
     found += own_notes(run.workload)
-    if not run.played.exact:
+    if not run.played.exact and run.mesh.even:
+        found.append(
+            "leaf switches hold unlike shares of a stage's nodes: all groups of a stage go as slowly as those over the fullest uplinks; "
+            "for an exact step give each stage as many nodes below every leaf"
+        )
+    elif not run.played.exact:
         found.append(
             f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and {_too_many(run.gpus)}: they "
             "are simulated as if all nodes of a stage were like its first; for an exact step use axes that fill whole nodes"

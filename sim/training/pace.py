@@ -22,7 +22,7 @@ from sim.training.spread import expected_maximum, tail
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-_LEAST = 0.05
+LEAST = 0.05
 """Share of its mean compute time that a drawn step takes at least: normal variables have no end, times have."""
 _ALONE = 64
 """Slowest ranks that stand for themselves in a maximum of ranks of unlike speed; the others in as many groups."""
@@ -49,7 +49,7 @@ def drawn_paces(size: int, persistent_cv: float, compute_cv: float, seed: int, n
     """Yield a pace for each step of a class of *size* ranks called *name*, drawn from streams of its own."""
     persistent = sorted(persistent_cv * float(value) for value in stream(seed, f"persistent {name}").standard_normal(size))
     for late in maxima(persistent, compute_cv, stream(seed, f"compute {name}")):
-        speed = max(_LEAST, 1.0 + late)
+        speed = max(LEAST, 1.0 + late)
         yield Pace(speed, 0.0) if size == 1 else Pace(min(1.0, speed), max(0.0, late))
 
 

@@ -43,8 +43,9 @@ def layers_run(workload: Workload) -> tuple[Layer, ...]:
 
 def length_variation(workload: Workload) -> float:
     """Return the coefficient of variation of one rank's compute from step to step that it owes to the lengths of its sequences."""
-    training, lengths = workload.training, workload.dataset.lengths
-    if not training.stack.unpadded or lengths is None:
+    training, model = workload.training, workload.model
+    lengths = workload.dataset.lengths if training.stack.unpadded else model.lengths if model.padding == "unpadded" else None
+    if lengths is None:
         return 0.0
     each = math.sqrt(max(0.0, lengths.square / lengths.mean**2 - 1.0))
     return training.stack.length_imbalance * each / math.sqrt(training.batch * training.gradient_accumulation_steps)

@@ -47,14 +47,15 @@ class Account:
         """Note *seconds* of compute that messages of a kind of group have cost."""
         self.exposed[-1][group] += seconds
 
-    def last_step(self, clock: Sequence[float]) -> StageStep:
-        """Return the last step by cause and resource; *clock* tells when each of its instructions was over."""
-        begin, end = self.ends[-2:]
+    def last_step(self, clock: Sequence[float], count: int = 1) -> StageStep:
+        """Return the mean of the last *count* steps by cause and resource; *clock* tells when each instruction of the last was over."""
+        first, begin, end = self.ends[-1 - count], *self.ends[-2:]
         resources: dict[tuple[Cause, str], float] = defaultdict(float)
         for wait in self.log.waits:
-            if wait.rank == self.index and wait.t0 >= begin:
-                resources[wait.cause, wait.resource] += wait.t1 - wait.t0
+            if wait.rank == self.index and wait.t0 >= first:
+                resources[wait.cause, wait.resource] += (wait.t1 - wait.t0) / count
         stalls = dict.fromkeys(LAYOUT_STALLS, 0.0)
         for (cause, _), seconds in resources.items():
             stalls[cause] += seconds
-        return StageStep(end - begin, stalls, dict(resources), self.exposed[-1], begin, end, tuple(clock))
+        exposed = {group: sum(step[group] for step in self.exposed[-count:]) / count for group in GROUPS}
+        return StageStep((end - first) / count, stalls, dict(resources), exposed, begin, end, tuple(clock))

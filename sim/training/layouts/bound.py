@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, before_use
-from sim.training.layouts.meetings import SHARED
+from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import Scene
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
@@ -26,7 +26,7 @@ _STEPS: Final = 3
 def least_time(scene: Scene) -> float:
     """Return seconds that no simulation of *scene* goes below."""
     programs = [list(program) for program in scene.programs]
-    if scene.layout.clips:
+    if all(Wait(_MEETING) in program for program in programs):
         ends = [program.index(Wait(_MEETING)) + 1 for program in programs]
         recurrence = _Recurrence(scene, before=True)
         recurrence.run([program[end:] for program, end in zip(programs, ends, strict=True)])
@@ -160,6 +160,7 @@ class _Recurrence:
             bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
         else:
             compute, launches = self.scene.updates[stage]
+            now += 0.0 if self.scene.meets else self.scene.noise.mean.all * rank.worked_in_step
             bursts, tail = ((compute, launches * self.scene.launch_cpu, min(1.0, launches) * self.scene.launch_cpu, False),), 0.0
         host = rank.host
         for seconds, launching, first, drained in bursts:
@@ -176,7 +177,7 @@ class _Recurrence:
     def _work(self, stage: int, key: tuple[str, int, int]) -> _Passed:
         part, first, last = key
         time = self.scene.times[stage].span(first, last, part)  # type: ignore[arg-type]
-        tail = self.scene.spread.tensor * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
+        tail = self.scene.noise.mean.inside * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
         cpu = self.scene.launch_cpu
         bursts = tuple((each.compute, each.launching(cpu), min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
         self.works[stage][key] = (bursts, time.compute, tail)
@@ -225,7 +226,7 @@ class _Recurrence:
     # --- groups ---------------------------------------------------------------------------------------------------
 
     def _start(self, rank: _Rank, stage: int, start: Start, now: float, program: Sequence[Instruction], place: int) -> None:
-        shared, spread, prices = start.axis in SHARED, self.scene.spread, self.scene.prices
+        shared, spread, prices = start.axis in SHARED, self.scene.noise.mean, self.scene.prices
         if start.axis == "everyone":
             late = spread.all * rank.worked_in_step
         else:

@@ -13,7 +13,8 @@ from sim.events import Cause
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Start, Wait
 from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.meetings import SHARED, SLOWEST, Key, Meeting, Meetings
+from sim.training.layouts.meetings import SLOWEST, Key, Meeting, Meetings
+from sim.training.layouts.prices import SHARED
 
 SimProcess = Generator[simpy.Event, object, None]
 
@@ -75,7 +76,7 @@ class Groups:
 
     def _late(self, axis: GroupAxis) -> float:
         """Return how much later than the mean the slowest rank of a meeting comes."""
-        spread = self.meetings.scene.spread
+        spread = self.kernels.spread
         if axis == "everyone":
             return spread.all * self.kernels.worked_in_step
         worked, self.kernels.worked = self.kernels.worked, 0.0

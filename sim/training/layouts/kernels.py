@@ -1,11 +1,13 @@
 """How do the GPUs of one stage compute? Units in bursts, no faster than the host launches them, beside what communicates on the GPU.
 
-The slowest rank of a tensor group is late by the expected maximum of their spread (`sim.training.spread`) at every message inside a unit.
+The slowest of the ranks that exchange inside units is late by their spread (`noise`) at every message there, and the slowest stage, where
+stages do not all meet, once a step.
+Messages inside a unit share links with those of other groups; they follow its compute, where a unit has them between its layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 import simpy
@@ -15,9 +17,10 @@ from sim.cluster.network import Network
 from sim.events import Cause
 from sim.parallel.program import Part, Program, Start, Work, before_use
 from sim.training.layouts.account import Account
+from sim.training.layouts.noise import Spread
 from sim.training.layouts.prices import Price
 from sim.training.layouts.scene import PASSES, Scene
-from sim.training.layouts.times import Burst
+from sim.training.layouts.times import Burst, Exposed
 
 SimProcess = Generator[simpy.Event, object, None]
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
@@ -29,12 +32,15 @@ class Kernels:
     def __init__(self, scene: Scene, network: Network, account: Account, stage: int, number: int) -> None:
         self.scene = scene
         self.env = network.env
+        self.network = network
         self.account = account
         self.stage = stage
+        self.number = number
         self.gpu = LiveGpu(network, f"stage {stage}", scene.overlap_slowdown, None, shares=scene.beside is not None)
         self.gpu_name = f"{scene.node.gpu.name} compute"
         self.times = scene.times[number]
         self.optimizer = scene.updates[number]
+        self._loads: dict[int, Mapping[str, float]] = {}
         self.host = 0.0
         """When the host will have launched everything so far."""
         self.floor = 0.0
@@ -83,29 +89,52 @@ class Kernels:
         time = self.times.span(work.first, work.last, work.part)
         self.at_work = work.first, work.last, work.part
         self._shares()
-        yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch)
+        yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch, self.spread.speed)
         self.host = max(self.host, self.floor)
         self.at_work = None
         self._shares()
-        late = self.scene.spread.tensor * time.compute
-        pieces = [(Cause.STRAGGLER, "slowest rank of the tensor group", late)] if late else []
+        yield from self._late(self.spread.inside * time.compute, "slowest of the ranks that exchange inside layers")
         for each in time.exposed:
             if each.seconds > 0:
-                pieces.append((each.cause, f"{_PARTIAL[each.axis]}: {each.limit}", each.seconds))
-                self.account.exposes(each.axis, each.seconds)
-        if pieces:
+                yield from self._exchanged(each)
+
+    @property
+    def spread(self) -> Spread:
+        """Return how much later the slowest ranks are in the present step."""
+        return self.scene.noise.at(self.account.step, self.stage)
+
+    def _late(self, seconds: float, what: str) -> SimProcess:
+        """Wait *seconds* for the slowest ranks."""
+        if seconds:
             start = self.env.now
-            yield self.env.timeout(sum(seconds for *_, seconds in pieces))
-            for cause, resource, seconds in pieces:
-                self.account.waited(cause, resource, start, start + seconds)
-                start += seconds
+            yield self.env.timeout(seconds)
+            self.account.waited(Cause.STRAGGLER, what, start, self.env.now)
+
+    def _exchanged(self, messages: Exposed) -> SimProcess:
+        """Wait for *messages* inside a unit, which other traffic may slow."""
+        start = self.env.now
+        yield self.network.start(messages.axis, messages.volume, self._load(messages), cap=messages.volume / messages.seconds).done
+        self.account.waited(messages.cause, f"{_PARTIAL[messages.axis]}: {messages.limit}", start, self.env.now)
+        self.account.exposes(messages.axis, self.env.now - start)
+
+    def _load(self, messages: Exposed) -> Mapping[str, float]:
+        """Return what *messages* put on each link per unit of their volume; the network knows the links then."""
+        if id(messages) not in self._loads:  # times live as long as the scene
+            load = self.scene.prices.inside(self.number, messages.load)
+            for link in load:
+                if link not in self.network.capacity:
+                    self.network.add_link(link, self.scene.prices.capacity[link])
+            self._loads[id(messages)] = {link: amount / messages.volume for link, amount in load.items() if amount}
+        return self._loads[id(messages)]
 
     def update(self) -> SimProcess:
-        """Run the optimizer."""
+        """Run the optimizer, once the slowest stage is as far where stages do not all meet."""
+        if not self.scene.meets:
+            yield from self._late(self.spread.all * self.worked_in_step, "slowest stage")
         yield from self.compute([Burst(*self.optimizer)], "optimizer", -1)
 
-    def compute(self, bursts: Sequence[Burst], name: str, ident: int) -> SimProcess:
-        """Compute *bursts*, no faster than the host launches their kernels."""
+    def compute(self, bursts: Sequence[Burst], name: str, ident: int, speed: float = 1.0) -> SimProcess:
+        """Compute *bursts*, which take *speed* times their mean, no faster than the host launches their kernels."""
         start, launch = self.env.now, self.scene.launch_cpu
         for burst in bursts:
             if burst.drained:
@@ -114,7 +143,7 @@ class Kernels:
             self.host += burst.launching(launch)
             begun = self.env.now
             if burst.compute > 0:
-                yield self.gpu.compute(burst.compute).done
+                yield self.gpu.compute(burst.compute * speed).done
                 self.account.waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
             yield from self._launched(self.host)
         self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)

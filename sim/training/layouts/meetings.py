@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, cast
 
 import simpy
 
@@ -15,14 +15,12 @@ from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
 from sim.training.communicator import Communicator, Operation, Piece, carried
 from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.prices import Price
+from sim.training.layouts.prices import SHARED, Price
 from sim.training.layouts.scene import Scene, words
 
 SimProcess = Generator[simpy.Event, object, None]
 Key = tuple[object, ...]
 SLOWEST: Final = (Cause.STRAGGLER, "slowest data-parallel rank")
-SHARED: Final = ("everyone", "ends")
-"""Groups with members in several stages."""
 
 
 class Meeting(Operation):
@@ -80,6 +78,8 @@ class Meetings:
         self._log = log
         self._communicators: dict[Key, Communicator[Meeting]] = {}
         self._linked: set[int] = set()
+        self._of_step: dict[int, list[Key]] = defaultdict(list)
+        self._done: Counter[int] = Counter()
 
     @cached_property
     def shared(self) -> Mapping[Tag, int]:
@@ -92,7 +92,26 @@ class Meetings:
         if key not in self.known:
             self.link(price)
             self.known[key] = Meeting(self.env, tag, price, members, kernels)
+            self._of_step[cast(int, key[0])].append(key)
         return self.known[key]
+
+    def ended(self, step: int) -> None:
+        """Note that one stage has ended *step*, which is forgotten once all have."""
+        self._done[step] += 1
+        if self._done[step] == self._stages:
+            for key in self._of_step.pop(step, ()):
+                del self.known[key]
+
+    @cached_property
+    def _stages(self) -> int:
+        """Return the stages, or ranks, that are simulated."""
+        return len(set(map(id, self.kernels)))
+
+    def also(self, key: Key, meeting: Meeting) -> None:
+        """Let *meeting* be called *key* as well."""
+        if key not in self.known:
+            self._of_step[cast(int, key[0])].append(key)
+        self.known[key] = meeting
 
     def message(self, key: Key, tag: Tag, price: Price, source: int, target: int) -> Meeting:
         """Return the message called *key* from *source* to *target*; one that nobody asks for begins with its sender."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from sim.training.layouts.run import Simulation
+from sim.training.layouts.run import DRAWN_STEPS, Simulation
 from sim.training.layouts.scene import Played, Scene
 from sim.training.layouts.unfolded import Unfolded
 
@@ -23,20 +23,21 @@ def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
         by_rank = _by_rank(scene, steps, keep_rates)
         if by_rank is not None:
             return by_rank
-    chosen = steps or (2 if scene.layout.clips or mesh.stages == 1 else 4)
+    chosen = (steps or (2 if scene.layout.clips or mesh.stages == 1 else 4)) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
     found = Simulation(scene, chosen, keep_rates).run()
     if _starves(scene, found):
         found = Simulation(scene, chosen, keep_rates, starved=True).run()
-    return replace(found, exact=mesh.even)
+    return replace(found, exact=mesh.even and scene.prices.even_below_switches)
 
 
 def _by_rank(scene: Scene, steps: int, keep_rates: bool) -> Played | None:
     """Return the last step of ranks that differ in what they share with others; None where there are too many."""
-    simulated = Unfolded(scene, steps or 4, keep_rates, folds=True)
+    steps = (steps or 4) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
+    simulated = Unfolded(scene, steps, keep_rates, folds=True)
     if len(set(simulated.first)) > MOST_CLASSES:
         return None
     found = simulated.run()
-    return Unfolded(scene, steps or 4, keep_rates, starved=True, folds=True).run() if _starves(scene, found) else found
+    return Unfolded(scene, steps, keep_rates, starved=True, folds=True).run() if _starves(scene, found) else found
 
 
 def _starves(scene: Scene, found: Played) -> bool:

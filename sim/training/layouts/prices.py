@@ -1,9 +1,10 @@
 """What does a group of a mesh pay for a message? NCCL's choice and cost for one group, with the load of all groups like it.
 
-Groups of one axis that share nodes run the same operation at the same time, so that each live link carries the sum of their loads: eight
+Groups of one axis of one stage run the same operation at the same time, so that each live link carries the sum of their loads: eight
 data-parallel groups of one GPU a node each take their own NIC where there are eight, and share four. Nodes that hold the same stages are
-simulated once. Limits: what groups put on links between switches is counted for the nodes of each stage by themselves, apart from messages
-between stages (`switches`); over Gloo, copies between GPU and host memory are not counted.
+simulated once; links between switches and the core are those of the whole machine, and carry what all stages send. Limits: where switches
+carry unlike shares of a stage's groups, all its groups go as slowly as the slowest; over Gloo, copies between GPU and host memory are not
+counted.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tun
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
 from sim.training.collectives.unequal import one_receives_most
 from sim.training.communicator import Fluid
-from sim.training.layouts.switches import Stream, Switches
+from sim.training.layouts.switches import CORE_LINK, Stream, Switches
 
+SHARED: Final = ("everyone", "ends")
+"""Groups with members in several stages."""
 _SEND_BLOCKS: Final = P2P_CHANNELS
 """Thread blocks of one message between two stages."""
 
@@ -66,12 +69,32 @@ class Price(NamedTuple):
         return Fluid(self.launch, self.volume, self.cap, self.load, self.cause, self.limit)
 
 
-class _Outline(NamedTuple):
+class Loaded(NamedTuple):
+    """What something puts on a link, whose name does not tell which nodes it belongs to."""
+
+    name: str
+    capacity: float
+    meaning: tuple[Cause, str]
+    amount: float
+
+
+class Outline(NamedTuple):
     """A price whose links are named without the nodes they belong to: the same for all stages and layouts whose groups lie alike."""
 
     price: Price
-    links: tuple[tuple[str, float, tuple[Cause, str], float], ...]
-    """Name, capacity, meaning, load per unit."""
+    links: tuple[Loaded, ...]
+    """With the load per unit."""
+
+
+class _Lying(NamedTuple):
+    """How the groups of one axis of one stage lie."""
+
+    key: tuple[object, ...]
+    groups: list[tuple[int, ...]]
+    """Those with ranks on the node that is looked at, by their ranks."""
+    node: int
+    others: Sequence[tuple[tuple[int, ...], int]]
+    """Those elsewhere that load links between switches as well, each with how many load them alike."""
 
 
 @dataclass(eq=False)
@@ -79,7 +102,7 @@ class PriceBook:
     """What layouts on one cluster under one tuning share: plans of groups and prices of operations, by how the groups lie."""
 
     plans: dict[tuple[object, ...], CollectivePlan] = field(default_factory=dict)
-    outlines: dict[tuple[object, ...], _Outline] = field(default_factory=dict)
+    outlines: dict[tuple[object, ...], Outline] = field(default_factory=dict)
     times: dict[tuple[object, ...], Any] = field(default_factory=dict)
     """Of `sim.training.layouts.times`: times of units by what they ask of a rank, for each way in which layers are split."""
 
@@ -99,9 +122,9 @@ class Prices:
     """Of each live link: what it means that it holds an operation back."""
     book: PriceBook = field(default_factory=PriceBook)
     folds: bool = True
-    """Whether one switch stands for all that carry the same."""
+    """Whether the hashed paths of one node stand for those of all that hold the same stages."""
     _known: dict[tuple[object, ...], Price] = field(default_factory=dict)
-    _lying: dict[tuple[int, GroupAxis], tuple[tuple[object, ...], list[tuple[int, ...]], int]] = field(default_factory=dict)
+    _lying: dict[tuple[int, GroupAxis], _Lying] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
     @cached_property
@@ -112,6 +135,25 @@ class Prices:
     @cached_property
     def _structured(self) -> bool:
         return self.hardware.fabric.structured
+
+    @cached_property
+    def _described(self) -> bool:
+        """Whether switches are described, whose links belong to the whole machine; hashed paths belong to a node."""
+        return bool(self._switches.links.keys() - {CORE_LINK})
+
+    @cached_property
+    def even_below_switches(self) -> bool:
+        """Tell whether each switch that a stage's nodes are below has as many of them; where that is not known, yes."""
+        for ranks in self._ranks_of if self._described else ():
+            nodes = {self.mesh.place(rank)[0] for rank in ranks}
+            below = Counter(self._switches.leaf(node) for node in nodes)
+            if len(set(below.values())) > 1:
+                return False
+        return True
+
+    def _of_machine(self, link: str) -> bool:
+        """Tell whether *link* is one of the whole machine, not of nodes."""
+        return link == CORE_LINK or (self._described and link.startswith(f"{FABRIC}."))
 
     def nodes_of(self, stage: int) -> str:
         """Return the name of the nodes that hold *stage*: the same for stages that share nodes."""
@@ -125,22 +167,40 @@ class Prices:
         """Return what *op* on *nbytes* costs the groups of *axis* in *stage*."""
         key = (stage, axis, op, nbytes)
         if key not in self._known:
-            self._known[key] = self._named(stage, self._outline(stage, axis, op, nbytes))
+            ends = self._stages_of(axis) if axis in SHARED else (stage,)
+            self._known[key] = self._named({self.nodes_of(each): self.outline(each, axis, op, nbytes) for each in ends})
         return self._known[key]
+
+    def _stages_of(self, axis: GroupAxis) -> Iterable[int]:
+        """Return one stage for each kind of nodes that groups of *axis* across stages have members on."""
+        stages = range(self.mesh.stages) if axis == "everyone" else (0, self.mesh.stages - 1)
+        return {self.nodes_of(stage): stage for stage in reversed(stages)}.values()
 
     def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Price:
         """Return the price of *op* on *nbytes* without its links: what it costs with nothing beside it but the groups like it.
 
         In an all-to-all with *skew* the first rank of each group on the node receives so many times the mean.
         """
-        return self._outline(stage, axis, op, nbytes, skew).price
+        return self.outline(stage, axis, op, nbytes, skew).price
+
+    def outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Outline:
+        """Return the price of *op* on *nbytes*, and what it loads on a node of *stage* and between nodes."""
+        lying = self._groups(stage, axis)
+        key = (lying.key, op, nbytes, skew)
+        if key not in self.book.outlines:
+            self.book.outlines[key] = self._group_price(lying, op, nbytes, skew)
+        return self.book.outlines[key]
+
+    def inside(self, number: int, load: Iterable[Loaded]) -> dict[str, float]:
+        """Return *load*, of messages inside a unit of stage *number*, by live link; the links are noted."""
+        return {self._noted(self.nodes_of(number), each): each.amount for each in load}
 
     def least(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> float:
         """Return seconds that *op* on *nbytes* takes the first rank of *stage* at least."""
         if self.mesh.even:
-            return self._outline(stage, axis, op, nbytes).price.alone
-        _, groups, node = self._groups(stage, axis)  # groups beside the first one may come at other times
-        return self._plan(groups[0], node)[0].cost(nbytes, op).alone
+            return self.outline(stage, axis, op, nbytes).price.alone
+        lying = self._groups(stage, axis)  # groups beside the first one may come at other times
+        return self._plan(lying.groups[0], lying.node)[0].cost(nbytes, op).alone
 
     def least_send(self, source: int, target: int, nbytes: float) -> float:
         """Return seconds that a message takes at least from the first rank of stage *source* to that of *target*."""
@@ -151,7 +211,7 @@ class Prices:
 
     def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
         """Return a key that is equal for groups of any mesh on this cluster that lie alike."""
-        return self._groups(stage, axis)[0]
+        return self._groups(stage, axis).key
 
     def send(self, source: int, target: int, nbytes: float) -> Price:
         """Return what handing *nbytes* from each rank of stage *source* to its like in stage *target* costs."""
@@ -162,48 +222,74 @@ class Prices:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _named(self, stage: int, outline: _Outline) -> Price:
-        """Return the price with links named for the nodes of *stage*, which are noted."""
-        name = self.nodes_of(stage)
+    def _named(self, outlines: Mapping[str, Outline]) -> Price:
+        """Return the price with links named for the nodes that each of *outlines* is of, which are noted."""
         load = {}
-        for link, capacity, meaning, amount in outline.links:
-            live = f"{name}.{link}"
-            self.capacity.setdefault(live, capacity)
-            self.descriptions.setdefault(live, meaning)
-            load[live] = amount
-        return outline.price._replace(load=load)
+        for nodes, outline in outlines.items():
+            for each in outline.links:
+                load[self._noted(nodes, each)] = each.amount
+        return next(iter(outlines.values())).price._replace(load=load)
 
-    def _groups(self, stage: int, axis: GroupAxis) -> tuple[tuple[object, ...], list[tuple[int, ...]], int]:
-        """Return how the groups of *axis* in *stage* lie, their ranks, and the node that is looked at."""
+    def _noted(self, nodes: str, loaded: Loaded) -> str:
+        """Return the live name of a link of *nodes*, or of the machine, which is noted."""
+        live = loaded.name if self._of_machine(loaded.name) else f"{nodes}.{loaded.name}"
+        self.capacity.setdefault(live, loaded.capacity)
+        self.descriptions.setdefault(live, loaded.meaning)
+        return live
+
+    def _groups(self, stage: int, axis: GroupAxis) -> _Lying:
+        """Return how the groups of *axis* in *stage* lie."""
         if (stage, axis) not in self._lying:
             first = self.mesh.rank(pipeline=stage)
             node, _ = self.mesh.place(first)
             here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
             groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
-            key = tuple(self._lies(group, node) for group in groups)
-            self._lying[stage, axis] = (key, groups, node)
+            others = self._elsewhere(stage, axis, groups) if self._switches.links and axis != "everyone" else ()
+            elsewhere = tuple((self._lies(group, self.mesh.place(group[0])[0]), count) for group, count in others)
+            key = (*(self._lies(group, node) for group in groups), *elsewhere)
+            self._lying[stage, axis] = _Lying(key, groups, node, others)
         return self._lying[stage, axis]
 
-    def _outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> _Outline:
-        lying, groups, node = self._groups(stage, axis)
-        key = (lying, op, nbytes, skew)
-        if key not in self.book.outlines:
-            self.book.outlines[key] = self._group_price(groups, node, op, nbytes, skew)
-        return self.book.outlines[key]
+    def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], int]]:
+        """Return the groups of *axis* in *stage* but for those *here* that cross nodes, one for all that load switches alike."""
+        seen = {rank for group in here for rank in group}
+        found: dict[object, list[tuple[int, ...]]] = defaultdict(list)
+        for rank in self._ranks_of[stage]:
+            if rank not in seen:
+                group = self.mesh.group(rank, axis)
+                seen.update(group)
+                nodes = {self.mesh.place(member)[0] for member in group}
+                if len(nodes) > 1:
+                    found[self._lies(group, min(nodes))].append(group)
+        return [(alike[0], len(alike)) for alike in found.values()]
 
-    def _group_price(self, groups: Sequence[tuple[int, ...]], node: int, op: Op, nbytes: float, skew: float) -> _Outline:
-        skewed = skew > 1.0 and self.sockets is None
-        plans = [self._plan(group, node, apart=skewed) for group in groups]
+    @cached_property
+    def _ranks_of(self) -> Sequence[Sequence[int]]:
+        """Return the ranks of each stage."""
+        found: list[list[int]] = [[] for _ in range(self.mesh.stages)]
+        for rank in range(self.mesh.gpus):
+            found[self.mesh.stage_of(rank)].append(rank)
+        return found
+
+    def _group_price(self, lying: _Lying, op: Op, nbytes: float, skew: float) -> Outline:
+        skewed, groups = skew > 1.0 and self.sockets is None, lying.groups
+        plans = [self._plan(group, lying.node, apart=skewed) for group in groups]
         costs = [_skewed(plan, own, nbytes, skew) if skewed else plan.cost(skew * nbytes, op) for plan, own in plans]
         volume = costs[0].volume
         load: dict[str, float] = defaultdict(float)
         meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
-        for (plan, own), cost in zip(plans, costs, strict=True):
+        loading = [(plan, own, cost, 1) for (plan, own), cost in zip(plans, costs, strict=True)]
+        for group, count in lying.others:
+            plan, _ = self._plan(group, self.mesh.place(group[0])[0])
+            loading.append((plan, FABRIC, plan.cost(skew * nbytes, op), count))
+        for plan, own, cost, count in loading:
             for (slot, link), amount in cost.load.items():
                 if slot in (own, FABRIC):
                     name, capacity, meaning = self._live(slot, link, plan)
+                    if own == FABRIC and not self._of_machine(name):
+                        continue
                     meant[name] = (capacity, meaning)
-                    load[name] += amount * cost.volume / volume
+                    load[name] += count * amount * cost.volume / volume
         cap = min(cost.cap * volume / cost.volume for cost in costs)
         cost = costs[0]
         rate, limit = held_back(cap, (cost.cause, cost.bottleneck), ((amount, *meant[link]) for link, amount in load.items()))
@@ -212,7 +298,7 @@ class Prices:
         blocks = 0 if self.sockets else cost.channels
         moved = traffic_of(op, len(groups[0]), nbytes) / alone if alone and blocks else 0.0
         price = Price(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm, blocks, moved)
-        return _Outline(price, tuple((link, *meant[link], amount) for link, amount in load.items()))
+        return Outline(price, tuple(Loaded(link, *meant[link], amount) for link, amount in load.items()))
 
     def _lies(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
         """Return a key for how the collectives of *ranks* travel, and the GPUs of them on *node*."""
@@ -244,7 +330,7 @@ class Prices:
         key = (*self._lies(ranks, node)[:2], own if apart else None)
         if key not in self.book.plans:
             used = [(Slot(name, self._slot.node, len(of), ((0, gpus),), (), tuple(of)), gpus) for (name, gpus), of in numbers.items()]
-            between = crossed(self.hardware, [sorted(by_node)], 0, self.folds) if self._structured else NOTHING
+            between = crossed(self.hardware, [sorted(by_node)], 0, self.folds and not self._described) if self._structured else NOTHING
             self.book.plans[key] = (
                 plan_gloo(used, self.hardware.fabric, self.sockets, between)
                 if self.sockets
@@ -255,7 +341,7 @@ class Prices:
     def _live(self, slot: str, link: str, plan: CollectivePlan) -> tuple[str, float, tuple[Cause, str]]:
         """Return a resource's name among those of its nodes, its capacity and its meaning."""
         if (slot, link) == CORE:
-            return "core", plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
+            return CORE_LINK, plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
         if slot == FABRIC:
             crossed_ = plan.layout.crossed
             return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
@@ -304,7 +390,7 @@ class Prices:
             stage = source if end == OUT else target
             for live in self._on_node(self.nodes_of(stage), mesh.place(mesh.rank(pipeline=stage))[0], name):
                 load[live] += amount
-        load |= self._on_switches([(rank, rank + step) for rank in range(mesh.gpus) if mesh.stage_of(rank) == source], nbytes)
+        load |= self._on_switches([(rank, rank + step) for rank in self._ranks_of[source]], nbytes)
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)
@@ -312,7 +398,7 @@ class Prices:
 
     @cached_property
     def _switches(self) -> Switches:
-        return Switches(self.hardware, -(-self.mesh.gpus // self.mesh.gpus_per_node), self.folds)
+        return Switches(self.hardware, -(-self.mesh.gpus // self.mesh.gpus_per_node))
 
     def _on_switches(self, ends: Iterable[tuple[int, int]], nbytes: float) -> dict[str, float]:
         """Return what sends between all *ends* (ranks) at one time put on links between switches, which are noted."""
@@ -337,7 +423,7 @@ class Prices:
         own = self._slot.node.nic.transport.total_efficiency / sockets.total_efficiency
         return edge.sent(math.inf, SIMPLE)._replace(on_nic=max(1.0, own), on_wire=1.0)
 
-    def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> _Outline:
+    def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> Outline:
         """Return the price of sends between *ends* (ranks), with links named by the end that they lie at."""
         load: dict[str, float] = defaultdict(float)
         edges = [self._edge(*each) for each in ends]
@@ -351,9 +437,9 @@ class Prices:
         seconds = alone.launch + nbytes / alone.rate
         limit = alone.cause, alone.limit
         price = Price(alone.launch, nbytes, alone.rate, {}, seconds, 0.0, *limit, "Send", _SEND_BLOCKS, nbytes / seconds)
-        return _Outline(price, tuple((link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
+        return Outline(price, tuple(Loaded(link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
 
-    def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> _Outline:
+    def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> Outline:
         """Return the price of sends over Gloo: a notice that the receiver asks, then the data (gloo/transport/tcp/pair.cc)."""
         between = edges[0].fabric is not None
         one_way = sockets.hop_latency / 2 + (self.hardware.fabric.latency if between else 0.0)
@@ -374,7 +460,7 @@ class Prices:
         moved = max(1.0, nbytes - self._slot.node.nic.burst * between)
         seconds = one_way + moved / rate
         price = Price(sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", notice=one_way)
-        return _Outline(price, tuple((link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
+        return Outline(price, tuple(Loaded(link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
     def _edge(self, source: int, target: int) -> Edge:
         return edge_between((self._slot, *self.mesh.place(source)), (self._slot, *self.mesh.place(target)), self.hardware.fabric)

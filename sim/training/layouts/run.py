@@ -2,13 +2,15 @@
 
 Ranks of one stage are equal and simulated once (elsewhere: `unfolded`). A rank has a compute stream that runs its program, a host that
 launches ahead of it (`kernels`), groups whose operations NCCL's communicators play one after another (`groups`, `meetings`), and
-messages to other stages (`messages`). Steps repeat, so the last of a few stands for all.
+messages to other stages (`messages`). Steps repeat, so the last of a few stands for all, unless each is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
+from typing import Final
 
 import simpy
 
@@ -29,6 +31,8 @@ from sim.training.layouts.scene import Operated, Played, Scene, StageStep, words
 from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]
+DRAWN_STEPS: Final = 100
+"""Steps that stand for all where each is drawn, as few as in data parallelism."""
 
 
 class Simulation:
@@ -76,7 +80,7 @@ class Simulation:
         self.train(self.stages)
         stages = tuple(stage.last_step() for stage in self.stages)
         begin = min(stage.begin for stage in stages)
-        return Played(stages, self.log, tuple(self._operations(begin)))
+        return Played(stages, self.log, tuple(self._operations(begin)), drawn=self.drawn)
 
     def _operations(self, since: float) -> Iterator[Operated]:
         """Yield what began from *since* on."""
@@ -84,6 +88,17 @@ class Simulation:
             if meeting.begin >= since:
                 among = tuple(kernels.stage for kernels in meeting.kernels)
                 yield Operated(meeting.tag, meeting.begin, among, f"{words(meeting.tag)}: {meeting.price.limit}")
+
+    @property
+    def counted(self) -> int:
+        """Return how many of the last steps stand for all."""
+        return min(DRAWN_STEPS, self.steps - 1) if self.scene.noise.draws else 1
+
+    @property
+    def drawn(self) -> tuple[float, ...]:
+        """Return the seconds of each of these steps, where they are drawn."""
+        ends = max((stage.account.ends[-1 - self.counted :] for stage in self.stages), key=lambda each: each[-1] - each[0])
+        return tuple(end - begin for begin, end in pairwise(ends)) if self.scene.noise.draws else ()
 
     def train(self, stages: Iterable[Stage]) -> None:
         """Let *stages* run all steps."""
@@ -96,6 +111,8 @@ class Stage(Rank):
 
     def __init__(self, simulation: Simulation, stage: int, number: int) -> None:
         scene = simulation.scene
+        self.counted = simulation.counted
+        self.meetings = simulation.meetings
         self.account = Account(simulation.log, _logged(simulation.log, scene.layout.mesh, stage))
         self.kernels = Kernels(scene, simulation.network, self.account, stage, number)
         self.groups = simulation.groups(self.kernels, number)
@@ -115,10 +132,11 @@ class Stage(Rank):
             yield from self.run()
             self.kernels.host = max(self.kernels.host, self.env.now)  # results of the step are read back
             self.account.end_step()
+            self.meetings.ended(self.account.step)
 
     def last_step(self) -> StageStep:
         """Return the last step by cause and resource."""
-        return self.account.last_step(self.clock)
+        return self.account.last_step(self.clock, self.counted)
 
     def _load(self, _: Load, __: int) -> SimProcess:
         """Wait for the next micro-batch."""

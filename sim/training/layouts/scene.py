@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from sim.cluster.checkpoint import Outflow
@@ -11,12 +12,12 @@ from sim.events import Cause, EventLog
 from sim.parallel.collective_check import check_time
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Part, Program, Tag
+from sim.parallel.program import Part, Program, Start, Tag
 from sim.spec.hardware import Node
 from sim.training.layouts.loader import Feed
+from sim.training.layouts.noise import Noise
 from sim.training.layouts.prices import Prices
 from sim.training.layouts.times import UnitTimes
-from sim.training.spread import expected_maximum
 
 GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert", "norm")
 """Keys of ``exposed_by_group_s``."""
@@ -44,26 +45,8 @@ def words(tag: Tag) -> str:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """How much later than the mean the slowest of n ranks is, per second of compute."""
-
-    tensor: float
-    """Of a tensor group."""
-    data: float
-    """Of all ranks of a stage, beyond that of a tensor group."""
-    all: float
-    """Of all ranks, beyond that of a stage."""
-
-
-def spread_of(cv: float, tensor: int, stage: int, ranks: int) -> Spread:
-    """Return the spread of ranks with coefficient of variation *cv* in groups of these sizes."""
-    of_tensor, of_stage, of_all = (expected_maximum(size) * cv for size in (tensor, stage, ranks))
-    return Spread(of_tensor, of_stage - of_tensor, of_all - of_stage)
-
-
-@dataclass(frozen=True)
 class StageStep:
-    """One steady step of the ranks of one stage."""
+    """One steady step of the ranks of one stage; where steps are drawn, the mean of many."""
 
     time: float
     stalls: Mapping[Cause, float]
@@ -98,6 +81,8 @@ class Played:
     """Those of the last step, where a rank stands for its stage."""
     exact: bool = True
     """Whether every rank is simulated, or stood for by one that steps as it does."""
+    drawn: tuple[float, ...] = ()
+    """Seconds of each step, where steps are drawn."""
 
     @property
     def time(self) -> float:
@@ -118,13 +103,18 @@ class Scene:
     node: Node
     launch_cpu: float
     overlap_slowdown: float
-    spread: Spread
+    noise: Noise
     beside: Callable[[int, int, float], UnitTimes] | None = None
     """Times of a stage's units beside so many thread blocks of collectives, which move so many bytes/s through memory; None: as alone."""
     feed: Feed | None = None
     """What feeds the ranks that begin the model; None: data are ready."""
     outflows: Sequence[Outflow] = ()
     """Parts of checkpoints that each node writes all along."""
+
+    @cached_property
+    def meets(self) -> bool:
+        """Return whether all stages meet in each step."""
+        return any(isinstance(each, Start) and each.axis == "everyone" for each in self.programs[0])
 
     def check(self, axis: GroupAxis) -> float:
         """Return the host's seconds to compare a collective of *axis* between its ranks, where the stack does."""

@@ -32,11 +32,10 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True)
 class Switches:
-    """Links between the *nodes* of one job; where it *folds*, one stands for all that carry the same."""
+    """Links between the *nodes* of one job."""
 
     hardware: Hardware
     nodes: int
-    folds: bool
 
     def load(self, streams: Iterable[Stream]) -> dict[str, float]:
         """Return what *streams* put on each live link, per byte of one of them."""
@@ -50,6 +49,10 @@ class Switches:
                 found[f"{FABRIC}.{name}"] += stream.messages * amount
         return dict(found)
 
+    def leaf(self, node: int) -> str | None:
+        """Return the name of the leaf switch that *node* is below; None where nodes are numbered as it happens."""
+        return next(iter(self._between.groups_of.get(node, ())), None)
+
     @cached_property
     def links(self) -> Mapping[str, tuple[float, tuple[Cause, str]]]:
         """Return the capacity of each live link (bytes/s), and what it means that it holds a message back."""
@@ -61,8 +64,7 @@ class Switches:
     def _between(self) -> Crossed:
         fabric = self.hardware.fabric
         described = any((fabric.leaf_spine, fabric.dragonfly, fabric.torus))
-        in_order = fabric.leaf_spine is not None and fabric.rank_order == "by_switch"
-        return crossed(self.hardware, [range(self.nodes)], 0, self.folds and not in_order) if described else NOTHING
+        return crossed(self.hardware, [range(self.nodes)], 0, fold=False) if described else NOTHING
 
     @cached_property
     def _relative(self) -> Mapping[str, bool]:

@@ -1,7 +1,7 @@
 """How long does a unit of the model take one rank? GPU time, launches, and the exchanges inside it that nothing hides.
 
-Tensor-, context- and expert-parallel messages lie inside a unit: compute waits for them on the spot, less what the stack overlaps. They are
-priced uncontended; traffic of other groups at the same moment is not counted against them.
+Tensor-, context- and expert-parallel messages lie inside a unit: compute waits for them on the spot, less what the stack overlaps. What is
+left loads the links it crosses, so that it and the traffic of other groups slow each other (`kernels`). Limit: what a stack hides does not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
-from sim.training.layouts.prices import PriceBook, Prices
+from sim.training.layouts.prices import Loaded, PriceBook, Prices
 from sim.training.muon import muon_work
 
 WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
@@ -45,6 +45,10 @@ class Exposed(NamedTuple):
     """Of a single message: what it does, on so many bytes, in so many seconds of which the unit's own work hides a part."""
     nbytes: float = 0.0
     alone: float = 0.0
+    volume: float = 0.0
+    """Units that it moves meanwhile, as those of its price."""
+    load: tuple[Loaded, ...] = ()
+    """On links of the stage's nodes, and of the machine: in all, not per unit."""
 
 
 class Burst(NamedTuple):
@@ -203,12 +207,15 @@ class UnitTimes:
         nbytes = self._bytes(message, layer)
         if message.op == "all_to_all":
             nbytes *= self._between_nodes
-        price = self.prices.outlined(self.stage, message.axis, message.op, nbytes, message.skew)
+        price, links = self.prices.outline(self.stage, message.axis, message.op, nbytes, message.skew)
         seconds = price.alone
         if message.beside:
             seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))
         hidden = {"tensor": self.options.tensor_overlap, "expert": self.options.expert_overlap, "context": 0.0}[message.axis]
-        return Exposed(message.axis, seconds * (1.0 - hidden), price.cause, price.limit, message.op, nbytes, price.alone)
+        seconds *= 1.0 - hidden
+        volume = price.volume * seconds / price.alone if price.alone else 0.0
+        load = tuple(each._replace(amount=each.amount * volume) for each in links)
+        return Exposed(message.axis, seconds, price.cause, price.limit, message.op, nbytes, price.alone, volume, load)
 
     @cached_property
     def _between_nodes(self) -> float:
@@ -237,7 +244,12 @@ def _part(time: UnitTime, share: float) -> UnitTime:
     if share == 1.0:
         return time
     bursts = (Burst(each.compute * share, each.launches * share, each.drained, each.host * share) for each in time.bursts)
-    return UnitTime(tuple(bursts), tuple(each._replace(seconds=each.seconds * share, alone=each.alone * share) for each in time.exposed))
+    return UnitTime(tuple(bursts), tuple(_exposed_part(each, share) for each in time.exposed))
+
+
+def _exposed_part(whole: Exposed, share: float) -> Exposed:
+    load = tuple(each._replace(amount=each.amount * share) for each in whole.load)
+    return whole._replace(seconds=whole.seconds * share, alone=whole.alone * share, volume=whole.volume * share, load=load)
 
 
 def _of_weights(layer: Layer) -> float:
@@ -247,7 +259,7 @@ def _of_weights(layer: Layer) -> float:
 
 def _joined(times: Iterable[UnitTime]) -> UnitTime:
     bursts: list[Burst] = []
-    exposed: dict[tuple[GroupName, Cause, str], float] = defaultdict(float)
+    exposed: dict[tuple[GroupName, Cause, str], list[Exposed]] = defaultdict(list)
     for time in times:
         for burst in time.bursts:  # a host without its lead is followed kernel by kernel until the next unit
             if bursts and not burst.drained and not bursts[-1].drained:
@@ -256,8 +268,19 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
             else:
                 bursts.append(burst)
         for each in time.exposed:
-            exposed[each.axis, each.cause, each.limit] += each.seconds
-    return UnitTime(tuple(bursts), tuple(Exposed(axis, seconds, cause, limit) for (axis, cause, limit), seconds in exposed.items()))
+            exposed[each.axis, each.cause, each.limit].append(each)
+    return UnitTime(tuple(bursts), tuple(map(_one_after_another, exposed.values())))
+
+
+def _one_after_another(messages: Sequence[Exposed]) -> Exposed:
+    """Return *messages* of one axis, which the same holds back, as one."""
+    first, load = messages[0], dict[str, Loaded]()
+    for each in messages:
+        for link in each.load:
+            before = load.get(link.name)
+            load[link.name] = link if before is None else link._replace(amount=before.amount + link.amount)
+    seconds, volume = sum(each.seconds for each in messages), sum(each.volume for each in messages)
+    return Exposed(first.axis, seconds, first.cause, first.limit, volume=volume, load=tuple(load.values()))
 
 
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """What if the nodes of a stage are not alike? Ranks simulated by themselves, or one for all that step alike (`alike`), wherever they are.
 
-Limit: what is inside a unit (messages of tensor, context and expert groups) stays as the scene prices it, that of the stage's first rank.
+Limit: what is inside a unit (messages of tensor, context and expert groups) stays as the scene prices it, that of the stage's first rank,
+and loads each rank's own links by as much.
 """
 
 from __future__ import annotations
@@ -12,21 +13,25 @@ from statistics import fmean
 from typing import cast
 
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Op, Program, Receive, Send, Start, Tag
+from sim.parallel.program import Op, Program, Receive, Send, Start, Tag, Work
 from sim.training.collectives.traffic import CORE, FABRIC
 from sim.training.layouts.account import Account
 from sim.training.layouts.alike import Alike, Group, alike, operations, sends
 from sim.training.layouts.groups import Groups
 from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.meetings import SHARED, Key, Meeting
+from sim.training.layouts.meetings import Key, Meeting
 from sim.training.layouts.messages import Messages
-from sim.training.layouts.prices import Price, Prices
+from sim.training.layouts.prices import SHARED, Loaded, Price, Prices
 from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import Played, Scene, StageStep
+from sim.training.layouts.times import UnitTimes
 
 
 class RankPrices(Prices):
     """What one group or one pair of ranks pays, with its load on each of its own nodes."""
+
+    alike: Alike | None = None
+    """Which ranks are simulated as one."""
 
     def of_class(self, kind: str, ranks: Group, classes: Alike, op: Op | None, nbytes: float) -> Price:
         """Return what *op*, or a send, costs each group of the class of *ranks*, with the load of all on links that stand for others."""
@@ -41,15 +46,37 @@ class RankPrices(Prices):
     def _of(self, ranks: Group, op: Op | None, nbytes: float) -> Price:
         return self.send(ranks[0], ranks[1], nbytes) if op is None else self.of_group(ranks, op, nbytes)
 
-    def classes(self, programs: Sequence[Program]) -> Alike:
-        """Return which ranks step alike where stages run *programs*."""
+    def inside(self, number: int, load: Iterable[Loaded]) -> dict[str, float]:
+        """Return the share of rank *number* in *load* of its stage, by live link; of a class that of all its ranks."""
+        if self.alike is None:
+            return self._own(number, load)
+        found: dict[str, float] = defaultdict(float)
+        for (rank,) in self.alike.groups["inside", (number,)]:
+            for link, amount in self._own(rank, load).items():
+                if link in self.alike.links:
+                    found[link] += amount
+        return found
+
+    def _own(self, rank: int, load: Iterable[Loaded]) -> dict[str, float]:
+        """Return the share of *rank* in *load*, which is that of its stage's ranks on the stage's first node, and of all between nodes."""
+        mesh, of_stage = self.mesh, self._ranks_of[self.mesh.stage_of(rank)]
+        node, _ = mesh.place(rank)
+        first, _ = mesh.place(of_stage[0])
+        here = sum(mesh.place(other)[0] == first for other in of_stage)
+        return {self._noted(f"node{node}", each): each.amount / (len(of_stage) if self._of_machine(each.name) else here) for each in load}
+
+    def classes(self, programs: Sequence[Program], times: Sequence[UnitTimes]) -> Alike:
+        """Return which ranks step alike where stages run *programs*, whose units take *times*."""
         mesh, boundary = self.mesh, 1e6
         kinds: list[tuple[str, list[tuple[Group, list[Mapping[str, float]]]]]] = []
         for axis, ops in operations(programs).items():
-            groups = dict.fromkeys(mesh.group(rank, axis) for rank in range(mesh.gpus))
+            groups = dict.fromkeys(group for rank in range(mesh.gpus) if len(group := mesh.group(rank, axis)) > 1)
             kinds.append((axis, [(ranks, [self.of_group(ranks, *each).load for each in ops]) for ranks in groups]))
         kinds.append(("send", [(pair, [self.send(pair[0], pair[1], boundary).load]) for pair in sends(mesh, programs)]))
-        return alike(mesh, kinds, self.capacity)
+        inside = [_loads_inside(*stage) for stage in zip(programs, times, strict=True)]
+        kinds.append(("inside", [((rank,), [self._own(rank, load) for load in inside[mesh.stage_of(rank)]]) for rank in range(mesh.gpus)]))
+        self.alike = alike(mesh, kinds, self.capacity)
+        return self.alike
 
     def of_group(self, ranks: Group, op: Op, nbytes: float) -> Price:
         """Return what *op* on *nbytes* costs the group of *ranks*."""
@@ -86,7 +113,7 @@ class Unfolded(Simulation):
         mesh = scene.layout.mesh
         of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
         prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
-        self.classes = prices.classes(scene.programs) if folds else None
+        self.classes = prices.classes(scene.programs, scene.times) if folds else None
         self.first: Sequence[int] = self.classes.rank if self.classes else range(mesh.gpus)
         """The rank that stands for each rank."""
         ranks = replace(
@@ -147,7 +174,13 @@ class Unfolded(Simulation):
         self.train(stages.values())
         done = {rank: stage.last_step() for rank, stage in stages.items()}
         of = [[(done[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
-        return Played(tuple(map(_mean, of)), self.log)
+        return Played(tuple(map(_mean, of)), self.log, drawn=self.drawn)
+
+
+def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[Loaded, ...]]:
+    """Return what messages inside the units of *program* load, each pattern once."""
+    passes = dict.fromkeys((work.first, work.last, work.part) for work in program if isinstance(work, Work))
+    return list(dict.fromkeys(each.load for span in passes for each in times.span(*span).exposed if each.seconds > 0))
 
 
 def _by_rank(program: Program, rank: int, scene: Scene, first: Sequence[int]) -> Program:
@@ -187,7 +220,7 @@ class _RankGroups(Groups):
         kernels = list(dict.fromkeys(meetings.kernels[rank] for rank in group))
         like, step = (start.axis, self.simulation.like(start.axis, group)), self.account.step
         meeting = meetings.named((step, like, start.tag), start.tag, price, len(kernels), kernels)
-        meetings.known[step, self.number, start.tag] = meeting
+        meetings.also((step, self.number, start.tag), meeting)
         return meeting, (like, start.communicator)
 
 

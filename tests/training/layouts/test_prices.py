@@ -68,7 +68,7 @@ def test_what_the_core_of_a_fabric_carries_is_shared_by_all_groups() -> None:
     hardware = cluster(toy_node(2, nics=2, nvlink=1e12, nic=NIC), count=4, core_bandwidth=f"{NIC} B/s")
     found = prices(hardware, tensor=2).price(0, "shard", "all_reduce", N)
     assert found.alone == pytest.approx(8 * 2 * (3 / 4) * N / NIC, rel=1e-3)
-    assert found.load["stage0.core"] > 0
+    assert found.load["core"] > 0
     assert found.cause is Cause.NETWORK
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
 from sim.parallel.lower.lowering import Lowering
-from sim.parallel.program import Receive, Send, Start, Wait
+from sim.parallel.program import Receive, Send, Start, Wait, Work
+from sim.spec.fabric import LeafSpine
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer
 from sim.training.layouts.bound import least_time
@@ -22,7 +24,7 @@ from sim.training.layouts.play import play
 from sim.training.layouts.prices import Prices
 from sim.training.layouts.run import Simulation
 from sim.training.layouts.unfolded import Unfolded
-from tests.harness import layer, loads, machine
+from tests.harness import cluster, layer, loads, machine, toy_node
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, played, run, split_block, workload
 
 SLOT = FORWARD + BACKWARD
@@ -235,6 +237,78 @@ def test_one_rank_stands_for_all_with_context_and_expert_ranks(drawn: tuple[dict
         for one, mean in zip(way.stages, every.stages, strict=True):
             assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
     assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+@settings(max_examples=8)  # each simulates up to 32 ranks
+@given(layouts(), stacks(), st.sampled_from(("core", "leaves", "both")), st.sampled_from((1, 2)))
+def test_messages_and_groups_share_the_links_between_switches(
+    drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], narrow: str, per_leaf: int
+) -> None:
+    """One rank a stage steps as every rank does by itself where core and uplinks are narrow, unless ranks differ; none is overfull."""
+    fields, each, nodes = drawn
+    fabric: dict[str, Any] = {"core_bandwidth": 2e7} if narrow != "leaves" else {}
+    if narrow != "core":
+        fabric["leaf_spine"] = LeafSpine.model_validate({"nodes_per_leaf": per_leaf, "uplink_bandwidth": "20 MB/s"})
+    plain = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
+    hardware = plain.model_copy(update={"fabric": plain.fabric.model_copy(update=fabric)})
+    asked = workload(model(), **stack, **fields)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    every, classes = Unfolded(scene, 4).run(), Unfolded(scene, 4, folds=True)
+    shown = Simulation(scene, 4, keep_rates=True).run()
+    alike = len(set(classes.first)) == scene.layout.mesh.stages
+    for way in (classes.run(), *([shown] if alike else [])):
+        assert way.time == pytest.approx(every.time, rel=1e-9)
+        for one, mean in zip(way.stages, every.stages, strict=True):
+            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
+    for link, steps in loads(shown.log).items():
+        assert all(load <= scene.prices.capacity[link] * (1 + 1e-6) for _, load in steps if link in scene.prices.capacity), link
+    assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+@settings(max_examples=10)
+@given(stacks(), st.sampled_from((1, 2)), st.sampled_from(("none", "optimizer", "parameters")), st.sampled_from((1e7, 2e8)))
+def test_messages_inside_units_share_links_with_groups(stack: dict[str, Any], pipeline: int, shard: str, nvlink: float) -> None:
+    """Over four steps each link carries the bytes of every group, message and tensor exchange, no faster than it can."""
+    asked = workload(model(), **stack, tensor=2, pipeline=pipeline, shard=shard, micro_batches=2)
+    scene, done = played(machine(4, pipeline, nvlink=nvlink, nic=5e7, launch=1e-4), asked, steps=4)
+    expected: Counter[str] = Counter()
+    for stage, program in enumerate(scene.programs):
+        for each in program:
+            if isinstance(each, Work):
+                for inside in scene.times[stage].span(each.first, each.last, each.part).exposed:
+                    expected.update(scene.prices.inside(stage, inside.load))
+            elif isinstance(each, Send | Start) and not (stage and isinstance(each, Start) and each.axis == "everyone"):
+                send = isinstance(each, Send)
+                price = (
+                    scene.prices.send(stage, each.stage, each.nbytes)
+                    if send
+                    else scene.prices.price(stage, each.axis, each.op, each.nbytes)
+                )
+                expected.update({link: amount * price.volume for link, amount in price.load.items()})
+    moved, ends = loads(done.log), max(stage.end for stage in done.stages)
+    assert any("NVLink" in scene.prices.descriptions[link][1] for link in expected)
+    for link, amount in expected.items():
+        steps = [*moved[link], (ends, 0.0)]
+        assert sum(load * (end - start) for (start, load), (end, _) in pairwise(steps)) == pytest.approx(4 * amount, rel=1e-6)
+        assert all(load <= scene.prices.capacity[link] * (1 + 1e-9) for _, load in steps)
+        assert 4 * amount <= scene.prices.capacity[link] * ends * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("per_leaf", "exact"), [(1, True), (2, True), (3, False), (4, True), (8, True)])
+def test_a_run_says_whether_switches_divide_a_stage_alike(per_leaf: int, exact: bool) -> None:
+    """Stages of four nodes each: leaves of three have three of one stage, and the next one only one."""
+    hardware = cluster(toy_node(1, nic=1e8), count=8, leaf_spine={"nodes_per_leaf": per_leaf, "oversubscription": 2})
+    asked = workload(blocks(2), pipeline=2)
+    assert play(scene_of(hardware, asked, prepare(hardware, asked))).exact is exact
+
+
+def test_a_tied_embedding_joins_stages_on_unlike_nodes() -> None:
+    """Stages of three ranks on nodes of two: those in the middle share nothing; one for all alike steps as each does by itself."""
+    asked = workload(blocks(6), pipeline=6)
+    hardware = machine(2, 9, nvlink=2e8, nic=5e7)
+    scene = scene_of(hardware, asked, replace(prepare(hardware, asked), tied=4e6))
+    assert not scene.layout.mesh.even
+    assert play(scene).time == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
 
 
 def hashed(hardware: Hardware, share: float) -> Hardware:

@@ -1,0 +1,141 @@
+"""How late are the slowest ranks of a layout? Oracles: Monte Carlo of maxima, a pipeline rank by rank in numpy, means of drawn steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sim.mesh import prepare, run_layout, scene_of
+from sim.spec.workload import Workload
+from sim.training.layouts.bound import least_time
+from sim.training.layouts.noise import Ranks, slowest
+from sim.training.layouts.play import play
+from sim.training.spread import expected_maximum
+from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, free, split_block, workload
+
+DRAWS = 20_000
+SLOT = FORWARD + BACKWARD
+
+
+def noisy(given: Workload, persistent: float, jitter: float, draw: bool = False) -> Workload:
+    noise = given.training.noise.model_copy(update={"persistent_cv": persistent, "compute_cv": jitter, "draw": draw})
+    return given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
+
+
+# --- closed forms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("groups", "size"), [(1, 4), (4, 1), (4, 8), (64, 8)])
+@pytest.mark.parametrize("shared", [0.0, 0.5, 2.0, 19.0, 25.0])
+def test_the_slowest_of_groups_that_share_a_part(groups: int, size: int, shared: float) -> None:
+    """Monte Carlo, known to about 0.01 deviations."""
+    numbers = np.random.default_rng(1)
+    late = numbers.standard_normal((DRAWS, groups, size)).max(axis=2) + shared * numbers.standard_normal((DRAWS, groups))
+    every = late.max(axis=1)
+    assert slowest(groups, size, 1.0, shared) == pytest.approx(every.mean(), abs=4 * every.std() / math.sqrt(DRAWS))
+
+
+def test_a_shared_part_alone_is_the_maximum_over_groups() -> None:
+    assert slowest(8, 4, 0.0, 0.3) == pytest.approx(0.3 * expected_maximum(8), rel=1e-12)
+    assert slowest(8, 4, 1e-6, 0.3) == pytest.approx(0.3 * expected_maximum(8), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        Ranks(8, 8, 4, 4, 0.02, 0.01),
+        Ranks(1, 1, 8, 1, 0.0, 0.02, 0.03),
+        Ranks(4, 2, 8, 2, 0.01, 0.01, 0.02),
+        Ranks(2, 2, 1, 4, 0.03, 0.0),
+    ],
+)
+def test_drawn_steps_have_the_mean_of_the_closed_form(ranks: Ranks) -> None:
+    """Of runs with seeds of their own, as the persistent part is drawn once a run: within four standard errors."""
+    runs = [[each for _, each in zip(range(4), ranks.drawn(seed), strict=False)] for seed in range(1500)]
+    expected = ranks.expected()
+    for name in ("inside", "data", "all"):
+        value = [
+            np.mean([getattr(stage, name) + (stage.speed - 1.0) * (name == "inside") for step in run for stage in step]) for run in runs
+        ]
+        assert np.mean(value) == pytest.approx(getattr(expected, name), abs=4 * float(np.std(value)) / math.sqrt(len(value)) + 1e-12), name
+
+
+# --- whole steps -------------------------------------------------------------------------------------------------------
+
+
+def pipeline(late: NDArray[np.float64], micro_batches: int, steps: int, meets: bool) -> float:
+    """Return seconds of a GPipe step whose stages (replica, stage) take 1 + *late* of their mean; *meets*: all wait for all."""
+    replicas, stages = late.shape
+    free_at, before = np.zeros((replicas, stages)), 0.0
+    for _ in range(steps):
+        before = float(free_at.max())
+        for cost, order in ((FORWARD, range(stages)), (BACKWARD, range(stages - 1, -1, -1))):
+            for _ in range(micro_batches):
+                handed = np.zeros(replicas)
+                for stage in order:
+                    handed = free_at[:, stage] = np.maximum(free_at[:, stage], handed) + cost * (1 + late[:, stage])
+        free_at[:] = free_at.max() if meets else free_at.max(axis=0)
+    return float(free_at.max()) - before
+
+
+@pytest.mark.parametrize("clips", [True, False])
+@pytest.mark.parametrize(
+    ("tensor", "stages", "replicas", "micro_batches"), [(1, 4, 1, 16), (2, 4, 2, 16), (4, 2, 4, 8), (1, 1, 8, 1), (8, 1, 1, 2)]
+)
+def test_lateness_of_a_step_is_that_of_a_pipeline_rank_by_rank(
+    tensor: int, stages: int, replicas: int, micro_batches: int, clips: bool
+) -> None:
+    """The mean of 400 drawn pipelines: within 15% of the time lost, or three standard errors."""
+    cv = 0.03
+    layers = blocks(stages) if tensor == 1 else [each for number in range(stages) for each in split_block(number)]
+    given = workload(
+        layers, stack={"gradient_clipping": clips}, tensor=tensor, pipeline=stages, micro_batches=micro_batches,
+        **({"schedule": "gpipe"} if stages > 1 else {}),
+    )  # fmt: skip
+    hardware = free(tensor * stages * replicas)
+    plain, late = (run_layout(hardware, noisy(given, each, 0.0)).step_time for each in (0.0, cv))
+    numbers, scale = np.random.default_rng(3), plain / pipeline(np.zeros((1, stages)), micro_batches, 3, clips)
+    lost = [
+        scale * pipeline(cv * numbers.standard_normal((replicas, stages, tensor)).max(axis=2), micro_batches, 3, clips) - plain
+        for _ in range(400)
+    ]
+    assert late - plain == pytest.approx(np.mean(lost), rel=0.15, abs=3 * float(np.std(lost)) / 20)
+    scene = scene_of(hardware, noisy(given, cv, 0.0), prepare(hardware, noisy(given, cv, 0.0)))
+    assert least_time(scene) <= play(scene).time * (1 + 1e-9)
+
+
+def test_drawn_steps_have_the_mean_step_and_differ() -> None:
+    given = workload(blocks(2), pipeline=2, micro_batches=4)
+    mean = run_layout(free(8), noisy(given, 0.0, 0.05))
+    runs = [run_layout(free(8), noisy(given, 0.0, 0.05, draw=True), seed=seed) for seed in range(5)]
+    for run in runs:
+        assert len(run.played.drawn) == 100 and run.half_width is not None
+        assert run.step_time == pytest.approx(sum(run.played.drawn) / 100, rel=1e-9)
+        assert run.step_time == pytest.approx(mean.step_time, abs=2 * run.half_width)
+        for stage in run.played.stages:
+            assert math.fsum(stage.stalls.values()) == pytest.approx(stage.time, rel=1e-9)
+    assert len({run.step_time for run in runs}) == 5
+    again = run_layout(free(8), noisy(given, 0.0, 0.05, draw=True), seed=3)
+    assert again.played.drawn == runs[3].played.drawn
+    assert mean.half_width is None and mean.played.drawn == ()
+
+
+def test_one_field_of_noise_leaves_the_other_as_the_gpu_has_it() -> None:
+    def ranks(**fields: Any) -> tuple[float, float]:
+        from sim.mesh import _ranks
+
+        given = workload(blocks(2))
+        noise = given.training.noise.model_copy(update={"persistent_cv": None, "compute_cv": None} | fields)
+        given = given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
+        hardware = free(2)
+        gpu = hardware.groups[0].node.gpu.model_copy(update={"persistent_cv": 0.04, "compute_cv": 0.03})
+        found = _ranks(gpu, given, prepare(hardware, given).mesh)
+        return found.persistent_cv, found.compute_cv
+
+    assert ranks() == (0.04, 0.03)
+    assert ranks(compute_cv=0.01) == (0.04, 0.01)
+    assert ranks(persistent_cv=0.0) == (0.0, 0.03)
