@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sim.documents import document as document_of
+from sim.documents import compared
 from sim.documents import row as row_of
 from sim.events import STALLS
 from sim.report.comparison import comparison_document
@@ -31,7 +31,6 @@ from sim.simulate import Run
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
 from sim.study.arguments import counts, own_parts, price_source, scenario_of, several, whole
-from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.scenario import Answer, Scenario, answer, workload_name
@@ -185,7 +184,7 @@ def compare(
         prices=price_source(prices),
     )  # fmt: skip
     names = machines(several("hardware", hardware), several("where", where))
-    rows = compare_machines(scenario, names, document_of, nodes=counts(nodes), processes=processes)
+    rows = compared(scenario, names, counts(nodes), processes)
     found = comparison_document(workload_name(scenario), rows, sort)
     flat = [
         {key: value for key, value in row.items() if key != "whole_job" and not isinstance(value, dict)}

@@ -10,15 +10,15 @@ from sim.report.document import run_document, run_figures
 from sim.report.expected_error import expected_error
 from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document
-from sim.report.recommendation import layout_note, recommendation_document
+from sim.report.recommendation import batch_note, gap_note, recommendation_document
 from sim.report.rows import run_row
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import compare, machines
+from sim.study.compare import Row, compare, machines
 from sim.study.descriptions import Descriptions, descriptions
 from sim.study.layout import layout_answer
 from sim.study.one_batch import usual_global_batch
-from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
+from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
 from sim.study.saving import slowed_beside
 from sim.study.scenario import Answer, Scenario, answer, has_layout, sorted_overrides, workload_name
@@ -96,12 +96,27 @@ def recommended(
     if laid:
         together = shared_batch(scenario, names, counts)  # that of `plan`
         rows = planned_rows(replace(alone, global_batch=together), names, counts, layout_document, counting("machines planned"))
+    else:
+        rows = laid_out(replace(alone, global_batch=together), rows, layout_document, counting("machines planned"))
     markets = MARKETS[:1] if renting.on_demand else MARKETS
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
     found = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
-    if laid and together is not None:
-        found["notes"].append(layout_note(together))
+    gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
+    found["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
+    found["notes"] += [gap_note(gaps)] if gaps else []
     return found, [each.hardware for each in rows if each.document]
+
+
+def compared(
+    scenario: Scenario,
+    names: Sequence[str],
+    nodes: Sequence[int] = (),
+    processes: int | None = None,
+    counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
+) -> list[Row]:
+    """Return a row for each of the machines *names* and number of *nodes*; a decoder that needs a layout somewhere gets one there."""
+    rows = compare(scenario, names, document, nodes=nodes, processes=processes, progress=counting("machines"))
+    return laid_out(scenario, rows, layout_document, counting("machines planned"))
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

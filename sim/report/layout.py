@@ -245,6 +245,17 @@ def first_batch(run: LayoutRun) -> float:
     return first_batch_time(stream, download_of(stream, run.node, nodes, readers, ranks, workers), run.workload, readers, workers)
 
 
+def layout_words(document: Mapping[str, Any]) -> str | None:
+    """Return the layout of a run that has one, with its batches and stack, in words."""
+    if "parallel" not in document:
+        return None
+    batches = f"{document['micro_batches']} x {document['batch_per_gpu']}"
+    recomputes = document["activation_checkpointing"]
+    return (
+        f"{layout_name(document)}, {batches}{'' if recomputes in ('none', 'model') else f', {recomputes} recomputed'} [{document['stack']}]"
+    )
+
+
 def layout_name(document: Mapping[str, Any]) -> str:
     """Return a layout in a few words, such as ``tensor 8, pipeline 4 (1f1b), data 2 (parameters sharded)``."""
     own = document["parallel"]

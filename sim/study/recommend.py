@@ -347,13 +347,16 @@ def _of_nodes(rows: Sequence[Row]) -> list[str]:
 
 
 def _of_batches(rows: Sequence[Row], global_batch: int | None) -> str:
-    """Return at which global batch the candidates train, for an epoch is worth less the larger it is."""
+    """Return at which global batch the candidates train, for an epoch is worth less the larger it is; nothing of planned layouts alone."""
+    documents = [row.document for row in rows if row.document is not None]
+    if documents and all("layout_gap" in document for document in documents):
+        return ""  # said where their layouts are
     if global_batch is not None:
         return (
             f"all candidates train at a global batch of {global_batch:,} (fewer GPUs accumulate gradients); "
             "--global-batch N sets another, --batch N the batch of each GPU instead"
         )
-    batches = sorted({row.document["batch_per_gpu"] * row.document["gpus"] for row in rows if row.document is not None})
+    batches = sorted({each.get("global_batch") or each["batch_per_gpu"] * each["gpus"] for each in documents})
     if len(batches) < 2:
         return ""
     return (
