@@ -22,6 +22,7 @@ from sim.commands.options import (
     LayoutFields,
     Market,
     Nodes,
+    PowerCap,
     Precision,
     PriceSource,
     Processes,
@@ -62,6 +63,7 @@ def compare(
     tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
+    power_cap: PowerCap = None,
     sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
     processes: Processes = None,
     as_json: Json = False,
@@ -96,7 +98,7 @@ def compare(
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    rows = compared(scenario, names, counts, processes, talk.counting)
+    rows = compared(scenario, names, counts, processes, talk.counting, power_cap)
     talk.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
     found = comparison_document(workload_name(scenario), rows, sort, note)

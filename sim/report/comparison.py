@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
-from sim.report.energy import brief_energy
+from sim.report.energy import brief_energy, power_cap_text
 from sim.report.layout import layout_words
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
@@ -113,6 +113,7 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
         "first_cost_usd": first["cost_usd"],
         "energy": brief_energy(document.get("energy")),
         "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
+        "power_cap": (document.get("energy") or {}).get("power_cap"),
         "layout": layout_words(document),
         "layout_gap": document.get("layout_gap"),
     }
@@ -141,6 +142,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
             *too_close(rows),
             *laid_out_lines(rows),
+            *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:

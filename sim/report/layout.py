@@ -17,7 +17,7 @@ from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
 from sim.report.pretraining import pretraining_document, pretraining_lines
-from sim.report.prices import dated, source_of
+from sim.report.prices import dated, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, error_lines, stall_lines
@@ -297,6 +297,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
         lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
+    lines += [f"  {line}" for line in paid_text(document["price"])]
     if document["energy"] is not None:
         lines.append(f"  {energy_text(document['energy'])}")
     if "checkpoint" in document:

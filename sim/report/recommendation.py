@@ -8,7 +8,7 @@ from typing import Any
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import grouped, scattered
-from sim.report.energy import job_energy, kwh_text
+from sim.report.energy import job_energy, kwh_text, power_cap_text
 from sim.report.layout import layout_words
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
@@ -60,8 +60,10 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         "parts_s": candidate.job._asdict(),
         "spot_checkpoint_interval_s": candidate.interval,
         "within_budget": found.budget.allows(candidate),
+        "effective_share": (candidate.document.get("weeks") or {}).get(candidate.market, {}).get("effective_share"),
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
+        "power_cap": (candidate.document.get("energy") or {}).get("power_cap"),
         "layout": layout_words(candidate.document),
         "layout_gap": candidate.document.get("layout_gap"),
         **job_energy(candidate.document.get("energy"), candidate.job.total),
@@ -90,6 +92,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
         if chosen.get("energy_kwh") is not None:
             lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2")
+        lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here are without it"] if chosen["power_cap"] else []
     else:
         lines += [f"  {said}" for said in grouped(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:

@@ -148,16 +148,6 @@ def weeks_of(
     )  # fmt: skip
 
 
-def expected_share(steps: Steps, level: str = "middle") -> float:
-    """Return the share of time that failures and checkpoints leave to *steps*, in closed form, at the best interval.
-
-    Checkpoints are written beside training, to the object store; spares are there at once.
-    """
-    weeks = Weeks(days=1.0, level=level)
-    run = long_run(steps, weeks, reliability_of(level))
-    return closed_form(replace(run, saving=_saving(weeks, checkpoint(steps.node, _parts(steps), store_of(weeks.store)), run)[1]))
-
-
 # --- checkpoints, spares and lengths that make sense -------------------------------------------------------------------
 
 
