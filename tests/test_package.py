@@ -90,7 +90,7 @@ def test_a_run_takes_what_is_asked_beside_it(capsys: pytest.CaptureFixture[str])
     options = {"batch": 4, "hours": 48, "with_failures": True, "store": "object-store", "power_cap": "500 W"}
     found = stallsim.run("hgx-h100", "gpt2-xl", **options).document  # type: ignore[call-overload]
     assert json.loads(json.dumps(found)) == printed and printed["with_failures"]["effective_share"] < 1
-    laid = stallsim.run("hgx-h100", "gpt2-xl", parallel={"shard": "optimizer"}, **options).document  # type: ignore[call-overload]
+    laid = stallsim.run("hgx-h100", "gpt2-xl", stack="megatron-core", parallel={"shard": "optimizer"}, **options).document  # type: ignore[call-overload]
     assert {"checkpoint", "with_failures"} <= laid.keys() and laid["energy"]["power_cap"]["gpu_cap_w"] == 500
     with pytest.raises(stallsim.SpecError, match="--with-failures: say how long the job is"):
         stallsim.run("hgx-h100", "gpt2-xl", with_failures=True)
