@@ -9,37 +9,29 @@ pandas and matplotlib are imported when something of theirs is asked for. `stall
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from html import escape
 from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sim.documents import document as document_of
+from sim.documents import compared
 from sim.documents import row as row_of
-from sim.events import STALLS
+from sim.report.beside import Beside
 from sim.report.comparison import comparison_document
-from sim.report.document import run_document
 from sim.report.figures import flat
-from sim.report.files import write_file
 from sim.report.picture import Picture
-from sim.report.style import COLOURS, MEANINGS
 from sim.report.whatif import whatif_document
-from sim.simulate import Run
+from sim.result import Result
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
 from sim.study.arguments import counts, own_parts, price_source, scenario_of, several, whole
-from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
-from sim.study.scenario import Answer, Scenario, answer, workload_name
+from sim.study.scenario import answer, workload_name
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
 from sim.study.whatif import whatif as ask_whatif
 from sim.study.whole_job import plan_due, plan_of
-from sim.units import counted, show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -66,8 +58,15 @@ def simulate(
     exact: bool = False,
     thorough: bool = False,
     market: str = "on-demand",
+    sequence: int | None = None,
     epochs: float | None = None,
     hours: float | None = None,
+    tokens: str | None = None,
+    evaluation: float = 0.0,
+    checkpoints: bool = True,
+    with_failures: bool = False,
+    store: str | None = None,
+    power_cap: str | None = None,
     prices: object = None,
     loader: object = None,
     collective: object = None,
@@ -76,7 +75,8 @@ def simulate(
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
     *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
-    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs* or *hours* add the whole job; *prices* is a
+    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs*, *hours* or *tokens* (``"300B"``) add the
+    whole job, *with_failures* its weeks; *store* a checkpoint written there, *power_cap* (``"500 W"``) a limit on GPUs; *prices* is a
     price source, *loader* a loader, *collective* an all-reduce and *exchange* a strategy of your own, a name or an object
     (`stallsim.protocols`).
     Raise `SpecError` with everything that is wrong.
@@ -86,10 +86,12 @@ def simulate(
         overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
-        precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours),
-        prices=price_source(prices),
+        precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
+        prices=price_source(prices), sequence=sequence,
     )  # fmt: skip
-    return Result(scenario, answer(scenario, thorough=thorough))
+    beside = Beside(with_failures, store, power_cap)
+    beside.checked(scenario.plan)
+    return Result(scenario, answer(scenario, thorough=thorough), beside)
 
 
 def plan(
@@ -101,6 +103,11 @@ def plan(
     gpus: int | None = None,
     global_batch: int | None = None,
     tokens: str | None = None,
+    with_failures: bool = False,
+    power_cap: str | None = None,
+    sensitivity: bool = False,
+    journal: Name | None = None,
+    export: Name | None = None,
     sequence: int | None = None,
     objective: Literal["time", "cost", "energy"] = "time",
     max_memory: float | None = None,
@@ -117,17 +124,24 @@ def plan(
     """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
 
     *max_memory* is in bytes of each GPU, *fix* holds axes by name (``{"tp": 8}``), *schedules* are pipeline schedules of your own
-    to try as well. ``DataFrame.attrs`` holds the rest of the document: how many layouts there are, what was excluded, the gap. *processes*
+    to try as well. *export* is a folder for launch files of the best.
+    ``DataFrame.attrs`` holds the rest of the document: how many layouts there are, what was excluded, the gap.
+    *processes*
     refine layouts side by side (None: one a core). Raise `SpecError` where nothing fits.
     """
     import pandas
 
+    from sim.report.files import folder_due, write_files
+    from sim.report.layout_files import export_files
     from sim.report.plan import plan_document
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import Question
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
+    from sim.study.plan.sensitivity import sensitivity as turned
 
+    if with_failures and tokens is None:
+        raise SpecError("with_failures: say how long the job is with tokens")
     scenario = scenario_of(
         hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
         prices=price_source(prices),
@@ -138,7 +152,11 @@ def plan(
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
     question = Question(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
     with workers(processes, None, lambda text: None) as crew:
-        document = plan_document(planned(question, crew=crew))
+        made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
+        turns = turned(made, None, crew) if sensitivity and not made.tally.interrupted else []
+    document = plan_document(made, turns, with_failures, power_cap)
+    if export is not None:
+        write_files(folder_due(Path(export)) or Path(export), export_files(made)[0])
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
     return table
@@ -159,6 +177,7 @@ def compare(
     overrides: Mapping[str, object] | None = None,
     nodes: Sequence[int] = (),
     batch: int | None = None,
+    global_batch: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
     sort: str = "time",
@@ -166,7 +185,11 @@ def compare(
     epochs: float | None = None,
     hours: float | None = None,
     tokens: str | None = None,
+    evaluation: float = 0.0,
+    checkpoints: bool = True,
+    power_cap: str | None = None,
     parallel: Mapping[str, object] | None = None,
+    micro_batches: int | None = None,
     processes: int | None = 1,
     prices: object = None,
 ) -> DataFrame:
@@ -180,12 +203,13 @@ def compare(
     import pandas
 
     scenario = scenario_of(
-        "", workload, overrides, market, batch=batch, precision=precision, stack=stack, plan=plan_of(epochs, hours, tokens=tokens),
-        layout=layout_of(texts_of(parallel or {})),
+        "", workload, overrides, market, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
+        plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
         prices=price_source(prices),
     )  # fmt: skip
     names = machines(several("hardware", hardware), several("where", where))
-    rows = compare_machines(scenario, names, document_of, nodes=counts(nodes), processes=processes)
+    rows = compared(scenario, names, counts(nodes), processes, power_cap=power_cap)
     found = comparison_document(workload_name(scenario), rows, sort)
     flat = [
         {key: value for key, value in row.items() if key != "whole_job" and not isinstance(value, dict)}
@@ -208,6 +232,8 @@ def sweep(
     batch: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    parallel: Mapping[str, object] | None = None,
+    micro_batches: int | None = None,
     seed: int = 0,
     processes: int | None = 1,
     prices: object = None,
@@ -221,7 +247,16 @@ def sweep(
     import pandas
 
     scenario = scenario_of(
-        hardware, workload, overrides, nodes=nodes, batch=batch, precision=precision, stack=stack, seed=seed, prices=price_source(prices)
+        hardware,
+        workload,
+        overrides,
+        nodes=nodes,
+        batch=batch,
+        precision=precision,
+        stack=stack,
+        seed=seed,
+        prices=price_source(prices),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
     )
     if not isinstance(vary, Mapping):
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
@@ -272,7 +307,11 @@ def recommend(
     precision: str | None = None,
     stack: str | None = None,
     on_demand: bool = False,
+    evaluation: float = 0.0,
+    checkpoints: bool = True,
+    mean_lifetime: str | None = None,
     with_failures: bool = False,
+    power_cap: str | None = None,
     processes: int | None = 1,
     prices: object = None,
 ) -> DataFrame:
@@ -290,14 +329,14 @@ def recommend(
     for option, value in (("budget_hours", budget_hours), ("budget_usd", budget_usd)):
         if value is not None and not (isinstance(value, int | float) and 0 < value < inf):
             raise SpecError(f"{option}={value!r}: expected more than 0")
-    job = plan_due(epochs, hours) if tokens is None else plan_of(epochs, hours, tokens=tokens)
+    job = plan_of(epochs, hours, evaluation, checkpoints, tokens) if tokens else plan_due(epochs, hours, evaluation, checkpoints)
     scenario = scenario_of(
         "", workload, overrides, batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=job,
         prices=price_source(prices),
     )  # fmt: skip
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
     names, conditions = several("hardware", hardware), several("where", where)
-    renting = Renting(budget, names, conditions, counts(nodes), on_demand, None, with_failures, processes)
+    renting = Renting(budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes)
     found, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in found.pop("candidates")])
     table.attrs.update(found)
@@ -312,11 +351,13 @@ def goodput(
     tokens: str | None = None,
     epochs: float | None = None,
     parallel: Mapping[str, object] | None = None,
+    micro_batches: int | None = None,
     overrides: Mapping[str, object] | None = None,
     nodes: int | None = None,
     gpus: int | None = None,
     batch: int | None = None,
     global_batch: int | None = None,
+    sequence: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
     market: str = "on-demand",
@@ -347,7 +388,7 @@ def goodput(
             raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
-        stack=stack, layout=layout_of(texts_of(parallel or {})),
+        stack=stack, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), sequence=sequence,
         prices=price_source(prices),
     )  # fmt: skip
     if not isinstance(weeks.get("law", ""), str):
@@ -378,112 +419,6 @@ def extract(
 
     given = [f"{key}={value}" for key, value in (arguments or {}).items()]
     return run_extract(str(target), several("inputs", inputs), Path(output), name, given)
-
-
-@dataclass(frozen=True, repr=False)
-class Result:
-    """One finished run: what was asked, and what came out; a notebook shows it as a table."""
-
-    scenario: Scenario
-    answer: Answer
-
-    @property
-    def run(self) -> Run:
-        """Return the run itself: epochs, event log, specs."""
-        return self.answer.run
-
-    @cached_property
-    def document(self) -> dict[str, Any]:
-        """Return what ``sim run --json`` prints; several jobs stand under ``jobs``."""
-        return run_document(
-            self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks, self.answer.market, self.answer.plan
-        )
-
-    @property
-    def step_time(self) -> float:
-        """Return the seconds of a warm step of the first job."""
-        return self.run.jobs[0].warm.step_time
-
-    @property
-    def throughput(self) -> float:
-        """Return the samples per second of all ranks of the first job."""
-        return self.run.jobs[0].throughput
-
-    @property
-    def stalls(self) -> DataFrame:
-        """Return where a warm step goes, largest first: ``job``, ``cause``, ``resource``, ``time_s`` and its ``share`` of the step."""
-        import pandas
-
-        rows = [
-            {
-                "job": number,
-                "cause": row.cause.value,
-                "resource": row.resource,
-                "time_s": row.seconds,
-                "share": row.seconds / job.warm.step_time,
-            }
-            for number, job in enumerate(self.run.jobs)
-            for row in job.warm.resources
-        ]
-        return pandas.DataFrame(rows)
-
-    def plot(self, job: int = 0) -> Picture:
-        """Return the stalls of a warm and of the first epoch, and one warm step in time."""
-        from sim.report.plots import stall_plot
-
-        bottlenecks = self.answer.bottlenecks
-        return stall_plot(self.run, job, bottlenecks[job] if bottlenecks else None)
-
-    def trace(self, path: Name, steps: int = 3) -> str:
-        """Write a Chrome trace of *steps* warm steps to *path* (.json, .json.gz, or a folder); return what it shows.
-
-        The run is simulated once more, so that the use of links is recorded. Raise `SpecError` where it cannot be written.
-        """
-        from sim.report.trace import write_trace
-
-        return write_trace(answer(self.scenario, keep_rates=True).run, Path(path), steps)
-
-    def page(self, path: Name) -> None:
-        """Write the result to *path* as one page that any browser opens, offline. Raise `SpecError` where that fails.
-
-        The run is simulated once more, so that the use of links is recorded.
-        """
-        from sim.report.page.run import run_page
-
-        again = answer(self.scenario, keep_rates=True)
-        write_file(Path(path), run_page(again.run, self.document, self.answer.bottlenecks))
-
-    def __repr__(self) -> str:
-        return "\n".join(_line(document) for document in self.document.get("jobs", [self.document]))
-
-    def _repr_html_(self) -> str:
-        return "".join(_section(document) for document in self.document.get("jobs", [self.document]))
-
-
-def _line(document: Mapping[str, Any]) -> str:
-    """Return in a line what one job does, how fast, and what bounds it."""
-    rate = f"{document['throughput_samples_per_s']:,.0f}"
-    gpus = counted(document["gpus"], "GPU")
-    speed = f"step {show(document['step_time_s'], 'time')}, {rate} samples/s"
-    return f"<{document['workload']} on {document['hardware']}, {gpus}: {speed}. {document['verdict']}>"
-
-
-def _section(document: Mapping[str, Any]) -> str:
-    """Return a heading, the verdict and the stall table of one job as HTML that needs nothing else."""
-    step = document["step_time_s"]
-    head = f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {document['stack']}"
-    rows = [
-        f"<tr><td>{cause.value}</td><td style='text-align:right'>{show(seconds, 'time')}</td>"
-        f"<td style='text-align:right'>{100 * seconds / step:.1f}%</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"
-        f"width:{16 * seconds / step:.2f}em;background:{COLOURS[cause]}'></div></td></tr>"
-        for cause in STALLS
-        if (seconds := document["stalls_s"][cause.value]) > 1e-12
-    ]
-    rate = f"{document['throughput_samples_per_s']:,.0f}"
-    return (
-        f"<h4>{escape(head)}</h4><p>step {show(step, 'time')}, {rate} samples/s. {escape(document['verdict'])}</p>"
-        f"<table><thead><tr><th>cause</th><th>time</th><th>share</th><th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    )
 
 
 __all__ = [

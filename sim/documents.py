@@ -6,19 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sim.analysis.cost import Market, price
+from sim.analysis.transient import lifetimes_of
+from sim.analysis.whole_job import Plan
+from sim.mesh import LayoutRun
 from sim.report.document import run_document, run_figures
+from sim.report.energy import with_power_cap
 from sim.report.expected_error import expected_error
-from sim.report.goodput import goodput_of
+from sim.report.goodput import beside_run, goodput_of
 from sim.report.layout import layout_document
-from sim.report.recommendation import layout_note, recommendation_document
+from sim.report.recommendation import batch_note, gap_note, recommendation_document
 from sim.report.rows import run_row
+from sim.simulate import Run
 from sim.spec.library import load_workload
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import compare, machines
+from sim.study.compare import Row, compare, machines
 from sim.study.descriptions import Descriptions, descriptions
-from sim.study.layout import layout_answer
+from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.one_batch import usual_global_batch
-from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
+from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
 from sim.study.saving import slowed_beside
 from sim.study.scenario import Answer, Scenario, answer, has_layout, sorted_overrides, workload_name
@@ -59,6 +66,47 @@ def weeks_document(
 
 
 @dataclass(frozen=True)
+class Documents:
+    """Makes documents with more in them than `document`: what a *power_cap* does to the steps, and weeks with failures.
+
+    Under ``weeks`` is what failures make of the job of *plan* on each of the *markets* that has a price. Spot machines live
+    *mean_lifetime*, or as was measured; where nobody did, they have no weeks.
+    """
+
+    plan: Plan | None = None
+    markets: Sequence[Market] = ()
+    mean_lifetime: str | None = None
+    power_cap: str | None = None
+
+    def __call__(self, scenario: Scenario) -> dict[str, Any]:
+        """Return the document of the only job of *scenario*. Raise SpecError as `document` does."""
+        if has_layout(scenario):
+            return self.laid(layout_answer(scenario))
+        found = _one_job(scenario)
+        described = run_document(found.run, found.inputs, found.warnings, market=found.market, plan=found.plan)
+        return self._added(described, found.run, found.run.jobs[0].job.workload)
+
+    def laid(self, answer: LayoutAnswer) -> dict[str, Any]:
+        """Return the document of *answer*."""
+        return self._added(layout_document(answer), answer.run, answer.run.workload)
+
+    def _added(self, described: dict[str, Any], run: Run | LayoutRun, workload: Workload) -> dict[str, Any]:
+        lives = self.mean_lifetime is not None or lifetimes_of(run.hardware.groups[0].node.gpu) is not None
+        weeks = {}
+        if self.power_cap is not None:
+            described = with_power_cap(described, run.hardware, workload, self.power_cap)
+        if self.plan is None or not self.markets:
+            return described
+        for market in self.markets:
+            if price(run.hardware, market) is None or (market == "spot" and not lives):
+                continue
+            there = described | {"price": described["price"] | {"market": market}}
+            lasting = self.mean_lifetime if market == "spot" else None
+            weeks[market] = beside_run(there, run.hardware, workload, self.plan, slowed_beside(run), mean_lifetime=lasting)
+        return described | {"weeks": weeks}
+
+
+@dataclass(frozen=True)
 class Renting:
     """What to rent among, for how much; the scenario that goes with it names no hardware and has a plan."""
 
@@ -72,6 +120,8 @@ class Renting:
     mean_lifetime: str | None = None
     """What a spot machine lasts on average, such as ``8 h``, where nobody measured it."""
     with_failures: bool = False
+    power_cap: str | None = None
+    """Limit of each GPU, such as ``500 W``: what it would do to each candidate's steps."""
     processes: int | None = None
 
 
@@ -91,17 +141,38 @@ def recommended(
     together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare)
     alone = replace(bare, global_batch=None)
     in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
-    rows = compare(alone, names, document, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
+    markets = MARKETS[:1] if renting.on_demand else MARKETS
+    making = Documents(plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap)
+    rows = compare(alone, names, making, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
     laid = needs_layout(alone, rows)
     if laid:
         together = shared_batch(scenario, names, counts)  # that of `plan`
-        rows = planned_rows(replace(alone, global_batch=together), names, counts, layout_document, counting("machines planned"))
-    markets = MARKETS[:1] if renting.on_demand else MARKETS
+        rows = planned_rows(replace(alone, global_batch=together), names, counts, making.laid, counting("machines planned"))
+    else:
+        rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"))
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
     found = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
-    if laid and together is not None:
-        found["notes"].append(layout_note(together))
+    gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
+    found["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
+    found["notes"] += [gap_note(gaps)] if gaps else []
     return found, [each.hardware for each in rows if each.document]
+
+
+def compared(
+    scenario: Scenario,
+    names: Sequence[str],
+    nodes: Sequence[int] = (),
+    processes: int | None = None,
+    counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
+    power_cap: str | None = None,
+) -> list[Row]:
+    """Return a row for each of the machines *names* and number of *nodes*; a decoder that needs a layout somewhere gets one there.
+
+    With a *power_cap* each has what that does to its steps.
+    """
+    making = Documents(power_cap=power_cap)
+    rows = compare(scenario, names, making, nodes=nodes, processes=processes, progress=counting("machines"))
+    return laid_out(scenario, rows, making.laid, counting("machines planned"))
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

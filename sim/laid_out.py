@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.mesh import LayoutRun
+from sim.report.beside import Beside
 from sim.report.files import write_file
 from sim.report.layout import layout_document, layout_text, waits
 from sim.report.layout_trace import write_layout_trace
 from sim.study.arguments import own_parts, price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of
+from sim.study.whole_job import plan_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -34,24 +36,39 @@ def lay_out(
     batch: int | None = None,
     micro_batches: int | None = None,
     global_batch: int | None = None,
+    sequence: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    market: str = "on-demand",
+    epochs: float | None = None,
+    hours: float | None = None,
+    tokens: str | None = None,
+    evaluation: float = 0.0,
+    checkpoints: bool = True,
+    with_failures: bool = False,
+    store: str | None = None,
+    power_cap: str | None = None,
     prices: object = None,
     collective: object = None,
 ) -> LayoutResult:
     """Simulate one step of *workload* on *hardware* in the layout *parallel* and return the result.
 
     *parallel* has the keys of ``training.parallel``, or their short forms: ``{"tp": 8, "pp": 4, "shard": "optimizer"}``. *batch* counts
-    samples per micro-batch; *prices* is a price source and *collective* an all-reduce of your own, a name or an object.
+    samples per micro-batch; *epochs*, *hours* or *tokens* add the whole job, *with_failures* its weeks; *store* a checkpoint written
+    there, *power_cap* (``"500 W"``) a limit on GPUs; *prices* is a price source and *collective* an all-reduce of your own, a name or an
+    object.
     Raise `SpecError` with what is wrong, also where GPU memory is short.
     """
     if (own := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
         overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
-        hardware, workload, overrides, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
-        layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices),
+        hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
+        stack=stack, layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices), sequence=sequence,
+        plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
     )  # fmt: skip
-    return LayoutResult(layout_answer(scenario))
+    beside = Beside(with_failures, store, power_cap)
+    beside.checked(scenario.plan)
+    return LayoutResult(layout_answer(scenario), beside)
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,7 @@ class LayoutResult:
     """One simulated step of a layout; a notebook shows its text."""
 
     answer: LayoutAnswer
+    beside: Beside = field(default_factory=Beside)
 
     @property
     def run(self) -> LayoutRun:
@@ -68,7 +86,7 @@ class LayoutResult:
     @cached_property
     def document(self) -> dict[str, Any]:
         """Return what ``sim run --json`` prints."""
-        return layout_document(self.answer)
+        return self.beside.added(layout_document(self.answer), self.run, self.answer.plan)
 
     @property
     def step_time(self) -> float:

@@ -34,6 +34,12 @@ __all__ = [
 _OF_API = frozenset({"compare", "extract", "goodput", "plan", "recommend", "sweep", "whatif"})
 
 
+_ALWAYS: Final = (
+    "sequence", "market", "epochs", "hours", "tokens", "evaluation", "checkpoints", "with_failures", "store", "power_cap", "collective",
+)  # fmt: skip
+"""Options of `run` with a layout and without, beside those in its signature."""
+_PLAIN: Final = ("placement", "seed", "exact", "thorough", "loader", "exchange")
+"""Those without a layout alone."""
 _AXES: Final = frozenset({"tp", "pp", "cp", "ep", "shard", "replicate", "schedule", "virtual_stages"})
 """Keys of a layout, which `run` takes in ``parallel``."""
 
@@ -60,6 +66,16 @@ class _Asked(TypedDict, total=False):
     precision: str | None
     stack: str | None
     overrides: Mapping[str, object] | None
+    sequence: int | None
+    market: Any
+    epochs: float | None
+    hours: float | None
+    tokens: str | None
+    evaluation: float
+    checkpoints: bool
+    with_failures: bool
+    store: str | None
+    power_cap: str | None
     prices: object
     collective: object
 
@@ -74,9 +90,6 @@ class _Plain(_Asked, total=False):
     seed: int
     exact: bool
     thorough: bool
-    market: Any
-    epochs: int | None
-    hours: float | None
     loader: object
     exchange: object
 
@@ -111,18 +124,15 @@ def run(
 
     *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``; *batch* counts samples per GPU, *gpus* all GPUs;
     *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your own (a name or an object).
-    Without a layout, *options* are those of `sim.api.simulate`: ``placement``, ``seed``, ``exact``, ``thorough``, ``market``, ``epochs``,
-    ``hours``; ``loader``, ``collective`` and ``exchange`` of your own.
+    *options* are those of ``sim run``: ``sequence``, ``market``, ``epochs``, ``hours``, ``tokens``, ``evaluation``, ``checkpoints``,
+    ``with_failures``, ``store``, ``power_cap``, and a ``collective`` of your own; without a layout also ``placement``, ``seed``, ``exact``,
+    ``thorough``, ``loader`` and ``exchange``.
     """
     given: dict[str, Any] = {
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
         "prices": prices,
     }  # fmt: skip
-    known = (
-        ("collective",)
-        if parallel
-        else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours", "loader", "collective", "exchange")
-    )
+    known = _ALWAYS if parallel else (*_ALWAYS, *_PLAIN)
     for name in options:
         if name not in known:
             layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""

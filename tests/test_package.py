@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +14,12 @@ from pathlib import Path
 import pytest
 
 import stallsim
+from sim.api import simulate
+from sim.cli import main
+from sim.laid_out import lay_out
 from sim.spec import extensions
 from sim.spec.library import catalogue
+from sim.study.weeks import Weeks
 from tests.shown import ROOT
 
 
@@ -33,6 +41,59 @@ def test_protocols_are_importable_first_and_named_in_the_index() -> None:
     assert kinds and sorted(kind.protocol for kind in kinds) == done.stdout.split()
     index = (ROOT / "docs/develop/index.md").read_text(encoding="utf-8")
     assert [kind.group for kind in kinds if f"]({kind.page}) | `{kind.group}`" not in index] == []
+
+
+_TOLD = {"as_json", "as_csv", "output", "html", "trace", "chakra", "comm_groups", "verbose", "cluster", "force", "fast"}
+"""How a command shows what it found, and where it computes; a result, a DataFrame and `processes` have that."""
+_OTHERWISE = {
+    "sets": "overrides", "fast": "thorough", "reliability": "weeks", "repair": "weeks", "prices": "prices",
+    **dict.fromkeys(("tensor", "pipeline", "context", "expert", "replicate", "shard", "schedule"), "parallel"),
+}  # fmt: skip
+"""Options under another name: axes stand in one mapping, and fields of `Weeks` among the keywords of goodput."""
+
+
+@pytest.mark.parametrize("name", ["run", "compare", "recommend", "plan", "goodput", "sweep"])
+def test_every_option_of_a_command_has_its_keyword(name: str) -> None:
+    """Oracle: the parameters of the command itself."""
+    command = getattr(importlib.import_module(f"sim.commands.{name}"), name)
+    asked = set(inspect.signature(command).parameters) - _TOLD
+    function = getattr(stallsim, name)
+    known = set(inspect.signature(function).parameters)
+    if name == "run":
+        known |= {*stallsim._ALWAYS, *stallsim._PLAIN}
+        assert known >= set(inspect.signature(simulate).parameters) - {"parallel"}
+        assert set(stallsim._ALWAYS) <= set(inspect.signature(lay_out).parameters)
+    if name == "goodput":
+        known |= {field.name for field in dataclasses.fields(Weeks)}
+    missing = {option for option in asked if option not in known and _OTHERWISE.get(option) not in known}
+    assert not missing
+
+
+def test_a_run_takes_what_is_asked_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the command's document."""
+    asked = [
+        "run",
+        "hgx-h100",
+        "gpt2-xl",
+        "--batch",
+        "4",
+        "--hours",
+        "48",
+        "--with-failures",
+        "--store",
+        "object-store",
+        "--fast",
+        "--json",
+    ]
+    assert main([*asked, "--power-cap", "500 W"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    options = {"batch": 4, "hours": 48, "with_failures": True, "store": "object-store", "power_cap": "500 W"}
+    found = stallsim.run("hgx-h100", "gpt2-xl", **options).document  # type: ignore[call-overload]
+    assert json.loads(json.dumps(found)) == printed and printed["with_failures"]["effective_share"] < 1
+    laid = stallsim.run("hgx-h100", "gpt2-xl", stack="megatron-core", parallel={"shard": "optimizer"}, **options).document  # type: ignore[call-overload]
+    assert {"checkpoint", "with_failures"} <= laid.keys() and laid["energy"]["power_cap"]["gpu_cap_w"] == 500
+    with pytest.raises(stallsim.SpecError, match="--with-failures: say how long the job is"):
+        stallsim.run("hgx-h100", "gpt2-xl", with_failures=True)
 
 
 def test_dir_shows_the_public_names() -> None:

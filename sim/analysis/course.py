@@ -195,11 +195,14 @@ class _Fleet:
         return np.asarray(endless)
 
     def _idle(self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp], at: Array) -> NDArray[np.bool_]:
-        """Tell in which of the courses *a* the next event is a fault that does not strike; what follows such a fault does not either."""
+        """Tell in which of the courses *a* the next event is a fault, or a revocation, that does not strike.
+
+        What follows such a fault does not strike either.
+        """
         if self.run.striking >= 1.0:
             return np.zeros(a.size, dtype=np.bool_)
         passes = self.random["striking"].random(self.trials)[a] >= self.run.striking
-        passes = np.where(kind == 1, self.idle_children[a, child], passes & ((kind == 0) | (kind == 2)))
+        passes = np.where(kind == 1, self.idle_children[a, child], passes & ((kind == 0) | (kind == 2) | (kind == 4)))
         return np.asarray(passes & (at < self.run.horizon))
 
     def _begin(self) -> None:
@@ -318,6 +321,7 @@ class _Fleet:
         if self.run.lives:
             life = self.run.lives[0].draws(self.trials, self.random["lives"])
             self.crew.went(a[going & (kind == 4)], life)
+            self.crew.stayed(a[idle & (kind == 4)], life)
             first[going & (kind == 5)] = self.crew.joined(a[going & (kind == 5)], life)
         share, after = self.run.repeats
         if share > 0:

@@ -79,6 +79,10 @@ class Crew:
         self.joins[b[empty]] = back[empty][:, None]
         self.requested[b[empty]] += self.nodes
 
+    def stayed(self, b: Rows, life: Array) -> None:
+        """Keep the next node of the courses *b* where it would go, until the next in its place would, which had that *life*."""
+        self.leaves[b, self.leaves[b].argmin(axis=1)] += self.replacement + life[b]
+
     def joined(self, b: Rows, life: Array) -> NDArray[np.bool_]:
         """Let the next node join the courses *b* for a *life* (s, of every course), and tell where it is the first node."""
         node = self.joins[b].argmin(axis=1)

@@ -103,7 +103,8 @@ class LongRun:
     members: Members | None = None
     """How the job goes on where a node is revoked; None: it waits for a spare, or for the replacement."""
     striking: float = 1.0
-    """Share of the faults that strike. The others are drawn as well and do nothing: runs that differ in this alone have common faults."""
+    """Share of the faults and revocations that strike. The others are drawn as well and do nothing: runs that differ in this alone have
+    common faults."""
 
 
 @dataclass(frozen=True)

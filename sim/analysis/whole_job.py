@@ -59,7 +59,7 @@ class WholeJob(NamedTuple):
     revocations: float = 0.0
     """What spot machines take longer on average: work done twice, waiting for replacements."""
     failures: float = 0.0
-    """What failures take longer on average, where they are asked for: work done again, recovery, frequent checkpoints."""
+    """What failures take longer on average, where they are asked for: the start, work done again, recovery, revocations."""
 
     @property
     def total(self) -> float:

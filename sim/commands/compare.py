@@ -22,6 +22,7 @@ from sim.commands.options import (
     LayoutFields,
     Market,
     Nodes,
+    PowerCap,
     Precision,
     PriceSource,
     Processes,
@@ -62,6 +63,7 @@ def compare(
     tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
+    power_cap: PowerCap = None,
     sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
     processes: Processes = None,
     as_json: Json = False,
@@ -70,11 +72,10 @@ def compare(
     html: Html = None,
 ) -> None:
     """Compare machines for one workload by time and money."""
-    from sim.documents import document, reading
+    from sim.documents import compared, reading
     from sim.report.comparison import comparison_document, comparison_plot, comparison_text, require_sort
     from sim.report.figures import figures_csv
     from sim.report.page.comparison import comparison_page
-    from sim.study.compare import compare as compared
     from sim.study.compare import machines
     from sim.study.nearest import nearest_that_runs
     from sim.study.ranges import whole_numbers
@@ -97,7 +98,7 @@ def compare(
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
+    rows = compared(scenario, names, counts, processes, talk.counting, power_cap)
     talk.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
     found = comparison_document(workload_name(scenario), rows, sort, note)

@@ -14,6 +14,7 @@ from sim.terminal import print_json, show_text, talk, write_report
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun
+    from sim.report.beside import Beside
     from sim.study.layout import LayoutAnswer
 
 
@@ -25,18 +26,17 @@ def show_layouts(
     output: Path | None,
     html: Path | None,
     trace: Path | None,
-    with_failures: bool = False,
-    chakra: Path | None = None,
-    beside: tuple[str | None, str | None] = (None, None),
+    chakra: Path | None,
+    beside: Beside,
 ) -> None:
-    """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome; *with_failures* that of the whole job as well."""
+    """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome, with what is asked for *beside* it."""
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
     from sim.report.layout import flat_figures, layout_document, layout_scaling_text, layout_text
     from sim.study.layout import layout_answer
     from sim.study.scaling import scaling
 
-    (as_json, as_csv, verbose), (store, power_cap) = shown, beside
+    as_json, as_csv, verbose = shown
     scenarios = scaling(scenario, nodes, gpus)
     _require_one(len(scenarios), trace, chakra)
     found: list[LayoutAnswer] = []
@@ -53,29 +53,14 @@ def show_layouts(
         done(len(documents), len(scenarios))
     talk.progress("")
     one = len(scenarios) == 1
-    if store is not None:
-        if not one:
-            raise SpecError("--store: write one number of nodes or GPUs")
-        from sim.report.saving import saved_document
-        from sim.study.saving import saved_beside
-
-        documents[0]["checkpoint"] = saved_document(saved_beside(found[0].run, store))
-    if power_cap is not None:
-        if not one:
-            raise SpecError("--power-cap: write one number of nodes or GPUs")
-        from sim.report.energy import with_power_cap
-
-        documents[0] = with_power_cap(documents[0], found[0].run.hardware, found[0].run.workload, power_cap)
-    whole = documents[0] if one else {"schema": 1, "runs": documents}
+    if one:
+        documents[0] = beside.added(documents[0], found[0].run, scenario.plan)
+    whole: dict[str, Any] = documents[0] if one else {"schema": 1, "runs": documents}
     text = layout_text(found[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
-    if with_failures and scenario.plan is not None:
-        from sim.report.goodput import beside_run, goodput_text
-        from sim.study.saving import slowed_beside
+    if "with_failures" in whole:
+        from sim.report.goodput import goodput_text
 
-        run = found[0].run
-        weeks = beside_run(whole, run.hardware, run.workload, scenario.plan, slowed_beside(run), store, power_cap)
-        whole["with_failures"] = weeks
-        text += "\n\n" + goodput_text(weeks)
+        text += "\n\n" + goodput_text(whole["with_failures"])
     table = figures_csv([flat_figures(document) for document in documents])
     write_report(html, output, (whole, text, table), lambda: _page(found[0].run if one else None, whole))
     _write_traces(found, trace, chakra)

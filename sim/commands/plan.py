@@ -19,6 +19,7 @@ from sim.commands.options import (
     Hw,
     Json,
     Nodes,
+    PowerCap,
     Precision,
     PriceSource,
     Processes,
@@ -73,6 +74,7 @@ def plan(
         bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
     ] = False,
     with_failures: WithFailures = False,
+    power_cap: PowerCap = None,
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
@@ -118,7 +120,7 @@ def plan(
         made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"), crew)
         turns = turned(made, talk.counting("changes"), crew) if sensitivity and not made.tally.interrupted else []
     talk.progress("")
-    document = plan_document(made, turns, with_failures)
+    document = plan_document(made, turns, with_failures, power_cap)
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
     write_result(output, html, "plan", (document, text), plan_page, None, {"plan.csv": table})
     if export is not None:

@@ -21,6 +21,7 @@ from sim.commands.options import (
     Json,
     MeanLifetime,
     Nodes,
+    PowerCap,
     Precision,
     PriceSource,
     Processes,
@@ -59,6 +60,7 @@ def recommend(
     on_demand: Annotated[bool, typer.Option("--on-demand", help="consider on-demand prices only")] = False,
     mean_lifetime: MeanLifetime = None,
     with_failures: WithFailures = False,
+    power_cap: PowerCap = None,
     batch: Batch = None,
     global_batch: GlobalBatch = None,
     precision: Precision = None,
@@ -93,7 +95,7 @@ def recommend(
         prices=prices,
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, processes)
+    renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes)
     found, able = recommended(scenario, renting, talk.counting)
     talk.progress("")
     text, table = recommendation_text(found), figures_csv(found["candidates"])

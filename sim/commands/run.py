@@ -40,7 +40,7 @@ from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_text, talk, write_report
 
 if TYPE_CHECKING:
-    from sim.study.scenario import Scenario
+    from sim.report.beside import Beside
 
 
 @app.command(
@@ -96,6 +96,7 @@ def run(
     """Simulate a training job, or a Chakra execution trace (sim run HW traces/job.et), and show where its time goes."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
+    from sim.report.beside import Beside
     from sim.spec.chakra_files import trace_paths
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
@@ -129,37 +130,24 @@ def run(
         return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
     if comm_groups is not None:
         raise SpecError(f"--comm-groups {comm_groups}: belongs to a Chakra trace, and {workload} is a workload; leave it out")
-    if with_failures:
-        _require_weeks(scenario, len(many_nodes) > 1 or len(many_gpus) > 1)
+    beside = Beside(with_failures, store, power_cap)
+    beside.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
 
-        shown, beside = (as_json, as_csv, verbose), (store, power_cap)
-        return show_layouts(scenario, many_nodes, many_gpus, shown, output, html, trace, with_failures, chakra, beside)
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, chakra, beside)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
     if chakra is not None:
         _write_chakra(scenarios, chakra)
-    if store is not None and len(scenarios) > 1:
-        raise SpecError("--store: write one number of nodes or GPUs")
-    if power_cap is not None and len(scenarios) > 1:
-        raise SpecError("--power-cap: write one number of nodes or GPUs")
-    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures, (store, power_cap))
-
-
-def _require_weeks(scenario: Scenario, several: bool) -> None:
-    if several:
-        raise SpecError("--with-failures: write one number of nodes or GPUs")
-    if scenario.plan is None:
-        raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, beside)
 
 
 def _show_runs(
-    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, with_failures: bool,
-    beside: tuple[str | None, str | None],
-) -> None:  # fmt: skip
-    (store, power_cap), (as_json, as_csv, verbose) = beside, shown
+    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, beside: Beside
+) -> None:
+    as_json, as_csv, verbose = shown
     from sim.report.document import infeasible_document, run_document
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
@@ -177,24 +165,13 @@ def _show_runs(
     rows = [row for document in documents for row in document.get("jobs", [document])]
     runs = [point.run for point in found if point.run is not None]
     if len(scenarios) == 1:
-        if store is not None and runs:
-            from sim.report.saving import saved_document
-            from sim.study.saving import saved_beside
-
-            documents[0]["checkpoint"] = saved_document(saved_beside(runs[0], store))
-        if power_cap is not None and runs:
-            from sim.report.energy import with_power_cap
-
-            if len(rows) > 1:
-                raise SpecError("--power-cap: takes one workload, not several jobs")
-            rows[0] = documents[0] = with_power_cap(documents[0], runs[0].hardware, runs[0].jobs[0].job.workload, power_cap)
+        if runs:
+            documents[0] = beside.added(documents[0], runs[0], scenarios[0].plan)
+            rows = documents[0].get("jobs", documents)
         whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
-        if with_failures:
-            from sim.report.goodput import beside_run, goodput_text
-            from sim.study.saving import slowed_beside
+        if "with_failures" in whole:
+            from sim.report.goodput import goodput_text
 
-            machine, trained, slowed = runs[0].hardware, runs[0].jobs[0].job.workload, slowed_beside(runs[0])
-            whole["with_failures"] = beside_run(whole, machine, trained, scenarios[0].plan, slowed, store, power_cap)
             text += "\n\n" + goodput_text(whole["with_failures"])
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)

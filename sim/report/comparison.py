@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
-from sim.report.energy import brief_energy
+from sim.report.energy import brief_energy, power_cap_text
+from sim.report.layout import layout_words
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.report.table import rate_text
@@ -112,6 +113,9 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
         "first_cost_usd": first["cost_usd"],
         "energy": brief_energy(document.get("energy")),
         "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
+        "power_cap": (document.get("energy") or {}).get("power_cap"),
+        "layout": layout_words(document),
+        "layout_gap": document.get("layout_gap"),
     }
 
 
@@ -137,6 +141,8 @@ def comparison_text(document: dict[str, Any]) -> str:
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
             *too_close(rows),
+            *laid_out_lines(rows),
+            *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:
@@ -218,6 +224,21 @@ def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], 
 def _error(known: Mapping[str, Any] | None) -> str:
     mark = "^" if known and known.get("extrapolates") else ""
     return f"{100 * known['median']:.0f}-{100 * known['p90']:.0f}%{mark}" if known else "?"
+
+
+def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return in which layout machines run that have too little memory for the model on each GPU, and how sure it is that it is the best."""
+    planned = [row for row in rows if row["layout_gap"] is not None]
+    if not planned:
+        return []
+    return [
+        "Too little memory for the whole model on each GPU; these run the best layout that a short search found:",
+        *(f"  - {_at(row)}: {row['layout']}{_above(row['layout_gap'])}" for row in planned),
+    ]
+
+
+def _above(gap: float) -> str:
+    return ", proven under the model" if gap <= 0 else f", at most {100 * gap:.2g}% above the best (`plan` searches further)"
 
 
 def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -16,6 +16,7 @@ from sim.analysis.whole_job import Plan
 from sim.report.columns import Title, aligned
 from sim.report.energy import power_cap_figures, power_cap_text
 from sim.report.picture import Picture, figure, picture
+from sim.report.prices import paid_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -46,18 +47,18 @@ def goodput_of(
     """
     answer = weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed)
     found = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
-    return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
+    return found | {key: document[key] for key in ("price", "assumptions", "warnings", "inputs_sha256")}
 
 
 def beside_run(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, slowed: Slowed, store: str | None = None,
-    power_cap: str | None = None,
+    power_cap: str | None = None, mean_lifetime: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what failures at the middle rate make of the job of *plan* in a run's *document*."""
+    """Return what failures at the middle rate make of the job of *plan* in a run's *document*; spot machines may live *mean_lifetime*."""
     if "jobs" in document:
         raise SpecError("--with-failures: takes one workload, not several jobs")
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
-    weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap)
+    weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime)
     weeks.checked()
     return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
@@ -232,7 +233,9 @@ def goodput_text(document: Mapping[str, Any]) -> str:
         dead = "" if document["died"] is None else ", 0 after a death"
         lines += ["", f"  What a change brings (effective share{dead}):"]
         lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f}%" for one in document["sensitivities"]]
-    return "\n".join([*lines, "", *(f"  - {note}" for note in [*document["notes"], *_of_energy(document)])])
+    return "\n".join(
+        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_of_energy(document)])]
+    )
 
 
 def died_text(document: Mapping[str, Any]) -> str:
@@ -269,8 +272,9 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of the table of outcomes."""
     shown: Sequence[tuple[str, str, float, str]] = (
         ("effective_share", "effective share, %", 100.0, ".1f"), ("ettr", "ETTR (Meta) = goodput (Google), %", 100.0, ".1f"),
-        ("days", "days", 1.0, ".2f"), ("interruptions", "interruptions", 1.0, ".0f"), ("cost_usd", "cost, USD", 1.0, ",.0f"),
-        ("energy_kwh", "energy, MWh", 1e-3, ",.1f"), ("co2_kg", "CO2, t", 1e-3, ",.1f"),
+        _length(document), ("interruptions", "interruptions", 1.0, ".0f" if document["interruptions"] >= 10 else ".1f"),
+        ("cost_usd", "cost, USD", 1.0, ",.0f" if (document["cost_usd"] or 0.0) >= 100 else ",.2f"),
+        _sized(document, "energy_kwh", "energy", ("kWh", "MWh")), _sized(document, "co2_kg", "CO2", ("kg", "t")),
     )  # fmt: skip
     rows = []
     for key, name, scale, form in shown:
@@ -282,6 +286,18 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
         if document[key] is not None:
             rows.append([name, show(document[key], "energy"), "", ""])
     return rows
+
+
+def _length(document: Mapping[str, Any]) -> tuple[str, str, float, str]:
+    return ("days", "days", 1.0, ".2f") if document["days"] >= 1 else ("days", "hours", 24.0, ".2f")
+
+
+def _sized(document: Mapping[str, Any], key: str, name: str, units: tuple[str, str]) -> tuple[str, str, float, str]:
+    """Return a row of outcomes in the larger of *units*, of which one is 1,000 of the other, where the mean is 10 of those or more."""
+    value = document[key] or 0.0
+    large = value >= 1e4
+    shown = value / 1e3 if large else value
+    return key, f"{name}, {units[large]}", 1e-3 if large else 1.0, ",.0f" if shown >= 1e3 else ",.1f" if shown >= 1 else ".2g"
 
 
 def _on_checkpoints(saved: Mapping[str, Any]) -> list[str]:

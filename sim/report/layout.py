@@ -18,7 +18,7 @@ from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
 from sim.report.layout_wraps import wraps_text
 from sim.report.pretraining import pretraining_document, pretraining_lines
-from sim.report.prices import dated, source_of
+from sim.report.prices import dated, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, error_lines, stall_lines
@@ -251,6 +251,17 @@ def first_batch(run: LayoutRun) -> float:
     return first_batch_time(stream, download_of(stream, run.node, nodes, readers, ranks, workers), run.workload, readers, workers)
 
 
+def layout_words(document: Mapping[str, Any]) -> str | None:
+    """Return the layout of a run that has one, with its batches and stack, in words."""
+    if "parallel" not in document:
+        return None
+    batches = f"{document['micro_batches']} x {document['batch_per_gpu']}"
+    recomputes = document["activation_checkpointing"]
+    return (
+        f"{layout_name(document)}, {batches}{'' if recomputes in ('none', 'model') else f', {recomputes} recomputed'} [{document['stack']}]"
+    )
+
+
 def layout_name(document: Mapping[str, Any]) -> str:
     """Return a layout in a few words, such as ``tensor 8, pipeline 4 (1f1b), data 2 (parameters sharded)``."""
     own = document["parallel"]
@@ -292,6 +303,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
         lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
+    lines += [f"  {line}" for line in paid_text(document["price"])]
     if document["energy"] is not None:
         lines.append(f"  {energy_text(document['energy'])}")
     if "checkpoint" in document:

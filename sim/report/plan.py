@@ -9,7 +9,7 @@ from sim import __version__
 from sim.analysis.energy import KWH, grid_of
 from sim.events import Cause
 from sim.mesh import LayoutRun
-from sim.report.energy import kwh_text
+from sim.report.energy import kwh_text, power_cap_text, with_power_cap
 from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document, layout_name
 from sim.report.layout_error import expected_layout_error
@@ -59,8 +59,8 @@ def tie_between(one: Outcome, best: Outcome) -> float:
     return max(tie(one), tie(best))
 
 
-def plan_document(plan: Plan, turns: Sequence[Turn] = (), with_failures: bool = False) -> dict[str, Any]:
-    """Return the document of *plan*, layouts best first; *with_failures* what they make of the job with the best.
+def plan_document(plan: Plan, turns: Sequence[Turn] = (), with_failures: bool = False, power_cap: str | None = None) -> dict[str, Any]:
+    """Return the document of *plan*, layouts best first; *with_failures* and *power_cap* what those make of the best.
 
     Raise SpecError where nobody said how many tokens a job with failures has.
     """
@@ -95,7 +95,8 @@ def plan_document(plan: Plan, turns: Sequence[Turn] = (), with_failures: bool = 
         "layouts": rows,
         "sensitivity": [_turn(turn) for turn in turns],
         "expected_error": expected_layout_error(best.run),
-        "with_failures": _with_failures(plan) if with_failures else None,
+        "with_failures": _with_failures(plan, power_cap) if with_failures else None,
+        "power_cap": None if power_cap is None else _capped(plan, power_cap),
         "assumptions": _assumptions(plan),
         "warnings": _warnings(plan),
         "version": __version__,
@@ -163,14 +164,25 @@ def _energy_of(plan: Plan, outcome: Outcome, tokens: int | None) -> dict[str, fl
     }
 
 
-def _with_failures(plan: Plan) -> dict[str, Any]:
+def _best_document(plan: Plan) -> dict[str, Any]:
+    return layout_document(LayoutAnswer(plan.tally.outcomes[0].run, plan.inputs, market=plan.question.scenario.market))
+
+
+def _capped(plan: Plan, power_cap: str) -> dict[str, Any]:
+    """Return what a *power_cap* on each GPU does to the steps of the best layout. Raise SpecError where nobody knows."""
+    run = plan.tally.outcomes[0].run
+    found: dict[str, Any] = with_power_cap(_best_document(plan), run.hardware, run.workload, power_cap)["energy"]["power_cap"]
+    return found
+
+
+def _with_failures(plan: Plan, power_cap: str | None) -> dict[str, Any]:
     """Return the document of the weeks that the job takes with the best layout, failures at the middle rate."""
     best = plan.tally.outcomes[0]
     if plan.tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
-    document = layout_document(LayoutAnswer(best.run, plan.inputs, market=plan.question.scenario.market))
     machine, workload, slowed = best.run.hardware, best.run.workload, slowed_beside(best.run)
-    return goodput_of(document, machine, workload, Weeks(tokens=plan.tokens), changes=False, slowed=slowed)
+    weeks = Weeks(tokens=plan.tokens, power_cap=power_cap)
+    return goodput_of(_best_document(plan), machine, workload, weeks, changes=False, slowed=slowed)
 
 
 def candidate_name(candidate: Candidate) -> str:
@@ -297,6 +309,8 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         lines += ["", f"  {tokens_text(document['tokens'])}: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]
+    if document["power_cap"] is not None:
+        lines += [f"  With the best: {power_cap_text(document['power_cap'])}"]
     front = [
         str(place + 1) if place < shown else f"{place + 1} ({row['name']})"
         for place, row in enumerate(document["layouts"]) if row["pareto"]

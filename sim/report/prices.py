@@ -60,6 +60,15 @@ def price_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"Prices {market}: {_few(list(dict.fromkeys(names)))}; {source}" for (market, source), names in alike.items()]
 
 
+def paid_text(price: Mapping[str, Any] | None) -> list[str]:
+    """Return in a line what all nodes of a run cost an hour, on which market, and of which day and region that *price* is, if any."""
+    if price is None or price["usd_per_h"] is None:
+        return []
+    old = f"more than {STALE} days old" if price["date"] and stale(price["date"]) else ""
+    where = ", ".join(part for part in (price["region"], price["date"], old) if part)
+    return [f"price: ${price['usd_per_h']:,.2f} an hour, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
+
+
 def _few(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

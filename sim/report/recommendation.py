@@ -8,8 +8,8 @@ from typing import Any
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import grouped, scattered
-from sim.report.energy import job_energy, kwh_text
-from sim.report.layout import layout_name
+from sim.report.energy import job_energy, kwh_text, power_cap_text
+from sim.report.layout import layout_words
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text, tokens_text
@@ -60,27 +60,27 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         "parts_s": candidate.job._asdict(),
         "spot_checkpoint_interval_s": candidate.interval,
         "within_budget": found.budget.allows(candidate),
+        "effective_share": (candidate.document.get("weeks") or {}).get(candidate.market, {}).get("effective_share"),
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
-        "layout": _layout(candidate.document),
+        "power_cap": (candidate.document.get("energy") or {}).get("power_cap"),
+        "layout": layout_words(candidate.document),
+        "layout_gap": candidate.document.get("layout_gap"),
         **job_energy(candidate.document.get("energy"), candidate.job.total),
     }
 
 
-def _layout(document: Mapping[str, Any]) -> str | None:
-    """Return the layout of a run that has one, in words."""
-    if "parallel" not in document:
-        return None
-    batches = f"{document['micro_batches']} x {document['batch_per_gpu']}"
-    recomputes = document["activation_checkpointing"]
-    return (
-        f"{layout_name(document)}, {batches}{'' if recomputes in ('none', 'model') else f', {recomputes} recomputed'} [{document['stack']}]"
-    )
+def batch_note(global_batch: int, batch: int | str | None) -> str:
+    """Return at which global batch a plan laid out all candidates, and what became of the *batch* of each GPU that was asked for."""
+    asked = "" if batch is None else f", which --batch {batch} makes on all GPUs of the largest cluster; a layout has its own micro-batches"
+    return f"each machine runs the best layout found for a global batch of {global_batch:,} samples (--global-batch){asked}"
 
 
-def layout_note(global_batch: int) -> str:
-    """Return what is said of candidates that a plan laid out."""
-    return f"each machine runs its best layout for a global batch of {global_batch} samples (--global-batch); `plan` shows the others"
+def gap_note(gaps: Sequence[float]) -> str:
+    """Return how far layouts may be from the best ones, by the *gaps* that their searches left."""
+    gap = max(gaps)
+    found = "proven best under the model" if gap <= 0 else f"at most {100 * gap:.2g}% of a step above the best there are under the model"
+    return f"layouts are {found}; `plan` searches those of one machine further and shows the others"
 
 
 def recommendation_text(document: dict[str, Any]) -> str:
@@ -92,6 +92,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
         if chosen.get("energy_kwh") is not None:
             lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2")
+        lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here are without it"] if chosen["power_cap"] else []
     else:
         lines += [f"  {said}" for said in grouped(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:

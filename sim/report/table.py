@@ -9,6 +9,7 @@ from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.energy import energy_text
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
+from sim.report.prices import paid_text
 from sim.report.saving import saved_text
 from sim.report.style import MEANINGS
 from sim.report.whole_job import whole_job_text
@@ -45,6 +46,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
+    lines += [f"  {line}" for line in paid_text(document["price"])]
     if document.get("energy") is not None:
         lines.append(f"  {energy_text(document['energy'])}")
     if "checkpoint" in document:

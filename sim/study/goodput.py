@@ -148,16 +148,6 @@ def weeks_of(
     )  # fmt: skip
 
 
-def expected_share(steps: Steps, level: str = "middle") -> float:
-    """Return the share of time that failures and checkpoints leave to *steps*, in closed form, at the best interval.
-
-    Checkpoints are written beside training, to the object store; spares are there at once.
-    """
-    weeks = Weeks(days=1.0, level=level)
-    run = long_run(steps, weeks, reliability_of(level))
-    return closed_form(replace(run, saving=_saving(weeks, checkpoint(steps.node, _parts(steps), store_of(weeks.store)), run)[1]))
-
-
 # --- checkpoints, spares and lengths that make sense -------------------------------------------------------------------
 
 
@@ -350,8 +340,7 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
     noticed = [replace(cause, detection=Uniform(0.0, 10.0), localisation=Uniform(0.0, 10.0)) for cause in run.causes]
     tried.append(("faults noticed within 10 s", replace(run, causes=noticed)))
     tried.append(("restart in place", replace(run, restart=run.restart_in_place)))
-    lives = run.lives[1] if run.lives else 0.0
-    low, middle, high = (lives + (rate - lives) / 2 for rate in run.rate)
+    low, middle, high = (rate / 2 for rate in run.rate)
     half = saved(replace(run, rate=(low, middle, high)))
     rare = _Tried("half the failures", replace(run, saving=half.saving, striking=0.5), half)
     found = [_Tried(name, one, one) for name, one in tried]

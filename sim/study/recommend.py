@@ -27,13 +27,11 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row
-from sim.study.goodput import expected_share
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
-from sim.study.weeks import steps_of
 from sim.study.whole_job import course
-from sim.units import rounded, show
+from sim.units import counted, rounded, show
 
 LITTLE, MUCH = 0.1, 0.2
 """Shares: a candidate that costs a little more of what is kept small and saves much of the other is worth a word."""
@@ -120,7 +118,7 @@ def recommend(
 ) -> Recommendation:
     """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` makes of the workload.
 
-    *with_failures*: machines on demand fail as well, at the middle rate, and their time and cost are means over that.
+    *with_failures*: machines fail as well, as `goodput` draws it; the document of each row has the weeks of its markets under ``weeks``.
 
     Spot machines live *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as was measured, if it was.
     *global_batch* is that of all *rows*; None where each GPU has the same batch instead, so that more GPUs take larger steps.
@@ -136,6 +134,7 @@ def recommend(
     if any(row.document is not None for row in rows):
         of_markets = _of_markets(there.candidates, markets, there.unmeasured)
         notes = [
+            *_of_failures(best or near, with_failures),
             *_notes(plan, budget, allowed, others, mean),
             *of_markets,
             *_of_nodes(rows),
@@ -176,9 +175,7 @@ def _gathered(
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
         asked = _measured(machine, markets, mean)
-        found = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, asked, mean)
-        if with_failures:
-            found = [_failing(candidate, machine, workload) for candidate in found]
+        found = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, asked, (mean, with_failures))
         if len(asked) < len(markets) and not machine.hypothetical:
             there.unmeasured.add(machine.name)
         if found:
@@ -223,9 +220,11 @@ def _why_not(machine: Hardware, markets: Sequence[Market], asked: Sequence[Marke
 
 
 def _candidates(
-    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, markets: Sequence[Market], mean: float | None
-) -> list[Candidate]:
-    """Return the ways to pay for one machine."""
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, markets: Sequence[Market],
+    disturbed: tuple[float | None, bool],
+) -> list[Candidate]:  # fmt: skip
+    """Return the ways to pay for one machine, *disturbed* by revocations (mean life, s) and whether by failures."""
+    mean, with_failures = disturbed
     whole = course(plan, document, machine, workload)
     described = sum(group.count for group in machine.groups)
     found = []
@@ -236,20 +235,32 @@ def _candidates(
         rate *= document["nodes"] / described
         cost = rate * whole.parts.total
         candidate = Candidate(machine.name, document["nodes"], market, document, whole.epochs, whole.parts, cost, provider=machine.provider)
-        if market == "spot":
+        if with_failures:
+            candidate = _failing(candidate, plan, machine, workload, rate)
+        elif market == "spot":
             candidate = _revoked(candidate, plan, machine, workload, rate, mean)
         if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it
             found.append(candidate)
     return found
 
 
-def _failing(candidate: Candidate, machine: Hardware, workload: Workload) -> Candidate:
-    """Return what becomes of *candidate* where machines on demand fail now and then; those on the spot market are revoked anyway."""
-    if candidate.market == "spot":
-        return candidate
-    share = expected_share(steps_of(candidate.document, machine, workload))
-    longer = candidate.job.total * (1 / share - 1)
-    return replace(candidate, job=candidate.job._replace(failures=longer), cost=candidate.cost / share)
+def _failing(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
+    """Return what becomes of *candidate* by the share that the drawn weeks of its market leave to work; their spares are paid for as well.
+
+    Start and checkpoints are those of the weeks.
+    """
+    weeks = candidate.document["weeks"][candidate.market]
+    share, whole = weeks["effective_share"], candidate
+    if plan.time is not None:
+        shorter = course(plan._replace(time=plan.time * share), candidate.document, machine, workload)
+        whole = replace(candidate, epochs=shorter.epochs, job=shorter.parts)
+    work = whole.job.total - whole.job.start_up - whole.job.checkpoints
+    lasts = work / share if plan.time is None else plan.time
+    saves = work * weeks["lost_s"]["checkpoint"] / weeks["work_s"]
+    job = whole.job._replace(start_up=0.0, checkpoints=saves, failures=lasts - work - saves)
+    paid = (candidate.nodes + weeks["spares"]) / candidate.nodes
+    interval = weeks["checkpoint"]["interval_s"]["used"] if candidate.market == "spot" else None
+    return replace(whole, job=job, cost=rate * paid * lasts, interval=interval)
 
 
 def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
@@ -296,6 +307,19 @@ def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Seq
         near = min(better, key=budget.excess)
         notes.append(f"{_named(near)} would win with a budget {100 * (budget.excess(near) - 1):.0f}% larger")
     return notes
+
+
+def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
+    """Return what the figures of *best* include, where they are *with_failures*."""
+    if best is None or not with_failures:
+        return []
+    weeks = best.document["weeks"][best.market]
+    kept = f"{100 * weeks['effective_share']:.1f}% of the time is kept work"
+    spares = counted(weeks["spares"], "spare node")
+    return [
+        f"failures are the mean of {weeks['trials']:,} drawn runs, as in `goodput`: {kept}, {weeks['interruptions']:.2g} interruptions; "
+        f"the cost has {spares}, 5% of the nodes but one at least"
+    ]
 
 
 def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> list[str]:
@@ -347,13 +371,16 @@ def _of_nodes(rows: Sequence[Row]) -> list[str]:
 
 
 def _of_batches(rows: Sequence[Row], global_batch: int | None) -> str:
-    """Return at which global batch the candidates train, for an epoch is worth less the larger it is."""
+    """Return at which global batch the candidates train, for an epoch is worth less the larger it is; nothing of planned layouts alone."""
+    documents = [row.document for row in rows if row.document is not None]
+    if documents and all("layout_gap" in document for document in documents):
+        return ""  # said where their layouts are
     if global_batch is not None:
         return (
             f"all candidates train at a global batch of {global_batch:,} (fewer GPUs accumulate gradients); "
             "--global-batch N sets another, --batch N the batch of each GPU instead"
         )
-    batches = sorted({row.document["batch_per_gpu"] * row.document["gpus"] for row in rows if row.document is not None})
+    batches = sorted({each.get("global_batch") or each["batch_per_gpu"] * each["gpus"] for each in documents})
     if len(batches) < 2:
         return ""
     return (

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from sim.analysis.course import draw
+from sim.analysis.crew import Members
 from sim.analysis.long_run import AT_ONCE, Cause, LongRun, Saving
+from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
+from sim.analysis.transient import Exponential
 
 HOUR, DAY = 3600.0, 86400.0
 ONE = np.array([0])
@@ -62,6 +65,25 @@ def test_faults_that_do_not_strike_are_those_of_the_others() -> None:
     total = everything.interruptions.sum()
     assert half.interruptions.sum() == pytest.approx(total / 2, abs=4 * np.sqrt(total * 0.5 * (1 + 0.2)))
     assert (half.work >= everything.work - 1.0).all() and (none.work > half.work).all()
+
+
+@pytest.mark.parametrize("members", [None, Members((0.5, 1.0)), Members((0.5, 1.0), replaced=False, restarts=False)])
+def test_revocations_that_do_not_strike_leave_a_part_of_them(members: Members | None) -> None:
+    """Oracle: thinned revocations come half as often, on the same moments where the job waits; each course has no more than with all."""
+    revoked, again = 2 / DAY, Uniform(HOUR, HOUR)
+    cause = Cause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=again)
+    run = replace(
+        RUN, nodes=2, spares=8, rate=(revoked,) * 3, causes=[RUN.causes[0], cause], lives=(Exponential(2 / revoked), revoked),
+        members=members, saving=Saving(1.0, 0.0, 0.0, 0.0),
+    )  # fmt: skip
+    everything, half, none = (draw(replace(run, striking=share), 400, 3) for share in (1.0, 0.5, 0.0))
+    total = everything.interruptions.sum()
+    assert none.interruptions.sum() == 0 and total > 10_000
+    if members is None or members.replaced:
+        assert half.interruptions.sum() == pytest.approx(total / 2, abs=4 * np.sqrt(total / 2))
+    assert half.work.mean() > everything.work.mean()
+    if members is None:
+        assert (half.interruptions <= everything.interruptions).all() and (half.work >= everything.work - 1.0).all()
 
 
 def test_checkpoints_on_disks_leave_with_their_nodes() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from sim.analysis.transient import checkpoint_time, restore_time, survival
 from sim.analysis.whole_job import START_UP, Plan
+from sim.cli import main
 from sim.documents import Renting, document, recommended
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
@@ -262,3 +265,48 @@ def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
         640, rel=0.05
     )
     assert usual_global_batch(ASKED) == 8 * load_workload("resnet18").spec.training.batch
+
+
+def _printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main([*command, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_failures_are_those_of_run_and_goodput(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `run --with-failures` and `goodput` of the same job: the same drawn share, and time and cost but for the cold first epoch."""
+    job = ["--epochs", "90", "--global-batch", "640"]
+    weeks = _printed(["run", "p3.8xlarge", "resnet50", "--nodes", "2", *job, "--fast", "--with-failures"], capsys)["with_failures"]
+    alone = _printed(["goodput", "p3.8xlarge", "resnet50", "--nodes", "2", *job, "--fast"], capsys)
+    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "2", *job, "--budget-hours", "48", "--with-failures"]
+    found = _printed(asked, capsys)["candidates"]
+    on_demand, spot = (next(each for each in found if each["market"] == market) for market in ("on_demand", "spot"))
+    assert on_demand["effective_share"] == weeks["effective_share"] == alone["effective_share"]
+    assert on_demand["total_time_s"] == pytest.approx(86400 * weeks["days"], rel=2e-3)
+    assert on_demand["total_cost_usd"] == pytest.approx(weeks["cost_usd"], rel=2e-3) == alone["cost_usd"]
+    assert spot["parts_s"]["failures"] > on_demand["parts_s"]["failures"] and spot["parts_s"]["revocations"] == 0
+    revoked = _printed(["goodput", "p3.8xlarge", "resnet50", "--nodes", "2", *job, "--fast", "--market", "spot"], capsys)
+    assert spot["effective_share"] == revoked["effective_share"]
+
+
+def test_failures_of_a_planned_layout_are_those_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `plan --with-failures`; its best may be better by the gap that the shorter search left."""
+    sets = ["--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=40 GiB", "--global-batch", "16", "--tokens", "10B"]
+    planned = _printed(["plan", "hgx-h100", "llama-3.2-3b", *sets, "--with-failures", "--jobs", "1"], capsys)
+    asked = ["recommend", "llama-3.2-3b", "hgx-h100", "--nodes", "1", *sets, "--budget-hours", "5000", "--with-failures", "--jobs", "1"]
+    best = _printed(asked, capsys)["best"]
+    weeks = planned["with_failures"]
+    assert best["effective_share"] == pytest.approx(weeks["effective_share"], abs=1e-3)
+    assert 86400 * weeks["days"] * (1 - 1e-3) <= best["total_time_s"] <= 86400 * weeks["days"] / (1 - best["layout_gap"]) * (1 + 1e-3)
+
+
+def test_a_power_cap_is_told_of_each_candidate(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `run --power-cap` on the same machine."""
+    run = _printed(["run", "p3.8xlarge", "resnet50", "--fast", "--power-cap", "200 W", "--global-batch", "256"], capsys)["energy"][
+        "power_cap"
+    ]
+    rows = _printed(["compare", "resnet50", "p3.8xlarge", "--power-cap", "200 W", "--global-batch", "256"], capsys)["rows"]
+    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--power-cap", "200 W", "--global-batch", "256", "--budget-hours", "9"]
+    found = _printed(asked, capsys)["candidates"]
+    assert run["step_time_s"] > run["step_time_without_s"]
+    assert rows[0]["power_cap"] == run and all(each["power_cap"] == run for each in found)

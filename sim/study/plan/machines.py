@@ -1,4 +1,4 @@
-"""How would each machine run a model that needs a layout? For each machine and number of nodes, its best layout at one global batch.
+"""How would each machine run a model that needs a layout? For each machine and number of nodes, its best layout at a global batch.
 
 Machines that the user names keep their row: one that fits no layout says why. Few layouts are simulated for each, since the bound is
 close: the search ends as soon as the best is proven.
@@ -15,6 +15,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row
 from sim.study.layout import LayoutAnswer
+from sim.study.memory_fit import is_shortage
 from sim.study.plan.question import Question, plan
 from sim.study.plan.search import Limits
 from sim.study.plan.space import Candidate
@@ -24,16 +25,13 @@ SIMULATIONS: Final = 40
 """Most layouts that are simulated for each machine and number of nodes."""
 GAP: Final = 0.03
 """Part of its step by which the best may be improved at most: estimate (less than predictions are off by)."""
-SHORT: Final = "does not fit"
 
 
 def needs_layout(scenario: Scenario, rows: Sequence[Row]) -> bool:
-    """Tell whether the workload is a decoder that some machine has too little memory for, or that runs on none."""
-    if not rows or all(row.document is not None for row in rows):
+    """Tell whether the workload is a decoder that runs on no machine as it is."""
+    if not rows or any(row.document is not None for row in rows):
         return False
-    model = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.model
-    short = any(row.document is None and SHORT in row.problem for row in rows)
-    return model.transformer is not None and (short or all(row.document is None for row in rows))
+    return load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.model.transformer is not None
 
 
 def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int]) -> int:
@@ -91,6 +89,31 @@ def planned_rows(
     return rows
 
 
+def laid_out(
+    scenario: Scenario,
+    rows: Sequence[Row],
+    document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Return *rows*, those of machines with too little memory for a decoder with the document of their best layout, if there is one.
+
+    Each has the global batch that its GPUs have together by *scenario*, as the other rows. A layout that was written, ramps of
+    pre-training and several jobs keep their reason: what would be planned is not what was asked for.
+    """
+    short = [row for row in rows if row.document is None and is_shortage(row.problem)]
+    if not short or scenario.layout or scenario.batch == "max":
+        return list(rows)
+    workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
+    if workload.model.transformer is None or workload.pretraining is not None or written_layout(scenario):
+        return list(rows)
+    planned = {}
+    for done, row in enumerate(short):
+        planned[row.hardware, row.nodes] = _row(replace(scenario, hardware=row.hardware), row.nodes, {}, document_of)
+        if progress is not None:
+            progress(done + 1, len(short))
+    return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
+
+
 def _row(scenario: Scenario, count: int | None, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]]) -> Row:
     question = Question(scenario, () if count is None else (count,), fixed=kept, limits=Limits(SIMULATIONS, shown=1, gap=GAP))
     try:
@@ -100,5 +123,5 @@ def _row(scenario: Scenario, count: int | None, kept: Mapping[str, str], documen
     best = made.tally.outcomes[0]
     run: LayoutRun = best.run
     inputs = {**made.inputs, "stack": "", "records": ""}
-    document = document_of(LayoutAnswer(run, inputs, (), scenario.market))
-    return Row(scenario.hardware, count, document)
+    document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": made.tally.gap}
+    return Row(scenario.hardware, count, document, provider=made.ways[0][0].hardware.provider)

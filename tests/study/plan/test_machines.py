@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from sim.cli import main
+from sim.documents import compared, document
+from sim.report.comparison import comparison_document, comparison_text
 from sim.report.layout import layout_document
 from sim.spec.yaml import SpecError
+from sim.study.compare import compare
 from sim.study.plan.machines import planned_rows, written_layout
+from sim.study.plan.question import Question, plan
 from sim.study.scenario import Scenario
 
 
@@ -24,3 +31,34 @@ def test_a_plan_keeps_the_layout_that_was_written() -> None:
 def test_what_no_plan_keeps_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="cannot be kept fixed; leave it out"):
         written_layout(Scenario("", "llama-3.2-1b", (text,)))
+
+
+def _problem(name: str) -> str:
+    return compare(Scenario("", "llama-3.1-8b"), [name], document)[0].problem
+
+
+def test_a_machine_with_too_little_memory_is_compared_in_the_layout_that_plan_finds() -> None:
+    """Oracle: `plan` on that machine at the batch of its GPUs; one that can run the model keeps the figures of its own run."""
+    names = ["hgx-h100", "nc40ads_h100_v5"]
+    assert "GPU memory" in _problem("hgx-h100")
+    rows = compared(Scenario("", "llama-3.1-8b"), names)
+    found = comparison_document("llama-3.1-8b", rows)
+    by_name = {row["hardware"]: row for row in found["rows"]}
+    best = plan(Question(Scenario("hgx-h100", "llama-3.1-8b", global_batch=8))).tally.outcomes[0].run.step_time
+    assert best <= by_name["hgx-h100"]["step_time_s"] <= best / (1 - by_name["hgx-h100"]["layout_gap"]) * (1 + 1e-9)
+    assert by_name["nc40ads_h100_v5"]["layout"] is None and not found["left_out"]
+    assert f"hgx-h100: {by_name['hgx-h100']['layout']}" in comparison_text(found)
+
+
+def test_a_layout_that_was_written_is_not_replaced() -> None:
+    rows = compared(Scenario("", "llama-3.1-8b", layout=(("--shard", "parallel.shard", "none"),)), ["hgx-h100"])
+    assert rows[0].document is None
+
+
+def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["recommend", "llama-3.2-3b", "hgx-h100", "--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=40 GiB"]
+    assert main([*asked, "--budget-hours", "48", "--tokens", "1B", "--nodes", "1", "--batch", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "for a global batch of 16 samples (--global-batch), which --batch 2 makes on all GPUs" in said
+    assert re.search(r"layouts are (proven best|at most [\d.]+% of a step above the best)", said)
+    assert "--batch N the batch of each GPU instead" not in said and "global batches range" not in said

@@ -1,0 +1,50 @@
+"""What else is asked of a run? A checkpoint beside its steps, a limit on the power of GPUs, weeks with failures: in its document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sim.analysis.whole_job import Plan
+from sim.mesh import LayoutRun
+from sim.report.energy import with_power_cap
+from sim.report.goodput import beside_run
+from sim.report.saving import saved_document
+from sim.simulate import Run
+from sim.spec.yaml import SpecError
+from sim.study.saving import saved_beside, slowed_beside
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What is asked for; nothing by default."""
+
+    with_failures: bool = False
+    store: str | None = None
+    """Where a checkpoint is written: a name, a file, or ``disk``."""
+    power_cap: str | None = None
+    """Limit of each GPU, such as ``500 W``."""
+
+    def checked(self, plan: Plan | None, one: bool = True) -> None:
+        """Raise SpecError for several runs (not *one*), and for failures without the length of a job in *plan*."""
+        asked = {"--with-failures": self.with_failures, "--store": self.store, "--power-cap": self.power_cap}
+        for option, value in asked.items():
+            if value and not one:
+                raise SpecError(f"{option}: write one number of nodes or GPUs")
+        if self.with_failures and plan is None:
+            raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
+
+    def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: Plan | None) -> dict[str, Any]:
+        """Return the *document* of *run*, whose whole job is *plan*, with what is asked for. Raise SpecError for several jobs."""
+        if "jobs" in document:
+            for option, value in (("--power-cap", self.power_cap), ("--with-failures", self.with_failures)):
+                if value:
+                    raise SpecError(f"{option}: takes one workload, not several jobs")
+        workload = run.workload if isinstance(run, LayoutRun) else run.jobs[0].job.workload
+        found = document | ({} if self.store is None else {"checkpoint": saved_document(saved_beside(run, self.store))})
+        if self.power_cap is not None:
+            found = with_power_cap(found, run.hardware, workload, self.power_cap)
+        if self.with_failures and plan is not None:
+            weeks = beside_run(found, run.hardware, workload, plan, slowed_beside(run), self.store, self.power_cap)
+            found["with_failures"] = weeks
+        return found

@@ -1,0 +1,134 @@
+"""What does a notebook user hold of a run? A `Result`: figures, stalls as a DataFrame, pictures, a trace and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.events import STALLS
+from sim.report.beside import Beside
+from sim.report.document import run_document
+from sim.report.files import write_file
+from sim.report.picture import Picture
+from sim.report.style import COLOURS, MEANINGS
+from sim.simulate import Run
+from sim.study.scenario import Answer, Scenario, answer
+from sim.units import counted, show
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Name = str | PathLike[str]
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """One finished run: what was asked, and what came out; a notebook shows it as a table."""
+
+    scenario: Scenario
+    answer: Answer
+    beside: Beside = field(default_factory=Beside)
+
+    @property
+    def run(self) -> Run:
+        """Return the run itself: epochs, event log, specs."""
+        return self.answer.run
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """Return what ``sim run --json`` prints; several jobs stand under ``jobs``."""
+        found = run_document(
+            self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks, self.answer.market, self.answer.plan
+        )
+        return self.beside.added(found, self.run, self.answer.plan)
+
+    @property
+    def step_time(self) -> float:
+        """Return the seconds of a warm step of the first job."""
+        return self.run.jobs[0].warm.step_time
+
+    @property
+    def throughput(self) -> float:
+        """Return the samples per second of all ranks of the first job."""
+        return self.run.jobs[0].throughput
+
+    @property
+    def stalls(self) -> DataFrame:
+        """Return where a warm step goes, largest first: ``job``, ``cause``, ``resource``, ``time_s`` and its ``share`` of the step."""
+        import pandas
+
+        rows = [
+            {
+                "job": number,
+                "cause": row.cause.value,
+                "resource": row.resource,
+                "time_s": row.seconds,
+                "share": row.seconds / job.warm.step_time,
+            }
+            for number, job in enumerate(self.run.jobs)
+            for row in job.warm.resources
+        ]
+        return pandas.DataFrame(rows)
+
+    def plot(self, job: int = 0) -> Picture:
+        """Return the stalls of a warm and of the first epoch, and one warm step in time."""
+        from sim.report.plots import stall_plot
+
+        bottlenecks = self.answer.bottlenecks
+        return stall_plot(self.run, job, bottlenecks[job] if bottlenecks else None)
+
+    def trace(self, path: Name, steps: int = 3) -> str:
+        """Write a Chrome trace of *steps* warm steps to *path* (.json, .json.gz, or a folder); return what it shows.
+
+        The run is simulated once more, so that the use of links is recorded. Raise `SpecError` where it cannot be written.
+        """
+        from sim.report.trace import write_trace
+
+        return write_trace(answer(self.scenario, keep_rates=True).run, Path(path), steps)
+
+    def page(self, path: Name) -> None:
+        """Write the result to *path* as one page that any browser opens, offline. Raise `SpecError` where that fails.
+
+        The run is simulated once more, so that the use of links is recorded.
+        """
+        from sim.report.page.run import run_page
+
+        again = answer(self.scenario, keep_rates=True)
+        write_file(Path(path), run_page(again.run, self.document, self.answer.bottlenecks))
+
+    def __repr__(self) -> str:
+        return "\n".join(_line(document) for document in self.document.get("jobs", [self.document]))
+
+    def _repr_html_(self) -> str:
+        return "".join(_section(document) for document in self.document.get("jobs", [self.document]))
+
+
+def _line(document: Mapping[str, Any]) -> str:
+    """Return in a line what one job does, how fast, and what bounds it."""
+    rate = f"{document['throughput_samples_per_s']:,.0f}"
+    gpus = counted(document["gpus"], "GPU")
+    speed = f"step {show(document['step_time_s'], 'time')}, {rate} samples/s"
+    return f"<{document['workload']} on {document['hardware']}, {gpus}: {speed}. {document['verdict']}>"
+
+
+def _section(document: Mapping[str, Any]) -> str:
+    """Return a heading, the verdict and the stall table of one job as HTML that needs nothing else."""
+    step = document["step_time_s"]
+    head = f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {document['stack']}"
+    rows = [
+        f"<tr><td>{cause.value}</td><td style='text-align:right'>{show(seconds, 'time')}</td>"
+        f"<td style='text-align:right'>{100 * seconds / step:.1f}%</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"
+        f"width:{16 * seconds / step:.2f}em;background:{COLOURS[cause]}'></div></td></tr>"
+        for cause in STALLS
+        if (seconds := document["stalls_s"][cause.value]) > 1e-12
+    ]
+    rate = f"{document['throughput_samples_per_s']:,.0f}"
+    return (
+        f"<h4>{escape(head)}</h4><p>step {show(step, 'time')}, {rate} samples/s. {escape(document['verdict'])}</p>"
+        f"<table><thead><tr><th>cause</th><th>time</th><th>share</th><th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )

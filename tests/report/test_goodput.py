@@ -1,0 +1,31 @@
+"""Are outcomes of weeks told in units of their size, with the day of their price? Oracle: the document behind the text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sim.cli import main
+
+SMALL = ["goodput", "p3.2xlarge", "resnet50", "--epochs", "1", "--fast", "--trials", "20"]
+
+
+def test_small_jobs_are_told_in_small_units(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main(SMALL) == 0
+    rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert float(rows["CO2, kg"][2]) == pytest.approx(found["co2_kg"], rel=0.1) and found["co2_kg"] > 0
+    assert float(rows["energy, kWh"][2]) == pytest.approx(found["energy_kwh"], rel=0.1)
+    assert float(rows["hours"][1]) == pytest.approx(24 * found["days"], rel=0.01)
+    assert float(rows["cost, USD"][2]) == pytest.approx(found["cost_usd"], rel=0.01)
+
+
+@pytest.mark.parametrize("command", [SMALL, ["run", "p3.2xlarge", "resnet50", "--fast"]])
+def test_a_cost_is_told_with_the_day_of_its_price(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--json"]) == 0
+    price = json.loads(capsys.readouterr().out)["price"]
+    assert main(command) == 0
+    said = next(line for line in capsys.readouterr().out.splitlines() if "price: $" in line)
+    assert f"${price['usd_per_h']:.2f} an hour, on-demand ({price['region']}, {price['date']}" in said
