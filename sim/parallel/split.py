@@ -9,8 +9,8 @@ one all-reduce out; the mirror image in backward).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, islice
 from typing import Final, Literal, NamedTuple
@@ -61,6 +61,8 @@ class Unit:
     """Number of the first unit that asks the same of a rank."""
     wraps: Chain | None = None
     """FSDP's wraps around it, from the outside in, where the layout says what is wrapped; None: units and the root are."""
+    asked: tuple[Hashable, ...] = field(default=(), repr=False)
+    """What it asks of a rank before it is split: its kind, and all of its layers but their names. Equal in units of equal content."""
 
     @property
     def has_backward(self) -> bool:
@@ -152,9 +154,9 @@ def _split(model: _Held, parallel: Parallel, regathers: bool, wanted: Wrapping |
         if key not in contents:
             pieces = iter(_pieces(layers, parallel, regathers))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
-            contents[key] = tuple(Unit(name, kind, part, len(made) + index) for index, part in enumerate(parts))
+            contents[key] = tuple(Unit(name, kind, part, len(made) + index, asked=(index, *key)) for index, part in enumerate(parts))
         for (chain, _), like in zip(runs, contents[key], strict=True):
-            made.append(Unit(name, kind, like.pieces, like.content, chain))
+            made.append(replace(like, name=name, wraps=chain))
     return tuple(made)
 
 
