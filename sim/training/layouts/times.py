@@ -110,9 +110,10 @@ class UnitTimes:
         again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
         recomputed = (*again, stages, batches, training.compute_factor)
+        capacity = parallel.capacity_factor, parallel.pad_to_capacity
         model, lengths = self.workload.model, self.workload.dataset.lengths
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
-        key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance)
+        key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *capacity)
         self._shared = book.times.setdefault(key, {})
 
     def __call__(self, number: int, part: Part) -> UnitTime:
@@ -173,7 +174,8 @@ class UnitTimes:
         busy, launches = self._kernels(layer, backward)
         busy *= share
         messages = piece.backward if backward else piece.forward
-        drained = piece.counted and self.options.expert_counts and not backward
+        waits = self.options.expert_counts and not self.prices.mesh.parallel.pad_to_capacity
+        drained = piece.counted and waits and not backward
         host = self._checked(messages) + self._routing(piece, backward)
         busy += share * self._sorted(messages, layer)
         return UnitTime(
