@@ -8,7 +8,9 @@ the number of tokens shapes what dispatch and experts launch.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
+
+from sim.spec.parallel import Parallel
 
 BACKWARD_LAUNCHES: Final = 1.5
 """Host time of a block's backward over that of its forward: estimate (two products for each one, but no Python between operators)."""
@@ -36,3 +38,34 @@ def sorted_bytes(nbytes: float, experts: float, one_copy: bool) -> float:
 def expert_host_time(seconds: float, graphs: bool) -> float:
     """Return the host's seconds for the experts of one block's forward, which take *seconds* without CUDA *graphs*."""
     return seconds * (GRAPHED_EXPERTS if graphs else 1.0)
+
+
+class Load(NamedTuple):
+    """Tokens that experts of a rank work on, over those of the router's mean."""
+
+    most: float
+    """Of the most loaded rank of an expert group, which the others wait for."""
+    mean: float
+    """Of the mean rank, padding included."""
+
+
+def expert_load(parallel: Parallel) -> Load:
+    """Return the load of ranks whose experts are equal among themselves, and of which one has ``expert_imbalance`` times the mean.
+
+    Megatron-LM transformer/moe/moe_utils.py, ``get_capacity`` and ``topk_routing_with_score_function``: an expert takes ``capacity_factor``
+    times the mean number of copies and drops the rest, or with ``pad_to_capacity`` is filled up to as many.
+    """
+    ranks, factor = parallel.expert, parallel.capacity_factor
+    most = parallel.expert_imbalance if ranks > 1 else 1.0
+    if factor is None:
+        return Load(most, 1.0)
+    if parallel.pad_to_capacity:
+        return Load(factor, factor)
+    others = (ranks - most) / (ranks - 1) if ranks > 1 else 1.0
+    kept = min(most, factor)
+    return Load(kept, (kept + (ranks - 1) * min(others, factor)) / ranks)
+
+
+def dropped(parallel: Parallel) -> float:
+    """Return the share of the router's copies that capacity drops."""
+    return 1.0 - expert_load(parallel.model_copy(update={"pad_to_capacity": False})).mean

@@ -9,13 +9,14 @@ one all-reduce out; the mirror image in backward).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby, islice
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.mesh import divisors
+from sim.parallel.routing import expert_load
 from sim.parallel.wraps import TORCHS_SIZE, Chain, chains
 from sim.spec.parallel import Parallel, Wrapping
 from sim.spec.segments import block
@@ -61,6 +62,8 @@ class Unit:
     """Number of the first unit that asks the same of a rank."""
     wraps: Chain | None = None
     """FSDP's wraps around it, from the outside in, where the layout says what is wrapped; None: units and the root are."""
+    asked: tuple[Hashable, ...] = field(default=(), repr=False)
+    """What it asks of a rank before it is split: its kind, and all of its layers but their names. Equal in units of equal content."""
 
     @property
     def has_backward(self) -> bool:
@@ -124,7 +127,16 @@ def units(model: Model) -> list[tuple[str, Kind, tuple[Layer, ...]]]:
     return [*found, (waiting[0].name, "last", waiting)] if waiting else found
 
 
-_SPLITTING: Final = ("tensor", "sequence", "context", "context_exchange", "expert", "expert_imbalance")
+_SPLITTING: Final = (
+    "tensor",
+    "sequence",
+    "context",
+    "context_exchange",
+    "expert",
+    "expert_imbalance",
+    "capacity_factor",
+    "pad_to_capacity",
+)
 """Fields of a layout that decide what one rank holds of a unit."""
 
 
@@ -152,9 +164,9 @@ def _split(model: _Held, parallel: Parallel, regathers: bool, wanted: Wrapping |
         if key not in contents:
             pieces = iter(_pieces(layers, parallel, regathers))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
-            contents[key] = tuple(Unit(name, kind, part, len(made) + index) for index, part in enumerate(parts))
+            contents[key] = tuple(Unit(name, kind, part, len(made) + index, asked=(index, *key)) for index, part in enumerate(parts))
         for (chain, _), like in zip(runs, contents[key], strict=True):
-            made.append(Unit(name, kind, like.pieces, like.content, chain))
+            made.append(replace(like, name=name, wraps=chain))
     return tuple(made)
 
 
@@ -211,6 +223,8 @@ def _check(model: Model, parallel: Parallel) -> None:
     groups = max((layer.groups for layer in model.layers), default=0)
     if parallel.expert > 1 and not groups:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
+    if parallel.capacity_factor is not None and not groups:
+        raise SpecError(f"training.parallel.capacity_factor: {model.name} has no experts; leave it out")
     if groups and groups % parallel.expert:
         raise SpecError(
             f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {divisors(groups, parallel.expert)}"
@@ -283,7 +297,8 @@ def _expert_messages(layers: Sequence[Layer], index: int, parallel: Parallel, fo
     if parallel.expert > 1:
         for there, nbytes in ((begins, layers[index].write), (ends, layers[index].read)):
             if there:
-                message = Message("expert", "all_to_all", nbytes / tokens, skew=parallel.expert_imbalance)
+                load = expert_load(parallel)
+                message = Message("expert", "all_to_all", nbytes * load.mean / tokens, skew=load.most / load.mean)
                 forward.append(message)
                 backward.append(message)
     elif parallel.tensor > 1 and parallel.sequence_parallel:
@@ -339,11 +354,11 @@ def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float
 
 def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
     """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`."""
-    if parallel.tensor == parallel.context == parallel.expert == 1 and parallel.expert_imbalance == 1.0:
+    load = expert_load(parallel).most if layer.share == "expert" else 1.0
+    if parallel.tensor == parallel.context == parallel.expert == 1 and load == 1.0:
         return layer
     tensor, context = parallel.tensor, parallel.context
     work, read, write, weights = _shares(layer.share, tensor, parallel.sequence_parallel, parallel.expert)
-    load = parallel.expert_imbalance if layer.share == "expert" and parallel.expert > 1 else 1.0
     work, read, write = work * load / context, read * load / context, write * load / context
     saved = layer.saved * _saved_share(layer, parallel, read, write, regathers)
     within = {
@@ -385,7 +400,7 @@ def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
     if layer.tokens:
         tokens = layer.tokens / context
         if layer.share == "expert":
-            tokens *= parallel.expert_imbalance / (tensor if parallel.sequence_parallel and parallel.expert > 1 else 1)
+            tokens *= expert_load(parallel).most / (tensor if parallel.sequence_parallel and parallel.expert > 1 else 1)
             found["groups"] = max(1, layer.groups // parallel.expert)
         elif layer.share == "sequence" and parallel.sequence_parallel:
             tokens /= tensor

@@ -13,6 +13,7 @@ from sim.analysis.whole_job import Pace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.checkpointing import checkpointed_share, recomputed
+from sim.parallel.routing import dropped
 from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
@@ -221,6 +222,8 @@ def _assumptions(run: LayoutRun) -> list[str]:
         found.append(f"{len(run.played.drawn)} steps are drawn at random (seed {run.seed}): their mean is known to +-{percent:.2g}% (95%)")
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         found.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
+    if (share := dropped(run.mesh.parallel)) > 0:
+        found.append(f"experts drop {100 * share:.3g}% of the tokens that are routed to them (capacity_factor)")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Are two descriptions made of the same parts? Keys of caches: compared by identity, never field by field.
+"""Are two descriptions made of the same parts? Keys of caches: compared by identity, never field by field, or by a text.
 
 Descriptions are frozen, and a copy with one field changed shares all its others, so what was worked out of the same objects need not be
 worked out again. Another object means work done again, never a wrong answer.
@@ -7,6 +7,7 @@ worked out again. Another object means work done again, never a wrong answer.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from sim.spec.fields import Spec
@@ -36,6 +37,17 @@ class Same:
 
     def __hash__(self) -> int:
         return self._hash
+
+
+def content(spec: Spec | None) -> str | None:
+    """Return what *spec* says, as a text; worked out once for each object."""
+    return None if spec is None else _content(Same(id(spec), spec))
+
+
+@lru_cache(maxsize=256)
+def _content(same: Same) -> str:
+    (spec,) = same.held
+    return str(spec.model_dump_json())
 
 
 def parts(spec: Spec, besides: Collection[str] = ()) -> tuple[int, ...]:

@@ -94,6 +94,9 @@ def megatron(text: str, place: str) -> Told:
         told.parallel["sequence"] = False
     if "use-distributed-optimizer" in given.said:
         told.parallel["shard"] = "optimizer"
+    if "moe-expert-capacity-factor" in given.said:
+        padded = {"pad_to_capacity": True} if "moe-pad-expert-input-to-capacity" in given.said else {}
+        told.parallel |= {"capacity_factor": given.said["moe-expert-capacity-factor"], **padded}
     told.parallel |= _virtual_stages(given, told)
     told.training = _megatron_training(given)
     for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):

@@ -129,8 +129,15 @@ class Parallel(Spec):
     expert_imbalance: float = Field(default=1.0, ge=1.0)
     """Tokens of the most loaded rank of an expert group over the mean; all others of the group have equally many."""
 
+    capacity_factor: float | None = Field(default=None, gt=0.0)
+    """Most tokens of an expert over their mean; the rest is dropped (Megatron-LM's ``moe_expert_capacity_factor``). None: no limit."""
+    pad_to_capacity: bool = False
+    """Each expert's tokens are filled up to its capacity, so that no host waits for their number (``moe_pad_expert_input_to_capacity``)."""
+
     @model_validator(mode="after")
     def _agrees(self) -> Parallel:
+        if self.pad_to_capacity and self.capacity_factor is None:
+            raise ValueError("pad_to_capacity without a capacity to fill up to; write capacity_factor, such as 1.25, or leave it out")
         if self.schedule == "interleaved_1f1b" and self.virtual_stages == 1 and self.pipeline > 1:
             raise ValueError("schedule interleaved_1f1b needs virtual_stages of 2 or more; write virtual_stages: 2, or schedule: 1f1b")
         if self.schedule in SPLIT_STAGES and self.virtual_stages not in (1, 2):

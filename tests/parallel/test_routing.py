@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.parallel.routing import copies_between, expert_host_time, sorted_bytes
+from sim.events import Cause
+from sim.parallel.routing import copies_between, dropped, expert_host_time, expert_load, sorted_bytes
+from sim.parallel.split import split
+from sim.spec.parallel import Parallel
+from sim.spec.yaml import SpecError
+from tests.harness import layer
+from tests.parallel.layouts import model, parallel
+from tests.training.layouts.toys import block, free, run, workload
 
 
 @pytest.mark.parametrize(("nodes", "copies"), [(2, 8), (4, 2), (8, 8), (32, 4)])
@@ -27,3 +34,58 @@ def test_graphs_leave_a_part_of_the_experts_to_the_host() -> None:
 def test_copies_are_read_and_written_once_to_be_sorted() -> None:
     assert sorted_bytes(1e6, 16, one_copy=False) == 2e6
     assert sorted_bytes(1e6, 1, one_copy=False) == sorted_bytes(1e6, 16, one_copy=True) == 0.0
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.25, 2.0, 4.0])
+@pytest.mark.parametrize("imbalance", [1.0, 1.5, 3.0])
+@pytest.mark.parametrize("padded", [False, True])
+def test_capacity_drops_what_counting_drops(factor: float, imbalance: float, padded: bool) -> None:
+    """Copies of 1200 for each of 16 experts on 4 ranks, counted one expert at a time; all that is dropped is missing."""
+    ranks, experts, mean = 4, 4, 1200
+    most = round(imbalance * mean)
+    others = (ranks * mean - most) // (ranks - 1)
+    routed = [[most] * experts, *[[others] * experts for _ in range(ranks - 1)]]
+    capacity = int(np.ceil(factor * mean))
+    kept = [[min(each, capacity) for each in own] for own in routed]
+    worked = [[capacity if padded else each for each in own] for own in kept]
+    given = parallel(expert=ranks, expert_imbalance=imbalance, capacity_factor=factor, pad_to_capacity=padded)
+    load = expert_load(given)
+    assert load.most == pytest.approx(max(map(sum, worked)) / (experts * mean), rel=1e-3)
+    assert load.mean == pytest.approx(sum(map(sum, worked)) / (ranks * experts * mean), rel=1e-3)
+    assert dropped(given) == pytest.approx(1 - sum(map(sum, kept)) / (ranks * experts * mean), abs=1e-3)
+
+
+def test_experts_with_capacity_compute_and_send_as_much() -> None:
+    """Padded to twice the mean: twice the work and the bytes, evenly; limited to it: what one rank has beyond goes."""
+    grouped = {"share": "expert", "groups": 4, "tokens": 8, "read": "4 kB", "write": "4 kB", "channels": (8, 8)}
+    experts = [layer(0.01, 0.02, 1000, name=f"layers.0.{name}", **grouped) for name in ("up", "down")]
+
+    def messages(**fields: object) -> tuple[float, float, float]:
+        (unit,) = split(model(experts), parallel(expert=4, **fields))
+        first = unit.pieces[0]
+        (message,) = first.forward
+        return first.layer.forward, message.nbytes, message.skew
+
+    work, nbytes, _ = messages()
+    assert messages(capacity_factor=2.0, pad_to_capacity=True, expert_imbalance=3.0) == pytest.approx((2 * work, 2 * nbytes, 1.0))
+    assert messages(capacity_factor=2.0, expert_imbalance=3.0) == pytest.approx((2 * work, nbytes * 3 / 4, 2 / 0.75))
+    assert messages(capacity_factor=4.0, expert_imbalance=3.0) == pytest.approx((3 * work, nbytes, 3.0))
+
+
+def test_a_host_that_knows_the_capacity_waits_for_no_counts() -> None:
+    """Padded experts are launched ahead like all else; others only once the number of their tokens has come."""
+    grouped = {"share": "expert", "groups": 4, "tokens": 8, "read": "4 kB", "write": "4 kB", "channels": (8, 8)}
+    layers = [block(0, 0.5), *(layer(0.001, 0.5, 10, name=f"layers.1.{name}", **grouped) for name in ("up", "down"))]
+    launch = {"launch_cpu": "100 ms"}
+    waits, ahead = (
+        run(free(4), workload(layers, launch, expert=4, capacity_factor=1.0, pad_to_capacity=padded)).stalls[Cause.LAUNCH]
+        for padded in (False, True)
+    )
+    assert waits - ahead == pytest.approx(0.1 + 0.1 - 0.001, rel=1e-3)  # the second product, and the first of backward, beside the second
+
+
+def test_capacity_needs_experts() -> None:
+    with pytest.raises(SpecError, match="capacity_factor: toy has no experts; leave it out"):
+        split(model([layer(0.1, 0.1, 10)]), parallel(capacity_factor=1.5))
+    with pytest.raises(ValueError, match="pad_to_capacity without a capacity"):
+        Parallel.model_validate({"pad_to_capacity": True})

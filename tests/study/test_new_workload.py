@@ -284,6 +284,16 @@ def test_what_accelerate_wraps_by_size_is_taken_over(tmp_path: Path) -> None:
     assert load_workload(str(tmp_path / "mine.yaml")).spec.training.parallel.wrap == 20_000
 
 
+def test_capacity_of_megatrons_experts_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    (tmp_path / "job.sh").write_text(
+        "torchrun pretrain.py --moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity --micro-batch-size 1\n"
+    )
+    new_workload([str(tmp_path / "config.json"), str(tmp_path / "job.sh")], tmp_path / "mine.yaml")
+    parallel = load_workload(str(tmp_path / "mine.yaml")).spec.training.parallel
+    assert (parallel.capacity_factor, parallel.pad_to_capacity) == (1.25, True)
+
+
 EIGHT_BILLION = {"model_type": "llama", **CONFIGS["llama"][1]}
 LAUNCHED: dict[str, tuple[str, str]] = {
     "none": ("", ""),

@@ -23,6 +23,7 @@ from sim.parallel.program import Op, Part
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes
 from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
+from sim.spec.identity import content
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
 from sim.training.layouts.prices import Loaded, PriceBook, Prices
@@ -100,6 +101,8 @@ class UnitTimes:
     micro_batches: int
     _known: dict[tuple[int, Part], UnitTime] = field(default_factory=dict)
     _spans: dict[tuple[int, int, Part], UnitTime] = field(default_factory=dict)
+    _shared: dict[object, UnitTime] = field(default_factory=dict)
+    """Times by what a unit asks for, which other layouts may use as well."""
 
     def share(self, book: PriceBook) -> None:
         """Take and leave times in *book*, which other layouts of the same model, data types and hardware use as well."""
@@ -109,16 +112,23 @@ class UnitTimes:
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = self.micro_batches if self.options.keeps_8bit_weights else min(self.micro_batches, 2)
         again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
-        recomputed = (*again, batches, training.compute_factor)
-        key = (id(self.workload.model), id(training.stack), training.batch, training.precision, *recomputed, *split, *lying)
-        self._known = book.times.setdefault((*key, parallel.expert_imbalance), self._known)
+        stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
+        recomputed = (*again, stages, batches, training.compute_factor)
+        capacity = parallel.capacity_factor, parallel.pad_to_capacity
+        model, lengths = self.workload.model, self.workload.dataset.lengths
+        described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
+        key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *capacity)
+        self._shared = book.times.setdefault(key, {})
 
     def __call__(self, number: int, part: Part) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
         unit = self.units[number]
         key = (unit.content, part)
         if key not in self._known:
-            self._known[key] = self._work_out(unit, part)
+            asked = (unit.asked, part)
+            if asked not in self._shared:
+                self._shared[asked] = self._work_out(unit, part)
+            self._known[key] = self._shared[asked]
         return self._known[key]
 
     def span(self, first: int, last: int, part: Part) -> UnitTime:
@@ -168,7 +178,8 @@ class UnitTimes:
         busy, launches = self._kernels(layer, backward)
         busy *= share
         messages = piece.backward if backward else piece.forward
-        drained = piece.counted and self.options.expert_counts and not backward
+        waits = self.options.expert_counts and not self.prices.mesh.parallel.pad_to_capacity
+        drained = piece.counted and waits and not backward
         host = self._checked(messages) + self._routing(piece, backward)
         busy += share * self._sorted(messages, layer)
         return UnitTime(

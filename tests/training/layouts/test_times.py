@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sim.events import Cause
 from sim.mesh import run_layout
 from sim.spec.library import load_hardware, load_workload
-from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, free, run, workload
+from sim.training.layouts.prices import PriceBook
+from tests.parallel.layouts import parallel
+from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, free, run, split_block, with_parallel, workload
 
 ELEMENTS, BATCHES = 10**7, 4
 
@@ -64,3 +68,16 @@ def test_a_weight_is_brought_to_8_bits_once_a_step() -> None:
     weights = sum(sum(layer.gradients) for layer in given.model.layers if layer.op == "gemm")
     moved = stack.cast_traffic * 6.0 * weights * stack.compute_factor / (gpu.memory_bandwidth * gpu.memory_efficiency)
     assert steps[False] - steps[True] == pytest.approx((BATCHES - 1) * moved, rel=0.02)
+
+
+def test_layouts_with_one_book_share_times_by_what_units_hold() -> None:
+    """Oracle: each layout with a book of its own. Wraps cut the model elsewhere, and a copy of the same model asks for the same."""
+    base = workload([each for number in range(3) for each in split_block(number, 1_000_000 * (number + 1))])
+    copied = base.model_copy(update={"model": base.model.model_copy(update={"layers": base.model.layers[::-1]})})
+    fields: list[dict[str, Any]] = [{}, {"shard": "parameters"}, {"shard": "parameters", "wrap": ("layers.*.colwise", "layers.2")}]
+    hardware, book = free(4), PriceBook()
+    for given in (base, copied):
+        for own in fields:
+            asked = with_parallel(given, parallel(**own))
+            assert run_layout(hardware, asked, book=book).step_time == run_layout(hardware, asked).step_time
+    assert len(book.times) == 1
