@@ -41,8 +41,8 @@ def document(scenario: Scenario) -> dict[str, Any]:
     return run_document(found.run, found.inputs, found.warnings, market=found.market, plan=found.plan)
 
 
-def _one_job(scenario: Scenario) -> Answer:
-    found = answer(scenario)
+def _one_job(scenario: Scenario, keep_log: bool = True) -> Answer:
+    found = answer(scenario, keep_log=keep_log)
     if len(found.run.jobs) > 1:
         raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; expected one workload")
     return found
@@ -179,7 +179,7 @@ def row(scenario: Scenario) -> dict[str, Any]:
     """Return the flat row of the only job of *scenario*, units in its keys."""
     if has_layout(scenario):
         return run_row(layout_document(layout_answer(scenario)))
-    run = _one_job(scenario).run
+    run = _one_job(scenario, keep_log=False).run
     return run_row({**run_figures(run), "expected_error": expected_error(run, 0)})
 
 

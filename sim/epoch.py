@@ -89,6 +89,8 @@ class Scene:
     """Seconds that built batches lie still, which moves a loader's work to another moment of the step."""
     beside: Sequence[tuple[str, Sequence[Outflow]]] = ()
     """Parts of checkpoints that the nodes of each slot write all along."""
+    keep_log: bool = True
+    """Whether waits and work stay in the log once stalls are known: nine tenths of what an epoch takes of memory."""
 
     @property
     def draws(self) -> bool:
@@ -206,7 +208,17 @@ class EpochRun:
             self._run()
         levels = {slot: credits.level for slot, credits in self.scene.credits.items()}
         changed = {link: capacity for link, capacity in self.log.capacity.items() if capacity != before[link]}
-        return [self._epoch(job) for job in range(len(self.scene.jobs))], levels, changed
+        epochs = [self._epoch(job) for job in range(len(self.scene.jobs))]
+        self._let_go()
+        return epochs, levels, changed
+
+    def _let_go(self) -> None:
+        """Leave in the log only what is asked for after the epoch; the simulation itself is not kept for its clock."""
+        end = self.env.now
+        self.log.clock = lambda: end
+        if not self.scene.keep_log:
+            for lines in (self.log.waits, self.log.work, self.log.rates):
+                lines.clear()
 
     @property
     def _own_loaders(self) -> list[str]:
@@ -226,7 +238,7 @@ class EpochRun:
         disks = tuple((name, most_iops(storage, burst=False)) for name, storage in self._storage.items())
         credits = tuple((slot, known.baseline, known.capacity, known.level) for slot, known in scene.credits.items())
         beside = tuple((slot, *flows) for slot, flows in scene.beside)
-        options = tuple(scene.steps), scene.exact, scene.keep_rates, repr(self.log.decisions), beside
+        options = tuple(scene.steps), scene.exact, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
         return options, jobs, tuple(self.log.ranks), tuple([rank.made_of for rank in ranks]), exchanges, links, disks, credits
 
     def _run(self) -> None:

@@ -94,6 +94,7 @@ def simulate(
     seed: int = 0,
     lag: float = 0.0,
     beside: Callable[[Slot], Sequence[Outflow]] | None = None,
+    keep_log: bool = True,
 ) -> Run:
     """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
 
@@ -101,7 +102,7 @@ def simulate(
     *keep_rates* records every change of rate for link plots. *executor* plays each all-reduce as one activity (``phase``) or every
     transfer as a flow (``transfer``, small cases, without folding); *seed* is for jobs that draw their steps; *lag* is how long
     (s) batches lie still once they are built, which shifts loaders against steps; *beside* tells which parts of checkpoints each node of a
-    slot writes all along.
+    slot writes all along. Without *keep_log* waits and work are forgotten once stalls are known: a study of figures keeps many runs.
     Without *cold* the warm epoch stands for the first one too.
     Raise SpecError where the jobs do not fit the hardware.
     """
@@ -113,7 +114,7 @@ def simulate(
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
     steps = [steps_per_epoch(job.workload, job.samples) for job in jobs]
     saved = [(slot.name, tuple(beside(slot))) for slot in cluster if slot.lent] if beside else ()
-    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed, lag, saved)
+    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed, lag, saved, keep_log)
     differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
     first = EpochRun(scene, cold_hits, [job.start for job in jobs]).run() if cold and differs else None
     levels = {slot: credits.level for slot, credits in scene.credits.items()}

@@ -93,3 +93,20 @@ def test_what_changes_nothing_is_not_simulated_again(monkeypatch: pytest.MonkeyP
             changed = _with_factor(machine, ["groups", "0", *path], factor)
             simulate(changed, [Job(task, place(changed))])
     assert len(simulated) == 2  # the cold and the warm epoch of the first
+
+
+def test_a_run_without_its_log_says_the_same_and_is_not_taken_for_one_with_it() -> None:
+    """A study of figures keeps thousands of runs: their waits and work are most of what they take of memory."""
+    machine, task = load_hardware("p3.16xlarge").spec, load_workload("vgg16").spec
+    asked = (machine, [Job(task, place(machine))])
+    with standing("with and without"):
+        brief = simulate(*asked, keep_log=False)
+        full = simulate(*asked)
+    for one, other in zip(brief.jobs, full.jobs, strict=True):
+        for less, more in ((one.first, other.first), (one.warm, other.warm)):
+            assert [getattr(less, field.name) for field in fields(less) if field.name != "log"] == [
+                getattr(more, field.name) for field in fields(more) if field.name != "log"
+            ]
+            assert (less.log.waits, less.log.work) == ([], [])
+            assert more.log.waits and more.log.work
+            assert (less.log.steps, less.log.links, less.log.decisions) == (more.log.steps, more.log.links, more.log.decisions)

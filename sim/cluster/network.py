@@ -176,7 +176,10 @@ class Network:
         """Return every activity that shares a resource with a change, directly or through others, oldest first."""
         if len(self._changed) == 1 and not self._freed:
             (changed,) = self._changed.values()
-            if all(len(self._on[link]) == 1 for link in changed.asks.usage):
+            for link in changed.asks.usage:
+                if len(self._on[link]) > 1:
+                    break
+            else:
                 return [changed] if changed.number in self.active else []
         found = dict(self._changed)
         reached = dict(self._freed)
@@ -230,12 +233,13 @@ class Network:
 
     def _arm(self) -> None:
         """Wake up at the earliest finish."""
-        while self._heap and self._stale(self._heap[0]):
-            heapq.heappop(self._heap)
-        if not self._heap:
+        heap = self._heap
+        while heap and self._stale(heap[0]):
+            heapq.heappop(heap)
+        if not heap:
             self._wake_at = math.inf
             return
-        finish = self._heap[0][0]
+        finish = heap[0][0]
         if finish == self._wake_at:
             return
         self._wake_at = finish
@@ -253,9 +257,10 @@ class Network:
         if timeout.value != self._wake_at:
             return  # planned before a change that moved the finish
         self._wake_at = math.inf
-        horizon = self.env.now + _INSTANT * max(1.0, abs(self.env.now))
-        while self._heap and (self._stale(self._heap[0]) or self._heap[0][0] <= horizon):
-            entry = heapq.heappop(self._heap)
+        heap, now = self._heap, self.env.now
+        horizon = now + _INSTANT * max(1.0, now)
+        while heap and (heap[0][0] <= horizon or self._stale(heap[0])):
+            entry = heapq.heappop(heap)
             if not self._stale(entry):
                 self._finish(self.active[entry[1]])
         if self._freed:
@@ -266,8 +271,9 @@ class Network:
     def _finish(self, activity: Activity) -> None:
         del self.active[activity.number]
         for link in activity.asks.usage:
-            del self._on[link][activity.number]
-            if self._on[link]:
+            beside = self._on[link]
+            del beside[activity.number]
+            if beside:
                 self._freed[link] = None
         activity.remaining = 0.0
         activity.rate = 0.0

@@ -101,17 +101,24 @@ def has_layout(scenario: Scenario) -> bool:
         return False
 
 
-def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False, progress: Progress | None = None) -> Answer:
+def answer(
+    scenario: Scenario, thorough: bool = False, keep_rates: bool = False, progress: Progress | None = None, keep_log: bool = True
+) -> Answer:
     """Load, check and simulate *scenario*; *thorough* also tries what bounds it and which estimates decide it.
 
-    *progress* hears how many of the runs that try estimates are done, which all cores may share then. Raise SpecError with all that is
-    wrong.
+    *progress* hears how many of the runs that try estimates are done, which all cores may share then; for *keep_log* see
+    `sim.simulate.simulate`. Raise SpecError with all that is wrong.
     """
-    return answer_to(prepare(scenario), scenario, thorough, keep_rates, progress)
+    return answer_to(prepare(scenario), scenario, thorough, keep_rates, progress, keep_log)
 
 
 def answer_to(
-    question: Question, scenario: Scenario, thorough: bool = False, keep_rates: bool = False, progress: Progress | None = None
+    question: Question,
+    scenario: Scenario,
+    thorough: bool = False,
+    keep_rates: bool = False,
+    progress: Progress | None = None,
+    keep_log: bool = True,
 ) -> Answer:
     """Simulate the checked *question* as *scenario* says; for the rest see `answer`."""
     hardware, jobs = question.hardware, question.jobs
@@ -122,7 +129,9 @@ def answer_to(
             "pretraining: parts of a budget of tokens are simulated for layouts; write one, such as --shard optimizer, or leave it out"
         )
     with shelf.kept_meanwhile():  # many of the runs that are tried turn out to be the same
-        run = simulate(hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
+        run = simulate(
+            hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed, keep_log=keep_log
+        )
         names = [f"jobs.{number}: " if len(jobs) > 1 else "" for number in range(len(jobs))]
         tried = zip(names, jobs, strict=True) if thorough else ()
         found = [name + text for name, job in tried for text in estimate_warnings(hardware, job.averaged, progress)]

@@ -178,7 +178,7 @@ def asked_of(workload: Workload, gpu: Gpu, cpu_speed: float) -> Same:
     return Same((same_layers(workload), same_gpu(gpu), *scales, *rest), workload, gpu, cpu_speed)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)  # as many as a study keeps results (`sim.spec.shelf`): a sweep comes back to each in turn
 def _plans(different: tuple[Same, ...], ranks: int) -> dict[Same, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
     passes = [one_pass(asked) for asked in different]
