@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.analysis.whole_job import Plan
-from sim.mesh import LayoutRun
-from sim.report.energy import with_power_cap
-from sim.report.goodput import beside_run
-from sim.report.saving import saved_document
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
-from sim.study.saving import saved_beside, slowed_beside
+
+if TYPE_CHECKING:
+    from sim.mesh import LayoutRun
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,14 @@ class Beside:
             for option, value in (("--power-cap", self.power_cap), ("--with-failures", self.with_failures)):
                 if value:
                     raise SpecError(f"{option}: takes one workload, not several jobs")
-        workload = run.workload if isinstance(run, LayoutRun) else run.jobs[0].job.workload
+        if self == Beside():
+            return document
+        from sim.report.energy import with_power_cap  # a plain run needs none of these
+        from sim.report.goodput import beside_run
+        from sim.report.saving import saved_document
+        from sim.study.saving import saved_beside, slowed_beside
+
+        workload = run.jobs[0].job.workload if isinstance(run, Run) else run.workload
         found = document | ({} if self.store is None else {"checkpoint": saved_document(saved_beside(run, self.store))})
         if self.power_cap is not None:
             found = with_power_cap(found, run.hardware, workload, self.power_cap)

@@ -89,6 +89,8 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
         return f"; it is in {other}/: check the order of the arguments"
     known = list(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
+        if not _owned(gpu):
+            return f"; it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, known, most=1))}"
     if folder == "workloads/stacks" and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
@@ -111,9 +113,18 @@ _LAYOUTS: Final = {
 
 
 def _gpu_like(name: str) -> str:
-    """Return *name* as GPUs are called, where it is the first word of one of the catalogue; empty elsewhere."""
+    """Return *name* as GPUs are called, where it is one of the catalogue or the first word of one; empty elsewhere."""
     word = re.sub(r"^(nvidia|tesla|geforce)[-_ ]?", "", name.lower()).strip()
-    return word.upper() if word and any(word in (known, known.partition("-")[0]) for known in catalogue("hardware/parts/gpus")) else ""
+    known = catalogue("hardware/parts/gpus")
+    if word and any(word in (each, each.partition("-")[0]) for each in known):
+        return word.upper()
+    plain = {re.sub(r"[-_ ]", "", each): each for each in known}
+    return plain.get(re.sub(r"[-_ ]", "", word), "").upper()
+
+
+def _owned(gpu: str) -> bool:
+    """Tell whether a machine of the catalogue names *gpu*."""
+    return any(gpu.lower() in file.read_text(encoding="utf-8").lower() for file in catalogue("hardware").values())
 
 
 def suggestions(name: str, known: list[str], most: int = 3) -> list[str]:

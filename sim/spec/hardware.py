@@ -21,6 +21,7 @@ from sim.spec.fields import (
     Factor,
     Fraction,
     Frequency,
+    Nodes,
     OperatorClass,
     Peak,
     Power,
@@ -391,7 +392,7 @@ class Group(Spec):
 
     node: Node
     """The machine that it consists of."""
-    count: Count = 1
+    count: Nodes = 1
     """How many of them."""
     role: Literal["worker", "server"] = "worker"
     """server: only for parameter servers."""

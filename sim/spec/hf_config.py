@@ -61,7 +61,10 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
             )
     notes = [f"{config.within.rstrip('.') or 'the file'} leaves out {listed(config.assumed)}: defaults of {kind} in transformers"]
     unread = config.unread()
-    return Described(shape, (*(notes if config.assumed else ()), *([f"not read: {listed(unread)}"] if unread else ())))
+    beside = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
+    towers = [f"only text_config is described: the model's {' and '.join(beside)}, and tokens of images or sound, are left out"]
+    unread_note = [f"not read: {listed(unread)}"] if unread else []
+    return Described(shape, (*(notes if config.assumed else ()), *(towers if beside else ()), *unread_note))
 
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:

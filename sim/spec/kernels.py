@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sim.spec.fields import Bytes, Count, Factor, Fraction, Peak, Seconds, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Peak, Seconds, Share, Source, Spec, Whole
 
 
 class AttentionRate(Spec):
@@ -40,9 +40,9 @@ class Kernels(Spec):
     name: str
     sm_count: Count
     """Multiprocessors, or compute units."""
-    product_share: dict[Peak, Fraction]
+    product_share: dict[Peak, Share]
     """Share of the peak that the main loop of large tiles reaches in short bursts, what the board's power lets through included."""
-    sustained: Fraction
+    sustained: Share
     """Of that, what is left in training steps that keep the board at its power limit for seconds."""
     tile_edge: Factor
     """Rows and columns at which a tile loses half its rate to loading: ``1 / (1 + tile_edge (1/m + 1/n))``."""
@@ -52,7 +52,7 @@ class Kernels(Spec):
     """Share of the last wave's idle time that is lost; persistent kernels and several blocks a multiprocessor save the rest."""
     sharpness: Factor
     """How well a product's reading overlaps with its computing: 1 not at all."""
-    memory_share: Fraction
+    memory_share: Share
     """Share of the memory bandwidth that operands stream at."""
     feeders: Factor
     """Share of the multiprocessors that must read to reach it."""
@@ -60,7 +60,7 @@ class Kernels(Spec):
     """Of products split along k: traffic of the partial sums, over one write and one read each."""
     split_time: Seconds
     """Time that adding them up costs beyond it."""
-    pass_share: Fraction
+    pass_share: Share
     """Share of the memory bandwidth that element-wise passes reach."""
     pass_half_size: Bytes
     """Bytes at which such a pass reaches half of it."""

@@ -88,6 +88,8 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
     command = first_command(str(path), str(path), told.global_batch)
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
+    if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
+        note += f" (the model takes {shape.max_seq:,}; --sequence N)"
     return Made(path, note, command, tuple(told.notes))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from sim.spec import catalogue
 from sim.spec.catalogue import UnknownName, locate, suggestions
+from sim.spec.library import load_hardware
 
 
 @pytest.fixture
@@ -84,6 +85,15 @@ def test_a_large_folder_is_not_listed_in_a_hint() -> None:
     assert unknown("/") == "/ is a folder; write the path of a YAML file or a catalogue name"
     assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalogue")
     assert unknown("x/" * 5_000).startswith(f"'{'x/' * 38}...: no such file")
+
+
+@pytest.mark.parametrize("name", ["rtx-4090", "RTX4090", "geforce rtx 4090"])
+def test_a_gpu_that_no_machine_has_can_be_put_into_one(name: str) -> None:
+    with pytest.raises(catalogue.UnknownName) as caught:
+        locate(name, "hardware")
+    assert "no machine of the catalogue has" in str(caught.value)
+    machine, _, option = str(caught.value).partition("such as ")[2].partition(" with --set ")
+    assert load_hardware(machine, [option]).spec.groups[0].node.gpu.name == "RTX4090"
 
 
 def test_suggestions_resemble_or_contain_the_name() -> None:

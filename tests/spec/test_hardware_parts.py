@@ -12,7 +12,8 @@ import pytest
 
 from sim.spec.fields import Spec, at
 from sim.spec.hardware import Cpu, Gpu, Link, Volume
-from sim.spec.library import catalogue, load_part
+from sim.spec.library import catalogue, load_hardware, load_part
+from sim.spec.yaml import SpecError
 from tests.for_each import for_each
 
 KINDS: dict[str, type[Spec]] = {"gpus": Gpu, "links": Link, "cpus": Cpu, "volumes": Volume}
@@ -124,3 +125,14 @@ def test_gp2_follows_its_published_rule() -> None:
     assert (gp2.iops_per_gib, gp2.baseline_iops, gp2.max_iops, gp2.burst_iops) == (3, 100, 16000, 3000)
     assert gp2.burst_credits / 3000 == 30 * 60
     assert gp2.bandwidth == 250 * 2**20 and gp2.io_size == 256 * 2**10
+
+
+@pytest.mark.parametrize("field", ["product_share.bf16", "sustained", "memory_share", "pass_share"])
+def test_a_kernel_that_reaches_nothing_is_refused(field: str) -> None:
+    with pytest.raises(SpecError, match="above zero, at most 1"):
+        load_hardware("dgx-a100", [f"node.gpu.kernels.{field}=0%"])
+
+
+def test_a_cluster_has_an_end() -> None:
+    with pytest.raises(SpecError, match="write a whole number up to 100,000"):
+        load_hardware("dgx-a100", ["groups.0.count=1000000"])
