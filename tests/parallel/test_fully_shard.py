@@ -258,8 +258,9 @@ def test_memory_by_kind_is_that_of_torchs_tracker() -> None:
 def test_memory_by_kind_is_that_of_torchs_tracker_on_every_mesh() -> None:
     """Five models on six meshes, freed after forward or not.
 
-    Not those where the first product of a block holds more than a twentieth of what is gathered at once (``uneven`` and ``frozen above`` on
-    2 shards, ``frozen above`` on 2 x 4): there the tracker sees its gradients live on beside the reduce-scatter, and ours are 6 to 10 % less.
+    Not those where the first product of a block holds more than a twentieth of what is gathered at once (``uneven`` on two shards,
+    ``frozen above`` on two, and on 2 x 4): there the tracker sees its gradients live on beside the reduce-scatter, and ours are 6 to 10 %
+    less.
     """
     names, freed = ("feed", "decoder", "one block", "adapters", "frozen below"), (None, False, True)
     wrong = [text for name in names for mesh in MESHES for reshard in freed for text in _memory_compared(name, mesh, reshard)]
