@@ -224,27 +224,44 @@ def _tracked(net: Net, steps: int = 2) -> dict[str, float]:
     return {getattr(kind, "value", kind): float(size) for kind, size in peak.items()}
 
 
+def _memory_compared(name: str, mesh: tuple[int, int], reshard: bool | None) -> list[str]:
+    """Return the kinds of memory that differ by more than 5 % at the fullest moment."""
+    torch.manual_seed(0)
+    net = MODELS[name]()
+    table = _table(net)
+    _sharded(net, mesh, reshard, False)
+    theirs = _tracked(net)
+    made = layout(table, mesh[0] * mesh[1], shard="parameters", replicate=mesh[0], reshard_after_forward=reshard)
+    (own,) = memory_by_stage(made, adam_workload(), GPU)
+    moving = ("Sharded Grad", "Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter", "Temp")
+    pairs = {
+        "weights": (own.weights, theirs["Sharded Param"]),
+        "states": (own.optimizer_state, theirs["OptState"]),
+        "what comes and goes": (own.gradients + own.gathered + own.workspace, sum(theirs[kind] for kind in moving)),
+        "all": (own.allocated, theirs["Total"] - theirs["Activation"]),
+    }
+    case = f"{name} on {mesh}, reshard {reshard}"
+    return [f"{case}: {kind} {mine:.0f}, torch's {his:.0f}" for kind, (mine, his) in pairs.items() if abs(mine / his - 1) > 0.05]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_memory_by_kind_is_that_of_torchs_tracker() -> None:
     """The tables have no activations, the models next to none, so that weights decide which moment is the fullest."""
-    wrong = []
-    for name, ranks, reshard in (("feed", 4, None), ("uneven", 8, None), ("decoder", 2, False), ("one block", 4, None)):
-        torch.manual_seed(0)
-        net = MODELS[name]()
-        table = _table(net)
-        _sharded(net, (1, ranks), reshard, False)
-        theirs = _tracked(net)
-        made = layout(table, ranks, shard="parameters", reshard_after_forward=reshard)
-        (own,) = memory_by_stage(made, adam_workload(), GPU)
-        moving = ("Sharded Grad", "Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter", "Temp")
-        pairs = {
-            "weights": (own.weights, theirs["Sharded Param"]),
-            "states": (own.optimizer_state, theirs["OptState"]),
-            "what comes and goes": (
-                own.gradients + own.gathered + own.workspace,
-                sum(theirs[kind] for kind in moving),
-            ),
-            "all": (own.allocated, theirs["Total"] - theirs["Activation"]),
-        }
-        wrong += [f"{name}: {kind} {mine:.0f}, torch's {his:.0f}" for kind, (mine, his) in pairs.items() if abs(mine / his - 1) > 0.05]
+    cases = [("feed", (1, 4), None), ("uneven", (1, 8), None), ("decoder", (1, 2), False), ("one block", (2, 2), None)]
+    cases += [("adapters", (2, 4), True), ("frozen below", (4, 4), None)]
+    wrong = [text for case in cases for text in _memory_compared(*case)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_memory_by_kind_is_that_of_torchs_tracker_on_every_mesh() -> None:
+    """Five models on six meshes, freed after forward or not.
+
+    Not those where the first product of a block holds more than a twentieth of what is gathered at once (``uneven`` on two shards,
+    ``frozen above`` on two, and on 2 x 4): there the tracker sees its gradients live on beside the reduce-scatter, and ours are 6 to 10 %
+    less.
+    """
+    names, freed = ("feed", "decoder", "one block", "adapters", "frozen below"), (None, False, True)
+    wrong = [text for name in names for mesh in MESHES for reshard in freed for text in _memory_compared(name, mesh, reshard)]
     assert not wrong, "\n".join(wrong)
