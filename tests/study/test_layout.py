@@ -338,3 +338,15 @@ def test_what_was_not_counted_is_not_claimed(gpus: int, text: str) -> None:
 def test_what_is_not_simulated_is_said_in_one_sentence(name: str) -> None:
     text = refused(scenario(LLAMA, **{name: 2}))
     assert "is not simulated" in text and "unknown key" not in text and "\n" not in text
+
+
+def test_exact_and_fast_are_one_way() -> None:
+    """Nothing of a layout is skipped, so there is nothing for --exact to add: also where stages and groups share a narrow core."""
+    narrow = {"fabric.core_bandwidth": "1 GB/s"}
+    for overrides in ((), tuple(f"{key}={value}" for key, value in narrow.items())):
+        given = replace(scenario("llama-3.1-8b", nodes=2, tp=4, pp=2, micro_batches=4), overrides=overrides)
+        documents = [layout_document(layout_answer(replace(given, exact=exact))) for exact in (False, True)]
+        assert documents[0] == documents[1]
+        run = layout_answer(given).run
+        more = run_layout(run.hardware, run.workload, run.mesh.gpus_per_node, steps=7)
+        assert more.step_time == pytest.approx(run.step_time, rel=1e-6)

@@ -10,7 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from sim.mesh import prepare, run_layout, scene_of
+from sim.spec.lengths import Lengths
 from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.noise import Ranks, slowest
 from sim.training.layouts.play import play
@@ -139,3 +141,23 @@ def test_one_field_of_noise_leaves_the_other_as_the_gpu_has_it() -> None:
     assert ranks() == (0.04, 0.03)
     assert ranks(compute_cv=0.01) == (0.04, 0.01)
     assert ranks(persistent_cv=0.0) == (0.0, 0.03)
+
+
+@pytest.mark.parametrize("imbalance", [0.0, 1.0])
+def test_replicas_with_longer_sequences_are_late(imbalance: float) -> None:
+    """Four replicas of two tensor ranks, four sequences each: m(4) times the variation of their mean length, shared by tensor ranks."""
+    lengths = Lengths(mean=0.5, square=0.3, source="test")
+    given = workload([each for number in range(2) for each in split_block(number)], tensor=2, micro_batches=4)
+    model = given.model.model_copy(update={"lengths": lengths, "padding": "unpadded"})
+    stack = given.training.stack.model_copy(update={"length_imbalance": imbalance})
+    uneven = given.model_copy(update={"model": model, "training": given.training.model_copy(update={"stack": stack})})
+    plain, found = run_layout(free(8), given), run_layout(free(8), uneven)
+    compute = 4 * 2 * SLOT / 2
+    lost = imbalance * expected_maximum(4) * math.sqrt(0.3 / 0.5**2 - 1.0) / 2 * compute
+    assert found.step_time - plain.step_time == pytest.approx(lost, rel=1e-3, abs=1e-9)
+
+
+def test_kernels_that_leave_padding_out_are_refused() -> None:
+    given = workload(blocks(2), pipeline=2, stack={"unpadded": True})
+    with pytest.raises(SpecError, match="for a layout write padding: unpadded and lengths in the model"):
+        prepare(free(2), given)
