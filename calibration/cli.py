@@ -197,8 +197,12 @@ def validate(
         ),
     ] = "",
     predictor: Annotated[
-        str, typer.Option(metavar="closed-form|simulator", help="of transformer runs: formulas in a second, or each step simulated")
-    ] = "closed-form",
+        str,
+        typer.Option(
+            metavar="both|closed-form|simulator",
+            help="of transformer runs: formulas in a second, each step simulated, or the geometric mean of the two",
+        ),
+    ] = "both",
     fail_if: Annotated[
         list[str], typer.Option("--fail-if", metavar="COND", help="exit with 1 where it holds, for example 'overall.calibrated.median>0.1'")
     ] = [],  # noqa: B006
@@ -222,7 +226,7 @@ def validate(
     if _of_transformers(files, memory, no_leave_out):
         if keys or kinds:
             raise SpecError("--by and --left-out are for runs in data parallel; tables of transformer runs are always grouped and left out")
-        _validate_llm(files, memory, not no_leave_out, predictor, conditions, as_json, output)
+        _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
     found = validation(files or [COMMITTED], folders, jobs, talk, talk.counting("clusters"))
@@ -252,14 +256,16 @@ def _validate_llm(
     memory: Path | None,
     leave_out: bool,
     predictor: str,
+    jobs: int,
     conditions: Sequence[Any],
     as_json: bool,
     output: Path | None,
 ) -> None:
     """Predict the transformer runs in *files*, and say how far off the predictions are."""
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
+    from sim.study.pool import as_asked
 
-    found = validate_tables(files, memory, leave_out, predictor_named(predictor), talk.counting("runs"))
+    found = validate_tables(files, memory, leave_out, predictor_named(predictor), talk.counting("runs"), as_asked(jobs or None))
     talk.progress("")
     document = llm_document(found)
     _conclude(document, llm_table(found), conditions, partial(named_files, found), output, as_json)

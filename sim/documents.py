@@ -26,9 +26,10 @@ from sim.study.descriptions import Descriptions, descriptions
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch
+from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
 from sim.study.saving import slowed_beside
-from sim.study.scenario import Answer, Scenario, answer, has_layout, sorted_overrides, workload_name
+from sim.study.scenario import Answer, Scenario, answer, has_layout, refuse_parts, sorted_overrides, workload_name
 from sim.study.weeks import Weeks
 from sim.study.whole_job import in_epochs
 
@@ -58,10 +59,15 @@ def weeks_document(
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
         run = laid_out.run
+        if weeks.tokens is not None:
+            parts = parts_of(scenario, run, weeks.tokens, lambda other: layout_answer(other).run)
+            laid_out = replace(laid_out, parts=parts)
         return goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
     found = _one_job(scenario)
     described = run_document(found.run, found.inputs, found.warnings, market=found.market)
     machine, workload = found.run.hardware, found.run.jobs[0].job.workload
+    if weeks.tokens is not None:
+        refuse_parts([workload])
     return goodput_of(described, machine, workload, weeks, changes, progress, slowed_beside(found.run))
 
 

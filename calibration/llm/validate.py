@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -34,8 +35,9 @@ from calibration.llm.score import (
 from calibration.llm.table import Row, read_table
 from calibration.validate.validation_report import number, pair, percent
 from sim.spec.yaml import SpecError
+from sim.study.pool import each
 
-PREDICTORS: Final = ("closed-form", "simulator")
+PREDICTORS: Final = ("both", "closed-form", "simulator")
 Predictor = Callable[[Case, Constants], Prediction]
 PUBLISHED: Final[Mapping[str, str]] = {
     "calculon": "3.65% mean, 8.87% most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
@@ -75,6 +77,7 @@ def validate_tables(
     leave_out: bool = True,
     predictor: Predictor = closed_form.predict,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    processes: int = 1,
 ) -> LlmValidation:
     """Return how predictions compare with the runs in *files*, and with the failed runs in *memory*.
 
@@ -93,7 +96,7 @@ def validate_tables(
     if not count:
         raise SpecError(f"{files[0]}: no run in it; write one a line under the header")
     known = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
-    said = _predicted(files[0], described, known, predictor, undescribed, progress)
+    said = _predicted(files[0], described, known, predictor, undescribed, progress, processes)
     scored = [_scored(case, prediction, known[case.row.source]) for case, prediction in said if scorable(case)]
     left = [(case, why) for case, _ in said if (why := unscored(case))]
     not_scored = [Undescribed(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in left]
@@ -102,7 +105,7 @@ def validate_tables(
         for row in read_table(memory):
             _describe(memory, row, failed, undescribed, unread)
     known |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(known)}
-    refused = _predicted(memory or files[0], failed, known, predictor, undescribed)
+    refused = _predicted(memory or files[0], failed, known, closed_form.predict, undescribed, processes=processes)
     fits = [(case, prediction) for case, prediction in said if case.row.status in ("ok", "suspect")]
     return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread), tuple(not_scored))
 
@@ -110,12 +113,12 @@ def validate_tables(
 def predictor_named(name: str) -> Predictor:
     """Return the predictor *name*. Raise SpecError where there is none of that name."""
     if name not in PREDICTORS:
-        raise SpecError(f"--predictor {name}: write {' or '.join(PREDICTORS)}")
+        raise SpecError(f"--predictor {name}: write {', '.join(PREDICTORS[:-1])} or {PREDICTORS[-1]}")
     if name == "closed-form":
         return closed_form.predict
-    from calibration.llm import engine
+    from calibration.llm import combined, engine
 
-    return engine.predict
+    return engine.predict if name == "simulator" else combined.predict
 
 
 def _predicted(
@@ -125,17 +128,26 @@ def _predicted(
     predictor: Predictor,
     undescribed: list[Undescribed],
     progress: Callable[[int, int], None] = lambda done, of: None,
+    processes: int = 1,
 ) -> list[tuple[Case, Prediction]]:
     """Return *cases* with what *predictor* says; those that it refuses go to *undescribed*."""
     found = []
-    for done, case in enumerate(cases, 1):
-        try:
-            found.append((case, predictor(case, known[case.row.source].constants)))
-        except (SpecError, ValueError, ArithmeticError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], reason))
+    asked = [(case, known[case.row.source].constants) for case in cases]
+    for done, (case, said) in enumerate(zip(cases, each(partial(_said, predictor), asked, processes), strict=True), 1):
+        if isinstance(said, Prediction):
+            found.append((case, said))
+        else:
+            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], said))
         progress(done, len(cases))
     return found
+
+
+def _said(predictor: Predictor, asked: tuple[Case, Constants]) -> Prediction | str:
+    """Return what *predictor* says of a case, or why it refuses; steps that do not count are not simulated, as memory is one model."""
+    try:
+        return (predictor if scorable(asked[0]) else closed_form.predict)(*asked)
+    except (SpecError, ValueError, ArithmeticError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _describe(path: Path, row: Row, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:

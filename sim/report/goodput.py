@@ -21,7 +21,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Goodput, weeks_of
-from sim.study.weeks import Slowed, Weeks, steps_of
+from sim.study.weeks import Slowed, Steps, Weeks, steps_of
 from sim.units import counted, show
 
 QUANTILES = 40
@@ -158,9 +158,17 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
         "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s,
         "energy_kwh": None if joules is None else joules / KWH,
         "co2_kg": None if joules is None else joules * answer.grid.intensity,
-        "samples": courses.work / steps.step_time * steps.samples,
-        "tokens": None if steps.tokens is None else courses.work / steps.step_time * steps.samples * steps.tokens,
+        **_trained_on(courses.work / steps.step_time, steps),
     }
+
+
+def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArray[np.float64] | None]:
+    """Return the samples and tokens of the work of *own_steps* steps of the run itself."""
+    if not steps.parts:
+        samples = own_steps * steps.samples
+        return {"samples": samples, "tokens": None if steps.tokens is None else samples * steps.tokens}
+    ends, samples, tokens = (np.cumsum([0.0, *column]) for column in zip(*steps.parts, strict=True))
+    return {"samples": np.interp(own_steps, ends, samples), "tokens": np.interp(own_steps, ends, tokens)}
 
 
 def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64] | None:

@@ -283,6 +283,12 @@ def _warnings(plan: Plan) -> list[str]:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
         texts.append(f"no price is known of this hardware: cost counts node-seconds; {_PRICED} gives one")
+    if plan.ways[0][0].workload.pretraining is not None:
+        counted_alike = "; time and cost of --tokens are counted as if all were such steps" if plan.tokens is not None else ""
+        texts.append(
+            f"planned for the workload's own steps, global batch {plan.global_batch} of {plan.sequence or 0:,} tokens each{counted_alike}: "
+            "'run' and 'goodput' with --tokens simulate ramps and other parts of pretraining by themselves"
+        )
     for way in plan.refused:
         texts.append(f"the schedule {way.candidate.schedule} runs none of these pipelines; '{run_command(plan, way)}' says why")
     return texts

@@ -5,7 +5,7 @@ the links of a node and a store (`sim.cluster.checkpoint`), failures and recover
 (`sim.analysis.renewal`) stands beside them: it finds the interval, and says what a faster store or rarer failures are worth.
 
 Limits: those of `sim.analysis.course`; nodes of several kinds save and fail as those of the first, while their power and prices add up;
-the step is the same all along, but for slow episodes.
+the step is the same all along, but for slow episodes and parts of pre-training.
 """
 
 from __future__ import annotations
@@ -371,6 +371,13 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         else f"failure rate as given, {weeks.rate} for each node",
         f"checkpoints {weeks.mode} to {weeks.store}",
     ]
+    if steps.parts:
+        notes.append(
+            f"pre-training in {len(steps.parts)} parts, each with a step of its own; power, traffic and what writing costs are those of "
+            "the workload's own step"
+        )
+    elif steps.workload.pretraining is not None:
+        notes.append("steps are the workload's own all along: ramps and other parts of pretraining are counted with --tokens")
     if weeks.law != EXPONENTIAL.name:
         own = isinstance(failure_law(weeks.law), Own)
         notes.append(

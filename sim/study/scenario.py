@@ -112,6 +112,14 @@ def answer(
     return answer_to(prepare(scenario), scenario, thorough, keep_rates, progress, keep_log)
 
 
+def refuse_parts(workloads: Sequence[Workload]) -> None:
+    """Raise SpecError where one of *workloads* has parts of pre-training, which plain data parallelism does not."""
+    if any(workload.pretraining for workload in workloads):
+        raise SpecError(
+            "pretraining: parts of a budget of tokens are simulated for layouts; write one, such as --shard optimizer, or leave it out"
+        )
+
+
 def answer_to(
     question: Question,
     scenario: Scenario,
@@ -124,10 +132,8 @@ def answer_to(
     hardware, jobs = question.hardware, question.jobs
     if any(job.workload.input.stream for job in jobs):
         raise SpecError("input.stream: samples are streamed in layouts; write one, such as --shard optimizer, or leave it out")
-    if scenario.plan and scenario.plan.tokens and any(job.workload.pretraining for job in jobs):
-        raise SpecError(
-            "pretraining: parts of a budget of tokens are simulated for layouts; write one, such as --shard optimizer, or leave it out"
-        )
+    if scenario.plan and scenario.plan.tokens:
+        refuse_parts([job.workload for job in jobs])
     with shelf.kept_meanwhile():  # many of the runs that are tried turn out to be the same
         run = simulate(
             hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed, keep_log=keep_log

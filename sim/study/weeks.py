@@ -43,6 +43,14 @@ NOTICED = Uniform(0.0, 30.0)
 """Until a revocation is noticed (s): providers give a notice of 30 s and more, so that the job is told before or when it strikes."""
 
 
+class Stretch(NamedTuple):
+    """A part of pre-training: what its steps take, in steps of the run itself, and what they train on."""
+
+    own_steps: float
+    samples: float
+    tokens: float
+
+
 class Steps(NamedTuple):
     """What is taken of a run: all that weeks of it need to know."""
 
@@ -63,6 +71,8 @@ class Steps(NamedTuple):
     market: Market = "on_demand"
     others: Sequence[tuple[Node, int]] = ()
     """Kinds of nodes beside ``node``, and how many there are of each."""
+    parts: Sequence[Stretch] = ()
+    """All of the job in order, where batch or sequence are not the same all along."""
 
     @property
     def kinds(self) -> list[tuple[Node, int]]:
@@ -113,8 +123,14 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
-        [(group.node, count) for group, count in used[1:]],
+        [(group.node, count) for group, count in used[1:]], _stretches(document),
     )  # fmt: skip
+
+
+def _stretches(document: Mapping[str, Any]) -> list[Stretch]:
+    """Return the parts of pre-training in the *document* of a run; none where it has none."""
+    parts = (document.get("pretraining") or {"parts": ()})["parts"]
+    return [Stretch(part["time_s"] / document["step_time_s"], part["tokens"] / part["sequence"], part["tokens"]) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -331,6 +347,8 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
     if weeks.tokens is not None:
         if steps.tokens is None:
             raise SpecError(f"--tokens: {steps.workload.model.name} has no sequence of tokens; write --epochs or --days")
+        if steps.parts:
+            return math.fsum(part.own_steps for part in steps.parts) * steps.step_time, math.inf
         return weeks.tokens / (steps.samples * steps.tokens) * steps.step_time, math.inf
     return (weeks.epochs or 0.0) * steps.workload.dataset.samples / steps.samples * steps.step_time, math.inf
 

@@ -109,6 +109,44 @@ def test_plain_data_parallelism_refuses_parts(tmp_path: Path, capsys: pytest.Cap
     assert "simulated for layouts" in capsys.readouterr().err
 
 
+def test_weeks_of_training_sum_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = described(tmp_path, RAMP)
+    quiet = ["--failure-rate", "0 /d", "--trials", "2", "--fast", "--json"]
+    assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--tokens", "10B", *quiet]) == 0
+    found = json.loads(capsys.readouterr().out)
+    parts = layout_answer(asked(path)).parts
+    assert found["work_s"] == pytest.approx(sum(part.time for part in parts))
+    assert found["tokens"] == pytest.approx(10e9)
+    assert found["samples"] == pytest.approx(sum(part.tokens / part.sequence for part in parts))
+    assert any("5 parts" in note for note in found["notes"])
+    assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--days", "2", *quiet]) == 0
+    assert any("counted with --tokens" in note for note in json.loads(capsys.readouterr().out)["notes"])
+
+
+def test_failures_beside_a_run_take_the_same_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = described(tmp_path, RAMP)
+    assert main(["run", "hgx-h100", path, "--nodes", "1", "--tokens", "10B", "--with-failures", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["with_failures"]["work_s"] == pytest.approx(found["pretraining"]["time_s"])
+
+
+def test_weeks_of_plain_data_parallelism_refuse_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = described(tmp_path, RAMP, parallel={}, precision="amp_bf16", stack="torch-2.x-ddp")
+    assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--tokens", "10B"]) == 2
+    assert "simulated for layouts" in capsys.readouterr().err
+
+
+def test_a_plan_says_what_it_plans_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for pretraining in (RAMP, None):
+        path = described(tmp_path, pretraining)
+        plan = ["plan", "hgx-h100", path, "--nodes", "1", "--tokens", "10B", "--json"]
+        assert main([*plan, "--global-batch", "16"]) == 0
+        said.append([text for text in json.loads(capsys.readouterr().out)["warnings"] if text.startswith("planned for")])
+    assert [len(texts) for texts in said] == [1, 0]
+    assert "global batch 16" in said[0][0]
+
+
 def test_a_model_without_tokens_has_no_pretraining(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "p3.16xlarge", "resnet50", "--set", "pretraining.batch_ramp={start: 4, step: 4, tokens: 1B}"]) == 2
     assert "no sequence" in capsys.readouterr().err

@@ -1,0 +1,30 @@
+"""What do closed form and simulator say together? The geometric mean of their steps, half the logarithm of each.
+
+Both miss by other mechanisms, so that errors cancel in part (Bates and Granger, 1969: equal weights need no fit). What the simulator
+refuses is the closed form's alone, and a part of the prediction says so. Memory is one model, which both ask.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Final
+
+from calibration.llm import closed_form, engine
+from calibration.llm.case import Case
+from calibration.llm.prediction import Prediction
+from calibration.llm.priors import Constants
+from sim.spec.yaml import SpecError
+
+REFUSED: Final = "closed form alone"
+"""Name of the part that holds the step where the simulator refuses a row."""
+
+
+def predict(case: Case, at: Constants) -> Prediction:
+    """Return what both say of *case* with the constants *at*."""
+    closed = closed_form.predict(case, at)
+    try:
+        simulated = engine.predict(case, at)
+    except (SpecError, ValueError):
+        return Prediction(closed.step_time, closed.memory, closed.verdict, {REFUSED: closed.step_time})
+    parts = {"closed form": closed.step_time, "simulator": simulated.step_time}
+    return Prediction(sqrt(closed.step_time * simulated.step_time), closed.memory, closed.verdict, parts)
