@@ -110,13 +110,13 @@ class Unit:
 def units(model: Model) -> list[tuple[str, Kind, tuple[Layer, ...]]]:
     """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later one."""
     runs = [(name, tuple(members)) for name, members in groupby(model.layers, key=lambda layer: block(layer.name))]
-    numbered = [index for index, (name, _) in enumerate(runs) if re.search(r"\.\d+$", name)]
+    numbered = {index for index, (name, _) in enumerate(runs) if re.search(r"\.\d+$", name)}
     if not numbered:
         return [(model.name, "block", model.layers)]
     found: list[tuple[str, Kind, tuple[Layer, ...]]] = []
     waiting: tuple[Layer, ...] = ()
     for index, (name, layers) in enumerate(runs):
-        if index not in set(numbered):
+        if index not in numbered:
             waiting += layers
             continue
         if not found and waiting:
@@ -138,6 +138,9 @@ _SPLITTING: Final = (
     "pad_to_capacity",
 )
 """Fields of a layout that decide what one rank holds of a unit."""
+
+_NAMES: Final = frozenset({"name", "segment", "shares"})
+"""Fields of a layer in which equal units differ."""
 
 
 def wrapping(model: Model, parallel: Parallel) -> Wrapping | None:
@@ -184,7 +187,7 @@ class _Held:
 
 
 def _content(layer: Layer) -> tuple[object, ...]:
-    return tuple(value for name, value in layer.__dict__.items() if name not in ("name", "segment", "shares"))
+    return tuple([value for name, value in layer.__dict__.items() if name not in _NAMES])
 
 
 def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Unit, ...]:
