@@ -27,7 +27,7 @@ from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch
 from sim.study.pretraining import parts_of
-from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
+from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget, unrentable
 from sim.study.saving import slowed_beside
 from sim.study.scenario import Answer, Scenario, answer, has_layout, refuse_parts, sorted_overrides, workload_name
 from sim.study.weeks import Weeks
@@ -151,11 +151,15 @@ def recommended(
     making = Documents(plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap)
     rows = compare(alone, names, making, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
     laid = needs_layout(alone, rows)
+    reasons = {name: unrentable(alone, name, markets, renting.mean_lifetime) for name in names}
+    never = [name for name in names if reasons[name]]  # a plan of these would tell nothing
     if laid:
         together = shared_batch(scenario, names, counts)  # that of `plan`
-        rows = planned_rows(replace(alone, global_batch=together), names, counts, making.laid, counting("machines planned"))
+        able = [name for name in names if not reasons[name]]
+        rows = planned_rows(replace(alone, global_batch=together), able, counts, making.laid, counting("machines planned"))
+        rows += [Row(name, None, None, reasons[name]) for name in never]
     else:
-        rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"))
+        rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never)
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
     found = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]

@@ -188,6 +188,18 @@ def _gathered(
     return there
 
 
+def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_lifetime: str | None) -> str:
+    """Return why the machine *name* cannot be rented on *markets*, whatever it could run; empty where it can, or cannot be read."""
+    try:
+        machine = load_hardware(name, sorted_overrides(scenario)[0]).spec
+    except SpecError:
+        return ""
+    asked = _measured(machine, markets, None if mean_lifetime is None else mean_seconds(mean_lifetime))
+    if machine.hypothetical or all(price(machine, market) is None for market in asked):
+        return f"{machine.name}: {_why_not(machine, markets, asked)}"
+    return ""
+
+
 def _partly_left_out(rows: Sequence[Row]) -> list[str]:
     """Return which numbers of nodes a machine cannot run the job on that runs it on others, and why."""
     ran = {row.hardware for row in rows if row.document is not None}

@@ -6,7 +6,7 @@ close: the search ends as soon as the best is proven.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -94,13 +94,14 @@ def laid_out(
     rows: Sequence[Row],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
+    but: Collection[str] = (),
 ) -> list[Row]:
     """Return *rows*, those of machines with too little memory for a decoder with the document of their best layout, if there is one.
 
-    Each has the global batch that its GPUs have together by *scenario*, as the other rows. A layout that was written, ramps of
-    pre-training and several jobs keep their reason: what would be planned is not what was asked for.
+    Those of the machines *but* stay as they are. The others have the global batch that their GPUs have together by *scenario*, as all rows
+    do. A layout that was written, ramps of pre-training and several jobs keep their reason: what would be planned is not what was asked.
     """
-    short = [row for row in rows if row.document is None and is_shortage(row.problem)]
+    short = [row for row in rows if row.document is None and is_shortage(row.problem) and row.hardware not in but]
     if not short or scenario.layout or scenario.batch == "max":
         return list(rows)
     workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec

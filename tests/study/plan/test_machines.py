@@ -6,14 +6,17 @@ import re
 
 import pytest
 
+from sim.analysis.whole_job import Plan
 from sim.cli import main
-from sim.documents import compared, document
+from sim.documents import Renting, compared, document, recommended
 from sim.report.comparison import comparison_document, comparison_text
 from sim.report.layout import layout_document
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare
+from sim.study.plan import machines
 from sim.study.plan.machines import planned_rows, written_layout
 from sim.study.plan.question import Question, plan
+from sim.study.recommend import Budget
 from sim.study.scenario import Scenario
 
 
@@ -62,3 +65,12 @@ def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are
     assert "for a global batch of 16 samples (--global-batch), which --batch 2 makes on all GPUs" in said
     assert re.search(r"layouts are (proven best|at most [\d.]+% of a step above the best)", said)
     assert "--batch N the batch of each GPU instead" not in said and "global batches range" not in said
+
+
+def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be recommended, whatever its best layout is: the reason comes at once."""
+    planned: list[object] = []
+    monkeypatch.setattr(machines, "plan", planned.append)
+    asked = Scenario("", "llama-3.1-8b", plan=Plan(None, tokens=10**12))
+    found, ran = recommended(asked, Renting(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
+    assert "price is known" in found["left_out"]["hgx-h100"] and not ran and not planned
