@@ -103,6 +103,8 @@ def fit_all(cases: Sequence[Case]) -> None:
         "errors": errors,
         "rows": {name: dict(sorted(Counter(kind_of(case) for case in cases if case.row.source == name).items())) for name in names},
         "families": {name: sorted({case.family for case in cases if case.row.source == name}) for name in names},
+        "generations": {name: sorted({case.chip.generation for case in cases if case.row.source == name}) for name in names},
+        "most_gpus": {name: max(case.gpus for case in cases if case.row.source == name) for name in names},
     }
     FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(f"{len(cases)} runs of {len(names)} sources: wrote {FILE.name}\n")

@@ -28,6 +28,9 @@ MEASURED_MESSAGE: Final = 256e6
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
+SHARDED: Final = ("fsdp1", "fsdp2")
+"""Families that shard parameters unless told otherwise (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -184,7 +187,7 @@ def _case(row: Row) -> Case:
         virtual=virtual,
         context=context,
         expert=min(axis(row, "ep"), shape.experts) if shape.experts else 1,
-        zero=_zero(row),
+        zero=_zero(row, practice["family"], assumed),
         seq=_needed(row, "seq_len"),
         micro_batch=micro,
         micro_batches=micro_batches,
@@ -248,7 +251,10 @@ def _sequence_parallel(row: Row, practice: Mapping[str, Any]) -> bool:
     return told(row.text["sp"], bool(practice.get("sequence_parallel", True)))
 
 
-def _zero(row: Row) -> int:
+def _zero(row: Row, family: str, assumed: list[str]) -> int:
+    if family in SHARDED and not row.text_or_number("zero_stage"):
+        assumed.append("zero_stage 3")
+        return 3
     stage = zero_of(row.unread["zero_stage"]) if "zero_stage" in row.unread else min(3, count(row, "zero_stage"))
     sharded = re.search(r"FSDP=(\d+)", row.text["notes"])
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
@@ -300,7 +306,8 @@ def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]
         assumed.append("bf16")
         return "16bit", ""
     products, scaling = precision_of(text)
-    if products != "16bit" and chip.peak[products] == chip.peak["16bit"]:
+    wider = chip.peak["fp8" if products == "fp4" else "16bit"]
+    if products != "16bit" and chip.peak[products] == wider:
         raise NoCase(f"{chip.name} has no {products}")
     return products, scaling
 

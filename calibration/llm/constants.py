@@ -28,7 +28,6 @@ HELD: Final = 0.9
 LEAST: Final = 0.01
 """Least logarithm of an interval's ends: repeats of a run differ by as much."""
 
-
 def kind_of(case: Case) -> str:
     """Return the kind of layout that shares its errors: data, tensor, pipeline or expert, the last that applies."""
     return layout_error.kind_of(case.tensor, case.context, case.pipeline, case.expert)
@@ -45,6 +44,10 @@ class Fitted:
 
     families: frozenset[str] = frozenset()
     """Software families of those sources."""
+    generations: frozenset[str] = frozenset()
+    """Generations of GPUs of those sources."""
+    most_gpus: int = 0
+    """GPUs of their largest run."""
     widening: float = 1.0
     """Factor on the logarithms of intervals, as `widening` tells of those sources."""
 
@@ -52,10 +55,12 @@ class Fitted:
         """Return the factors on a predicted step between which 95% of measured steps of such rows lie.
 
         Sources of the same kind of layout, one vote each; where fewer than three have it, all kinds. As wide as other sources needed
-        it when they were left out; software that none of them ran extrapolates, and widens the interval further.
+        it when they were left out; software or a generation of GPUs that none of them ran, or more GPUs than any,
+        extrapolates, and widens the interval further.
         """
         low, high = _between(self.errors, kind_of(case))
-        wider = self.widening * (1.0 if case.family in self.families else layout_error.WIDER)
+        within = case.family in self.families and case.chip.generation in self.generations and case.gpus <= self.most_gpus
+        wider = self.widening * (1.0 if within else layout_error.WIDER)
         return math.exp(wider * low), math.exp(wider * high)
 
     @property
@@ -117,7 +122,10 @@ def fitted(source: str, leave_out: bool = True) -> Fitted:
     chosen = own or known["all"]
     errors = {name: kinds for name, kinds in known["errors"].items() if not (leave_out and name == source)}
     families = frozenset(family for name in errors for family in known["families"].get(name, ()))
-    return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, widening(errors, known["rows"]))
+    generations = frozenset(name for source in errors for name in known["generations"].get(source, ()))
+    most_gpus = max((known["most_gpus"].get(source, 0) for source in errors), default=0)
+    wider = widening(errors, known["rows"])
+    return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, wider)
 
 
 def sources() -> list[str]:
@@ -128,6 +136,6 @@ def sources() -> list[str]:
 @lru_cache(maxsize=1)
 def _file() -> dict[str, Any]:
     if not FILE.is_file():
-        return {"all": {"constants": {}, "rules": {}}, "without": {}, "errors": {}, "families": {}, "rows": {}}
+        return {"all": {"constants": {}, "rules": {}}, "without": {}, "errors": {}, "families": {}, "generations": {}, "most_gpus": {}, "rows": {}}
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found

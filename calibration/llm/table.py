@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -115,12 +115,18 @@ def read_table(path: Path) -> list[Row]:
     return [_row(reader.line_num + skipped, cells) for cells in reader]
 
 
+BLANK: Final = ("n/a", "nan", "null")
+"""What programs write into a cell that holds nothing."""
+UNKNOWN: Final = ("unknown", "?", "not stated", "unspecified")
+"""What people write into a text's cell where nobody said."""
+
+
 def _row(line: int, cells: Mapping[str, str | None]) -> Row:
-    texts = {name: (cells.get(name) or "").strip() for name in TEXTS}
+    texts = {name: _cell(cells, name, BLANK + UNKNOWN) for name in TEXTS}
     numbers: dict[str, float] = {}
     unread: dict[str, str] = {}
     for name in NUMBERS:
-        cell = (cells.get(name) or "").strip()
+        cell = _cell(cells, name, BLANK)
         if not cell:
             continue
         value = _number(cell)
@@ -129,6 +135,12 @@ def _row(line: int, cells: Mapping[str, str | None]) -> Row:
         else:
             numbers[name] = value
     return Row(line, texts, numbers, unread)
+
+
+def _cell(cells: Mapping[str, str | None], name: str, blank: Sequence[str]) -> str:
+    """Return the text in column *name*, empty where it is one of the words *blank*."""
+    cell = (cells.get(name) or "").strip()
+    return "" if cell.lower() in blank else cell
 
 
 def _number(cell: str) -> float | None:

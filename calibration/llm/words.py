@@ -40,6 +40,8 @@ def precision_of(text: str) -> tuple[Products, str]:
 def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
     """Return what software of *family* recomputes, and of how many blocks of a rank where not of all. Raise NoCase for other words."""
     plain = text.strip().lower()
+    if re.fullmatch(r"0?\.\d+|\d+(\.\d+)?\s*%", plain):
+        raise NoCase(f"activation_checkpointing {text!r} is a share of the blocks, which is not described; full, selective and none are")
     if plain.startswith(("full", "true", "yes", "on", "block", "all", "1")):
         some = re.search(r"acl=(\d+)", plain)
         return "full", int(some.group(1)) if some else 0

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from calibration.llm.constants import QUANTILES, widening
+from calibration.llm.constants import QUANTILES, fitted, widening
 from calibration.llm.score import quantile
+from sim.report.layout_error import WIDER
+from tests.calibration.llm.test_case import one
 
 Errors = dict[str, dict[str, list[float]]]
 
@@ -49,3 +54,15 @@ def test_a_new_source_is_covered_nine_times_in_ten() -> None:
         low, high = (wider * quantile(votes, share) for share in (0.02, 0.98))
         held.append(low <= (new[0] + new[1]) / 2 and (new[-2] + new[-1]) / 2 <= high)
     assert np.mean(held) >= 0.85
+
+
+@pytest.mark.parametrize(
+    ("unlike", "wider"),
+    [({}, False), ({"gpu": "MI355X"}, True), ({"gpus": "4096", "nodes": "512", "dp": "4096", "global_batch": "8192"}, True)],
+    ids=("like others", "a generation that nobody ran", "more GPUs than any run"),
+)
+def test_intervals_widen_beyond_what_others_ran(tmp_path: Path, unlike: dict[str, str], wider: bool) -> None:
+    known = fitted("someone/new")
+    (low, high), (plain_low, plain_high) = known.interval(one(tmp_path, **unlike)), known.interval(one(tmp_path))
+    assert (math.log(high) / math.log(plain_high)) == pytest.approx(WIDER if wider else 1.0)
+    assert (math.log(low) / math.log(plain_low)) == pytest.approx(WIDER if wider else 1.0)

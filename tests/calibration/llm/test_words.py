@@ -44,6 +44,40 @@ def test_yes_no_and_stages() -> None:
             wrong()
 
 
+def test_a_share_of_the_blocks_is_no_guess() -> None:
+    for text in ("0.5", ".25", "50%"):
+        with pytest.raises(NoCase, match="share of the blocks"):
+            recompute_of(text, "megatron")
+
+
+def test_what_programs_write_into_empty_cells(tmp_path: Path) -> None:
+    empty = one(tmp_path, activation_checkpointing="n/a", zero_stage="nan", cp="N/A", network="unknown")
+    blank = one(tmp_path, activation_checkpointing="", zero_stage="", cp="", network="")
+    assert (empty.recompute, empty.zero, empty.context, empty.nic) == (blank.recompute, blank.zero, blank.context, blank.nic)
+    unsaid = table(tmp_path, [{"tp": "unknown"}])
+    assert describe(read_table(unsaid)[0]) == "tp is 'unknown', no number"  # one rank is no guess to make
+
+
+def test_four_bits_where_the_gpu_has_none(tmp_path: Path) -> None:
+    said = [describe(read_table(table(tmp_path, [{"gpu": gpu, "precision": "nvfp4"}]))[0]) for gpu in ("H100", "B200")]
+    assert said[0] == "H100-SXM5-80GB has no fp4"
+    assert isinstance(said[1], Case) and said[1].products == "fp4"
+
+
+@pytest.mark.parametrize(
+    ("framework", "family", "stage"),
+    [
+        ("torchtune", "fsdp2", 3), ("Axolotl (FSDP)", "fsdp1", 3), ("Lightning + DeepSpeed", "deepspeed", 0), ("Levanter", "jax", 0),
+        ("trl", "fsdp1", 3), ("Megatron-LM", "megatron", 0),
+    ],
+)  # fmt: skip
+def test_frameworks_and_the_stage_that_goes_without_saying(tmp_path: Path, framework: str, family: str, stage: int) -> None:
+    case = one(tmp_path, framework=framework, zero_stage="", fsdp_mode="")
+    assert (case.family, case.zero) == (family, stage)
+    assert ("zero_stage 3" in case.assumed) is (stage == 3)
+    assert one(tmp_path, framework=framework, zero_stage="0").zero == 0
+
+
 @pytest.mark.parametrize(
     ("name", "chip"),
     [
