@@ -33,9 +33,18 @@ def count_estimates(spec: Spec, document: Document | None = None) -> list[Estima
     return [
         Estimate(document.spelled((*key, *inner)), reason, value, document.mark((*key, *inner)).file)
         for key, block in blocks(spec)
-        for inner, value in _numbers(block)
-        if (reason := _reason(block, inner)) is not None
+        for inner, value, reason in _guessed(block)
     ]
+
+
+def _guessed(block: Spec) -> Iterator[tuple[Key, Any, str]]:
+    """Yield the numbers of *block* that are estimates: key, value and why."""
+    source = block.__dict__.get("source")  # a field of some blocks; of a model's layers it is not
+    if not isinstance(source, dict) and _guess(source) is None:
+        return
+    for key, value in _numbers(block):
+        if (reason := _reason(source, key)) is not None:
+            yield key, value, reason
 
 
 def _numbers(block: Spec) -> Iterator[tuple[Key, Any]]:
@@ -58,12 +67,16 @@ def _is_curve(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and isinstance(value[0], tuple)
 
 
-def _reason(block: Spec, key: Key) -> str | None:
-    """Return why the number at *key* of *block* is an estimate; None if it has a source."""
-    source = getattr(block, "source", None)
+def _reason(source: Any, key: Key) -> str | None:
+    """Return why the number at *key* of a block with that *source* is an estimate; None if it has a source."""
     if isinstance(source, dict):
         spellings = [".".join(map(str, key[:length])) for length in range(len(key), 0, -1)]
         source = next((source[name] for name in (*spellings, "*") if name in source), None)
+    return _guess(source)
+
+
+def _guess(source: Any) -> str | None:
+    """Return why what one *source* speaks of is an estimate; None if it is none."""
     if not isinstance(source, str) or not source.lower().startswith("estimate"):
         return None
     return source[len("estimate") :].strip(" ():") or "no reason given"
