@@ -26,8 +26,9 @@ from sim.study.plan.search import THRASH
 REASONABLE: Final = 30 * 2.0**30
 """Bytes below which a run that failed surely did not fail for want of memory: the README of the failed runs counts such as crashes."""
 
-CHOICES: Final = ("simulator", "as_searched", "closed_form", "chance")
-"""By the simulated step, with memory as a search counts it, by the closed form's step, and the median run of a sweep."""
+CHOICES: Final = ("simulator", "as_searched", "closed_form", "both", "chance")
+"""By the simulated step, with memory as a search counts it, by the closed form's step, by the geometric mean of the two steps, and the
+median run of a sweep."""
 
 
 class Ranked(NamedTuple):
@@ -90,6 +91,7 @@ def _sweep(key: tuple[object, ...], of: Sequence[Ranked]) -> dict[str, Any]:
         "simulator": _choice([one.simulated.step_time for one in of], measured),
         "as_searched": _choice([counted(one.simulated) for one in of], measured),
         "closed_form": _choice([one.closed.step_time for one in of], measured),
+        "both": _choice([math.sqrt(one.simulated.step_time * one.closed.step_time) for one in of], measured),
         "chance": {"kendall_tau": 0.0, "regret": median(measured) / best - 1.0},
     }
 

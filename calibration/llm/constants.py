@@ -28,6 +28,7 @@ HELD: Final = 0.9
 LEAST: Final = 0.01
 """Least logarithm of an interval's ends: repeats of a run differ by as much."""
 
+
 def kind_of(case: Case) -> str:
     """Return the kind of layout that shares its errors: data, tensor, pipeline or expert, the last that applies."""
     return layout_error.kind_of(case.tensor, case.context, case.pipeline, case.expert)
@@ -136,6 +137,14 @@ def sources() -> list[str]:
 @lru_cache(maxsize=1)
 def _file() -> dict[str, Any]:
     if not FILE.is_file():
-        return {"all": {"constants": {}, "rules": {}}, "without": {}, "errors": {}, "families": {}, "generations": {}, "most_gpus": {}, "rows": {}}
+        return {
+            "all": {"constants": {}, "rules": {}},
+            "without": {},
+            "errors": {},
+            "families": {},
+            "generations": {},
+            "most_gpus": {},
+            "rows": {},
+        }
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found

@@ -34,6 +34,8 @@ FP16_STEP: Final = 6
 """Bytes of an element of a rank's share that DeepSpeed's step in float16 takes: gradients flattened, and those in 32 bits."""
 _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks that overlap no tensor-parallel messages unless asked."""
+SCORE_PASSES: Final = 16
+"""Times that scores cross memory in a step where attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
 _PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "fp8"}
 
 
@@ -81,6 +83,7 @@ def practice_overrides(case: Case, at: Constants) -> list[str]:
         f"{stack}.mesh.collective_check": f"{at['check.message'] * 1e6:g} us" if case.checked else "0 s",
         f"{stack}.cuda_graphs": str(case.tuned or case.graphs).lower(),
     }
+    found[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
     if case.ring_latency:  # measured with large messages, which Simple carries
         found[f"{stack}.nccl_proto"] = "Simple"
     if case.shape.experts:

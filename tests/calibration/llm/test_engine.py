@@ -67,3 +67,11 @@ def test_what_scripts_set_reaches_the_simulator(tmp_path: Path) -> None:
     found = [dict(each.split("=") for each in practice_overrides(which, AT)) for which in (case, changed)]
     names = {name.removeprefix("training.stack.") for name in found[1] if found[0].get(name) != found[1][name]}
     assert names == {"mesh.one_copy", "mesh.expert_overlap", "mesh.collective_check", "cuda_graphs"}
+
+
+@pytest.mark.parametrize("framework", ["DeepSpeed", "Megatron-LM"])
+@pytest.mark.parametrize("flash", ["yes", "no"])
+def test_attention_is_the_rows_whatever_its_stack_was_described_with(tmp_path: Path, framework: str, flash: str) -> None:
+    layout = {"framework": framework, "zero_stage": "3", "global_batch": "64", "activation_checkpointing": "full", "seq_len": "4096"}
+    case = one(tmp_path, flash_attention=flash, **layout)
+    assert abs(math.log(simulated(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
