@@ -152,6 +152,10 @@ def read_trace(path: Path) -> list[RankTrace]:
     document, events = _document(path)
     if "stallsim" not in document:
         return [_rank_trace(path, events, document, _rank_of(path, document))]
+    if isinstance(document["stallsim"], Mapping) and "ranks" not in document["stallsim"]:
+        raise SpecError(
+            f"{path}: is a simulated trace of a layout, which is not read back; 'sim run' with that layout tells where its time goes"
+        )
     try:
         simulated = typed(_Ranks, document["stallsim"], "stallsim")["ranks"]
     except SpecError as error:

@@ -266,6 +266,7 @@ ODD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "distributedInfo is text": (_keys(distributedInfo="x"), "distributedInfo names no rank"),
     "too many ranks": (_keys(distributedInfo={"rank": 0, "world_size": 10**12}), "distributedInfo names no rank"),
     "deviceProperties is an object": (_keys(deviceProperties={"name": "x"}), "deviceProperties: expected a list"),
+    "a layout": (_keys(stallsim={"hardware": "hgx-h100"}), "is the trace of a simulated layout, which is not read back"),
     "no ranks": (_keys(stallsim={"ranks": []}), "is no trace that stallsim wrote: stallsim: ranks"),
     "stands_for of text": (
         _keys(stallsim={"ranks": [{"pid": 0, "rank": 0, "stands_for": "8"}]}),
