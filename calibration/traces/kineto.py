@@ -153,9 +153,7 @@ def read_trace(path: Path) -> list[RankTrace]:
     if "stallsim" not in document:
         return [_rank_trace(path, events, document, _rank_of(path, document))]
     if isinstance(document["stallsim"], Mapping) and "ranks" not in document["stallsim"]:
-        raise SpecError(
-            f"{path}: is a simulated trace of a layout, which is not read back; 'sim run' with that layout tells where its time goes"
-        )
+        raise SpecError(f"{path}: is the trace of a simulated layout, which is not read back: its run has told where the time goes")
     try:
         simulated = typed(_Ranks, document["stallsim"], "stallsim")["ranks"]
     except SpecError as error:
