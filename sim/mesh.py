@@ -34,6 +34,7 @@ from sim.training.layouts.noise import Noise, Ranks
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import PriceBook, Prices
 from sim.training.layouts.scene import GROUPS, Played, Scene
+from sim.training.layouts.steady import play_steadily
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
 from sim.training.sequences import length_variation
 
@@ -348,5 +349,8 @@ def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[f
 
 
 def predict(hardware: Hardware, workload: Workload, nodes: int, gpus_per_node: int | None = None) -> LayoutRun:
-    """Simulate *workload* on *nodes* nodes like those of *hardware*."""
-    return run_layout(with_nodes(hardware, nodes), workload, gpus_per_node)
+    """Simulate *workload* on *nodes* nodes like those of *hardware*, of many equal micro-batches only few, which its log shows."""
+    several = with_nodes(hardware, nodes)
+    layout = prepare(several, workload, gpus_per_node)
+    played = play_steadily(scene_of(several, workload, layout))
+    return LayoutRun(several, workload, layout, played, memory_by_stage(layout, workload, worker_node(several).gpu))

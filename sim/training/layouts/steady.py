@@ -1,8 +1,9 @@
-"""How long is a step of many micro-batches? Few are simulated; where each further turn adds the same to everything, so do the rest.
+"""How long is an FSDP step of many micro-batches? Few are simulated; where each further one adds the same to everything, so do the rest.
 
-A schedule repeats between its warm-up and its cool-down, and so do the kernels and messages of a turn (a max-plus system with one input
-becomes periodic: Baccelli et al., "Synchronization and Linearity", section 3.7). Three steps that differ by a micro-batch each tell whether
-it has. Limits: what happens when is not logged for the micro-batches that were not simulated.
+Without a pipeline a step repeats micro-batch by micro-batch (a max-plus system with one input becomes periodic: Baccelli et al.,
+"Synchronization and Linearity", section 3.7). Three steps that differ by one micro-batch tell whether it has begun to; it goes on as long
+as neither the host nor the loader is slower than a micro-batch. Pipelines are simulated whole: their backlogs may settle much later.
+Limits: what happens when is not logged for the micro-batches that were not simulated.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from sim.parallel.lower.layouts import Layout, program
+from sim.parallel.lower.layouts import program
+from sim.parallel.program import Work
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import Played, Scene, StageStep
 
@@ -19,36 +21,31 @@ _SAME: Final = 1e-9
 """Of a step: what a turn may add more or less than the one before it."""
 _WORTH: Final = 0.7
 """Of the micro-batches of a step: as many simulated ones still pay."""
-_SETTLES: Final = "1f1b"
-"""The pipeline schedule that a micro-batch repeats. Interleaved ones settle late where the host is behind, and the backlog of messages of
-gpipe grows with the micro-batches."""
+_FEW: Final = (4, 5, 6)
+"""Micro-batches that are simulated."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 def play_steadily(scene: Scene) -> Played:
     """Return the step that `play` returns, within 1e-9 of it, with the log of fewer micro-batches where there are many."""
-    counts = _counts(scene.layout)
-    if not counts or scene.noise.draws:
+    wanted = scene.layout.micro_batches
+    alone = scene.layout.sharded_parameters and scene.layout.mesh.stages == 1
+    if not alone or scene.noise.draws or sum(_FEW) > _WORTH * wanted:
         return play(scene)
-    few = [play(_of(scene, count)) for count in counts]
+    few = [play(_of(scene, count)) for count in _FEW]
     turn = few[2].time - few[1].time
-    fed = scene.feed is None or scene.feed.interval < turn * (1 - _SAME)
-    if not fed or not all(_steady(*stages) for stages in zip(*(each.stages for each in few), strict=True)):
+    if _behind(scene) > turn * (1 + _SAME) or not all(_steady(*stages) for stages in zip(*(each.stages for each in few), strict=True)):
         return play(scene)
-    turns = scene.layout.micro_batches - counts[2]
     pairs = zip(few[1].stages, few[2].stages, strict=True)
-    return replace(few[2], stages=tuple(_after(before, last, turns) for before, last in pairs))
+    return replace(few[2], stages=tuple(_after(before, last, wanted - _FEW[2]) for before, last in pairs))
 
 
-def _counts(layout: Layout) -> tuple[int, ...]:
-    """Return three numbers of micro-batches in place of that of *layout*; none where its schedule does not settle, or little is saved."""
-    stages, wanted = layout.mesh.stages, layout.micro_batches
-    if layout.own is not None or (stages > 1 and layout.schedule != _SETTLES):
-        return ()
-    first = 2 * stages + 2
-    counts = first, first + 1, first + 2
-    return counts if sum(counts) < _WORTH * wanted else ()
+def _behind(scene: Scene) -> float:
+    """Return the seconds that a micro-batch takes the host or the loader at least, whichever is slower."""
+    works = (each for each in scene.programs[0] if isinstance(each, Work) and each.micro_batch == 0)
+    host = sum(scene.times[0].span(work.first, work.last, work.part).launching(scene.launch_cpu) for work in works)
+    return max(host, scene.feed.interval if scene.feed is not None else 0.0)
 
 
 def _of(scene: Scene, micro_batches: int) -> Scene:

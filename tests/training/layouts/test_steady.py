@@ -31,8 +31,7 @@ def assert_same(found: Played, whole: Played) -> None:
 @given(layouts(), stacks(), st.integers(8, 14))
 def test_a_step_of_many_micro_batches(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], many: int) -> None:
     fields, each, nodes = drawn
-    fields.pop("virtual_stages", None)
-    fields |= {"schedule": "1f1b", "micro_batches": many * 2 * fields["pipeline"]}
+    fields |= {"pipeline": 1, "virtual_stages": 1, "schedule": "1f1b", "shard": "parameters", "micro_batches": 3 * many}
     hardware = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
     given_ = workload(model(), **stack, **fields)
     scene = scene_of(hardware, given_, prepare(hardware, given_))
@@ -48,10 +47,10 @@ def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(steady, "play", noted)
     for fields, wanted in (
-        ({"pipeline": 2, "micro_batches": 64}, [6, 7, 8]),
-        ({"pipeline": 2, "virtual_stages": 2, "micro_batches": 64}, [64]),
-        ({"pipeline": 2, "schedule": "gpipe", "micro_batches": 64}, [64]),
-        ({"pipeline": 2, "micro_batches": 16}, [16]),
+        ({"shard": "parameters", "micro_batches": 64}, [4, 5, 6]),
+        ({"shard": "parameters", "micro_batches": 16}, [16]),
+        ({"shard": "optimizer", "micro_batches": 64}, [64]),
+        ({"shard": "parameters", "pipeline": 2, "micro_batches": 64}, [64]),
     ):
         given_ = workload(blocks(4), **fields)
         hardware = machine(2)
