@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, cast
@@ -78,6 +78,8 @@ class Meetings:
         self._log = log
         self._communicators: dict[Key, Communicator[Meeting]] = {}
         self._linked: set[int] = set()
+        self.played: deque[list[Meeting]] = deque(maxlen=2)
+        """Those of the last steps that all stages have ended: the last one may begin before the one before has ended."""
         self._of_step: dict[int, list[Key]] = defaultdict(list)
         self._done: Counter[int] = Counter()
 
@@ -99,8 +101,8 @@ class Meetings:
         """Note that one stage has ended *step*, which is forgotten once all have."""
         self._done[step] += 1
         if self._done[step] == self._stages:
-            for key in self._of_step.pop(step, ()):
-                del self.known[key]
+            forgotten = [self.known.pop(key) for key in self._of_step.pop(step, ())]
+            self.played.append(list(dict.fromkeys(forgotten)))
 
     @cached_property
     def _stages(self) -> int:

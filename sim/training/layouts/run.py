@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import simpy
@@ -84,7 +84,7 @@ class Simulation:
 
     def _operations(self, since: float) -> Iterator[Operated]:
         """Yield what began from *since* on."""
-        for meeting in self.meetings.known.values():
+        for meeting in chain.from_iterable(self.meetings.played):
             if meeting.begin >= since:
                 among = tuple(kernels.stage for kernels in meeting.kernels)
                 yield Operated(meeting.tag, meeting.begin, among, f"{words(meeting.tag)}: {meeting.price.limit}")
