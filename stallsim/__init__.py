@@ -40,7 +40,7 @@ _ALWAYS: Final = (
 """Options of `run` with a layout and without, beside those in its signature."""
 _PLAIN: Final = ("placement", "seed", "exact", "thorough", "loader", "exchange")
 """Those without a layout alone."""
-_AXES: Final = frozenset({"tp", "pp", "cp", "ep", "shard", "replicate", "schedule", "virtual_stages"})
+_AXES: Final = frozenset({"tp", "pp", "cp", "ep", "shard", "wrap", "replicate", "schedule", "virtual_stages"})
 """Keys of a layout, which `run` takes in ``parallel``."""
 
 

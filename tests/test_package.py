@@ -47,7 +47,7 @@ _TOLD = {"as_json", "as_csv", "output", "html", "trace", "chakra", "comm_groups"
 """How a command shows what it found, and where it computes; a result, a DataFrame and `processes` have that."""
 _OTHERWISE = {
     "sets": "overrides", "fast": "thorough", "reliability": "weeks", "repair": "weeks", "prices": "prices",
-    **dict.fromkeys(("tensor", "pipeline", "context", "expert", "replicate", "shard", "schedule"), "parallel"),
+    **dict.fromkeys(("tensor", "pipeline", "context", "expert", "replicate", "shard", "wrap", "schedule"), "parallel"),
 }  # fmt: skip
 """Options under another name: axes stand in one mapping, and fields of `Weeks` among the keywords of goodput."""
 

@@ -82,7 +82,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     },
     hw.Storage: {"bandwidth": ("1 MB/s", "10 TB/s"), "iops": ("1 IOPS", "1000000000 IOPS")},
     hw.Node: {"gpu_count": (0, 1024)},
-    hw.Group: {"count": (1, 1_000_000)},
+    hw.Group: {"count": (1, 100_000)},
     hw.Prices: {"on_demand": ("0.001 USD/h", "1000 USD/h"), "spot": ("0.001 USD/h", "1000 USD/h")},
     hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100000 Tbps")},
     LeafSpine: {"nodes_per_leaf": (1, 10_000), "oversubscription": (0.1, 1000), "uplink_bandwidth": _TRUNK, "radix": (2, 10_000)},

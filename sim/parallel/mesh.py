@@ -57,6 +57,12 @@ class Mesh:
         """Return the ranks that hold the same weights but for sharding: data times context."""
         return self.data * self.parallel.context
 
+    @property
+    def divides(self) -> bool:
+        """Whether ranks hold unlike parts of the reduced gradients, whose norm takes an all-reduce."""
+        own = self.parallel
+        return self.gpus > 1 and (own.shard != "none" or max(own.tensor, own.pipeline, own.expert) > 1)
+
     def group_size(self, axis: GroupAxis) -> int:
         """Return how many ranks a group of *axis* has."""
         own = self.parallel

@@ -139,8 +139,6 @@ Count = Annotated[int, *_whole(1)]
 Whole = Annotated[int, *_whole(0)]
 Depth = Annotated[int, *_whole(1, 100_000)]
 """Layers of a model, each of which is gone through."""
-Nodes = Annotated[int, *_whole(1, 100_000)]
-"""Of one kind, each of which has links of its own."""
 Devices = Annotated[int, *_whole(0, 4096)]
 """Of one node, each of which is drawn and linked to others."""
 

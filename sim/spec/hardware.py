@@ -21,7 +21,6 @@ from sim.spec.fields import (
     Factor,
     Fraction,
     Frequency,
-    Nodes,
     OperatorClass,
     Peak,
     Power,
@@ -392,7 +391,7 @@ class Group(Spec):
 
     node: Node
     """The machine that it consists of."""
-    count: Nodes = 1
+    count: Count = 1
     """How many of them."""
     role: Literal["worker", "server"] = "worker"
     """server: only for parameter servers."""

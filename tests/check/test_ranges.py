@@ -33,7 +33,7 @@ SLIPS = {
     "node.storage.volume.burst_credits=1.0e+30": "1e+30 is implausible; write 0 to 1e+12",
     "price.on_demand=24480 USD/h": "24480 USD/h is implausible; write 0.001 USD/h to 1000 USD/h",
     "price.on_demand=0 USD/h": "0 USD/h is implausible; write 0.001 USD/h to 1000 USD/h",
-    "groups.0.count=9999999": "9999999 is implausible; write 1 to 1000000",
+    "groups.0.count=9999999": "9999999 is implausible; write 1 to 100000",
 }
 
 

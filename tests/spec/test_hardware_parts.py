@@ -131,8 +131,3 @@ def test_gp2_follows_its_published_rule() -> None:
 def test_a_kernel_that_reaches_nothing_is_refused(field: str) -> None:
     with pytest.raises(SpecError, match="above zero, at most 1"):
         load_hardware("dgx-a100", [f"node.gpu.kernels.{field}=0%"])
-
-
-def test_a_cluster_has_an_end() -> None:
-    with pytest.raises(SpecError, match="write a whole number up to 100,000"):
-        load_hardware("dgx-a100", ["groups.0.count=1000000"])

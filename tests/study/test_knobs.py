@@ -25,6 +25,8 @@ WITHOUT_EFFECT = {
     "Nic.burst": "no scenario sends over sockets between stages: tests/training/layouts/test_gloo.py",
     **{f"MeasuredTimes.{name}": "the same" for name in ("forward", "backward", "upkeep", "forward_launches", "backward_launches")},
     "Training.recompute_blocks": "no scenario recomputes some blocks only: tests/parallel/test_checkpointing.py",
+    "Parallel.wrap": "no scenario wraps by name or size: tests/parallel/test_wraps.py",
+    "Parallel.capacity_factor": "no scenario limits experts: tests/parallel/test_routing.py",
     "Training.batches": "no scenario has unlike batches: tests/study/test_batches.py",
     **{f"BatchRamp.{name}": "a run of parts is several: tests/study/test_pretraining.py" for name in ("start", "step", "tokens")},
     **{f"Regime.{name}": "the same" for name in ("tokens", "global_batch", "sequence")},

@@ -121,7 +121,7 @@ class Lowering:
         yield from self.finish()
         yield from (Wait(tag) for tag in self.open)
         yield from self._tied()
-        if self.layout.clips and self.layout.mesh.gpus > 1:
+        if self.layout.clips and self.layout.mesh.divides:
             yield Start(("norm", 0, 0), "all_reduce", "everyone", 4.0, "everyone")
             yield Wait(("norm", 0, 0))
         yield Update()
