@@ -42,7 +42,7 @@ class Machines(NamedTuple):
 
 
 def _start(stack: ExitStack, *words: str) -> tuple[subprocess.Popen[str], str]:
-    """Start a dask process that ends with *stack*; return it and the address that it prints once it listens."""
+    """Start a dask process that ends with *stack*; return it and the scheduler's address, once it listens or is known there."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
         [sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
@@ -54,7 +54,7 @@ def _start(stack: ExitStack, *words: str) -> tuple[subprocess.Popen[str], str]:
     said = ""
     for line in process.stderr:
         said += line
-        if found := re.search(r"(?:Scheduler|worker) at:\s+tcp://(\S+)", line):
+        if found := re.search(r"(?:Scheduler at|Registered to):\s+tcp://(\S+)", line):
             return process, found.group(1)
     pytest.fail(f"{words[0]} ended before it listened: {said}")
 
