@@ -161,13 +161,10 @@ def test_a_schedule_that_never_ends_is_refused_with_its_cycle(monkeypatch: pytes
 
 
 def test_plain_data_parallelism_takes_what_simulate_says() -> None:
-    """One engine, two programs: the trivial mesh with DDP's buckets, within 2.5% where both send 16 bits and no GPU lags.
+    """One engine, two programs: the trivial mesh with DDP's buckets, within 1% where both send 16 bits and no GPU lags.
 
-    As torchtitan has it, layouts reduce in FP32: then gpt2 with a sample a GPU, where the exchange is exposed, is 6% slower. A known gap:
-    on two nodes that exchange takes 0.7 ms of 9 here and 0.5 there, which is 3.3%; data parallelism hid it while its launches did not
-    catch up.
+    As torchtitan has it, layouts reduce in FP32: then gpt2 with a sample a GPU, where the exchange is exposed, is 6% slower.
     """
-    exposed = ("gpt2", 2, 1)
     wrong = []
     cases = [(LLAMA, 1, 1), (LLAMA, 2, 1), ("gpt2", 1, 1), ("gpt2", 2, 1), ("gpt2", 1, 8), ("gpt2", 2, 8)]
     for name, nodes, batch in cases:
@@ -178,12 +175,13 @@ def test_plain_data_parallelism_takes_what_simulate_says() -> None:
             *even,
             f"training.stack={TITAN}",
             "training.stack.mesh.reduction=bf16",
+            f"training.stack.mesh.bucket_elements={25 * 2**20 // 2}",  # DDP's 25 MiB; Megatron's are more than three times as large
             f"training.batch={batch}",
             "training.precision=bf16",
         ]
         made = run_layout(_nodes(nodes), load_workload(name, settings).spec)
         ours, theirs = made.throughput, plain.jobs[0].throughput
-        if abs(ours / theirs - 1) > (0.035 if (name, nodes, batch) == exposed else 0.025):
+        if abs(ours / theirs - 1) > 0.01:
             wrong.append(f"{name} on {nodes} nodes: {ours:.4f} samples/s, simulate {theirs:.4f} ({100 * (ours / theirs - 1):+.1f}%)")
     assert not wrong, "\n".join(wrong)
 
