@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +23,7 @@ from sim.report.whatif import whatif_document
 from sim.result import Result
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
-from sim.study.arguments import counts, own_parts, price_source, scenario_of, several, whole
+from sim.study.arguments import Name, counts, own_parts, price_source, scenario_of, several, whole
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.scenario import answer, workload_name
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
     from sim.spec.workload import Model
 
-Name = str | PathLike[str]
 """A YAML file, or a name of the catalogue."""
 
 
@@ -124,10 +122,9 @@ def plan(
     """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
 
     *max_memory* is in bytes of each GPU, *fix* holds axes by name (``{"tp": 8}``), *schedules* are pipeline schedules of your own
-    to try as well. *export* is a folder for launch files of the best.
-    ``DataFrame.attrs`` holds the rest of the document: how many layouts there are, what was excluded, the gap.
-    *processes*
-    refine layouts side by side (None: one a core). Raise `SpecError` where nothing fits.
+    to try as well, *export* is a folder for launch files of the best. ``DataFrame.attrs`` holds the rest of the document: how many
+    layouts there are, what was excluded, the gap. *processes* refine layouts side by side (None: one a core). Raise `SpecError` where
+    nothing fits.
     """
     import pandas
 

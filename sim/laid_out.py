@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +13,13 @@ from sim.report.beside import Beside
 from sim.report.files import write_file
 from sim.report.layout import layout_document, layout_text, waits
 from sim.report.layout_trace import write_layout_trace
-from sim.study.arguments import own_parts, price_source, scenario_of
+from sim.study.arguments import Name, own_parts, price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of
 from sim.study.whole_job import plan_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-Name = str | PathLike[str]
 
 
 def lay_out(

@@ -250,15 +250,23 @@ def _tied(workload: Workload, options: MeshOptions) -> float:
 
 
 def run_layout(
-    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, steps: int = 0, book: PriceBook | None = None, seed: int = 0
+    hardware: Hardware,
+    workload: Workload,
+    gpus_per_node: int | None = None,
+    steps: int = 0,
+    book: PriceBook | None = None,
+    seed: int = 0,
+    steadily: bool = False,
 ) -> LayoutRun:
     """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all).
 
-    Layouts of one cluster and stack may share a *book* of prices. *seed* is for steps that are drawn, whose mean is returned.
+    Layouts of one cluster and stack may share a *book* of prices. *seed* is for steps that are drawn, whose mean is returned; *steadily*
+    simulates few of many equal micro-batches, which the log shows.
     """
     layout = prepare(hardware, workload, gpus_per_node)
     node = worker_node(hardware)
-    played = play(scene_of(hardware, workload, layout, book, seed), steps)
+    scene = scene_of(hardware, workload, layout, book, seed)
+    played = play_steadily(scene) if steadily else play(scene, steps)
     return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu), seed)
 
 
@@ -350,7 +358,4 @@ def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[f
 
 def predict(hardware: Hardware, workload: Workload, nodes: int, gpus_per_node: int | None = None) -> LayoutRun:
     """Simulate *workload* on *nodes* nodes like those of *hardware*, of many equal micro-batches only few, which its log shows."""
-    several = with_nodes(hardware, nodes)
-    layout = prepare(several, workload, gpus_per_node)
-    played = play_steadily(scene_of(several, workload, layout))
-    return LayoutRun(several, workload, layout, played, memory_by_stage(layout, workload, worker_node(several).gpu))
+    return run_layout(with_nodes(hardware, nodes), workload, gpus_per_node, steadily=True)

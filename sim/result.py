@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,12 @@ from sim.report.files import write_file
 from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
 from sim.simulate import Run
+from sim.study.arguments import Name
 from sim.study.scenario import Answer, Scenario, answer
 from sim.units import counted, show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-Name = str | PathLike[str]
 
 
 @dataclass(frozen=True, repr=False)

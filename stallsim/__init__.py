@@ -34,12 +34,6 @@ __all__ = [
 _OF_API = frozenset({"compare", "extract", "goodput", "plan", "recommend", "sweep", "whatif"})
 
 
-_ALWAYS: Final = (
-    "sequence", "market", "epochs", "hours", "tokens", "evaluation", "checkpoints", "with_failures", "store", "power_cap", "collective",
-)  # fmt: skip
-"""Options of `run` with a layout and without, beside those in its signature."""
-_PLAIN: Final = ("placement", "seed", "exact", "thorough", "loader", "exchange")
-"""Those without a layout alone."""
 _AXES: Final = frozenset({"tp", "pp", "cp", "ep", "shard", "wrap", "replicate", "schedule", "virtual_stages"})
 """Keys of a layout, which `run` takes in ``parallel``."""
 
@@ -132,12 +126,11 @@ def run(
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
         "prices": prices,
     }  # fmt: skip
-    known = _ALWAYS if parallel else (*_ALWAYS, *_PLAIN)
+    known = (_Laid if parallel else _Plain).__annotations__
     for name in options:
         if name not in known:
             layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
-            names = ("parallel", "micro_batches", "overrides", *given, *known)
-            raise SpecError(f"{name}: unknown option{layout or '; known are ' + ', '.join(names)}")
+            raise SpecError(f"{name}: unknown option{layout or '; known are ' + ', '.join(('parallel', *known))}")
     if parallel:
         from sim.laid_out import lay_out
 

@@ -60,9 +60,9 @@ def test_every_option_of_a_command_has_its_keyword(name: str) -> None:
     function = getattr(stallsim, name)
     known = set(inspect.signature(function).parameters)
     if name == "run":
-        known |= {*stallsim._ALWAYS, *stallsim._PLAIN}
+        known |= {*stallsim._Plain.__annotations__}
         assert known >= set(inspect.signature(simulate).parameters) - {"parallel"}
-        assert set(stallsim._ALWAYS) <= set(inspect.signature(lay_out).parameters)
+        assert {*stallsim._Laid.__annotations__} <= set(inspect.signature(lay_out).parameters)
     if name == "goodput":
         known |= {field.name for field in dataclasses.fields(Weeks)}
     missing = {option for option in asked if option not in known and _OTHERWISE.get(option) not in known}

@@ -92,7 +92,7 @@ def by_stage(passes: Sequence[Passes], layout: Layout) -> list[Passes]:
     """Return what a rank of each stage of *layout* computes for a micro-batch and in an update, from *passes* of each rank in a step."""
     found = []
     for stage in range(layout.mesh.stages):
-        own = [each for rank, each in enumerate(passes) if layout.mesh.coordinate(rank, "pipeline") == stage]
+        own = [each for rank, each in enumerate(passes) if layout.mesh.stage_of(rank) == stage]
         forward, backward, update = (mean(times) for times in zip(*own, strict=True))
         found.append(Passes(forward / layout.micro_batches, backward / layout.micro_batches, update))
     return found

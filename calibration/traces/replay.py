@@ -1,9 +1,9 @@
 """What would this profiled job take elsewhere? A workload whose layers carry the times that the profile showed, for ``sim run``.
 
 With a layer table (a catalogue workload, one of ``sim extract``, or the one that a simulated trace names) `table_times` shares the times
-of passes among its layers. Without one `trace_alone` makes the table, which needs ``record_shapes=True``. Of jobs that shard or split the
-model, `divided` tells the times, with a workload that says the layout.
-Limits: no pipelines; where the GPU never waits for the host, a simulated trace does not tell by how much. A trace alone tells neither
+of passes among its layers. Without one `trace_alone` makes the table, which needs ``record_shapes=True``. Of jobs that shard, split or
+pipeline the model, `divided` tells the times, with a workload that says the layout.
+Limits: where the GPU never waits for the host, a simulated trace does not tell by how much. A trace alone tells neither
 activations, so that GPU memory is not counted, nor samples of an epoch, and its times grow with the batch in proportion.
 """
 

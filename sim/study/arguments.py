@@ -11,13 +11,15 @@ from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, market_of
 
+Name = str | PathLike[str]
+"""Of a catalogue entry, or the path of a file."""
 _WHOLE: Final = ("nodes", "gpus", "batch", "global_batch", "seed", "sequence")
 _TEXT: Final = ("precision", "stack", "placement")
 
 
 def scenario_of(
-    hardware: str | PathLike[str],
-    workload: str | PathLike[str],
+    hardware: Name,
+    workload: Name,
     overrides: Mapping[str, object] | None = None,
     market: str = "on-demand",
     **options: Any,

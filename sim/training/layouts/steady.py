@@ -28,7 +28,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def play_steadily(scene: Scene) -> Played:
-    """Return the step that `play` returns, within 1e-9 of it, with the log of fewer micro-batches where there are many."""
+    """Return the step that `play` returns, within 1e-8 of it, with the log of fewer micro-batches where there are many."""
     wanted = scene.layout.micro_batches
     alone = scene.layout.sharded_parameters and scene.layout.mesh.stages == 1
     if not alone or scene.noise.draws or sum(_FEW) > _WORTH * wanted:

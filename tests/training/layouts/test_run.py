@@ -23,6 +23,7 @@ from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import Prices
 from sim.training.layouts.run import Simulation
+from sim.training.layouts.scene import Played, Scene
 from sim.training.layouts.unfolded import Unfolded
 from tests.harness import cluster, layer, loads, machine, toy_node
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, played, run, split_block, workload
@@ -170,6 +171,22 @@ def test_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str,
     assert again.step_time == pytest.approx(done.time, rel=1e-9)
 
 
+def assert_stands_for_all(scene: Scene) -> None:
+    """One rank a stage, where nodes are alike, and one for each class of ranks step as every rank does by itself; the bound is below."""
+    every = Unfolded(scene, 4).run()
+    shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
+    assert_like(every, shown, Unfolded(scene, 4, folds=True).run())
+    assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+def assert_like(every: Played, *ways: Played) -> None:
+    for way in ways:
+        assert way.time == pytest.approx(every.time, rel=1e-9)
+        for one, mean in zip(way.stages, every.stages, strict=True):
+            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
+            assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
+
+
 @settings(max_examples=8)  # each simulates up to 96 ranks
 @given(layouts(), stacks(), st.permutations(("tensor", "context", "data", "pipeline")), st.sampled_from((1, 3)), st.sampled_from((1, 2)))
 def test_one_rank_a_stage_stands_for_all(
@@ -180,14 +197,7 @@ def test_one_rank_a_stage_stands_for_all(
     hardware = machine(each, nodes * more_nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=nics if each % nics == 0 else 1)
     asked = workload(model(), **stack, **fields, order=tuple(order))
     scene = scene_of(hardware, asked, prepare(hardware, asked))
-    every = Unfolded(scene, 4).run()
-    shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
-    for way in (shown, Unfolded(scene, 4, folds=True).run()):
-        assert way.time == pytest.approx(every.time, rel=1e-9)
-        for one, mean in zip(way.stages, every.stages, strict=True):
-            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
-            assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
-    assert least_time(scene) <= shown.time * (1 + 1e-9)
+    assert_stands_for_all(scene)
 
 
 @st.composite
@@ -230,13 +240,7 @@ def test_one_rank_stands_for_all_with_context_and_expert_ranks(drawn: tuple[dict
     hardware = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
     asked = workload(expert_model(), **stack, **fields)
     scene = scene_of(hardware, asked, prepare(hardware, asked))
-    every = Unfolded(scene, 4).run()
-    shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
-    for way in (shown, Unfolded(scene, 4, folds=True).run()):
-        assert way.time == pytest.approx(every.time, rel=1e-9)
-        for one, mean in zip(way.stages, every.stages, strict=True):
-            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
-    assert least_time(scene) <= shown.time * (1 + 1e-9)
+    assert_stands_for_all(scene)
 
 
 @settings(max_examples=8)  # each simulates up to 32 ranks
@@ -256,10 +260,7 @@ def test_messages_and_groups_share_the_links_between_switches(
     every, classes = Unfolded(scene, 4).run(), Unfolded(scene, 4, folds=True)
     shown = Simulation(scene, 4, keep_rates=True).run()
     alike = len(set(classes.first)) == scene.layout.mesh.stages
-    for way in (classes.run(), *([shown] if alike else [])):
-        assert way.time == pytest.approx(every.time, rel=1e-9)
-        for one, mean in zip(way.stages, every.stages, strict=True):
-            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
+    assert_like(every, classes.run(), *([shown] if alike else []))
     for link, steps in loads(shown.log).items():
         assert all(load <= scene.prices.capacity[link] * (1 + 1e-6) for _, load in steps if link in scene.prices.capacity), link
     assert least_time(scene) <= shown.time * (1 + 1e-9)
