@@ -19,8 +19,8 @@ from sim.events import EventLog
 from sim.spec import shelf
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
-from sim.training.collectives.gloo import plan_gloo
-from sim.training.collectives.plan import plan_collectives
+from sim.training.collectives.play.gloo import plan_gloo
+from sim.training.collectives.price.plan import plan_collectives
 from sim.training.job import EXECUTORS, Job, Wiring, job_slots, tuning_of
 from sim.training.server_plan import plan_servers, serving
 
@@ -100,11 +100,11 @@ def simulate(
 
     *exact* simulates every step of an epoch instead of skipping whole periods; without *fold* every rank is simulated by itself;
     *keep_rates* records every change of rate for link plots. *executor* plays each all-reduce as one activity (``phase``) or every
-    transfer as a flow (``transfer``, small cases, without folding); *seed* is for jobs that draw their steps; *lag* is how long
-    (s) batches lie still once they are built, which shifts loaders against steps; *beside* tells which parts of checkpoints each node of a
-    slot writes all along. Without *keep_log* waits and work are forgotten once stalls are known: a study of figures keeps many runs.
-    Without *cold* the warm epoch stands for the first one too.
-    Raise SpecError where the jobs do not fit the hardware.
+    transfer as a flow (``transfer``: algorithms of your own, small cases, without folding); *seed* is for jobs that draw their steps; *lag*
+    is how long (s) batches lie still once they are built, which shifts loaders against steps; *beside* tells which parts of
+    checkpoints each node of a slot writes all along. Without *keep_log* waits and work are forgotten once stalls are known: a study of
+    figures keeps many runs. Without *cold* the warm epoch stands for the first one too. Raise SpecError where the jobs do not fit the
+    hardware.
     """
     if executor not in EXECUTORS:
         raise ValueError(f"executor '{executor}': write one of {', '.join(EXECUTORS)}")

@@ -11,9 +11,9 @@ from typing import Any
 
 from sim.cluster.topology import NodeGraph
 from sim.spec.hardware import Node, Transport
-from sim.training.collectives.channels import Channel, Channels, Hop
-from sim.training.collectives.layout import Layout
-from sim.training.collectives.traffic import Part
+from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.traffic import Part
+from sim.training.collectives.routes.channels import Channel, Channels, Hop
 
 Fields = Mapping[str, Mapping[str, Any]]
 """Fields of `Transport` (SI) by the name of the class."""

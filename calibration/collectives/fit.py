@@ -20,9 +20,9 @@ from calibration.collectives.constants import Fields, transports_of, with_consta
 from calibration.collectives.records import CollectiveRecord, plan_of
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
-from sim.training.collectives.layout import Layout
-from sim.training.collectives.pricing import cost
-from sim.training.collectives.table import LAUNCH, in_a_loop
+from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.pricing import cost
+from sim.training.collectives.price.table import LAUNCH, in_a_loop
 
 Constants = Mapping[str, Mapping[str, float]]
 """What is fitted (`PRIORS`), by transport class."""

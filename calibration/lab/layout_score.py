@@ -2,7 +2,7 @@
 
 A rank alone (`calibration.measure.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. The layers of
 the description carry these times; the rest, when which message is sent and how long it takes, is the simulator's: programs of
-`sim.parallel`, Gloo's rules of `sim.training.collectives.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
+`sim.parallel`, Gloo's rules of `collectives.play.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
 point. What an operation costs beyond its bytes (`launch_of`) a tensor-parallel point of role network says, as its operations are many and
 small. Nothing is fitted on a point that is predicted. Points with more hosts than the two cores are for counting bytes only.
 """

@@ -1,6 +1,6 @@
 """Which constants of one socket explain a machine's Gloo collectives? Start, latency and bandwidth, with intervals.
 
-The time of each measured collective is what the simulator takes (`sim.training.collectives.gloo`)::
+The time of each measured collective is what the simulator takes (`sim.training.collectives.play.gloo`)::
 
     launch + passes * pass_time(segments, segment / bandwidth, latency / 2)
 
@@ -24,7 +24,7 @@ from calibration.machines.posterior import VAGUE, Unknown, Vector, explain_by, m
 from calibration.measure.machine_record import Row
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
-from sim.training.collectives.gloo_ring import cut, pass_time
+from sim.training.collectives.price.gloo_ring import cut, pass_time
 
 LARGE = 2.0**20
 """Bytes of a collective from which its bytes, not its steps, take the processors' time."""

@@ -21,8 +21,8 @@ from calibration.machines.posterior import Unknown, Vector, explain_by
 from calibration.measure.machine_record import Row
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.hardware import Hardware, Node, Transport
-from sim.training.collectives.plan import CollectivePlan, plan_collectives
-from sim.training.collectives.table import rows as table_rows
+from sim.training.collectives.price.plan import CollectivePlan, plan_collectives
+from sim.training.collectives.price.table import rows as table_rows
 from sim.training.job import job_slots
 
 NCCL: Final = "nccl"

@@ -88,7 +88,7 @@ def _tree_edges(sizes: tuple[int, ...]) -> Mapping[int, int]:
     nodes = sum(sizes)
     of_node = [number for number, size in enumerate(sizes) for _ in range(size)]
     found: Counter[int] = Counter()
-    for place in range(1, nodes):  # as `sim.training.collectives.tree`: the second tree is the mirror, or a shift by one
+    for place in range(1, nodes):  # as NCCL does: the second tree is the mirror, or a shift by one
         bit = place & -place
         up = (place ^ bit) | bit << 1
         up = up if up < nodes else place ^ bit

@@ -70,7 +70,7 @@ def collective(
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
     from sim.study.descriptions import Descriptions
-    from sim.training.collectives.plan import Tuning
+    from sim.training.collectives.price.plan import Tuning
 
     if compute_time:
         raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")

@@ -10,7 +10,7 @@ from sim import __version__
 from sim.report.collective_error import collective_error, error_lines, unmeasured
 from sim.report.fabric_plot import fabric_plot
 from sim.report.picture import Picture, figure, picture
-from sim.training.collectives.table import Table
+from sim.training.collectives.price.table import Table
 from sim.units import counted, show
 
 

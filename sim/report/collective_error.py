@@ -15,7 +15,7 @@ from typing import Any
 
 from sim.spec.catalogue import roots
 from sim.spec.extensions import COLLECTIVES, names
-from sim.training.collectives.table import Table
+from sim.training.collectives.price.table import Table
 
 SUMMARY = "hardware/validated_collectives.json"
 

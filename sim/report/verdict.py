@@ -18,7 +18,7 @@ from sim.spec.hardware import Hardware, Node
 from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
+from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
 from sim.units import counted, show
 
 NOTEWORTHY = 0.04

@@ -13,7 +13,7 @@ from sim.analysis.bottleneck import RESOURCES, TIE, Bottleneck, Resource, foremo
 from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.study.faster import faster
-from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
+from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
 
 _BLAMED: dict[Cause, tuple[Resource, ...]] = {
     Cause.FETCH: ("disk",),

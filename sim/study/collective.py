@@ -12,9 +12,9 @@ from sim.cluster.build import place, slots, with_nodes
 from sim.cluster.fabric import crossed
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
-from sim.training.collectives.plan import DEFAULT, OPS, Tuning, plan_collectives
-from sim.training.collectives.point_to_point import SENDS
-from sim.training.collectives.table import Table, rows
+from sim.training.collectives.price.plan import DEFAULT, OPS, Tuning, plan_collectives
+from sim.training.collectives.price.point_to_point import SENDS
+from sim.training.collectives.price.table import Table, rows
 from sim.training.job import job_slots
 
 

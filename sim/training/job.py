@@ -19,10 +19,10 @@ from sim.spec.hardware import Node
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.training.collectives.gloo import GlooExecutor, GlooPlan
-from sim.training.collectives.phase import PhaseExecutor
-from sim.training.collectives.plan import CollectivePlan, Live, Tuning
-from sim.training.collectives.transfer import TransferExecutor
+from sim.training.collectives.play.gloo import GlooExecutor, GlooPlan
+from sim.training.collectives.play.phase import PhaseExecutor
+from sim.training.collectives.play.transfer import TransferExecutor
+from sim.training.collectives.price.plan import CollectivePlan, Live, Tuning
 from sim.training.exchange import Backend, Collective, Exchange
 from sim.training.input_pipeline import (
     CORE_WEIGHT,

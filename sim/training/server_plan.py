@@ -25,8 +25,8 @@ from sim.spec.fields import at
 from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.plan import CORE, CORES, Live, Load, live_name
-from sim.training.collectives.traffic import FABRIC
+from sim.training.collectives.price.plan import CORE, CORES, Live, Load, live_name
+from sim.training.collectives.price.traffic import FABRIC
 from sim.training.sharding import Shard, shards
 
 

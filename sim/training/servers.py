@@ -18,7 +18,7 @@ import simpy
 from sim.cluster.network import Activity, Network, together
 from sim.events import Cause, EventLog
 from sim.parallel.program import Op
-from sim.training.collectives.plan import Live, live_load
+from sim.training.collectives.price.plan import Live, live_load
 from sim.training.queueing import mean_others
 from sim.training.server_plan import Sender, ServerPlan
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row
-from sim.training.collectives.gloo_ring import cut, pass_time
+from sim.training.collectives.price.gloo_ring import cut, pass_time
 
 TRUTH = {
     "launch by the device": {"time per unit": 4e-6},

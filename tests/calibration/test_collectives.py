@@ -16,7 +16,7 @@ from calibration.collectives.scores import ERRORS, apart, error_rows, percentile
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
-from sim.training.collectives.plan import Tuning
+from sim.training.collectives.price.plan import Tuning
 
 
 def table() -> list[dict[str, str]]:

@@ -20,8 +20,8 @@ from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.study.faster import faster
 from sim.study.scenario import Scenario, prepare
-from sim.training.collectives.plan import CollectivePlan, Tuning
-from sim.training.collectives.table import Row
+from sim.training.collectives.price.plan import CollectivePlan, Tuning
+from sim.training.collectives.price.table import Row
 from sim.training.job import Job
 
 SLOWER = 1.001

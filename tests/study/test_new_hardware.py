@@ -23,7 +23,7 @@ from sim.study import new_parts
 from sim.study.collective import collective_table
 from sim.study.new_hardware import Options, hardware_yaml, new_hardware
 from sim.study.scenario import Scenario, answer
-from sim.training.collectives.channels import ring_channels
+from sim.training.collectives.routes.channels import ring_channels
 from tests.spec.topologies import (
     DGX_1V,
     FILES,

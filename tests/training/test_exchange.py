@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sim.events import Cause, EventLog
 from sim.parallel.lower.exchange_plan import started
 from sim.parallel.program import Message
-from sim.training.collectives.broadcast import broadcast_time
 from sim.training.exchange import Backend, Exchange
 from tests.harness import layer, machine, run, toy_workload
+from tests.oracle.collectives.broadcast import broadcast_time
 
 
 class Rank:

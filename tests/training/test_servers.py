@@ -14,7 +14,7 @@ from sim.events import Cause
 from sim.simulate import Run, simulate
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, prepare
-from sim.training.collectives.parameter_server import Placement, bandwidth_bound
+from sim.study.server_bound import Placement, bandwidth_bound
 
 BYTES = 4.0 * 693_818
 NO_COST = ("training.stack.servers.update_cpu=0 s", "training.stack.servers.byte_cpu=0 s/GB", "training.noise.compute_cv=0")

@@ -16,7 +16,7 @@ from sim.report.page.use import Use
 from sim.report.page.words import as_percent
 from sim.report.whatif import NAMES
 from sim.simulate import Run
-from sim.training.collectives.plan import CORES_COPY
+from sim.training.collectives.price.plan import CORES_COPY
 from sim.units import show
 
 _NVLINK_DEPTH = 15.0

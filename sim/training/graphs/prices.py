@@ -16,10 +16,10 @@ from sim.cluster.fabric import NOTHING, crossed
 from sim.events import Cause
 from sim.parallel.graph import CollectiveOp
 from sim.spec.hardware import Hardware, Node
-from sim.training.collectives.links import held_back, link_of
-from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
-from sim.training.collectives.plan import CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC
+from sim.training.collectives.price.links import held_back, link_of
+from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, handing
+from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC
 from sim.training.communicator import Fluid
 from sim.training.job import job_slots
 

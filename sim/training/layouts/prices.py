@@ -23,14 +23,14 @@ from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
-from sim.training.collectives.channels import NETWORK
-from sim.training.collectives.gloo import NIC_LINKS, plan_gloo
-from sim.training.collectives.links import held_back, link_of
-from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
-from sim.training.collectives.nccl_constants import P2P_CHANNELS
-from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
-from sim.training.collectives.unequal import one_receives_most
+from sim.training.collectives.nccl.constants import P2P_CHANNELS
+from sim.training.collectives.play.gloo import NIC_LINKS, plan_gloo
+from sim.training.collectives.price.links import held_back, link_of
+from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, handing
+from sim.training.collectives.price.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
+from sim.training.collectives.price.unequal import one_receives_most
+from sim.training.collectives.routes.channels import NETWORK
 from sim.training.communicator import Fluid
 from sim.training.layouts.switches import CORE_LINK, Stream, Switches
 

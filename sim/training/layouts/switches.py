@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sim.cluster.fabric import NOTHING, Crossed, Sent, crossed
 from sim.events import Cause
 from sim.spec.hardware import Hardware
-from sim.training.collectives.traffic import CORE_LIMIT, FABRIC
+from sim.training.collectives.price.traffic import CORE_LIMIT, FABRIC
 
 CORE_LINK = "core"
 

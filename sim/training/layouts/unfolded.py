@@ -14,7 +14,7 @@ from typing import cast
 
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Op, Program, Receive, Send, Start, Tag, Work
-from sim.training.collectives.traffic import CORE, FABRIC
+from sim.training.collectives.price.traffic import CORE, FABRIC
 from sim.training.layouts.account import Account
 from sim.training.layouts.alike import Alike, Group, alike, operations, sends
 from sim.training.layouts.groups import Groups
