@@ -7,6 +7,7 @@ else of a file changes. Run it after a change of the layer model: ``python -m ca
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from calibration.catalogue.compute import Factors, fit
 from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR, rows
 from calibration.catalogue.left_out import gpu_factors, stack_factors
 from sim.report.files import write_file
+from sim.spec.catalogue import every
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
@@ -53,6 +55,13 @@ def of_stack(path: Path, factors: Factors) -> dict[str, str]:
     }
 
 
+OF: Final[tuple[tuple[str, Callable[[Path, Factors], dict[str, str]]], ...]] = (
+    ("hardware/parts/gpus", of_gpu),
+    ("workloads/stacks", of_stack),
+)
+"""Folders whose files have fitted values, and what says which."""
+
+
 def _sources(path: Path) -> dict[str, str]:
     source = yaml.safe_load(path.read_text(encoding="utf-8")).get("source")
     return {key: text or "" for key, text in source.items()} if isinstance(source, dict) else {}
@@ -61,8 +70,8 @@ def _sources(path: Path) -> dict[str, str]:
 def main() -> None:
     """Fit to all rows, and write."""
     factors = fit(rows())
-    for folder, of in (("hardware/parts/gpus", of_gpu), ("workloads/stacks", of_stack)):
-        for path in sorted(Path(folder).glob("*.yaml")):
+    for folder, of in OF:
+        for path in every(folder).values():
             before = path.read_text(encoding="utf-8")
             after = renewed(before, of(path, factors))
             if after != before:

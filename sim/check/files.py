@@ -41,7 +41,7 @@ def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = l
     wanted = [file for name in names for file in _files(name)]
     if wanted:
         return list(_told(map(_verdict_on_name, wanted), len(wanted), progress))
-    files = [(path, kind) for kind, folder in _folders() for path in catalogue.catalogue(folder).values()]
+    files = [(path, kind) for kind, folder in _folders() for path in catalogue.every(folder).values()]
     verdicts = list(_told((_own(_verdict(path, kind)) for path, kind in files), len(files), progress))
     return [*verdicts, Verdict("", "catalogue", _across(verdicts))]
 
@@ -60,7 +60,7 @@ def _told(verdicts: Iterable[Verdict], of: int, progress: Callable[[int, int], N
 def _files(name: str) -> list[str]:
     """Return *name*, or the YAML files below it where it is a folder that has some."""
     try:
-        known = not name or any(name in catalogue.catalogue(folder) for _, folder in _folders())
+        known = not name or any(name in catalogue.every(folder) for _, folder in _folders())
         below = [] if known else sorted(str(path) for path in Path(name).rglob("*.yaml"))
     except (OSError, ValueError):  # not a name that a file system can hold
         below = []
@@ -83,7 +83,7 @@ def _found(name: str) -> tuple[Path, type[Any] | None]:
     """Return the file that *name* stands for, and its kind where its folder in the catalogue tells."""
     for kind, folder in _folders():
         for spelling in (name, name.lower()):
-            if (path := catalogue.catalogue(folder).get(spelling)) is not None:
+            if (path := catalogue.every(folder).get(spelling)) is not None:
                 return path, kind
     try:
         return catalogue.locate(name, "hardware"), None

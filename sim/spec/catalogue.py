@@ -9,17 +9,31 @@ import shlex
 from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, cast
 
 from sim.spec import elsewhere, shelf, yaml
+from sim.spec.extensions import STACKS, extension, names
 from sim.spec.yaml import Document, SpecError
 from sim.units import shorten
 
 SUFFIX: Final = ".yaml"
+STACKS_FOLDER: Final = "workloads/stacks"
 MOST_NAMED: Final = 12
 """A hint names so many files of a folder; of more, it says how to list them."""
 MOST_TURNED: Final = 2
 """Hyphens of a misspelt name up to which its words are also tried in other orders."""
+
+
+class StackFolder(Protocol):
+    """A folder of stacks that a package brings; docs/develop/own-stacks.md has one as an example."""
+
+    @property
+    def name(self) -> str:
+        """Whose stacks these are."""
+
+    @property
+    def folder(self) -> Path:
+        """Where their files are, one for each stack, ``NAME.yaml``."""
 
 
 class UnknownName(SpecError):
@@ -37,10 +51,27 @@ def catalogue(folder: str) -> dict[str, Path]:
     return dict(shelf.remembered((catalogue, folder), lambda: _files(folder)))
 
 
+def announced(folder: str) -> dict[str, Path]:
+    """Return the files of *folder* that installed packages bring: stacks (entry points ``stallsim.stacks``), by name."""
+    if folder != STACKS_FOLDER:
+        return {}
+    brought = {name: cast(StackFolder, extension(STACKS, name)).folder for name in names(STACKS)}
+    return dict(shelf.remembered((announced, *brought.items()), lambda: _in_folders(*brought.values())))
+
+
+def every(folder: str) -> dict[str, Path]:
+    """Return every file of *folder*, by name: the catalogue's, and those that packages bring where it has no such name."""
+    return announced(folder) | catalogue(folder)
+
+
 def _files(folder: str) -> dict[str, Path]:
+    return _in_folders(*(root / folder for root in roots()))
+
+
+def _in_folders(*folders: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for root in roots():
-        for path in sorted((root / folder).glob("*" + SUFFIX)):
+    for folder in folders:
+        for path in sorted(folder.glob("*" + SUFFIX)):
             found.setdefault(path.stem, path)
     return found
 
@@ -63,7 +94,7 @@ def locate(name: str, folder: str, near: Library = None, written_in: Path | None
         for spelling in dict.fromkeys((name, name.lower())):
             if is_file(path := place / (spelling + SUFFIX)):
                 return path
-    known = catalogue(folder)
+    known = every(folder)
     by_lower = {known_name.lower(): path for known_name, path in known.items()}
     if (found := by_lower.get(name.lower()) or _by_alias(name, known)) is not None:
         return found
@@ -87,19 +118,19 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
         return f"; it is in {other}/: check the order of the arguments"
-    known = list(catalogue(folder))
+    known, listed = list(every(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         if not _owned(gpu):
             return f"; it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, known, most=1))}"
-    if folder == "workloads/stacks" and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
+    if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
         return f"; it is a layout, not a stack: use {layout}, with any stack that has NCCL"
     if near := suggestions(name, known):
         return f"; did you mean {' or '.join(near)}?"
     if len(known) <= MOST_NAMED:
         return f"; known are {', '.join(known) or 'none'}"
-    return f"; 'python -m sim list {folder.rpartition('/')[2]}' shows the {len(known)} known"
+    return f"; 'python -m sim list {folder.rpartition('/')[2]}' shows the {listed} known"
 
 
 _LAYOUTS: Final = {

@@ -39,6 +39,7 @@ FAILURE_LAWS: Final = Kind("stallsim.failure_laws", "failure law", "FailureLaw",
 PRICE_SOURCES: Final = Kind("stallsim.price_sources", "price source", "PriceSource", ("name", "price"), "own-prices.md")
 LOADERS: Final = Kind("stallsim.loaders", "loader", "Loader", ("name", "made"), "own-loader.md")
 COLLECTIVES: Final = Kind("stallsim.collectives", "collective", "CollectiveAlgorithm", ("name", "all_reduce"), "own-collective.md")
+STACKS: Final = Kind("stallsim.stacks", "folder of stacks", "StackFolder", ("name", "folder"), "own-stacks.md")
 EXCHANGES: Final = Kind("stallsim.exchanges", "exchange", "ExchangeStrategy", ("name", "buckets"), "own-exchange.md")
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)

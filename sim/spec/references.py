@@ -168,7 +168,7 @@ class Resolver:
             if path.parent in self._beside(written_in) and self._is_another(path, kind):
                 path = catalogue.locate(*fewer)
         if chain and path == chain[-1]:  # a file of a catalogue's name that extends what stands there
-            path = catalogue.catalogue(schema.FOLDERS[kind]).get(reference.value, path)
+            path = catalogue.every(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
         return path

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from calibration.catalogue.catalogue_factors import of_gpu, of_stack
+from calibration.catalogue.catalogue_factors import OF
 from calibration.catalogue.compute import Prediction, fit, from_older, leave_out, one_point, predict, score
 from calibration.catalogue.compute_model import (
     FIRST_KERNELS,
@@ -27,6 +26,7 @@ from calibration.catalogue.compute_model import (
     time_of,
     timed,
 )
+from sim.spec.catalogue import every
 
 IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
 
@@ -89,8 +89,8 @@ def test_the_files_carry_the_values_of_the_fit() -> None:
     """Oracle: writing the factors of the same rows into the files of GPUs and stacks again changes none of them by more than rounding."""
     factors = fit(all_rows())
     seen = 0
-    for folder, of in (("hardware/parts/gpus", of_gpu), ("workloads/stacks", of_stack)):
-        for path in Path(folder).glob("*.yaml"):
+    for folder, of in OF:
+        for path in every(folder).values():
             text = path.read_text(encoding="utf-8")
             for key, value in of(path, factors).items():
                 written = re.findall(rf"(?m)^{key}: ([0-9.e+-]+)", text)  # none where a board takes it from the one that it extends
