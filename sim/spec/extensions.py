@@ -40,6 +40,7 @@ PRICE_SOURCES: Final = Kind("stallsim.price_sources", "price source", "PriceSour
 LOADERS: Final = Kind("stallsim.loaders", "loader", "Loader", ("name", "made"), "own-loader.md")
 COLLECTIVES: Final = Kind("stallsim.collectives", "collective", "CollectiveAlgorithm", ("name", "all_reduce"), "own-collective.md")
 STACKS: Final = Kind("stallsim.stacks", "folder of stacks", "StackFolder", ("name", "folder"), "own-stacks.md")
+STUDIES: Final = Kind("stallsim.studies", "study", "Study", ("name", "examples", "run"), "own-study.md")
 EXCHANGES: Final = Kind("stallsim.exchanges", "exchange", "ExchangeStrategy", ("name", "buckets"), "own-exchange.md")
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)

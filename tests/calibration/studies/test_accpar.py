@@ -10,17 +10,17 @@ from collections.abc import Callable
 import numpy
 import pytest
 
+from calibration.studies.accpar.array import Array, Board, Boards, spent
+from calibration.studies.accpar.cost import ELEMENT, LAYOUTS, How, Side, State, edge_bytes, missing, partial_sums, states_of
+from calibration.studies.accpar.document import accpar_document, accpar_text
+from calibration.studies.accpar.network import Network, Node, Segment, network_of
+from calibration.studies.accpar.page import accpar_page
+from calibration.studies.accpar.partition import Costs, best, costs
+from calibration.studies.accpar.strategies import STRATEGIES, accpar, hypar, one_weird_trick
+from calibration.studies.accpar.study import accpar_study, array_of
 from sim.cli import main
-from sim.report.accpar import accpar_document, accpar_text
-from sim.report.page.accpar import accpar_page
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.accpar.array import Array, Board, Boards, spent
-from sim.study.accpar.cost import ELEMENT, LAYOUTS, How, Side, State, edge_bytes, missing, partial_sums, states_of
-from sim.study.accpar.network import Network, Node, Segment, network_of
-from sim.study.accpar.partition import Costs, best, costs
-from sim.study.accpar.strategies import STRATEGIES, accpar, hypar, one_weird_trick
-from sim.study.accpar.study import accpar_study, array_of
 
 WAYS: tuple[How, ...] = ("batch", "input", "output")
 

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 
 import numpy
 
+from calibration.studies.accpar.cost import Row, Side, State, edge_bytes, node_bytes, shares
+from calibration.studies.accpar.network import Network
 from sim.spec.yaml import SpecError
-from sim.study.accpar.cost import Row, Side, State, edge_bytes, node_bytes, shares
-from sim.study.accpar.network import Network
 
 Objective = Literal["time", "bytes"]
 Sides = tuple[Side, Side]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.report.page.stash2022 import study_page
-from sim.report.stash2022 import study_document
+from calibration.studies.stash2022.document import study_document
+from calibration.studies.stash2022.page import study_page
+from tests.calibration.studies.small_study import small_study
 from tests.report.page.browser import browser
 from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures, at
 from tests.report.page.written import looked_at, read, tip, verdict
-from tests.study.small_study import small_study
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, NamedTuple
 
+from calibration.studies.stash2022.study import SLICES, SLOWED, STALLED, Crossing, Row, Study
 from sim.analysis import differential
-from sim.study.stash2022 import SLICES, SLOWED, STALLED, Crossing, Row, Study
 
 Verdict = Literal["yes", "in direction", "no"]
 STALL_BAND = (STALLED, 0.95)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy
 
-from sim.study.accpar.cost import Row, Side, State, edge_bytes, node_bytes, part
-from sim.study.accpar.network import Network
+from calibration.studies.accpar.cost import Row, Side, State, edge_bytes, node_bytes, part
+from calibration.studies.accpar.network import Network
 
 
 class Board(NamedTuple):

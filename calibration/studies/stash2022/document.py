@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from calibration.studies.stash2022.findings import Finding, by_case, findings, observations
+from calibration.studies.stash2022.study import BERT, BERT_STACK, FAMILIES, MICRO_BATCH, SLICES, SMALL, STACK, Family, Row, Study
 from sim import __version__
 from sim.analysis import differential
 from sim.report.basis import said_once
@@ -12,8 +14,6 @@ from sim.report.columns import Title, aligned
 from sim.report.prices import price_rows
 from sim.report.verdict import volume_assumed
 from sim.spec.library import load_hardware, load_workload
-from sim.study.stash2022 import BERT, BERT_STACK, FAMILIES, MICRO_BATCH, SLICES, SMALL, STACK, Family, Row, Study
-from sim.study.stash_findings import Finding, by_case, findings, observations
 from sim.units import show
 
 Cell = Callable[[Row], float | None]

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from sim.study import stash2022 as module
-from sim.study.stash2022 import P3, Family, Study, stash2022
+from calibration.studies.stash2022 import study as module
+from calibration.studies.stash2022.study import P3, Family, Study, stash2022
 
 SMALL_P3 = Family(
     "P3", {name: threads for name, threads in P3.machines.items() if name != "p3.8xlarge-mixed-quad"}, P3.twins, {"alexnet": (32, 128)}

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from sim.study.accpar.network import Node
+from calibration.studies.accpar.network import Node
 
 Row = NDArray[numpy.float64]
 How = Literal["batch", "input", "output", "channel", "complete"]

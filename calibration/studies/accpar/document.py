@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from calibration.studies.accpar.array import Spent
+from calibration.studies.accpar.strategies import STEPS, STRATEGIES
+from calibration.studies.accpar.study import PUBLISHED, WIRES, AccparStudy, Result
 from sim import __version__
-from sim.study.accpar.array import Spent
-from sim.study.accpar.strategies import STEPS, STRATEGIES
-from sim.study.accpar.study import PUBLISHED, WIRES, AccparStudy, Result
 from sim.units import show
 
 _ORDER: Final = ("batch", "input", "output")

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from calibration.studies.accpar.array import Array, Choice
+from calibration.studies.accpar.cost import OF_LAYERS, How, Side, State, states_of
+from calibration.studies.accpar.network import Network, Node
+from calibration.studies.accpar.partition import Objective, best
 from sim.spec.yaml import SpecError
-from sim.study.accpar.array import Array, Choice
-from sim.study.accpar.cost import OF_LAYERS, How, Side, State, states_of
-from sim.study.accpar.network import Network, Node
-from sim.study.accpar.partition import Objective, best
 
 HALF: Final = (0.5,)
 STEPS: Final = 32

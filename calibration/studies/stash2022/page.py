@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from calibration.studies.stash2022.study import FAMILIES, Family
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_tenths, as_time
 from sim.study.descriptions import Descriptions
-from sim.study.stash2022 import FAMILIES, Family
 from sim.units import counted
 
 

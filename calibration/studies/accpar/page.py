@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.report.accpar import WIRED, verdict_of
+from calibration.studies.accpar.document import WIRED, verdict_of
+from calibration.studies.accpar.strategies import STRATEGIES
 from sim.report.page.basis import basis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, bullets, section, table, tiles
 from sim.report.page.words import as_tenths, as_time
-from sim.study.accpar.strategies import STRATEGIES
 
 
 def accpar_page(document: Mapping[str, Any]) -> str:

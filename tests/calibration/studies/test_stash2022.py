@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from calibration.studies.stash2022 import plots as stash2022_plots
+from calibration.studies.stash2022 import study as module
+from calibration.studies.stash2022.document import cost_rows, findings_text, micro_row, stall_row, study_document, study_text
+from calibration.studies.stash2022.findings import PRICES, Finding, by_case, findings, fit, more_is_slower, observations
+from calibration.studies.stash2022.study import FAMILIES, MICRO, P2, P3, Case, Crossing, Row, Study, cases, gradients
 from sim.analysis import differential
 from sim.analysis.differential import RunTimes
 from sim.cli import main
-from sim.report import stash2022_plots
-from sim.report.stash2022 import cost_rows, findings_text, micro_row, stall_row, study_document, study_text
 from sim.spec.library import load_workload
-from sim.study import stash2022 as module
 from sim.study.profile import profile
 from sim.study.scenario import answer
-from sim.study.stash2022 import FAMILIES, MICRO, P2, P3, Case, Crossing, Row, Study, cases, gradients
-from sim.study.stash_findings import PRICES, Finding, by_case, findings, fit, more_is_slower, observations
-from tests.study.small_study import SMALL_P3, small_study
+from tests.calibration.studies.small_study import SMALL_P3, small_study
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from calibration.studies.stash2022.study import FAMILIES, Family, Row, Study
 from sim.analysis import differential
 from sim.events import Cause
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.style import COLOURS
-from sim.study.stash2022 import FAMILIES, Family, Row, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from calibration.studies.accpar.array import Array, Board, Boards, Spent, spent
+from calibration.studies.accpar.network import network_of
+from calibration.studies.accpar.strategies import STRATEGIES
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.accpar.array import Array, Board, Boards, Spent, spent
-from sim.study.accpar.network import network_of
-from sim.study.accpar.strategies import STRATEGIES
 from sim.study.pool import each
 
 MODELS: Final = ("alexnet", "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50")
