@@ -38,15 +38,15 @@ def document(scenario: Scenario) -> dict[str, Any]:
     """Return the document of the only job of *scenario*. Raise SpecError with all that is wrong, or for a file of several jobs."""
     if has_layout(scenario):
         return layout_document(layout_answer(scenario))
-    found = _one_job(scenario)
-    return run_document(found.run, found.inputs, found.warnings, market=found.market, plan=found.plan)
+    answered = _one_job(scenario)
+    return run_document(answered.run, answered.inputs, answered.warnings, market=answered.market, plan=answered.plan)
 
 
 def _one_job(scenario: Scenario, keep_log: bool = True) -> Answer:
-    found = answer(scenario, keep_log=keep_log)
-    if len(found.run.jobs) > 1:
-        raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; expected one workload")
-    return found
+    answered = answer(scenario, keep_log=keep_log)
+    if len(answered.run.jobs) > 1:
+        raise SpecError(f"{scenario.workload}: lists {len(answered.run.jobs)} jobs; expected one workload")
+    return answered
 
 
 def weeks_document(
@@ -63,12 +63,12 @@ def weeks_document(
             parts = parts_of(scenario, run, weeks.tokens, lambda other: layout_answer(other).run)
             laid_out = replace(laid_out, parts=parts)
         return goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
-    found = _one_job(scenario)
-    described = run_document(found.run, found.inputs, found.warnings, market=found.market)
-    machine, workload = found.run.hardware, found.run.jobs[0].job.workload
+    answered = _one_job(scenario)
+    described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market)
+    machine, workload = answered.run.hardware, answered.run.jobs[0].job.workload
     if weeks.tokens is not None:
         refuse_parts([workload])
-    return goodput_of(described, machine, workload, weeks, changes, progress, slowed_beside(found.run))
+    return goodput_of(described, machine, workload, weeks, changes, progress, slowed_beside(answered.run))
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Documents:
         """Return the document of the only job of *scenario*. Raise SpecError as `document` does."""
         if has_layout(scenario):
             return self.laid(layout_answer(scenario))
-        found = _one_job(scenario)
-        described = run_document(found.run, found.inputs, found.warnings, market=found.market, plan=found.plan)
-        return self._added(described, found.run, found.run.jobs[0].job.workload)
+        answered = _one_job(scenario)
+        described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market, plan=answered.plan)
+        return self._added(described, answered.run, answered.run.jobs[0].job.workload)
 
     def laid(self, answer: LayoutAnswer) -> dict[str, Any]:
         """Return the document of *answer*."""
@@ -161,11 +161,11 @@ def recommended(
     else:
         rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never)
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
-    found = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
+    document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
-    found["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
-    found["notes"] += [gap_note(gaps)] if gaps else []
-    return found, [each.hardware for each in rows if each.document]
+    document["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
+    document["notes"] += [gap_note(gaps)] if gaps else []
+    return document, [each.hardware for each in rows if each.document]
 
 
 def compared(

@@ -144,10 +144,10 @@ class EventLog:
 
     def interrupt(self, pauses: Sequence[tuple[float, float]], cause: Cause) -> list[tuple[float, float]]:
         """Turn *pauses* (s) in the wait recorded last into waits for *cause*; return what is left of it."""
-        whole, left = self.waits.pop(), []
-        for number, (t0, t1) in enumerate(pairwise([whole.t0, *(time for pause in pauses for time in pause), whole.t1])):
+        wait, left = self.waits.pop(), []
+        for number, (t0, t1) in enumerate(pairwise([wait.t0, *(time for pause in pauses for time in pause), wait.t1])):
             if t1 > t0:
-                self.waits.append(Wait(whole.rank, cause, "", -1, t0, t1) if number % 2 else whole._replace(t0=t0, t1=t1))
+                self.waits.append(Wait(wait.rank, cause, "", -1, t0, t1) if number % 2 else wait._replace(t0=t0, t1=t1))
                 left += [] if number % 2 else [(t0, t1)]
         return left
 

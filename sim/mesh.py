@@ -188,9 +188,9 @@ def prepare(
 def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
     """Raise SpecError where FSDP wraps parts of a numbered block that backward runs again as a whole."""
     training = workload.training
-    whole = training.activation_checkpointing in ("blocks", "operators") or bool(training.recompute_modules)
+    runs_again = training.activation_checkpointing in ("blocks", "operators") or bool(training.recompute_modules)
     cut = next((one for one, other in pairwise(units) if one.kind == "block" and one.name == other.name != workload.model.name), None)
-    if whole and cut is not None:
+    if runs_again and cut is not None:
         raise SpecError(
             f"training.parallel.wrap: wraps parts of {cut.name}, which activation_checkpointing: {training.activation_checkpointing} "
             "takes as one; wrap whole blocks, or write activation_checkpointing: none"
@@ -234,11 +234,11 @@ def mesh_options(workload: Workload) -> MeshOptions:
 
 def _entering(workload: Workload, chunks: Sequence[tuple[int, ...]]) -> list[float]:
     """Return the bytes per sample (elements of 4) that enter each chunk of the model; an empty one hands on what the next one takes."""
-    whole = split(workload.model, Parallel())
-    found = [0.0]
+    all_units = split(workload.model, Parallel())
+    entering = [0.0]
     for units in reversed(chunks):
-        found.append(whole[units[0]].boundary if units else found[-1])
-    return found[:0:-1]
+        entering.append(all_units[units[0]].boundary if units else entering[-1])
+    return entering[:0:-1]
 
 
 def _tied(workload: Workload, options: MeshOptions) -> float:

@@ -158,7 +158,7 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     job, stack = jobs[number], jobs[number].workload.training.stack
     if job.ranks == 1 and not stack.uses_servers:
         return None
-    served = {other: serving(known.workload) for other, known in enumerate(jobs)}
+    served = {other: serving(each.workload) for other, each in enumerate(jobs)}
     hosts = {other: hosts_of(hardware, jobs[other].placement, own) for other, own in served.items() if own}
     lists = [[part.node for part in other.placement] for other in jobs]
     of_servers = {}
@@ -188,13 +188,13 @@ def steps_per_epoch(workload: Workload, samples: int) -> int:
 def _hit_ratios(jobs: Sequence[Job], used: Sequence[tuple[Slot, tuple[int, ...]]]) -> dict[str, float]:
     """Return the page cache's hit ratio in one job's slots; the data sets of all jobs on a node share its cache by size."""
     nodes = sum(slot.count for slot, _ in used)
-    found = {}
+    ratios = {}
     for slot, _ in used:
         sizes = {dataset.name: dataset.samples * dataset.sample for dataset in (jobs[job].workload.dataset for job, _ in slot.lent)}
         cache = slot.node.page_cache
         fraction = page_cache.cached_fraction(page_cache.capacity(slot.node.host.memory, cache), sum(sizes.values()))
-        found[slot.name] = page_cache.hit_ratio(cache, fraction, nodes)
-    return found
+        ratios[slot.name] = page_cache.hit_ratio(cache, fraction, nodes)
+    return ratios
 
 
 def _mean_hits(hits: Mapping[str, float], used: Sequence[tuple[Slot, tuple[int, ...]]]) -> float:

@@ -48,8 +48,8 @@ def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> lis
     That is the one of *windows* that stands for most steps. ``rank`` is -1 in every row.
     """
     window = max(windows, key=lambda window: window.steps * window.repeats)
-    found = _Walk(log, window, [index for index, rank in enumerate(log.ranks) if rank.job == job]).cycle()
-    rows = [Blame(-1, cause, resource, seconds / window.steps) for (cause, resource), seconds in found.items() if seconds > 0]
+    blamed = _Walk(log, window, [index for index, rank in enumerate(log.ranks) if rank.job == job]).cycle()
+    rows = [Blame(-1, cause, resource, seconds / window.steps) for (cause, resource), seconds in blamed.items() if seconds > 0]
     return sorted(rows, key=lambda row: (-row.seconds, row.cause, row.resource))
 
 
@@ -62,8 +62,8 @@ class _Ended:
 
     def at(self, time: float, about: float) -> list[_Activity]:
         """Return those that ended at *time*, give or take *about*, nearest first."""
-        found = self.activities[bisect_left(self.ends, time - about) : bisect_right(self.ends, time + about)]
-        return sorted(found, key=lambda activity: abs(activity.t1 - time))
+        close = self.activities[bisect_left(self.ends, time - about) : bisect_right(self.ends, time + about)]
+        return sorted(close, key=lambda activity: abs(activity.t1 - time))
 
     def beside(self, begin: float, end: float) -> float:
         """Return for how long of *begin* to *end* (s) one of them was going on; they follow one another."""
@@ -97,7 +97,7 @@ class _Walk:
         for work in log.work:
             for key in self._keys(work):
                 groups[key].append(work)
-        self._groups = {key: _Ended(found) for key, found in groups.items()}
+        self._groups = {key: _Ended(ended) for key, ended in groups.items()}
 
     def _keys(self, work: Work) -> list[_Key]:
         """Return the groups in which *work* is looked for."""
@@ -133,11 +133,11 @@ class _Walk:
             here, at, more = self._turned(back)
             turns += more
         around = trail[seen[key] :]
-        found: dict[tuple[Cause, str], float] = defaultdict(float)
+        path: dict[tuple[Cause, str], float] = defaultdict(float)
         for _, pieces in around:
             for cause, resource, seconds in pieces:
-                found[cause, resource] += seconds / (turns - around[0][0])
-        return found
+                path[cause, resource] += seconds / (turns - around[0][0])
+        return path
 
     def _thread(self, rank: int, at: float, about: float) -> tuple[_Activity, float]:
         """Return what the thread of *rank* waited for up to *at*, give or take *about*."""

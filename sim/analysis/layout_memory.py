@@ -226,12 +226,12 @@ class _Replay:
 
     def course(self) -> list[_Moment]:
         """Return the fullest moment of each instruction of the step, in order."""
-        found = []
+        moments = []
         for instruction in self.program:
             self.best = self._now()
             self._play(instruction)
-            found.append(max(self.best, self._now(), key=sum))
-        return found
+            moments.append(max(self.best, self._now(), key=sum))
+        return moments
 
     def _play(self, instruction: Instruction) -> None:
         match instruction:
@@ -320,11 +320,11 @@ class _Replay:
         if unit.kind != "block" or mode not in ("blocks", "operators"):
             return self._one_pass(unit, forward, checkpointed=False)
         share = checkpointed_share(training, self.layout.units, self.layout.mesh.stages)
-        found = self._one_pass(unit, forward, checkpointed=True)
+        recomputed = self._one_pass(unit, forward, checkpointed=True)
         if share == 1.0:
-            return found
+            return recomputed
         plain = self._one_pass(unit, forward, checkpointed=False)
-        return _Pass(share * found.net + (1.0 - share) * plain.net, max(found.peak, plain.peak))
+        return _Pass(share * recomputed.net + (1.0 - share) * plain.net, max(recomputed.peak, plain.peak))
 
     def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _Pass:
         workload = self.workload

@@ -56,13 +56,13 @@ def whole_steps(windows: Iterable[Window], times: Sequence[float], until: float)
 
     Where none holds a step: the last one that ends by *until* (s), or the first.
     """
-    found = []
+    moved = []
     for window in windows:
         first, last = (max(0, bisect_right(times, end) - 1) for end in (window.start, window.end))
         if last > first:
-            found.append(Window(times[first], times[last], last - first, window.repeats))
+            moved.append(Window(times[first], times[last], last - first, window.repeats))
     last = max(1, bisect_right(times, until) - 1)
-    return found or [Window(times[last - 1], times[last], 1)]
+    return moved or [Window(times[last - 1], times[last], 1)]
 
 
 def stall_table(resources: Iterable[Blame]) -> dict[Cause, float]:
@@ -81,12 +81,12 @@ def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> li
     ranks = {index: rank.size for index, rank in enumerate(log.ranks) if rank.job == job}
     total = sum(ranks.values())
     steps = sum(window.steps * window.repeats for window in windows)
-    found: dict[tuple[Cause, str], float] = defaultdict(float)
+    seconds_of: dict[tuple[Cause, str], float] = defaultdict(float)
     for window, rows in zip(windows, blame(log, windows), strict=True):
         for rank, cause, resource, seconds in rows:
             if rank in ranks:
-                found[cause, resource] += seconds * window.repeats * ranks[rank] / total / steps
-    mean = [Blame(-1, cause, resource, seconds) for (cause, resource), seconds in found.items()]
+                seconds_of[cause, resource] += seconds * window.repeats * ranks[rank] / total / steps
+    mean = [Blame(-1, cause, resource, seconds) for (cause, resource), seconds in seconds_of.items()]
     return sorted(mean, key=lambda row: (-row.seconds, row.cause, row.resource))
 
 
@@ -103,12 +103,12 @@ def in_turn(spans: Iterable[Work]) -> list[Work]:
             group = last[piece.ident] = []
             groups.append(group)
         group.append(piece)
-    found: list[Work] = []
+    cut: list[Work] = []
     for piece in (piece for group in groups for piece in group):
-        begin = max(piece.t0, found[-1].t1) if found else piece.t0
+        begin = max(piece.t0, cut[-1].t1) if cut else piece.t0
         if piece.t1 > begin:
-            found.append(piece._replace(t0=begin))
-    return found
+            cut.append(piece._replace(t0=begin))
+    return cut
 
 
 class _Evidence:
@@ -145,7 +145,7 @@ class _Timeline:
 
     def pieces(self, start: float, end: float, gap: Cause, gap_resource: str) -> list[_Piece]:
         """Cut [start, end] at the spans; what no span covers is blamed on *gap*."""
-        found: list[_Piece] = []
+        pieces: list[_Piece] = []
         at = start
         for index in range(max(0, bisect_right(self.starts, start) - 1), len(self.spans)):
             span = self.spans[index]
@@ -154,14 +154,14 @@ class _Timeline:
             if span.t1 <= at:
                 continue
             if span.t0 > at:
-                found.append((gap, gap_resource, span.t0 - at))
+                pieces.append((gap, gap_resource, span.t0 - at))
                 at = span.t0
             until = min(span.t1, end)
-            found.append((span.cause, span.resource, until - at))
+            pieces.append((span.cause, span.resource, until - at))
             at = until
         if at < end:
-            found.append((gap, gap_resource, end - at))
-        return found
+            pieces.append((gap, gap_resource, end - at))
+        return pieces
 
 
 def _blame(log: EventLog, evidence: _Evidence, window: Window) -> list[Blame]:

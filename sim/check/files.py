@@ -60,8 +60,8 @@ def _told(verdicts: Iterable[Verdict], of: int, progress: Callable[[int, int], N
 def _files(name: str) -> list[str]:
     """Return *name*, or the YAML files below it where it is a folder that has some."""
     try:
-        known = not name or any(name in catalogue.every(folder) for _, folder in _folders())
-        below = [] if known else sorted(str(path) for path in Path(name).rglob("*.yaml"))
+        in_catalogue = not name or any(name in catalogue.every(folder) for _, folder in _folders())
+        below = [] if in_catalogue else sorted(str(path) for path in Path(name).rglob("*.yaml"))
     except (OSError, ValueError):  # not a name that a file system can hold
         below = []
     return below or [name]
@@ -134,8 +134,8 @@ def _kind_by_keys(path: Path) -> type[Any]:
 def _unlike(value: object) -> str:
     """Return why *value* is like no kind of description: what it extends does not exist, a key is misspelled, or all are strange."""
     keys = [str(key) for key in value] if isinstance(value, dict) else []
-    known = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
-    near = {key: found[0] for key in keys if key not in known and (found := catalogue.suggestions(key, known, most=1))}
+    valid = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
+    near = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
     if near:
         return "; ".join(f"unknown key '{key}'; did you mean '{meant}'?" for key, meant in near.items())
     if isinstance(value, dict) and (origin := value.get("extends")):

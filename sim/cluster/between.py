@@ -79,12 +79,12 @@ class Ways(NamedTuple):
         -1 stands for all servers, or for the part of so many *alike* of them.
         """
         part = alike / len(self.hosts.servers) if alike and self.ways else 1.0
-        found: dict[str, float] = {}
+        load: dict[str, float] = {}
         for way in self.ways:
             for side, streams in zip(("up", "down"), way.streams(self.hosts, server, outward), strict=True):
                 if streams:
-                    found[f"{way.port.name}.{side}"] = part * streams * (weight if way.port.relative else 1.0)
-        return found
+                    load[f"{way.port.name}.{side}"] = part * streams * (weight if way.port.relative else 1.0)
+        return load
 
 
 NOWHERE = Ways()
@@ -93,9 +93,9 @@ NOWHERE = Ways()
 
 def ways_between(hardware: Hardware, lists: Sequence[Sequence[int]], job: int, hosts: Hosts, fold: bool) -> Ways:
     """Return the ways of the job whose *hosts* stand in *lists*, the node numbers of all jobs, from place *job* on."""
-    found = crossed(hardware, lists, job, fold)
+    fabric = crossed(hardware, lists, job, fold)
     ways = []
-    for port in found.ports:
+    for port in fabric.ports:
         workers = sum(node in port.nodes for node in hosts.workers)
         ways.append(Way(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
     return Ways(hosts, tuple(ways))

@@ -376,10 +376,10 @@ def _recurrent_slowness(layer: Layer, batch: int, gpu: Gpu, peak: Peak, units: f
     Steps larger than any that was measured are taken as matrix products too.
     """
     steps = _curve(gpu.efficiency["rnn"], peak)
-    whole = _curve(gpu.efficiency["gemm"], peak) if "gemm" in gpu.efficiency else steps
-    larger = tuple(point for point in whole if point[0] > steps[-1][0] and point[1] > steps[-1][1])
+    gemm = _curve(gpu.efficiency["gemm"], peak) if "gemm" in gpu.efficiency else steps
+    larger = tuple(point for point in gemm if point[0] > steps[-1][0] and point[1] > steps[-1][1])
     stepwise = 1.0 / at(steps + larger, _kernel_size(layer, batch) / units)
-    return 0.5 * (stepwise + 1.0 / at(whole, layer.forward * batch / units)) if backward else stepwise
+    return 0.5 * (stepwise + 1.0 / at(gemm, layer.forward * batch / units)) if backward else stepwise
 
 
 def _curve(curves: Mapping[Peak, Curve], peak: Peak) -> Curve:

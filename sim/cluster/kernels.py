@@ -182,13 +182,13 @@ def visible_keys(shape: Attention) -> float:
     Ranks of a context group take pieces from both ends of the sequence, so that each sees the mean of all (Transformer Engine,
     attention/dot_product_attention/context_parallel.py; torch.distributed.tensor.experimental, ``context_parallel``).
     """
-    whole = shape.queries * shape.shares
-    blocks = ceil(whole / BLOCK)
+    queries = shape.queries * shape.shares
+    blocks = ceil(queries / BLOCK)
     every = ceil(shape.keys / BLOCK) * BLOCK
     if not shape.causal:
         reach = (2 * ceil(shape.window / BLOCK) + 1) * BLOCK if shape.window else every
         return float(min(every, reach))
-    offset = max(0, shape.keys - whole)  # queries are the last of the keys
+    offset = max(0, shape.keys - queries)  # queries are the last of the keys
     reach = _reach(shape, every)
     first = offset + BLOCK
     ramp = min(blocks, max(0, (reach - first) // BLOCK + 1))

@@ -68,8 +68,8 @@ def _equal_flop(op: OperatorClass, there: Setting, seconds: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _worked_out(asked: Same) -> float:
-    op, there, seconds = asked.held
+def _worked_out(question: Same) -> float:
+    op, there, seconds = question.held
     if not _product_seconds(op, _MOST_FLOP, there):
         return 0.0
     low, high = 0.0, _MOST_FLOP

@@ -181,20 +181,20 @@ class Network:
                     break
             else:
                 return [changed] if changed.number in self.active else []
-        found = dict(self._changed)
+        component = dict(self._changed)
         reached = dict(self._freed)
         for activity in self._changed.values():
             reached.update(dict.fromkeys(activity.asks.usage))
         links = list(reached)
         for link in links:  # grows while it is read
             for number, activity in self._on[link].items():
-                if number not in found:
-                    found[number] = activity
+                if number not in component:
+                    component[number] = activity
                     for other in activity.asks.usage:
                         if other not in reached:
                             reached[other] = None
                             links.append(other)
-        return [found[number] for number in sorted(found) if number in self.active]
+        return [component[number] for number in sorted(component) if number in self.active]
 
     def _rate(self, activities: list[Activity]) -> None:
         for activity, (rate, bottleneck) in zip(activities, self._shares([activity.asks for activity in activities]), strict=True):
@@ -203,12 +203,12 @@ class Network:
     def _shares(self, flows: list[Flow]) -> list[Share]:
         """Return what each of *flows* gets, which are one component; kept with them, so that no id in a key is used again."""
         key = tuple([(id(usage), weight, cap) for usage, weight, cap in flows])
-        known = self._solved.get(key)
-        if known is None:
+        solved = self._solved.get(key)
+        if solved is None:
             if len(self._solved) >= _MOST_SOLVED:
                 self._solved.clear()
-            known = self._solved[key] = (max_min_rates(flows, self.capacity), flows)
-        return known[0]
+            solved = self._solved[key] = (max_min_rates(flows, self.capacity), flows)
+        return solved[0]
 
     def _give(self, activity: Activity, rate: float, bottleneck: str) -> None:
         """Let *activity* go on at *rate*, held back by *bottleneck*, from now on."""

@@ -35,7 +35,7 @@ def batches(
     from sim.study.scenario import Scenario
 
     scenario = Scenario(hardware, workload, tuple(sets), precision=precision, stack=stack)
-    found = searched(scenario, global_batch, simulate, talk.progress)
+    answer = searched(scenario, global_batch, simulate, talk.progress)
     talk.progress("")
-    document = batches_document(found)
+    document = batches_document(answer)
     print_json(document) if as_json else show_text(batches_text(document))

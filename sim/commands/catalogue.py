@@ -38,13 +38,13 @@ def list_(
     """Show the catalogue: hardware and workloads, or one kind of part."""
     from sim.report.listing import listing
 
-    found = listing(kind, where)
-    for problem in found.problems:
+    listed = listing(kind, where)
+    for problem in listed.problems:
         typer.echo(problem, err=True)
-    if found.empty:
-        talk(found.empty)
-    print_json(found.rows) if as_json else show_text(found.text)
-    if found.empty:
+    if listed.empty:
+        talk(listed.empty)
+    print_json(listed.rows) if as_json else show_text(listed.text)
+    if listed.empty:
         raise typer.Exit(1)
 
 

@@ -101,10 +101,10 @@ def compare(
     rows = compared(scenario, names, counts, processes, talk.counting, power_cap)
     talk.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
-    found = comparison_document(workload_name(scenario), rows, sort, note)
-    text, table = comparison_text(found), figures_csv(found["rows"])
+    document = comparison_document(workload_name(scenario), rows, sort, note)
+    text, table = comparison_text(document), figures_csv(document["rows"])
     page = reading(comparison_page, scenario, [row.hardware for row in rows if row.document])
-    write_result(output, html, "compare", (found, text), page, comparison_plot, {"compare.csv": table})
-    show_table(found, text, table, as_json, as_csv)
-    if not found["rows"]:
+    write_result(output, html, "compare", (document, text), page, comparison_plot, {"compare.csv": table})
+    show_table(document, text, table, as_json, as_csv)
+    if not document["rows"]:
         raise typer.Exit(1)

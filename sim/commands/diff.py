@@ -25,7 +25,7 @@ def diff(
     from sim.report.page.difference import difference_page
 
     old, new = read_document(before), read_document(after)
-    found = difference(old, new)
-    text = difference_text(found, old, new)
-    write_result(output, html, "diff", (found, text), lambda whole: difference_page(whole, old, new))
-    print_json(found) if as_json else show_text(text)
+    document = difference(old, new)
+    text = difference_text(document, old, new)
+    write_result(output, html, "diff", (document, text), lambda shown: difference_page(shown, old, new))
+    print_json(document) if as_json else show_text(text)

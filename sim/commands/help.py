@@ -38,9 +38,9 @@ _TYPES: Final = {"str": "TEXT", "path": "FILE", "int": "N", "int range": "N", "f
 def under_headings(entries: Mapping[str, T], headings: Mapping[str, str], rest: str) -> dict[str, dict[str, T]]:
     """Return *entries* under their *headings*, in the order of both; what has none comes under *rest*."""
     left = dict(entries)
-    found = {heading: {name: left.pop(name) for name in names.split() if name in left} for heading, names in headings.items()}
-    found[rest] = found.get(rest, {}) | left
-    return {heading: inside for heading, inside in found.items() if inside}
+    grouped = {heading: {name: left.pop(name) for name in names.split() if name in left} for heading, names in headings.items()}
+    grouped[rest] = grouped.get(rest, {}) | left
+    return {heading: inside for heading, inside in grouped.items() if inside}
 
 
 def _record(parameter: Any, context: Any) -> tuple[str, str]:
@@ -190,8 +190,10 @@ class Program(typer.Typer):
         self._groups, self.registered_groups = self._groups + self.registered_groups, []
         alone = typer.Typer(rich_markup_mode=None)
         alone.callback()(lambda: None)
-        alone.registered_commands = [known for known in self._commands if name == (known.name or getattr(known.callback, "__name__", ""))]
-        alone.registered_groups = [known for known in self._groups if known.name == name]
+        alone.registered_commands = [
+            registered for registered in self._commands if name == (registered.name or getattr(registered.callback, "__name__", ""))
+        ]
+        alone.registered_groups = [registered for registered in self._groups if registered.name == name]
         return typer.main.get_group(alone).commands[name]
 
 

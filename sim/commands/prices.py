@@ -64,11 +64,11 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     def shown(price: float | None) -> str:
         return "-" if price is None else f"{price:.6g}"
 
-    found = changes(folder)
-    texts = [(change.path, rewritten(change, day)) for change in found] if day else []
+    changed = changes(folder)
+    texts = [(change.path, rewritten(change, day)) for change in changed] if day else []
     for path, text in texts:
         path.write_text(text, encoding="utf-8")
-    old = [tuple(None if price is None else price * HOUR for price in (change.old.on_demand, change.old.spot)) for change in found]
+    old = [tuple(None if price is None else price * HOUR for price in (change.old.on_demand, change.old.spot)) for change in changed]
     rows = [
         {
             "name": change.name,
@@ -78,17 +78,17 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
             "old_spot_usd_per_h": before[1],
             "old_date": change.old.date,
         }
-        for change, before in zip(found, old, strict=True)
+        for change, before in zip(changed, old, strict=True)
     ]
     if as_json:
         print_json({"changes": rows})
         return
-    for change, before in zip(found, old, strict=True):
+    for change, before in zip(changed, old, strict=True):
         new = change.on_demand, change.spot
         pairs = zip(("on demand", "spot"), before, new, strict=True)
         text = "   ".join(f"{market} {shown(was)} -> {shown(now)}" for market, was, now in pairs)
         typer.echo(f"{change.name:36} {text} USD/h (was of {change.old.date})")
     talk(
-        f"{len(found)} machines differ"
+        f"{len(changed)} machines differ"
         + (f"; wrote {len(texts)} files" if day else "; --date YYYY-MM-DD writes them as prices of that day")
     )

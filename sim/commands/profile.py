@@ -54,8 +54,8 @@ def profile(
             "profile follows Stash, which measures data-parallel training; of a layout 'python -m sim run' tells the stalls, "
             "and 'python -m sim whatif' what each resource costs"
         )
-    found = stash_profile(scenario, twin)
-    document = profile_document(found, literal)
-    text, table = profile_text(found, document), figures_csv(profile_rows(document))
+    profiled = stash_profile(scenario, twin)
+    document = profile_document(profiled, literal)
+    text, table = profile_text(profiled, document), figures_csv(profile_rows(document))
     write_result(output, html, "profile", (document, text), reading(profile_page, scenario), profile_plot, {"profile.csv": table})
     print_json(document) if as_json else show_text(text)

@@ -96,11 +96,11 @@ def recommend(
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes)
-    found, able = recommended(scenario, renting, talk.counting)
+    document, able = recommended(scenario, renting, talk.counting)
     talk.progress("")
-    text, table = recommendation_text(found), figures_csv(found["candidates"])
+    text, table = recommendation_text(document), figures_csv(document["candidates"])
     page = reading(recommendation_page, replace(scenario, plan=None, global_batch=None), able)
-    write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})
-    print_json(found) if as_json else show_text(text)
-    if found["best"] is None:
+    write_result(output, html, "recommend", (document, text), page, recommendation_plot, {"recommend.csv": table})
+    print_json(document) if as_json else show_text(text)
+    if document["best"] is None:
         raise typer.Exit(1)

@@ -52,8 +52,8 @@ def spot(
     scenario = Scenario(
         hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed, prices=prices
     )
-    found = spot_document(drawn(scenario, wanted, document, processes))
-    text = spot_text(found)
-    table = figures_csv(found["distribution"])
-    write_result(output, html, "spot", (found, text), reading(spot_page, scenario), spot_plot, {"spot.csv": table})
-    print_json(found) if as_json else show_text(text)
+    answer = spot_document(drawn(scenario, wanted, document, processes))
+    text = spot_text(answer)
+    table = figures_csv(answer["distribution"])
+    write_result(output, html, "spot", (answer, text), reading(spot_page, scenario), spot_plot, {"spot.csv": table})
+    print_json(answer) if as_json else show_text(text)

@@ -107,7 +107,7 @@ def sweep(
         write_table(output, rows)
         if html is not None:
             _sweep_page(html, scenario, points[0], rows)
-        failed = [found["problem"] for found in rows if found["problem"]]
+        failed = [each["problem"] for each in rows if each["problem"]]
         rows.forget()
     problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
     talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")

@@ -33,8 +33,8 @@ Rule = Callable[[Call], int]
 
 def _argument(call: Call, index: int) -> int:
     """Return the elements of the argument at *index*, 0 where no tensor stands there."""
-    found = call.arguments[index] if index < len(call.arguments) else None
-    return found.elements if isinstance(found, Operand) else 0
+    argument = call.arguments[index] if index < len(call.arguments) else None
+    return argument.elements if isinstance(argument, Operand) else 0
 
 
 def _of_argument(index: int, each: int) -> Rule:

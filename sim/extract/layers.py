@@ -248,8 +248,8 @@ def _named(groups: Sequence[_Group]) -> list[Layer]:
     seen: Counter[str] = Counter()
     names: dict[int, str] = {}
     for group in groups:
-        whole = bool(group.module) and group.leaf and calls[group.call] == 1
-        name = group.module if whole else ".".join(part for part in (group.module, group.operator.strip("_")) if part)
+        is_module = bool(group.module) and group.leaf and calls[group.call] == 1
+        name = group.module if is_module else ".".join(part for part in (group.module, group.operator.strip("_")) if part)
         seen[name] += 1
         names[id(group)] = name if seen[name] == 1 else f"{name}.{seen[name]}"
     return [_layer(group, names[id(group)], names.get(id(group.shares), "")) for group in groups]

@@ -291,8 +291,8 @@ def _attention(masked: bool) -> Callable[[Call], Cost]:
     def rule(call: Call) -> Cost:
         query, key, value = call.arguments[:3]
         read, write = _traffic(call)
-        known = len(query.shape) == 4 and not (masked and call.arguments[3] is not None)
-        shape = _attention_shape(query, key, value, bool(call.arguments[6 if masked else 4])) if known else None
+        plain = len(query.shape) == 4 and not (masked and call.arguments[3] is not None)
+        shape = _attention_shape(query, key, value, bool(call.arguments[6 if masked else 4])) if plain else None
         return Cost("attention", attention_flop(query, key, value), read, write, 1, attention=shape)
 
     return rule

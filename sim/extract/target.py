@@ -102,25 +102,25 @@ def _defined(file: Path) -> list[str]:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return []
-    found = [item.name for item in body if isinstance(item, ast.ClassDef | ast.FunctionDef) and not item.name.startswith("_")]
-    return found[-MOST_DEFINED:]
+    defined = [item.name for item in body if isinstance(item, ast.ClassDef | ast.FunctionDef) and not item.name.startswith("_")]
+    return defined[-MOST_DEFINED:]
 
 
 def find(target: str) -> Callable[..., Any]:
     """Return the callable that *target* names; importing it runs its module's code."""
     check_target(target)
     module_name, _, name = target.rpartition(":")
-    found: Any = _module(target, module_name)
+    value: Any = _module(target, module_name)
     for part in name.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
+        if not hasattr(value, part):
+            near = difflib.get_close_matches(part, dir(value), n=1)
             defined = _defined(_file(module_name)) if module_name.endswith(".py") else []
             has = f"; did you mean '{near[0]}'?" if near else f"; it has {', '.join(defined)}" if defined else ""
             raise SpecError(f"{target}: {module_name} has no '{part}'{has}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise SpecError(f"{target}: expected a function or class that returns the model, not {type(found).__name__}")
-    result: Callable[..., Any] = found
+        value = getattr(value, part)
+    if not callable(value):
+        raise SpecError(f"{target}: expected a function or class that returns the model, not {type(value).__name__}")
+    result: Callable[..., Any] = value
     return result
 
 

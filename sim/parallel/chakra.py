@@ -53,7 +53,7 @@ def graphs_of(trace: TraceFiles, gpus_per_node: Sequence[int]) -> tuple[Graph, .
 
 def _process_groups(nodes: Sequence[Message], where: str, ranks: int) -> dict[str, tuple[int, ...]]:
     """Return the process groups that PyTorch's traces write into a metadata node."""
-    found = {}
+    groups = {}
     for node in nodes:
         begin = node.inputs.find("[{")
         if _type(node) != "METADATA_NODE" or begin < 0:
@@ -61,13 +61,13 @@ def _process_groups(nodes: Sequence[Message], where: str, ranks: int) -> dict[st
         try:
             told, _ = json.JSONDecoder().raw_decode(node.inputs.replace('\\"', '"')[begin:])
             for group in told:
-                found[str(group["pg_name"])] = tuple(int(rank) for rank in group["ranks"]) or tuple(range(ranks))
+                groups[str(group["pg_name"])] = tuple(int(rank) for rank in group["ranks"]) or tuple(range(ranks))
         except (ValueError, KeyError, TypeError) as error:
             raise SpecError(f"{where}: node {node.id}: its process groups cannot be read: {error}") from None
-        wrong = next((name for name, members in found.items() if not set(members) <= set(range(ranks))), None)
+        wrong = next((name for name, members in groups.items() if not set(members) <= set(range(ranks))), None)
         if wrong is not None:
             raise SpecError(f"{where}: node {node.id}: process group {wrong} has a rank beyond the {ranks} of the trace")
-    return found
+    return groups
 
 
 def _type(node: Message) -> str:
@@ -112,16 +112,16 @@ class _Reader:
             return self._message(node, made, kind == "COMM_SEND_NODE")
         if kind in ("INVALID_NODE", "METADATA_NODE"):
             return made
-        known = ", ".join(NODE_TYPES[1:])
-        raise self._wrong(node, f"has type {node.type}, which is not played; played are {known}")
+        played = ", ".join(NODE_TYPES[1:])
+        raise self._wrong(node, f"has type {node.type}, which is not played; played are {played}")
 
     def _after(self, node: Message) -> tuple[int, ...]:
-        found = []
+        places = []
         for wanted in dict.fromkeys((*node.data_deps, *node.ctrl_deps)):
             if wanted not in self.places:
                 raise self._wrong(node, f"waits for node {wanted}, which the file does not have")
-            found.append(self.places[wanted])
-        return tuple(found)
+            places.append(self.places[wanted])
+        return tuple(places)
 
     def _seconds(self, node: Message) -> float | None:
         """Return the recorded duration; None where there is none."""
@@ -140,8 +140,8 @@ class _Reader:
         op = _OPS[COLLECTIVES[number]]
         name, ranks = self._members(node)
         nbytes = BARRIER_BYTES if COLLECTIVES[number] == "BARRIER" else self._amount(node, "comm_size", needed=True)
-        whole = nbytes * len(ranks) if op in OF_PARTS else nbytes
-        return made._replace(kind="collective", op=op, nbytes=whole, communicator=name, ranks=ranks)
+        total = nbytes * len(ranks) if op in OF_PARTS else nbytes
+        return made._replace(kind="collective", op=op, nbytes=total, communicator=name, ranks=ranks)
 
     def _members(self, node: Message) -> tuple[str, tuple[int, ...]]:
         """Return the name and the ranks of the communicator of *node*."""
@@ -151,8 +151,8 @@ class _Reader:
         elif name in _WORLD:
             name, ranks = self._along(node)
         else:
-            known = ", ".join(sorted(self.groups)) or "none"
-            raise self._wrong(node, f"communicator {name} is unknown (known: {known}); name its ranks in comm_group.json")
+            listed = ", ".join(sorted(self.groups)) or "none"
+            raise self._wrong(node, f"communicator {name} is unknown (known: {listed}); name its ranks in comm_group.json")
         if self.rank not in ranks:
             raise self._wrong(node, f"communicator {name} has ranks {', '.join(map(str, ranks))}, but this is rank {self.rank}")
         return name, ranks

@@ -75,16 +75,16 @@ def checkpointed_share(training: Training, units: Sequence[Unit], stages: int) -
 
 def discarded(modules: Sequence[str], unit: Unit) -> list[float]:
     """Return what each piece of a block does not keep, of its saved bytes, since *modules* are recomputed by themselves."""
-    found = []
+    freed = []
     inside = False
     for piece in unit.pieces:
         layer = piece.layer
-        whole = in_modules(layer, [module for module in modules if module not in _OUTPUTS])
-        entering = layer.read if whole and not inside else 0.0
+        recomputed = in_modules(layer, [module for module in modules if module not in _OUTPUTS])
+        entering = layer.read if recomputed and not inside else 0.0
         output = any(re.search(rf"\.({_OUTPUTS[module]})$", layer.name) for module in modules if module in _OUTPUTS)
-        found.append(max(0.0, layer.saved - entering) if whole else min(layer.saved, layer.read) if output else 0.0)
-        inside = whole
-    return found
+        freed.append(max(0.0, layer.saved - entering) if recomputed else min(layer.saved, layer.read) if output else 0.0)
+        inside = recomputed
+    return freed
 
 
 def in_modules(layer: Layer, modules: Sequence[str]) -> bool:

@@ -81,29 +81,29 @@ def order(graph: Graph) -> list[int]:
     left = [len(node.after) for node in graph.nodes]
     ready = [(node.number, place) for place, node in enumerate(graph.nodes) if not node.after]
     heapq.heapify(ready)
-    found = []
+    places = []
     while ready:
         _, place = heapq.heappop(ready)
-        found.append(place)
+        places.append(place)
         for after in followers[place]:
             left[after] -= 1
             if not left[after]:
                 heapq.heappush(ready, (graph.nodes[after].number, after))
-    if len(found) < len(graph.nodes):
+    if len(places) < len(graph.nodes):
         blocked = {place for place, count in enumerate(left) if count}
         cycle = _cycle({place: next(before for before in graph.nodes[place].after if before in blocked) for place in blocked})
         told = " -> ".join(graph.named(place) for place in [*cycle, cycle[0]])
         raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {told}")
-    return found
+    return places
 
 
 def followers_of(graph: Graph) -> list[list[int]]:
     """Return the places that wait for each place of *graph*."""
-    found: list[list[int]] = [[] for _ in graph.nodes]
+    followers: list[list[int]] = [[] for _ in graph.nodes]
     for place, node in enumerate(graph.nodes):
         for before in node.after:
-            found[before].append(place)
-    return found
+            followers[before].append(place)
+    return followers
 
 
 def _cycle(waits_for: dict[int, int]) -> list[int]:
@@ -134,9 +134,9 @@ def matched(graphs: Sequence[Graph]) -> Matched:
                 ends[node.peer, rank, node.tag][1].append((rank, place))
     collectives = {key: tuple(_meetings(graphs, key[0], key[1], of_rank)) for key, of_rank in calls.items()}
     messages = [each for (source, target, tag), pair in ends.items() for each in _messages(graphs, source, target, tag, pair)]
-    found = Matched(collectives, tuple(messages))
-    _require_an_end(graphs, found)
-    return found
+    meetings = Matched(collectives, tuple(messages))
+    _require_an_end(graphs, meetings)
+    return meetings
 
 
 def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_rank: dict[int, list[int]]) -> Iterator[Meeting]:
@@ -188,7 +188,7 @@ def _messages(graphs: Sequence[Graph], source: int, target: int, tag: int, pair:
         yield Meeting((sends[turn], receives[turn]), here)
 
 
-def _require_an_end(graphs: Sequence[Graph], found: Matched) -> None:
+def _require_an_end(graphs: Sequence[Graph], matched_up: Matched) -> None:
     """Raise SpecError where ranks wait for each other for ever, each inside what it calls."""
     first = [0]
     for graph in graphs:
@@ -196,14 +196,14 @@ def _require_an_end(graphs: Sequence[Graph], found: Matched) -> None:
     stands = list(range(first[-1]))
     """Of each node, that which stands for the collective it is part of."""
     waits: dict[int, set[int]] = defaultdict(set)
-    for meetings in found.collectives.values():
+    for meetings in matched_up.collectives.values():
         turns = [first[meeting.members[0][0]] + meeting.members[0][1] for meeting in meetings]
         for meeting, own in zip(meetings, turns, strict=True):
             for rank, place in meeting.members:
                 stands[first[rank] + place] = own
         for before, after in pairwise(turns):
             waits[after].add(before)
-    for meeting in found.messages:
+    for meeting in matched_up.messages:
         sent, got = (first[rank] + place for rank, place in meeting.members)
         if meeting.node.meets:
             stands[got] = sent

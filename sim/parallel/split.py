@@ -113,18 +113,18 @@ def units(model: Model) -> list[tuple[str, Kind, tuple[Layer, ...]]]:
     numbered = {index for index, (name, _) in enumerate(runs) if re.search(r"\.\d+$", name)}
     if not numbered:
         return [(model.name, "block", model.layers)]
-    found: list[tuple[str, Kind, tuple[Layer, ...]]] = []
+    made: list[tuple[str, Kind, tuple[Layer, ...]]] = []
     waiting: tuple[Layer, ...] = ()
     for index, (name, layers) in enumerate(runs):
         if index not in numbered:
             waiting += layers
             continue
-        if not found and waiting:
-            found.append((waiting[0].name, "first", waiting))
+        if not made and waiting:
+            made.append((waiting[0].name, "first", waiting))
             waiting = ()
-        found.append((name, "block", waiting + layers))
+        made.append((name, "block", waiting + layers))
         waiting = ()
-    return [*found, (waiting[0].name, "last", waiting)] if waiting else found
+    return [*made, (waiting[0].name, "last", waiting)] if waiting else made
 
 
 _SPLITTING: Final = (
@@ -395,29 +395,29 @@ def _parts(layer: Layer, elements: Sequence[int], share: float) -> tuple[int, ..
 def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
     """Return the shape of one rank's product or attention."""
     tensor, context = parallel.tensor, parallel.context
-    found: dict[str, object] = {}
+    shape: dict[str, object] = {}
     if layer.rows and layer.share == "vocabulary":
-        found["rows"] = max(1, round(layer.rows / tensor))
+        shape["rows"] = max(1, round(layer.rows / tensor))
         elements = max(1, round(layer.gradients[0] / layer.rows)) * round(layer.rows / tensor) if layer.gradients else 0
-        found["gradients"] = (elements, *layer.gradients[1:]) if layer.gradients else ()
+        shape["gradients"] = (elements, *layer.gradients[1:]) if layer.gradients else ()
     if layer.tokens:
         tokens = layer.tokens / context
         if layer.share == "expert":
             tokens *= expert_load(parallel).most / (tensor if parallel.sequence_parallel and parallel.expert > 1 else 1)
-            found["groups"] = max(1, layer.groups // parallel.expert)
+            shape["groups"] = max(1, layer.groups // parallel.expert)
         elif layer.share == "sequence" and parallel.sequence_parallel:
             tokens /= tensor
-        found["tokens"] = max(1, round(tokens))
+        shape["tokens"] = max(1, round(tokens))
     if len(layer.channels) == 2 and layer.share in ("colwise", "rowwise") and tensor > 1:
         k, n = layer.channels
-        found["channels"] = (k, max(1, n // tensor)) if layer.share == "colwise" else (max(1, k // tensor), n)
+        shape["channels"] = (k, max(1, n // tensor)) if layer.share == "colwise" else (max(1, k // tensor), n)
     if layer.attention is not None:
         own = layer.attention
         heads, kv_heads = max(1, own.heads // tensor), max(1, own.kv_heads // tensor)
-        found["attention"] = own.model_copy(
+        shape["attention"] = own.model_copy(
             update={"heads": heads, "kv_heads": kv_heads, "queries": max(1, own.queries // context), "shares": own.shares * context}
         )
-    return found
+    return shape
 
 
 def stages(

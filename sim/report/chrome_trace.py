@@ -44,15 +44,15 @@ def _configured(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def write_traces(
-    path: Path, whole: Callable[[], Mapping[str, Any]], parts: Iterable[tuple[str, Mapping[str, Any]]], each: str
+    path: Path, all_ranks: Callable[[], Mapping[str, Any]], parts: Iterable[tuple[str, Mapping[str, Any]]], each: str
 ) -> list[str]:
-    """Write the trace *whole* to *path* (``.json``, ``.json.gz``), or *parts*, each under its name, into *path* as a folder.
+    """Write the trace *all_ranks* to *path* (``.json``, ``.json.gz``), or *parts*, each under its name, into *path* as a folder.
 
     Return the names of the files in the folder; none where all is in one. *each* says in an error message what has a file of its own.
     Raise SpecError where that fails.
     """
     if path.suffix in (".json", ".gz"):
-        write_file(path, _encoded(whole(), path.name))
+        write_file(path, _encoded(all_ranks(), path.name))
         return []
     if path.suffix:
         raise SpecError(f"{path}: write FILE.json, FILE.json.gz, or the name of a folder for one file {each}")

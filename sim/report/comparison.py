@@ -51,27 +51,27 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", 
     require_sort(sort)
     ran = [dict(row.document) | {"provider": row.provider} for row in rows if row.document is not None]
     best = front(_time_and_cost(document) for document in ran)
-    found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
-    found.sort(key=lambda row: _place(row, sort))
+    shown = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
+    shown.sort(key=lambda row: _place(row, sort))
     failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
     return {
         "schema": 1,
         "workload": workload,
-        "rows": found,
+        "rows": shown,
         "left_out": failed,
-        "note": note or _without_price(found),
-        "prices": _prices(found),
+        "note": note or _without_price(shown),
+        "prices": _prices(shown),
         **basis_of(ran),
     }
 
 
 def _prices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the price of each machine of *rows* that has one."""
-    known = {row["hardware"]: row for row in rows if row["price"] and row["price"]["usd_per_h"] is not None}
+    priced = {row["hardware"]: row for row in rows if row["price"] and row["price"]["usd_per_h"] is not None}
     return [
         {"hardware": name, "market": row["price"]["market"], "node_usd_per_h": row["price"]["usd_per_h"] / row["nodes"]}
         | {key: row["price"][key] for key in ("date", "region", "source")}
-        for name, row in known.items()
+        for name, row in priced.items()
     ]
 
 
@@ -167,8 +167,8 @@ def why_not(failed: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each reason that machines of *failed* cannot run the workload, machines with the same reason together."""
     said = [cannot_run(row) for row in failed]
     parted = [(line, *line.partition(": ")) for line in said]
-    whole = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
-    return [*whole, *grouped(((name, text) for line, name, _, text in parted if line not in whole), len(said))]
+    alone = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
+    return [*alone, *grouped(((name, text) for line, name, _, text in parted if line not in alone), len(said))]
 
 
 def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
@@ -221,9 +221,9 @@ def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], 
     ]
 
 
-def _error(known: Mapping[str, Any] | None) -> str:
-    mark = "^" if known and known.get("extrapolates") else ""
-    return f"{100 * known['median']:.0f}-{100 * known['p90']:.0f}%{mark}" if known else "?"
+def _error(error: Mapping[str, Any] | None) -> str:
+    mark = "^" if error and error.get("extrapolates") else ""
+    return f"{100 * error['median']:.0f}-{100 * error['p90']:.0f}%{mark}" if error else "?"
 
 
 def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -243,17 +243,17 @@ def _above(gap: float) -> str:
 
 def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return which two machines are fastest, or cheapest, by less than the error of such predictions, in sentences."""
-    found = []
+    sentences = []
     for place, what in enumerate(("fast", "cheap")):
-        known = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
-        if len(known) < 2:
+        valued = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
+        if len(valued) < 2:
             continue
-        (least, best), (second, other) = sorted(known, key=lambda pair: pair[0])[:2]
+        (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]
         error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
         if second / least - 1.0 < error:
             apart = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
-            found.append(f"{_at(best)} is {apart} {what}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
-    return found
+            sentences.append(f"{_at(best)} is {apart} {what}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
+    return sentences
 
 
 def _at(row: Mapping[str, Any]) -> str:
@@ -274,10 +274,10 @@ class Shown(NamedTuple):
 
     def of(self, row: Mapping[str, Any]) -> float | None:
         """Return the value of *row*; None where there is none above nothing."""
-        found: Any = row
+        value: Any = row
         for part in self.path.split("/"):
-            found = found[part]
-        return found / self.scale if found else None
+            value = value[part]
+        return value / self.scale if value else None
 
 
 def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[Shown, Shown]:
@@ -307,9 +307,9 @@ def comparison_plot(document: dict[str, Any]) -> Picture:
 
 def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, Mapping[str, Any] | None]]) -> None:
     """Draw how far nine in ten of such predictions were off: of time, and of cost with it."""
-    for x, y, known in rows:
-        if x is not None and y is not None and known:
-            off = min(known["p90"], 0.95)
+    for x, y, error in rows:
+        if x is not None and y is not None and error:
+            off = min(error["p90"], 0.95)
             axes.errorbar(
                 x, y, xerr=[[x * off], [x * off]], yerr=[[y * off], [y * off]], color="#4477aa", alpha=0.35, linewidth=1, zorder=2
             )

@@ -57,7 +57,7 @@ class Excerpt:
 def excerpt(run: Run, steps: int = 3) -> Excerpt:
     """Return at least *steps* warm steps of *run*, as far as it has them."""
     warm, log = run.jobs[0].warm, run.log
-    window = max(warm.windows, key=lambda found: found.steps * found.repeats)
+    window = max(warm.windows, key=lambda ranks: ranks.steps * ranks.repeats)
     repeats = warm.exact and window.repeats > 1 and window.steps <= max(steps, LONGEST_PERIOD)
     loop = _Loop(window.start, window.end, math.ceil(steps / window.steps) if repeats else 0)
     note = f"{loop.copies * window.steps} steady-state steps"
@@ -66,13 +66,15 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
     batches = [job.job.workload.training.gradient_accumulation_steps for job in run.jobs]
     workers = [job.job.workload.input.num_workers for job in run.jobs]
     comm = _comm(log)
-    found = []
+    ranks = []
     for index, rank in enumerate(log.ranks):
         boundaries = _boundaries(log, index, loop, steps)
         if len(boundaries) > 1:
-            pieces = comm.get(index) or comm.get(next(other for other, known in enumerate(log.ranks) if known.job == rank.job), [])
-            found.append(_rank(log, index, boundaries, loop, pieces, _Loader(batches[rank.job], workers[rank.job])))
-    return Excerpt(found, _played_loads(log, loop, found), note)
+            pieces = comm.get(index) or comm.get(
+                next(other for other, other_rank in enumerate(log.ranks) if other_rank.job == rank.job), []
+            )
+            ranks.append(_rank(log, index, boundaries, loop, pieces, _Loader(batches[rank.job], workers[rank.job])))
+    return Excerpt(ranks, _played_loads(log, loop, ranks), note)
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,12 @@ def _moved(span: Span, later: float) -> Span:
 
 def _in_order(spans: Iterable[Span]) -> list[Span]:
     """Return *spans* of one stream by time; what rounding made overlap begins at the end of the one before."""
-    found: list[Span] = []
+    ordered: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.t0, span.t1)):
-        begin = max(span.t0, found[-1].t1) if found else span.t0
+        begin = max(span.t0, ordered[-1].t1) if ordered else span.t0
         if span.t1 > begin:
-            found.append(span._replace(t0=begin))
-    return found
+            ordered.append(span._replace(t0=begin))
+    return ordered
 
 
 def _boundaries(log: EventLog, rank: int, loop: _Loop, steps: int) -> list[float]:
@@ -168,11 +170,11 @@ def _rank(log: EventLog, index: int, boundaries: Sequence[float], loop: _Loop, p
 
 def _comm(log: EventLog) -> dict[int, list[Work]]:
     """Return who is to blame while collectives run, by the rank they are written with."""
-    found: dict[int, list[Work]] = defaultdict(list)
+    works_of: dict[int, list[Work]] = defaultdict(list)
     for work in log.work:
         if work.stream == "comm":
-            found[work.rank].append(work)
-    return {rank: _in_order(in_turn(works)) for rank, works in found.items()}
+            works_of[work.rank].append(work)
+    return {rank: _in_order(in_turn(works)) for rank, works in works_of.items()}
 
 
 def _collectives(pieces: Sequence[Work], waits: Sequence[Wait], compute: Sequence[Work], rank: int) -> list[Work]:
@@ -181,13 +183,13 @@ def _collectives(pieces: Sequence[Work], waits: Sequence[Wait], compute: Sequenc
     for work in compute:
         ready[work.ident].append(work.t1)
     gradient = [wait for wait in waits if wait.cause is Cause.GRADIENT]
-    found: list[Work] = []
+    collectives: list[Work] = []
     free = -math.inf
     for group in _whole(pieces):
         arrived = _arrival(group[0], ready.get(group[0].ident, []) if group[0].ident >= 0 else [], gradient)
-        found.append(group[-1]._replace(rank=rank, t0=max(free, arrived), t1=group[-1].t1))
+        collectives.append(group[-1]._replace(rank=rank, t0=max(free, arrived), t1=group[-1].t1))
         free = group[-1].t1
-    return found
+    return collectives
 
 
 def _arrival(first: Work, ready: Sequence[float], gradient: Sequence[Wait]) -> float:
@@ -203,13 +205,13 @@ def _arrival(first: Work, ready: Sequence[float], gradient: Sequence[Wait]) -> f
 
 def _whole(pieces: Sequence[Work]) -> list[list[Work]]:
     """Return *pieces* by collective: one tells its bytes last, and nothing comes between its pieces."""
-    found: list[list[Work]] = []
+    groups: list[list[Work]] = []
     for piece in pieces:
-        last = found[-1][-1] if found else None
+        last = groups[-1][-1] if groups else None
         if last is None or last.nbytes > 0 or last.ident != piece.ident or piece.t0 > last.t1 + _INSTANT:
-            found.append([])
-        found[-1].append(piece)
-    return found
+            groups.append([])
+        groups[-1].append(piece)
+    return groups
 
 
 # --- loaders ---------------------------------------------------------------------------------------------------------
@@ -226,16 +228,18 @@ def _builds(
         return [work for work in works if work.ident in mine or (work.t1 > start and work.t0 < end)]
     builds = {ident: list(group) for ident, group in groupby(sorted(works, key=lambda work: work.ident), key=lambda work: work.ident)}
     models = _models(builds, [ident for ident, when in wanted if loop.ends_in(when)], loop, taken)
-    found = []
+    shown_works = []
     for ident, needed in models.items():
         build = builds.get(ident, [])
         ahead = math.ceil((loop.end - min((work.t0 for work in build), default=loop.end)) / loop.period) + 1
         for copy in range(-ahead, loop.copies + ahead + 1):
             moved = [_renumbered(_moved(work, copy * loop.period), ident + copy * taken, workers) for work in build]
             shown = any(work.t1 > start and work.t0 < end for work in moved)
-            found += moved if shown or (needed and -1 <= copy <= loop.copies) else []
+            shown_works += moved if shown or (needed and -1 <= copy <= loop.copies) else []
     return [
-        work for _, stream in groupby(sorted(found, key=lambda work: work.stream), lambda work: work.stream) for work in _in_order(stream)
+        work
+        for _, stream in groupby(sorted(shown_works, key=lambda work: work.stream), lambda work: work.stream)
+        for work in _in_order(stream)
     ]
 
 
@@ -244,9 +248,9 @@ def _models(builds: dict[int, list[Work]], waited: Sequence[int], loop: _Loop, t
     if taken == 0:
         return {}
     most = max((len(build) for build in builds.values()), default=0)
-    whole = [ident for ident, build in builds.items() if len(build) == most and any(loop.ends_in(work.t1) for work in build)]
-    found = {ident % taken: ident for ident in sorted(whole)} | {ident % taken: ident for ident in waited}
-    return {ident: ident in waited for ident in found.values()}
+    complete = [ident for ident, build in builds.items() if len(build) == most and any(loop.ends_in(work.t1) for work in build)]
+    models = {ident % taken: ident for ident in sorted(complete)} | {ident % taken: ident for ident in waited}
+    return {ident: ident in waited for ident in models.values()}
 
 
 def _renumbered(work: Work, ident: int, workers: int) -> Work:
@@ -260,7 +264,7 @@ def _renumbered(work: Work, ident: int, workers: int) -> Work:
 def loads(log: EventLog) -> dict[str, list[tuple[float, float]]]:
     """Return the load of each resource of *log* from each instant on, as (s, units/s); empty unless it kept its rates."""
     on: dict[str, dict[int, float]] = defaultdict(dict)
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    load_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for time, changes in groupby(log.rates, key=lambda change: change.t):
         touched: set[str] = set()
         for change in changes:
@@ -271,19 +275,19 @@ def loads(log: EventLog) -> dict[str, list[tuple[float, float]]]:
                 else:
                     on[link].pop(change.activity, None)
         for link in touched:
-            found[link].append((time, math.fsum(on[link].values())))
-    return dict(found)
+            load_of[link].append((time, math.fsum(on[link].values())))
+    return dict(load_of)
 
 
 def _played_loads(log: EventLog, loop: _Loop, ranks: Sequence[RankExcerpt]) -> dict[str, list[tuple[float, float]]]:
     start = min((rank.boundaries[0] for rank in ranks), default=0.0)
     end = max((rank.boundaries[-1] for rank in ranks), default=0.0)
-    found = {}
+    load_of = {}
     for link, steps in loads(log).items():
         moved = steps
         if loop.copies:
             once = [(time, load) for time, load in steps if loop.begins_in(time)]
             moved = [(time + copy * loop.period, load) for copy in range(-1, loop.copies + 1) for time, load in once]
         before = [load for time, load in moved if time <= start]
-        found[link] = [(start, before[-1] if before else 0.0), *((time, load) for time, load in moved if start < time < end)]
-    return found
+        load_of[link] = [(start, before[-1] if before else 0.0), *((time, load) for time, load in moved if start < time < end)]
+    return load_of

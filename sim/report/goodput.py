@@ -46,8 +46,8 @@ def goodput_of(
     checkpoint costs the steps beside it.
     """
     answer = weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed)
-    found = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
-    return found | {key: document[key] for key in ("price", "assumptions", "warnings", "inputs_sha256")}
+    shown = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
+    return shown | {key: document[key] for key in ("price", "assumptions", "warnings", "inputs_sha256")}
 
 
 def beside_run(

@@ -209,22 +209,24 @@ def _bubble(run: LayoutRun, seconds: float) -> str:
 
 def _assumptions(run: LayoutRun) -> list[str]:
     training = run.workload.training
-    found = [
+    sentences = [
         f"software stack {training.stack.name}, {training.precision}, activation checkpointing {training.activation_checkpointing}",
         _loading(run),
         "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
     ]
     if (wraps := wraps_text(run)) is not None:
-        found.append(wraps)
+        sentences.append(wraps)
     if run.half_width is not None:
         percent = 100 * run.half_width / run.step_time
-        found.append(f"{len(run.played.drawn)} steps are drawn at random (seed {run.seed}): their mean is known to +-{percent:.2g}% (95%)")
+        sentences.append(
+            f"{len(run.played.drawn)} steps are drawn at random (seed {run.seed}): their mean is known to +-{percent:.2g}% (95%)"
+        )
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
-        found.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
+        sentences.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
     if (share := dropped(run.mesh.parallel)) > 0:
-        found.append(f"experts drop {100 * share:.3g}% of the tokens that are routed to them (capacity_factor)")
-    return found
+        sentences.append(f"experts drop {100 * share:.3g}% of the tokens that are routed to them (capacity_factor)")
+    return sentences
 
 
 def _loading(run: LayoutRun) -> str:

@@ -189,8 +189,8 @@ class _Stage:
 
     def _receive(self, receive: Receive) -> None:
         ends, meets = (receive.stage, self.stage), self.scene.layout.meets
-        asked = self.stream if meets else []  # else the receiver has asked before
-        got = self.made.message(words(receive.tag), receive.nbytes, ends, False, self._tag(receive.tag), asked, meets)
+        after = self.stream if meets else []  # else the receiver has asked before
+        got = self.made.message(words(receive.tag), receive.nbytes, ends, False, self._tag(receive.tag), after, meets)
         self.stream = [*self.stream, got]
 
     def _tag(self, tag: Tag) -> int:
@@ -206,7 +206,7 @@ class _Stage:
         """Return the nodes of *rank*, with its own communicators and neighbours."""
         mesh = self.run.mesh
         first = mesh.rank(pipeline=self.stage)
-        found = list(self._alike)
+        nodes = list(self._alike)
         for node in self.made.nodes:
             own: Mapping[str, int | str] = {}
             if node.id in self.among:
@@ -215,8 +215,8 @@ class _Stage:
             elif "comm_src" in node.attributes:
                 own = {end: rank + mesh.rank(pipeline=_stage_at(node, end)) - first for end in ("comm_src", "comm_dst")}
             if own:
-                found[node.id] = node_bytes(node._replace(attributes={**node.attributes, **own}))
-        return found
+                nodes[node.id] = node_bytes(node._replace(attributes={**node.attributes, **own}))
+        return nodes
 
 
 def _stage_at(node: Message, end: str) -> int:

@@ -55,16 +55,16 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
 def unmeasured(run: LayoutRun) -> list[str]:
     """Return in words what of *run* no measured training run of the records has, or too few to speak for it."""
     training, options, schedule = run.workload.training, run.layout.options, run.layout.schedule
-    found = []
+    sentences = []
     if run.workload.model.sequence is None:
-        found.append("no model without a sequence of tokens was measured")
+        sentences.append("no model without a sequence of tokens was measured")
     if training.parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
-        found.append(f"no run with schedule {schedule} was measured")
+        sentences.append(f"no run with schedule {schedule} was measured")
     if training.parallel.tensor > 1 and options.tensor_overlap and options.framework not in OVERLAPPED:
-        found.append(f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one run was measured")
+        sentences.append(f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one run was measured")
     if options.framework == "deepspeed" and training.parallel.shard in ("gradients", "parameters"):
-        found.append("no run with ZeRO stage 2 or 3 of DeepSpeed was measured")
-    return found
+        sentences.append("no run with ZeRO stage 2 or 3 of DeepSpeed was measured")
+    return sentences
 
 
 def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:
@@ -74,26 +74,26 @@ def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:
 
 def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unlike: list[str]) -> dict[str, Any] | None:
     names = group_names(kind, family_of(transformer), gpu)
-    known = validated_groups(SUMMARY)
-    name = next((name for name in names if name in known), None)
+    validated = validated_groups(SUMMARY)
+    name = next((name for name in names if name in validated), None)
     if name is None:
         return None
-    found = known[name]
-    beyond = [*unlike, *([f"{gpus} GPUs, measured up to {found['most_gpus']}"] if gpus > found["most_gpus"] else [])]
+    errors = validated[name]
+    beyond = [*unlike, *([f"{gpus} GPUs, measured up to {errors['most_gpus']}"] if gpus > errors["most_gpus"] else [])]
     if name in names[2:]:
         beyond.append(f"no {kind} layout was measured on {gpu}")
-    return _answer(name, found, beyond, like=not unlike)
+    return _answer(name, errors, beyond, like=not unlike)
 
 
-def _answer(name: str, found: Mapping[str, Any], beyond: list[str], like: bool) -> dict[str, Any]:
+def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], like: bool) -> dict[str, Any]:
     wider = WIDER if beyond else 1.0
-    runs = f"{found['points']} measured training runs" + (" like it" if like else "")
-    rests = f"{runs} ({name}: {', '.join(found['sources'])}), predicted from descriptions alone"
+    runs = f"{errors['points']} measured training runs" + (" like it" if like else "")
+    rests = f"{runs} ({name}: {', '.join(errors['sources'])}), predicted from descriptions alone"
     reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
     return {
-        "median": round(wider * found["median"], 4),
-        "p90": round(wider * found["p90"], 4),
+        "median": round(wider * errors["median"], 4),
+        "p90": round(wider * errors["p90"], 4),
         "basis": f"{rests}; {reach}",
         "extrapolates": bool(beyond),
-        "measured_over_predicted_95": {"low": round(found["low"] ** wider, 4), "high": round(found["high"] ** wider, 4)},
+        "measured_over_predicted_95": {"low": round(errors["low"] ** wider, 4), "high": round(errors["high"] ** wider, 4)},
     }

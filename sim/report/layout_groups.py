@@ -46,13 +46,13 @@ class Sent(NamedTuple):
 
 def sent_by(run: LayoutRun, stage: int) -> dict[Tag, Sent]:
     """Return what the ranks of *stage* send and receive, by what it is for."""
-    found: dict[Tag, Sent] = {}
+    sent_of: dict[Tag, Sent] = {}
     for each in program(run.layout, stage):
         if isinstance(each, Start):
-            found[each.tag] = Sent(each.op, each.axis, sum(message.nbytes for message in each.messages))
+            sent_of[each.tag] = Sent(each.op, each.axis, sum(message.nbytes for message in each.messages))
         elif isinstance(each, Send | Receive):
-            found[each.tag] = Sent("send_recv", "pipeline", each.nbytes, each.stage, isinstance(each, Send))
-    return found
+            sent_of[each.tag] = Sent("send_recv", "pipeline", each.nbytes, each.stage, isinstance(each, Send))
+    return sent_of
 
 
 def arguments(run: LayoutRun, rank: int, tag: Tag, sent: Sent) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def arguments(run: LayoutRun, rank: int, tag: Tag, sent: Sent) -> dict[str, Any]
     part = elements // len(ranks)
     into, out = {"all_gather": (part, elements), "reduce_scatter": (elements, part)}.get(sent.op, (elements, elements))
     shown = ", ".join(map(str, ranks[:_SHOWN])) + (", ..." if len(ranks) > _SHOWN else "")
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "Collective name": _NAMES[sent.op],
         "dtype": _dtype(run, width),
         "In msg nelems": into,
@@ -74,9 +74,9 @@ def arguments(run: LayoutRun, rank: int, tag: Tag, sent: Sent) -> dict[str, Any]
         "Process Group Ranks": f"[{shown}]",
     }
     if sent.op != "send_recv":
-        return found
+        return values
     ends = {"Src Rank": rank, "Dst Rank": ranks[sent.stage]} if sent.sends else {"Src Rank": ranks[sent.stage], "Dst Rank": rank}
-    return found | {"Collective name": "send" if sent.sends else "recv"} | ends
+    return values | {"Collective name": "send" if sent.sends else "recv"} | ends
 
 
 def _number(run: LayoutRun, rank: int, axis: GroupAxis) -> str:

@@ -68,7 +68,7 @@ def _rank(run: LayoutRun, rank: int) -> list[Event]:
     ]
     streams: dict[str, int] = {}
     played = _operations(run, stage)
-    known = sent_by(run, stage)
+    sent_of = sent_by(run, stage)
     for work in run.played.log.work:
         if work.t1 <= step.begin or work.t0 >= step.end:
             continue
@@ -80,9 +80,9 @@ def _rank(run: LayoutRun, rank: int) -> list[Event]:
         if work.rank != stage and not tags:
             continue  # of other stages alone
         stream = streams.setdefault(work.name, 20 + len(streams))
-        sent = known.get(tag := tags.pop(0)) if tags else None
+        sent = sent_of.get(tag := tags.pop(0)) if tags else None
         said = arguments(run, rank, tag, sent) if sent is not None else {}
-        like = sent or next((each for tag, each in known.items() if words(tag) == work.name), None)  # where ranks stand for themselves
+        like = sent or next((each for tag, each in sent_of.items() if words(tag) == work.name), None)  # where ranks stand for themselves
         name = _NCCL.get(like.op if like else "", "ncclDevKernel_Generic").format(type=_TYPES[said.get("dtype", "Float")])
         events.append(span("kernel", name, rank, stream, work.t0, work.t1, _details(work, stream) | said))
     for wait in run.played.log.waits:
@@ -97,8 +97,8 @@ def _details(work: Work, stream: int) -> dict[str, Any]:
 
 def _operations(run: LayoutRun, stage: int) -> dict[tuple[str, float, str], list[Tag]]:
     """Return what the ranks of *stage* took part in during the last step, by how the log names it."""
-    found: dict[tuple[str, float, str], list[Tag]] = defaultdict(list)
+    tags_of: dict[tuple[str, float, str], list[Tag]] = defaultdict(list)
     for each in run.played.operations:
         if stage in each.stages:
-            found[words(each.tag), each.begin, each.resource].append(each.tag)
-    return found
+            tags_of[words(each.tag), each.begin, each.resource].append(each.tag)
+    return tags_of

@@ -22,13 +22,13 @@ _NAMES = {
 }
 
 
-def layout_whatif_document(found: LayoutWhatIf) -> dict[str, Any]:
+def layout_whatif_document(answer: LayoutWhatIf) -> dict[str, Any]:
     """Return the JSON document: the run's own, ``resources`` best first, and all ``links`` at once."""
-    document = layout_document(found.answer)
-    now = found.answer.run.step_time
-    document["resources"] = [_gains(upgrade, now) for upgrade in found.upgrades]
-    document["links"] = _gains(found.links, now)
-    document["twice_micro_batches_time_per_sample"] = found.more_micro_batches
+    document = layout_document(answer.answer)
+    now = answer.answer.run.step_time
+    document["resources"] = [_gains(upgrade, now) for upgrade in answer.upgrades]
+    document["links"] = _gains(answer.links, now)
+    document["twice_micro_batches_time_per_sample"] = answer.more_micro_batches
     return document
 
 

@@ -29,7 +29,7 @@ def choice_warnings(run: Run, number: int = 0) -> list[str]:
     messages = messages_of_step(run, number)
     taken = {nbytes: plan.cost(nbytes) for nbytes in messages}
     ways = {nbytes: plan.ways(nbytes) for nbytes in messages}
-    everywhere = set.intersection(*(set(found) for found in ways.values())) if ways else set()
+    everywhere = set.intersection(*(set(of_size) for of_size in ways.values())) if ways else set()
     if len(everywhere) < 2:
         return []
     now = sum(cost.alone * messages[nbytes] for nbytes, cost in taken.items())

@@ -171,8 +171,8 @@ def _best_document(plan: Plan) -> dict[str, Any]:
 def _capped(plan: Plan, power_cap: str) -> dict[str, Any]:
     """Return what a *power_cap* on each GPU does to the steps of the best layout. Raise SpecError where nobody knows."""
     run = plan.tally.outcomes[0].run
-    found: dict[str, Any] = with_power_cap(_best_document(plan), run.hardware, run.workload, power_cap)["energy"]["power_cap"]
-    return found
+    caps: dict[str, Any] = with_power_cap(_best_document(plan), run.hardware, run.workload, power_cap)["energy"]["power_cap"]
+    return caps
 
 
 def _with_failures(plan: Plan, power_cap: str | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def write_run(run: Run, folder: Path) -> str:
     job, plan = run.jobs[0].job, run.rings[0]
     if isinstance(plan, ServerPlan):
         raise SpecError("--chakra: parameter servers exchange without collectives, which a Chakra trace cannot say; choose another --stack")
-    chosen = {found.index: _nodes(run, found) for found in excerpt(run, 1).ranks}
+    chosen = {rank_excerpt.index: _nodes(run, rank_excerpt) for rank_excerpt in excerpt(run, 1).ranks}
     slots = {number: slot.name for slot in run.cluster for number in slot.numbers}
     classes = {(rank.node, gpu): rank.number for rank in run.log.ranks for gpu in rank.gpus}
     ranks = [chosen[classes[slots[part.node], gpu]] for part in job.placement for gpu in part.gpus]
@@ -93,12 +93,12 @@ def _cut(waits: Sequence[Wait], at: Sequence[float]) -> Iterator[Wait]:
         yield wait._replace(t0=begin)
 
 
-def _collective(run: Run, made: Recording, found: _Exchange, after: Sequence[int]) -> int:
+def _collective(run: Run, made: Recording, exchange: _Exchange, after: Sequence[int]) -> int:
     """Write a collective behind *after*, and behind what its slowest rank is late."""
-    job, plan, work = run.jobs[0].job, run.rings[0], found.work
+    job, plan, work = run.jobs[0].job, run.rings[0], exchange.work
     ranks = plan.ranks if plan is not None else 1
-    if found.late > _INSTANT:
-        after = [made.late(found.late, after)]
+    if exchange.late > _INSTANT:
+        after = [made.late(exchange.late, after)]
     return made.collective(work.name, operation_of(work.name, work.nbytes, job.workload, ranks), work.nbytes, "", ranks, after)
 
 

@@ -80,11 +80,11 @@ def traced_stalls(run: Run, chosen: Excerpt, job: int = 0) -> dict[Cause, float]
 
 def _numbers(log: EventLog) -> list[int]:
     """Return the rank that stands for each class: the first of those it counts."""
-    found, count = [], 0
+    numbers, count = [], 0
     for rank in log.ranks:
-        found.append(count)
+        numbers.append(count)
         count += rank.size
-    return found
+    return numbers
 
 
 def _world(run: Run, rank: RankExcerpt) -> int:
@@ -96,11 +96,11 @@ def _origin(chosen: Excerpt) -> float:
 
 
 def _described(run: Run, rank: RankExcerpt, number: int) -> dict[str, Any]:
-    known = run.log.ranks[rank.index]
-    workload = run.jobs[known.job].job.workload
+    of_log = run.log.ranks[rank.index]
+    workload = run.jobs[of_log.job].job.workload
     return {
-        "pid": number, "rank": number, "stands_for": known.size, "job": known.job, "node": known.node, "gpus": list(known.gpus),
-        "nodes": len(run.jobs[known.job].job.placement), "hardware": run.hardware.name, "workload": workload.name,
+        "pid": number, "rank": number, "stands_for": of_log.size, "job": of_log.job, "node": of_log.node, "gpus": list(of_log.gpus),
+        "nodes": len(run.jobs[of_log.job].job.placement), "hardware": run.hardware.name, "workload": workload.name,
         "stack": workload.training.stack.name,
         **({} if workload.training.batches else {"batch_per_gpu": workload.training.batch}), "precision": workload.training.precision,
         "gradient_accumulation_steps": workload.training.gradient_accumulation_steps,
@@ -119,9 +119,9 @@ class _Track:
 
     def names(self) -> Iterator[Event]:
         """Name the process, its threads and its streams."""
-        known = self.run.log.ranks[self.rank.index]
-        others = f" (stands for {known.size} ranks)" if known.size > 1 else ""
-        yield _meta("process_name", self.pid, 0, f"rank {self.pid}{others}: {known.node} GPU {','.join(map(str, known.gpus))}")
+        of_log = self.run.log.ranks[self.rank.index]
+        others = f" (stands for {of_log.size} ranks)" if of_log.size > 1 else ""
+        yield _meta("process_name", self.pid, 0, f"rank {self.pid}{others}: {of_log.node} GPU {','.join(map(str, of_log.gpus))}")
         threads = {HOST: "training loop", WAITS: "waits for", COMPUTE: "stream 7: compute", COPIES: "stream 14: copies"}
         threads |= {COMM: "stream 20: collectives"} | {_tid(work.stream): work.stream for work in self.rank.loader}
         for tid, name in sorted(threads.items()):
@@ -154,9 +154,9 @@ class _Track:
             correlation += 1
         for work in self.rank.collectives:
             yield from self._launch(f"exchange {work.name}", "cudaLaunchKernelExC", (work.t0, work.t0), correlation)
-            known = collective_kernel(self.run, self.run.log.ranks[self.rank.index].job, work.name, work.nbytes)
-            shown = self._kernel(work, "kernel", known.name, COMM, correlation)
-            yield {**shown, "args": shown["args"] | {"operation": work.name} | known.arguments}
+            kernel = collective_kernel(self.run, self.run.log.ranks[self.rank.index].job, work.name, work.nbytes)
+            shown = self._kernel(work, "kernel", kernel.name, COMM, correlation)
+            yield {**shown, "args": shown["args"] | {"operation": work.name} | kernel.arguments}
             correlation += 1
         for work in self.rank.bounds:
             yield self._slice("gpu_user_annotation", work.resource, COMM, work.t0, work.t1, cause=work.cause.value, resource=work.resource)

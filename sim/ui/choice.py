@@ -188,9 +188,9 @@ def elsewhere(choice: Choice) -> Scenario:
     other = choice.without("nic", "price", "tokens")
     of_machine, _ = split_overrides(other.sets)
     kept = Choice(other.values, tuple(text for text in other.sets if text not in of_machine))
-    found = scenario_of(kept)
-    sequence = (f"model.sequence={found.sequence}",) if found.sequence is not None else ()
-    return replace(found, hardware="", overrides=(*sequence, *found.overrides), sequence=None)
+    scenario = scenario_of(kept)
+    sequence = (f"model.sequence={scenario.sequence}",) if scenario.sequence is not None else ()
+    return replace(scenario, hardware="", overrides=(*sequence, *scenario.overrides), sequence=None)
 
 
 def _options(choice: Choice, options: Mapping[str, str]) -> list[str]:

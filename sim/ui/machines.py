@@ -64,8 +64,8 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
 
 
 def _view(choice: Choice, names: Sequence[str], rows: Sequence[Compared]) -> View:
-    found: dict[str, Any] = comparison_document(choice.get("workload"), rows)
-    verdict, parts = comparison_parts(found)
+    document: dict[str, Any] = comparison_document(choice.get("workload"), rows)
+    verdict, parts = comparison_parts(document)
     return {
         "done": len(rows),
         "of": len(names),

@@ -97,12 +97,12 @@ class _Local:
             choice = _choice(request)
         except SpecError as error:
             return _refused(error.problems)
-        found: Message | None = None
+        first: Message | None = None
         async for message in _until_gone(request, worker.answers(task, choice, *more)):
-            found = message
-        if found is None:
+            first = message
+        if first is None:
             return PlainTextResponse("", _GONE)
-        how, what = found
+        how, what = first
         if how == "refused":
             return _refused(what)
         if task == "file":

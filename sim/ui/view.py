@@ -72,8 +72,10 @@ def outcome_of(scenario: Scenario) -> Outcome:
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
         return Outcome(laid_out.run, layout_document(laid_out))
-    found = answer(scenario, keep_rates=True)
-    return Outcome(found.run, run_document(found.run, found.inputs, found.warnings, found.bottlenecks, found.market, found.plan))
+    finished = answer(scenario, keep_rates=True)
+    return Outcome(
+        finished.run, run_document(finished.run, finished.inputs, finished.warnings, finished.bottlenecks, finished.market, finished.plan)
+    )
 
 
 def view_of(choice: Choice) -> View:
@@ -103,7 +105,7 @@ def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
 
     A word after an option that is no value of it, as in "--nodes needs one group", suggests nothing.
     """
-    found = []
+    changes = []
     for words in dict.fromkeys(match[0].strip() for match in _SUGGESTED.finditer(problem) if match.start() > 0):
         options = dict(_OPTION.findall(words))
         values, sets = dict(choice.values), choice.sets
@@ -114,8 +116,8 @@ def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
                 values[KEYS[option]] = value
         changed = Choice(values, sets)
         if changed != choice and _readable(changed):
-            found.append({"text": words, "query": query_of(changed)})
-    return found
+            changes.append({"text": words, "query": query_of(changed)})
+    return changes
 
 
 def _readable(choice: Choice) -> bool:
@@ -130,8 +132,8 @@ def _readable(choice: Choice) -> bool:
 
 def jobs_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return the documents of the jobs in *document*, mostly one."""
-    found: Sequence[Mapping[str, Any]] = document.get("jobs", [document])
-    return found
+    jobs: Sequence[Mapping[str, Any]] = document.get("jobs", [document])
+    return jobs
 
 
 def brief(document: Mapping[str, Any]) -> str:
@@ -156,7 +158,7 @@ def described(choice: Choice) -> dict[str, str]:
     workers = [group for group in hardware.groups if group.role == "worker"]
     price = node_price(workers[0], scenario.market)
     training, layout = workload.training, workload.training.parallel
-    found = {
+    defaults = {
         "nodes": sum(group.count for group in workers),
         "batch": training.batch,
         "precision": training.precision,
@@ -173,4 +175,4 @@ def described(choice: Choice) -> dict[str, str]:
         "micro_batches": training.gradient_accumulation_steps,
         "checkpointing": training.activation_checkpointing,
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in defaults.items()}

@@ -42,8 +42,8 @@ def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[Message]:
     own = any(name.endswith(".yaml") for name in (choice.get("hardware"), choice.get("workload")))
     try:
         with nullcontext() if own else standing("ui"):  # a file of the user's own may be edited between two requests
-            for found in TASKS[task](choice, *more):
-                yield "said", found
+            for answer in TASKS[task](choice, *more):
+                yield "said", answer
     except SpecError as error:
         yield "refused", list(error.problems)
     except Exception as error:
@@ -56,10 +56,10 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the server, which ends this process
     while True:
         try:
-            asked = connection.recv()
+            task = connection.recv()
         except EOFError:
             return
-        for message in answers_to(*asked):
+        for message in answers_to(*task):
             connection.send(message)
 
 

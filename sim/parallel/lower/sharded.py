@@ -122,7 +122,7 @@ class Sharded(Lowering):
 
         No gradient passes through the input of what is entered up to the place *lowest*: it is done with the whole backward.
         """
-        found: dict[int, list[Wrap]] = {}
+        done: dict[int, list[Wrap]] = {}
         before = len(units)
         seen = set() if self._is_first else {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
         for place, entered in enumerate(course.entered):
@@ -131,9 +131,9 @@ class Sharded(Lowering):
                     seen.add(wrap)
                     trained = (own for own in wrap if self.layout.units[own].trained + self.layout.units[own].trained_experts)
                     at = units.index(next(trained, units[place])) if self._is_first else place
-                    found.setdefault(min(at, before) if self._late else at, []).insert(0, wrap)
+                    done.setdefault(min(at, before) if self._late else at, []).insert(0, wrap)
                     before = place
-        return {place: wraps for place, wraps in found.items() if place >= lowest}
+        return {place: wraps for place, wraps in done.items() if place >= lowest}
 
     @property
     def _is_first(self) -> bool:

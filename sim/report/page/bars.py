@@ -33,17 +33,17 @@ def missed_by(figures: Figures) -> float:
     return float((figures.value("").get("expected_error") or {}).get("p90", 0.0))
 
 
-def reach(rows: Iterable[Figures], whole: str) -> float:
-    """Return the value that fills the width of bars of *rows*: the largest of their figures at *whole*, with its error bar."""
-    return max(float(row.value(whole)) * (1 + missed_by(row)) for row in rows)
+def reach(rows: Iterable[Figures], key: str) -> float:
+    """Return the value that fills the width of bars of *rows*: the largest of their figures at *key*, with its error bar."""
+    return max(float(row.value(key)) * (1 + missed_by(row)) for row in rows)
 
 
-def bar(figures: Figures, pieces: Sequence[Piece], whole: str, scale: float, off: float = 0.0) -> Html:
-    """Return a bar of *pieces* of the figure at *whole*; *scale* is the value that fills the whole width.
+def bar(figures: Figures, pieces: Sequence[Piece], key: str, scale: float, off: float = 0.0) -> Html:
+    """Return a bar of *pieces* of the figure at *key*; *scale* is the value that fills the whole width.
 
     *off* is the share by which the whole may be wrong, for an error bar; 0 for none.
     """
-    total = figures.value(whole)
+    total = figures.value(key)
     marks = []
     for piece in pieces:
         value = figures.value(piece.path)
@@ -86,19 +86,19 @@ def error_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
 def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:
     """Return *rows* of name, bar and what stands behind it, as one chart called *label*."""
     lines = [
-        tag("div", tag("div", name, class_="name"), found, tag("div", behind, class_="behind"), class_="named-bar")
-        for name, found, behind in rows
+        tag("div", tag("div", name, class_="name"), drawn, tag("div", behind, class_="behind"), class_="named-bar")
+        for name, drawn, behind in rows
     ]
     return tag("div", *lines, class_="bars marks", tabindex="0", role="group", aria_label=label)
 
 
 def stall_pieces(figures: Figures) -> list[Piece]:
     """Return a piece for every cause of the stall table in *figures*."""
-    found = []
+    pieces = []
     for cause in STALLS:
         path = f"stalls_s/{cause.value}"
-        found.append(Piece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
-    return found
+        pieces.append(Piece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
+    return pieces
 
 
 def swatch(colour: str) -> Html:

@@ -69,12 +69,12 @@ class Axis:
             return self._even()
         if self.high / self.low >= 300:
             return self._powers((1.0,))
-        return next((found for factors in _FACTORS if len(found := self._powers(factors)) >= _FEWEST), None) or self._even()
+        return next((powers for factors in _FACTORS if len(powers := self._powers(factors)) >= _FEWEST), None) or self._even()
 
     def _powers(self, factors: Sequence[float]) -> list[float]:
         """Return the powers of ten on the axis, each times every one of *factors*."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        return [found for power in powers for factor in factors if self.low <= (found := factor * 10.0**power) <= self.high]
+        return [tick for power in powers for factor in factors if self.low <= (tick := factor * 10.0**power) <= self.high]
 
     def _even(self) -> list[float]:
         """Return four to eight round values, equally far apart."""
@@ -173,9 +173,9 @@ def chart(
     first = sorted((point for point in points if point.named), key=lambda point: (not point.best, not point.first))
     written: list[_Room] = []
     names = [
-        found
+        name
         for point in first
-        if (found := _name(point, *place(point.x, point.y), taken, [room for _, room in errors], written)) is not None
+        if (name := _name(point, *place(point.x, point.y), taken, [room for _, room in errors], written)) is not None
     ]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # written out where it is narrow
@@ -209,16 +209,16 @@ def _overlap(one: _Room, other: _Room) -> bool:
 
 def _grid(across: Axis, up: Axis) -> list[Html]:
     floor, edge = HEIGHT - BOTTOM, WIDTH - RIGHT
-    found = []
+    drawn = []
     for place, value in enumerate(across.ticks):
         x = across.place(value, LEFT, edge)
-        found += [
+        drawn += [
             tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=TOP, y2=floor, class_="grid-line"),
             _tick(x, floor + 17, across.write(value), "middle", "tick across spare" if place % 2 else "tick across"),
         ]
     for value in up.ticks:
         y = up.place(value, floor, TOP)
-        found += [
+        drawn += [
             tag("line", x1=LEFT, x2=edge, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid-line"),
             _tick(LEFT - 8, y + 4, up.write(value), "end", "tick up"),
         ]
@@ -227,7 +227,7 @@ def _grid(across: Axis, up: Axis) -> list[Html]:
         tag("text", across.title, x=LEFT + (edge - LEFT) / 2, y=HEIGHT - 8, class_="axis-title", text_anchor="middle"),
         tag("text", up.title, x=14, y=corner, class_="axis-title", text_anchor="middle", transform=f"rotate(-90 14 {corner:g})"),
     )
-    return [*found, tag("path", d=f"M{LEFT:g},{TOP:g} V{floor:g} H{edge:g}", class_="frame"), titles]
+    return [*drawn, tag("path", d=f"M{LEFT:g},{TOP:g} V{floor:g} H{edge:g}", class_="frame"), titles]
 
 
 def _tick(x: float, y: float, text: str, anchor: str, look: str = "tick") -> Html:

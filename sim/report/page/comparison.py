@@ -30,8 +30,8 @@ def comparison_page(document: Mapping[str, Any], read: Descriptions | None = Non
 
 def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[Part]]:
     """Return the verdict of a comparison's *document*, and the parts that show its machines."""
-    whole = Figures(document, "compare")
-    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    figures = Figures(document, "compare")
+    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     parts = [_pareto(rows), _steps(rows), _table(rows)] if rows else []
     return verdict_of(rows), [*parts, *([_left_out(document["left_out"])] if document["left_out"] else [])]
 
@@ -88,8 +88,8 @@ def _pareto(rows: Sequence[Figures]) -> Part:
         tag("span", "Orange", class_="flag"),
         f": nothing else is both faster and cheaper. {ERROR_BARS} Both axes are logarithmic.",
     )
-    whole = row_job(rows) is not None
-    lead = f"Each point is a machine: what {'the whole job' if whole else 'an epoch'} takes, and what it costs."
+    with_job = row_job(rows) is not None
+    lead = f"Each point is a machine: what {'the whole job' if with_job else 'an epoch'} takes, and what it costs."
     return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, key), lead=lead))
 
 
@@ -137,9 +137,9 @@ def _table(rows: Sequence[Figures]) -> Part:
         for row, line in zip(rows, cells, strict=True):
             done = row.shown("whole_job/time_s", as_time) if is_long(job) else row.shown("whole_job/epochs", as_tenths)
             line += [done, row.shown("whole_job/cost_usd", as_money)]
-    found = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
+    drawn = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
     star = joined("* Pareto-optimal: nothing is both faster and cheaper. Click a header to sort.")
-    return Part("table", "Table", section("table", "All figures", found, lead=star))
+    return Part("table", "Table", section("table", "All figures", drawn, lead=star))
 
 
 def _left_out(failed: Sequence[Mapping[str, Any]]) -> Part:

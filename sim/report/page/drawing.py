@@ -161,35 +161,35 @@ class _Drawing:
     # --- wires ---------------------------------------------------------------------------------------------------
 
     def _wires(self, laid: Plan) -> list[Html]:
-        found = []
+        wires = []
         for device, holder in self.slot.graph.parents.items():
             one, other = laid.boxes[device], laid.boxes[holder]
             x = one.x if abs(one.x - other.x) < other.width / 2 else other.x
             path = f"M{one.x:g},{one.y:g} L{one.x:g},{one.y - LEVEL_MIDDLE:g} L{x:g},{other.y:g}"
-            found.append(self._wire(device, holder, path))
+            wires.append(self._wire(device, holder, path))
         sockets = [name for name in laid.boxes if name.startswith("socket")]
         for place, device in enumerate(sockets):
             for holder in sockets[:place]:
                 one, other = laid.boxes[holder], laid.boxes[device]
                 lift = 34.0 * (abs(sockets.index(holder) - place) > 1)
                 middle = (one.x + other.x) / 2
-                found.append(self._wire(holder, device, f"M{one.x:g},{one.y:g} Q{middle:g},{one.y - 2 * lift:g} {other.x:g},{other.y:g}"))
-        return found
+                wires.append(self._wire(holder, device, f"M{one.x:g},{one.y:g} Q{middle:g},{one.y - 2 * lift:g} {other.x:g},{other.y:g}"))
+        return wires
 
     def _nvlinks(self, laid: Plan) -> list[Html]:
         graph = self.slot.graph
         if graph.switch_links:
             return self._nvswitch(laid)
         pairs = graph.node.topology.nvlink.pairs if graph.node.topology.nvlink and not graph.isolated else {}
-        found = []
+        wires = []
         for pair, count in pairs.items():
             one, other = (f"gpu{end}" for end in pair.split("-"))
             left, right = sorted((laid.boxes[one].x, laid.boxes[other].x))
             depth = 2 * _depth(left, right, laid)
             top, low = f"{laid.bottom:g}", f"{laid.bottom + depth * 0.72:g}"
             path = f"M{left:g},{top} C{left:g},{low} {right:g},{low} {right:g},{top}"
-            found.append(self._wire(one, other, path, 0.6 + 0.9 * count))
-        return found
+            wires.append(self._wire(one, other, path, 0.6 + 0.9 * count))
+        return wires
 
     def _nvlink_depth(self, laid: Plan) -> float:
         graph = self.slot.graph
@@ -207,28 +207,28 @@ class _Drawing:
         return [*wires, _device(box, "NVSwitch", "", "NVSwitch\njoins all GPUs of the node")]
 
     def _network(self, laid: Plan) -> list[Html]:
-        found = []
+        wires = []
         for device, box in laid.boxes.items():
             if device.startswith("nic"):
                 end = laid.bottom + 22
-                found += [self._wire(device, "net", f"M{box.x:g},{laid.bottom:g} V{end:g}"), _text(box.x, end + 12, "network", "small")]
-        return found
+                wires += [self._wire(device, "net", f"M{box.x:g},{laid.bottom:g} V{end:g}"), _text(box.x, end + 12, "network", "small")]
+        return wires
 
     def _live(self, link: str) -> str:
         return self.run.log.links.get(self.slot.name, {}).get(link, "")
 
     def _wire(self, one: str, other: str, path: str, width: float = 1.5) -> Html:
         """Return the line of both directions between two devices; wider the more it is used."""
-        known = self.slot.graph.links
-        both = [name for name in (f"{one}>{other}", f"{other}>{one}") if name in known]
+        links = self.slot.graph.links
+        both = [name for name in (f"{one}>{other}", f"{other}>{one}") if name in links]
         if not both:
             return Html("")
-        words = known[both[0]].description
+        words = links[both[0]].description
         used = [(name, self.uses.get(self._live(name))) for name in both]
         most = max((use.mean for _, use in used if use), default=0.0)
         bound = self.bound.link in {words, *(f"{server}: {words}" for server in self._servers)}
         lines = [f"{name.replace('>', ' to ')}: {as_percent(use.mean)} used, at most {as_percent(use.peak)}" for name, use in used if use]
-        says = "\n".join([words, show(known[both[0]].capacity, "bandwidth"), *(lines or ["idle"])])
+        says = "\n".join([words, show(links[both[0]].capacity, "bandwidth"), *(lines or ["idle"])])
         look = "wire bound" if bound else "wire used" if most > 0 else "wire"
         line = tag("path", d=path, class_=look, stroke_width=f"{max(width, 3.0) if bound else width + 3 * most:.2f}")
         return joined(line, tag("path", d=path, class_="hit mark", data_tip=says))

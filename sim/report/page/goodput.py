@@ -91,12 +91,12 @@ def _lost(figures: Figures) -> Html:
         [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
         for piece in pieces
     ]
-    whole = named_bars([("the mean course", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
+    mean = named_bars([("the mean course", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
     lost = sum(figures.value("lost_s").values())
     only = [("what is lost", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
     more = named_bars(only, "What is lost") if only else None
     titles = [("", False), ("time", True), ("share", True)]
-    return joined(whole, more, table(titles, rows, "Time of the mean course"))
+    return joined(mean, more, table(titles, rows, "Time of the mean course"))
 
 
 def _timeline(figures: Figures) -> Part:
@@ -196,9 +196,9 @@ def _changes(figures: Figures) -> Part:
         ]
         for place, change in enumerate(changes)
     ]
-    found = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
+    drawn = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
     lead = (
         "The same faults are drawn for all of them, over a part of the job; the interval between checkpoints is chosen anew. The closed "
         "form has no waits for spares, planned stops, slow nodes, or faults that repeat. A run that dies keeps nothing more."
     )
-    return Part("changes", "What would help", section("changes", "What would help", found, lead=lead))
+    return Part("changes", "What would help", section("changes", "What would help", drawn, lead=lead))

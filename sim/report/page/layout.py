@@ -140,13 +140,13 @@ def _stages(run: LayoutRun) -> Part:
 
 def _steps(heights: Sequence[float], columns: range) -> str:
     """Return a path through *columns* at their *heights*, with a corner only where these change."""
-    found, last = [], ""
+    corners, last = [], ""
     for column in columns:
         height = f"{heights[column]:.1f}"
         if height != last:
-            found.append(f"H{column + (columns.step < 0)}V{height}")
+            corners.append(f"H{column + (columns.step < 0)}V{height}")
             last = height
-    return "".join([*found, f"H{columns.stop + (columns.step < 0)}"])
+    return "".join([*corners, f"H{columns.stop + (columns.step < 0)}"])
 
 
 def _course(course: Sequence[tuple[float, float, StageMemory]], span: Span, memory: float) -> Html:
@@ -206,9 +206,9 @@ def _memory(figures: Figures, memory: float) -> Part:
 
 
 def _scaling_page(document: Mapping[str, Any]) -> str:
-    whole = Figures(document, "run")
+    figures = Figures(document, "run")
     ran = [place for place, row in enumerate(document["runs"]) if "infeasible" not in row]
-    sizes = [whole.inside(f"runs/{place}") for place in ran]
+    sizes = [figures.inside(f"runs/{place}") for place in ran]
     first = document["runs"][ran[0]] if ran else document["runs"][0]
     key = "tokens_per_s" if ran and first["tokens_per_s"] is not None else "throughput_samples_per_s"
     columns = {"gpus": as_number, "step_time_s": as_time, key: as_number, "model_flops_utilization": as_percent}

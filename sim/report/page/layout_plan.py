@@ -23,16 +23,16 @@ _COLOURS: Final = {
 
 def plan_page(document: Mapping[str, Any]) -> str:
     """Return the page of a plan's *document*."""
-    whole = Figures(document, "plan")
+    figures = Figures(document, "plan")
     count = min(SHOWN, len(document["layouts"]))
-    rows = [whole.inside(f"layouts/{place}") for place in range(count)]
+    rows = [figures.inside(f"layouts/{place}") for place in range(count)]
     title = f"Layouts of {document['workload']} on {document['hardware']}"
     gpus = " or ".join(map(str, document["gpus"]))
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
-    hero = outcome(title, document["verdict"], set_up, _tiles(whole, rows[0]), noted("Warnings", document["warnings"]))
-    more = {place: whole.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
-    parts = [_table(dict(enumerate(rows)) | more), _time(whole, rows), _trade(whole)]
-    failing = with_failures(whole)
+    hero = outcome(title, document["verdict"], set_up, _tiles(figures, rows[0]), noted("Warnings", document["warnings"]))
+    more = {place: figures.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
+    parts = [_table(dict(enumerate(rows)) | more), _time(figures, rows), _trade(figures)]
+    failing = with_failures(figures)
     parts += [Part("failures", "With failures", section("failures", "With failures", failing))] if failing else []
     parts += [_turns(document)] if document["sensitivity"] else []
     assumed = section("assumed", "Assumed", bullets(document["assumptions"]))
@@ -40,15 +40,15 @@ def plan_page(document: Mapping[str, Any]) -> str:
     return page(title, "plan", hero, [*parts, Part("command", "Run it", command), Part("assumed", "Assumed", assumed)], {"plan": document})
 
 
-def _tiles(whole: Figures, best: Figures) -> Html:
-    gap = "proven best" if whole.value("complete") else joined("gap ", whole.shown("gap", as_percent))
+def _tiles(figures: Figures, best: Figures) -> Html:
+    gap = "proven best" if figures.value("complete") else joined("gap ", figures.shown("gap", as_percent))
     rows: list[tuple[str, Child, Child]] = [
         ("Step", best.shown("step_time_s", as_time), joined("bound ", best.shown("bound_s", as_time))),
         ("Model FLOPS utilization", best.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"),
         ("Memory left", best.shown("memory_headroom_bytes", as_memory), best.value("memory_verdict")),
-        ("Layouts", whole.shown("candidates", as_number), joined(whole.shown("infeasible", as_number), " cannot fit")),
-        ("Simulated", whole.shown("simulated", as_number), gap),
-        *error_tile(whole),
+        ("Layouts", figures.shown("candidates", as_number), joined(figures.shown("infeasible", as_number), " cannot fit")),
+        ("Simulated", figures.shown("simulated", as_number), gap),
+        *error_tile(figures),
     ]
     unit = _unit(best)
     rows.insert(1, (f"{unit.capitalize()}s per second and GPU", best.shown(f"{unit}s_per_s_per_gpu", rate_text), None))
@@ -80,9 +80,9 @@ def _table(rows: Mapping[int, Figures]) -> Part:
             _named(row, place), tag("span", row.value("stack"), class_="kept"), row.shown("nodes", as_number),
             row.shown("step_time_s", as_time), row.shown(f"{unit}s_per_s_per_gpu", rate_text),
             row.shown("model_flops_utilization", as_percent), row.shown("memory_headroom_bytes", as_memory),
-            *([row.shown(f"cost_per_{unit}_usd", _of_a_million) if known else "-"] if any(priced) else []),
+            *([row.shown(f"cost_per_{unit}_usd", _of_a_million) if price_known else "-"] if any(priced) else []),
         ]
-        for (place, row), known in zip(rows.items(), priced, strict=True)
+        for (place, row), price_known in zip(rows.items(), priced, strict=True)
     ]  # fmt: skip
     head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), (f"{unit}s/s/GPU", True), ("MFU", True)]
     head += [("memory left", True), *([(f"per million {unit}s", True)] if any(priced) else [])]
@@ -100,8 +100,8 @@ def _named(row: Figures, place: int) -> Html:
     )
 
 
-def _time(whole: Figures, rows: list[Figures]) -> Part:
-    off = missed_by(whole)
+def _time(figures: Figures, rows: list[Figures]) -> Part:
+    off = missed_by(figures)
     scale = (1 + off) * max(row.value("step_time_s") for row in rows)
     names = [name for name in _COLOURS if any(row.value(f"seconds/{name}") > 1e-9 for row in rows)]
     drawn: list[tuple[Child, Html, Child]] = []
@@ -114,10 +114,10 @@ def _time(whole: Figures, rows: list[Figures]) -> Part:
     return Part("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))
 
 
-def _trade(whole: Figures) -> Part:
-    layouts = whole.value("layouts")
-    rows = [whole.inside(f"layouts/{place}") for place in range(len(layouts))]
-    off, points = missed_by(whole), []
+def _trade(figures: Figures) -> Part:
+    layouts = figures.value("layouts")
+    rows = [figures.inside(f"layouts/{place}") for place in range(len(layouts))]
+    off, points = missed_by(figures), []
     for place, row in enumerate(rows):
         time, free = row.value("penalized_step_time_s"), row.value("memory_headroom_bytes") / 2**30
         marked = (row.marked("penalized_step_time_s"), row.marked("memory_headroom_bytes"))

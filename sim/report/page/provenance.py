@@ -122,12 +122,12 @@ def _price(group: Group) -> Iterator[Row]:
 
 def _wiring(group: Group) -> str:
     topology = group.node.topology
-    found = [f"PCIe: {topology.pcie.name}"]
+    words = [f"PCIe: {topology.pcie.name}"]
     if topology.nvlink:
         links = topology.nvlink
         ports = f"{links.switch_links} from every GPU to NVSwitch" if links.switch_links else f"{sum(links.pairs.values())} between pairs"
-        found.insert(0, f"NVLink: {links.link.name}, {ports}")
-    return "; ".join(found)
+        words.insert(0, f"NVLink: {links.link.name}, {ports}")
+    return "; ".join(words)
 
 
 def workload_inputs(workload: Workload) -> Iterator[Row]:

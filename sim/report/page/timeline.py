@@ -44,8 +44,8 @@ class Span(NamedTuple):
 
     def place(self, t0: float, t1: float) -> str:
         """Return the style that puts a mark from *t0* to *t1*."""
-        whole = self.end - self.start
-        left, width = (max(t0, self.start) - self.start) / whole, (min(t1, self.end) - max(t0, self.start)) / whole
+        length = self.end - self.start
+        left, width = (max(t0, self.start) - self.start) / length, (min(t1, self.end) - max(t0, self.start)) / length
         return f"left:{100 * left:.4f}%;width:{100 * width:.4f}%"
 
 
@@ -98,10 +98,10 @@ def _tools(run: Run, ranks: Sequence[RankExcerpt]) -> Html:
 
 
 def _rank_name(run: Run, rank: RankExcerpt) -> str:
-    known = run.log.ranks[rank.index]
-    number = known.node.removeprefix("n")
-    first = f"GPU {known.gpus[0]} on node {number if number.isdigit() else known.node}"
-    return first if known.size == 1 else f"{first} (represents {known.size} identical GPUs)"
+    of_log = run.log.ranks[rank.index]
+    number = of_log.node.removeprefix("n")
+    first = f"GPU {of_log.gpus[0]} on node {number if number.isdigit() else of_log.node}"
+    return first if of_log.size == 1 else f"{first} (represents {of_log.size} identical GPUs)"
 
 
 def _caption(chosen: Excerpt, span: Span, left_out: int) -> Html:
@@ -113,11 +113,11 @@ def _caption(chosen: Excerpt, span: Span, left_out: int) -> Html:
 
 
 def _ticks(span: Span) -> list[Html]:
-    whole = span.end - span.start
-    step = _round_step(whole / _TICKS)
+    length = span.end - span.start
+    step = _round_step(length / _TICKS)
     return [
-        tag("span", as_time(place * step) if place else "0", style=f"left:{100 * place * step / whole:.4f}%")
-        for place in range(math.floor(whole / step * 0.97) + 1)
+        tag("span", as_time(place * step) if place else "0", style=f"left:{100 * place * step / length:.4f}%")
+        for place in range(math.floor(length / step * 0.97) + 1)
     ]
 
 
@@ -128,8 +128,8 @@ def _round_step(rough_step: float) -> float:
 
 
 def _edges(span: Span) -> list[Html]:
-    whole = span.end - span.start
-    return [tag("i", class_="step", style=f"left:{100 * (end - span.start) / whole:.4f}%") for end in span.ends[:-1]]
+    length = span.end - span.start
+    return [tag("i", class_="step", style=f"left:{100 * (end - span.start) / length:.4f}%") for end in span.ends[:-1]]
 
 
 # --- lanes of a rank -------------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from sim.report.page.words import as_money, as_time
 from sim.report.whole_job import epochs_text
 
 
-def parts_bar(job: Figures, whole: str, scale: float, off: float = 0.0) -> Html:
-    """Return the bar of the parts of *job*, under ``parts_s``, which sum to the figure at *whole*; *scale* (s) fills the width.
+def parts_bar(job: Figures, key: str, scale: float, off: float = 0.0) -> Html:
+    """Return the bar of the parts of *job*, under ``parts_s``, which sum to the figure at *key*; *scale* (s) fills the width.
 
     *off* is the share by which the whole may be wrong, for an error bar.
     """
     pieces = [Piece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
-    return bar(job, pieces, whole, scale, off)
+    return bar(job, pieces, key, scale, off)
 
 
 def parts_key(jobs: list[Figures]) -> Html:
