@@ -45,12 +45,12 @@ def trace_paths(text: str) -> tuple[str, dict[int, Path]] | None:
     if path.is_dir():
         return _of_folder(path) if text.strip() and text not in catalogue("workloads") else None
     if path.name.endswith(_ENDINGS) and path.is_file():
-        known = _RANK.match(path.name)
-        return (str(path), {0: path}) if known is None else (known["name"], _like(path.parent, f"{known['name']}.", known["ending"]))
+        match = _RANK.match(path.name)
+        return (str(path), {0: path}) if match is None else (match["name"], _like(path.parent, f"{match['name']}.", match["ending"]))
     if not path.name.endswith(".et"):
         return None
     stem = path.name.removesuffix(".et")
-    return stem, next((found for ending in _ENDINGS if (found := _like(path.parent, f"{stem}.", ending))), {})
+    return stem, next((files for ending in _ENDINGS if (files := _like(path.parent, f"{stem}.", ending))), {})
 
 
 def _like(folder: Path, before: str, after: str) -> dict[int, Path]:
@@ -69,17 +69,17 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _of_folder(folder: Path) -> tuple[str, dict[int, Path]] | None:
-    found: dict[tuple[str, str], dict[int, Path]] = defaultdict(dict)
+    traces: dict[tuple[str, str], dict[int, Path]] = defaultdict(dict)
     for path in _files(folder):
         match = _RANK.match(path.name)
         if match and match["ending"] in _ENDINGS:
-            found[match["name"], match["ending"]][int(match["rank"])] = path
-    if not found:
+            traces[match["name"], match["ending"]][int(match["rank"])] = path
+    if not traces:
         return None
-    if len(found) > 1:
-        names = ", ".join(sorted({name for name, _ in found})[:5])
-        raise SpecError(f"{folder}: holds several traces ({names}); name one, such as {folder / next(iter(found))[0]}.et")
-    ((name, _), files) = next(iter(found.items()))
+    if len(traces) > 1:
+        names = ", ".join(sorted({name for name, _ in traces})[:5])
+        raise SpecError(f"{folder}: holds several traces ({names}); name one, such as {folder / next(iter(traces))[0]}.et")
+    ((name, _), files) = next(iter(traces.items()))
     return name, files
 
 
@@ -88,10 +88,10 @@ def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
 
     Raise SpecError with the file where that fails.
     """
-    found = trace_paths(text)
-    if found is None or not found[1]:
+    files = trace_paths(text)
+    if files is None or not files[1]:
         raise SpecError(f"{text}: no such trace; expected files such as {text.removesuffix('.et')}.0.et, one for each rank")
-    name, by_rank = found
+    name, by_rank = files
     missing = next((rank for rank in range(len(by_rank)) if rank not in by_rank), None)
     if missing is not None:
         last = max(by_rank)

@@ -176,22 +176,22 @@ def _as_bytes(value: int | bytes) -> bytes:
 
 
 def _packed(value: int | bytes) -> list[int]:
-    data, at, found = _as_bytes(value), 0, []
+    data, at, numbers = _as_bytes(value), 0, []
     while at < len(data):
         number, at = _varint(data, at)
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _attribute(data: bytes) -> tuple[str, Value]:
-    name, found = "", None
+    name, content = "", None
     for field, _, value in _fields(data):
         if field == 1:
             name = _as_bytes(value).decode(errors="replace")
         elif 3 <= field < 3 + 2 * len(_SCALARS):
             kind = _SCALARS[(field - 3) // 2]
-            found = _scalar(kind, value) if field % 2 else _listed(kind, _as_bytes(value))
-    return name, found if found is not None else ""
+            content = _scalar(kind, value) if field % 2 else _listed(kind, _as_bytes(value))
+    return name, content if content is not None else ""
 
 
 def _scalar(kind: str, value: int | bytes) -> Value:
@@ -209,17 +209,17 @@ def _scalar(kind: str, value: int | bytes) -> Value:
 
 
 def _listed(kind: str, data: bytes) -> list[Any]:
-    found: list[Any] = []
+    values: list[Any] = []
     for field, wire, value in _fields(data):
         if field != 1:
             continue
         if wire != _LENGTH or kind in ("string", "bytes"):
-            found.append(_scalar(kind, value))
+            values.append(_scalar(kind, value))
         elif kind in _FIXED:
-            found += [each for (each,) in struct.iter_unpack(_FIXED[kind], _as_bytes(value))]
+            values += [each for (each,) in struct.iter_unpack(_FIXED[kind], _as_bytes(value))]
         else:
-            found += [_scalar(kind, each) for each in _packed(value)]
-    return found
+            values += [_scalar(kind, each) for each in _packed(value)]
+    return values
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -227,15 +227,15 @@ def _listed(kind: str, data: bytes) -> list[Any]:
 
 def _of_json(data: bytes) -> list[Message]:
     """Return the nodes of concatenated JSON objects, of which the first is the metadata."""
-    decoder, found, at = json.JSONDecoder(), [], 0
+    decoder, objects, at = json.JSONDecoder(), [], 0
     try:
         text = data.decode()
         while (begin := _NO_SPACE.search(text, at)) is not None:
             value, at = decoder.raw_decode(text, begin.start())
-            found.append(value)
+            objects.append(value)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"is no Chakra trace in JSON: {error}") from None
-    return [_json_node(value, number) for number, value in enumerate(found[1:], 1)]
+    return [_json_node(value, number) for number, value in enumerate(objects[1:], 1)]
 
 
 def _json_node(value: Any, number: int) -> Message:
@@ -305,12 +305,12 @@ def node_bytes(node: Message) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _integer(field: int, value: int) -> bytes:

@@ -91,19 +91,19 @@ def extension(kind: Kind, name: str, taken: Sequence[str] = ()) -> object:
     """
     if name in _given[kind.group]:
         return _given[kind.group][name]
-    found = [entry for entry in _entries(kind) if entry.name == name]
-    if not found:
+    entries = [entry for entry in _entries(kind) if entry.name == name]
+    if not entries:
         raise SpecError(unknown(kind, name, taken))
-    if len({entry.value for entry in found}) > 1:
-        told = " and ".join(sorted(_origin(entry) for entry in found))
+    if len({entry.value for entry in entries}) > 1:
+        told = " and ".join(sorted(_origin(entry) for entry in entries))
         raise SpecError(f"{kind.word} {name}: is announced by {told}; uninstall one of them, or give one another name")
-    return _of_entry(kind, found[0])
+    return _of_entry(kind, entries[0])
 
 
 def unknown(kind: Kind, name: str, taken: Sequence[str] = ()) -> str:
     """Return in a sentence that nothing is called *name*, and what is."""
-    known = ", ".join([*taken, *names(kind)])
-    advice = f"write one of {known}, or one of your own" if known else "none is installed; announce one of your own"
+    choices = ", ".join([*taken, *names(kind)])
+    advice = f"write one of {choices}, or one of your own" if choices else "none is installed; announce one of your own"
     return f"found {shorten(name)}; {advice} (docs/develop/{kind.page})"
 
 

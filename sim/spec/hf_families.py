@@ -381,8 +381,8 @@ def shape_of(family: Family, config: Config) -> Shape:
         "positions": "rope",
         "tied": bool(config.get("tie_word_embeddings", default=family.tied)),
     }
-    found = family.read(config, shape)
-    return {name: value for name, value in found.items() if value is not None}
+    fields = family.read(config, shape)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _window(config: Config, every: int | None = None) -> Shape:

@@ -148,16 +148,16 @@ def _arguments(text: str, place: str) -> dict[str, str]:
         words = shlex.split(plain.replace("(", " ").replace(")", " ").replace('"', " ").replace("'", " "))
     except ValueError as error:
         raise SpecError(f"{place}: cannot be read as arguments: {error}") from None
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for index, word in enumerate(words):
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             after = words[index + 1] if index + 1 < len(words) else ""
-            found[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
-    unknown = next((f"--{name} {value}" for name, value in found.items() if value.startswith("$") and name in _NUMERIC), None)
+            options[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
+    unknown = next((f"--{name} {value}" for name, value in options.items() if value.startswith("$") and name in _NUMERIC), None)
     if unknown:
         raise SpecError(f"{place}: {unknown}: the script does not say what this variable is; write the number")
-    return found
+    return options
 
 
 _NUMERIC: Final = {*_MEGATRON_SIZES, *_MEGATRON_RANKS, *LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "vocab-size"} | {
@@ -216,13 +216,13 @@ def _megatron_training(given: _Arguments) -> dict[str, Any]:
     said = given.said
     precision = "fp8" if "fp8-format" in said else "bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32"
     recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))
-    found = {
+    training = {
         "batch": given.number("micro-batch-size", 1),
         "precision": precision,
         "optimizer": {"name": {"sgd": "momentum"}.get(said.get("optimizer", "adam"), "adam")},
         "stack": "megatron-core",
     }
-    return found | ({"activation_checkpointing": recompute} if recompute else {})
+    return training | ({"activation_checkpointing": recompute} if recompute else {})
 
 
 # --- torchtitan ------------------------------------------------------------------------------------------------------------
@@ -258,8 +258,8 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     model, training, layout = (_block(said, name, place) for name in ("model", "training", "parallelism"))
     key = str(model.get("name", "")), str(model.get("flavor", ""))
     if key not in TORCHTITAN_MODELS:
-        known = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
-        raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalogue; known are {known}")
+        models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
+        raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalogue; known are {models}")
     told = Told(model=TORCHTITAN_MODELS[key], sequence=training.get("seq_len", 2048))
     told.parallel = {name: layout[option] for option, name in _TITAN_RANKS.items() if layout.get(option, 1) > 1}
     if layout.get("data_parallel_shard_degree", -1) != 1 or told.parallel.get("context", 1) > 1:
@@ -349,11 +349,11 @@ def _deepspeed_optimizer(block: Mapping[str, Any], told: Told) -> None:
     kind, settings = block.get("type"), block.get("params")
     if not isinstance(kind, str) or kind == "auto":
         return
-    known = _DEEPSPEED_OPTIMIZERS.get(kind.lower())
-    if known == "sgd" and isinstance(settings, Mapping) and settings.get("momentum"):
-        known = "momentum"
-    told.training |= {"optimizer": {"name": known}} if known else {}
-    told.notes += [] if known else [f"optimizer {kind} is not modeled: the workload has adam"]
+    name = _DEEPSPEED_OPTIMIZERS.get(kind.lower())
+    if name == "sgd" and isinstance(settings, Mapping) and settings.get("momentum"):
+        name = "momentum"
+    told.training |= {"optimizer": {"name": name}} if name else {}
+    told.notes += [] if name else [f"optimizer {kind} is not modeled: the workload has adam"]
 
 
 def _offloaded(option: str, device: object, told: Told) -> None:

@@ -84,8 +84,8 @@ def _holds_model(path: Path) -> bool:
 
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
     """Return a workload for the model file *path* that no other file names: 32 synthetic samples per GPU; a decoder has its defaults."""
-    asked = tuple(overrides)
-    return shelf.remembered((Model, Workload, path, asked), lambda: _alone(path, asked))
+    changes = tuple(overrides)
+    return shelf.remembered((Model, Workload, path, changes), lambda: _alone(path, changes))
 
 
 def _alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
@@ -113,8 +113,8 @@ def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
 
 def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Spec]:
     """Return the *kind* of description that the file *path* holds, with *overrides* applied."""
-    asked = tuple(overrides)
-    return shelf.remembered((kind, path, asked, library), lambda: _load(kind, path, asked, library))
+    changes = tuple(overrides)
+    return shelf.remembered((kind, path, changes, library), lambda: _load(kind, path, changes, library))
 
 
 def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: Library) -> Loaded[Spec]:

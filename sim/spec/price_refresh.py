@@ -61,15 +61,15 @@ def changes(folder: Path) -> list[Change]:
     if not files:
         raise SpecError(f"--refresh {folder}: no <cloud>/vms.csv is below it; give a checkout of SkyPilot's catalogue, such as catalogs/v8")
     offers = {cloud: _read(path) for cloud, path in files.items()}
-    found = [change for path in catalogue("hardware").values() if (change := _change(path, offers)) is not None]
-    return sorted(found, key=lambda change: change.name)
+    changed = [change for path in catalogue("hardware").values() if (change := _change(path, offers)) is not None]
+    return sorted(changed, key=lambda change: change.name)
 
 
 def _file(folder: Path, cloud: str) -> Path | None:
     """Return the file of *cloud* below *folder*, of the newest schema where there are several."""
-    found = [folder / cloud / "vms.csv", *folder.glob(f"*/{cloud}/vms.csv"), *folder.glob(f"catalogs/*/{cloud}/vms.csv")]
+    paths = [folder / cloud / "vms.csv", *folder.glob(f"*/{cloud}/vms.csv"), *folder.glob(f"catalogs/*/{cloud}/vms.csv")]
     numbered = [
-        (int(match[1]) if (match := re.fullmatch(r"v(\d+)", path.parent.parent.name)) else 0, path) for path in found if path.is_file()
+        (int(match[1]) if (match := re.fullmatch(r"v(\d+)", path.parent.parent.name)) else 0, path) for path in paths if path.is_file()
     ]
     return max(numbered)[1] if numbered else None
 

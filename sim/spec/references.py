@@ -162,9 +162,9 @@ class Resolver:
 
     def _locate(self, reference: Piece, kind: Kind, chain: Chain) -> Path:
         written_in = Path(reference.mark.file) if reference.mark.line else None
-        asked = (reference.value, schema.FOLDERS[kind], self._library, written_in)
-        path = shelf.remembered((Path, *asked), lambda: catalogue.locate(*asked))
-        for fewer in (asked[:3], asked[:2]):
+        question = (reference.value, schema.FOLDERS[kind], self._library, written_in)
+        path = shelf.remembered((Path, *question), lambda: catalogue.locate(*question))
+        for fewer in (question[:3], question[:2]):
             if path.parent in self._beside(written_in) and self._is_another(path, kind):
                 path = catalogue.locate(*fewer)
         if chain and path == chain[-1]:  # a file of a catalogue's name that extends what stands there
@@ -188,8 +188,8 @@ class Resolver:
     def _from_hardware(self, path: Path, name: str, reference: Piece, chain: Chain) -> Piece:
         """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""
         document = self._read(path, Hardware)
-        whole = self.extended(Piece(document.value, document.root), Hardware, chain)
-        single = _unfolded(whole) if isinstance(whole.value, dict) else whole
+        machine = self.extended(Piece(document.value, document.root), Hardware, chain)
+        single = _unfolded(machine) if isinstance(machine.value, dict) else machine
         single = self.follow(single, Group, chain) if name == "node" else self.priced(single, chain)
         if not isinstance(single.value, dict) or name not in single.value:
             raise UnknownName(f"{reference.value} has no single '{name}' to take")

@@ -64,19 +64,19 @@ def read_matrix(text: str, file: str) -> Wiring:
     gpus = sum(_GPU.fullmatch(column.text) is not None for column in columns)
     classes, nvlinks = _near(rows, gpus)
     cpus, places, numa = _affinities(rows[:gpus])
-    found = _tree(rows, gpus, classes, places or cpus, file)
+    tree = _tree(rows, gpus, classes, places or cpus, file)
     return Wiring(
         form=FORM,
         gpus=gpus,
         cards=_cards(text, [column.text for column in columns[gpus:]]),
-        domains=found.domains,
-        branches=found.branches,
+        domains=tree.domains,
+        branches=tree.branches,
         nvlinks=nvlinks,
         classes={pair: near for pair, near in classes.items() if max(pair) < gpus},
         gpu_names=tuple(dict.fromkeys(match[1] for match in _LISTED.finditer(text))),
         vcpus=_count_cpus(cpus),
         numa_nodes=numa,
-        notes=tuple(_notes(found, nvlinks, gpus)),
+        notes=tuple(_notes(tree, nvlinks, gpus)),
     )
 
 
@@ -94,31 +94,31 @@ def _tokens(text: str, file: str) -> list[_Token]:
     start = next((index for index, words in enumerate(lines) if words[:1] == ["GPU0"]), None)
     if start is None:
         raise _wrong(file, 1, "no topology matrix: no line starts with GPU0; paste the whole output of 'nvidia-smi topo -m'")
-    found: list[_Token] = []
+    tokens: list[_Token] = []
     for index, words in enumerate(lines[start:], start=start):
         if words and (words[0].rstrip(":").lower() == "legend" or words[:2] == ["NIC", "Legend:"]):
             break
-        found += [_Token(word, index + 1) for word in words]
-    return found
+        tokens += [_Token(word, index + 1) for word in words]
+    return tokens
 
 
 def _columns(tokens: Sequence[_Token], file: str) -> list[_Token]:
     """Return the names of the columns, GPUs first."""
-    found: list[_Token] = []
+    columns: list[_Token] = []
     for token in tokens:
-        if token.symbol in _TITLES or (found and token.text == found[0].text):
+        if token.symbol in _TITLES or (columns and token.text == columns[0].text):
             break
         if token.is_class:
             raise _wrong(file, token.line, "the line of column names is missing (GPU0 GPU1 ...); paste the whole output")
-        if token.text in (column.text for column in found):
+        if token.text in (column.text for column in columns):
             raise _wrong(file, token.line, f"column {shorten(token.text)} appears twice; paste the output of one machine")
-        found.append(token)
-        if len(found) > MOST_DEVICES:
+        columns.append(token)
+        if len(columns) > MOST_DEVICES:
             raise _wrong(file, token.line, f"more than {MOST_DEVICES} columns; a machine has fewer GPUs and NICs")
-    numbers = [int(match[1]) for column in found if (match := _GPU.fullmatch(column.text))]
-    if numbers != list(range(len(numbers))) or any(_GPU.fullmatch(column.text) is None for column in found[: len(numbers)]):
+    numbers = [int(match[1]) for column in columns if (match := _GPU.fullmatch(column.text))]
+    if numbers != list(range(len(numbers))) or any(_GPU.fullmatch(column.text) is None for column in columns[: len(numbers)]):
         raise _wrong(file, tokens[0].line, "the columns are not GPU0, GPU1, ... followed by the NICs; paste the output unchanged")
-    return found
+    return columns
 
 
 def _rows(tokens: Sequence[_Token], columns: Sequence[_Token], file: str) -> list[_Row]:
@@ -167,8 +167,8 @@ def _take_tail(row: _Row, tokens: Sequence[_Token], at: int, later: Sequence[str
                 file, token.line, f"row {row.label.text} has more entries than there are columns; paste the whole output unchanged"
             )
         if not _AFFINITY.fullmatch(token.text):
-            known = "CPUs such as 0-23,48-71, a NUMA node, or N/A"
-            raise _wrong(file, token.line, f"row {row.label.text} ends with {shorten(token.text)}; due are {known}, then row {later[0]}")
+            due = "CPUs such as 0-23,48-71, a NUMA node, or N/A"
+            raise _wrong(file, token.line, f"row {row.label.text} ends with {shorten(token.text)}; due are {due}, then row {later[0]}")
         row.tail.append(token)
         at += 1
     return at
@@ -219,23 +219,23 @@ def _affinities(rows: Sequence[_Row]) -> tuple[list[str], list[str], int]:
 
 def _joined(tail: Sequence[_Token]) -> list[str]:
     """Return the affinities, lists that wrapped behind a comma whole again."""
-    found: list[str] = []
+    lists: list[str] = []
     for token in tail:
-        if found and found[-1].endswith(","):
-            found[-1] += token.text
+        if lists and lists[-1].endswith(","):
+            lists[-1] += token.text
         else:
-            found.append(token.text)
-    return found
+            lists.append(token.text)
+    return lists
 
 
 def _count_cpus(cpus: Sequence[str]) -> int | None:
     """Return how many hardware threads the lists name together, None if they name none."""
-    found: set[int] = set()
+    threads: set[int] = set()
     for piece in {piece for text in cpus for piece in text.split(",") if piece}:
         first, _, last = piece.partition("-")
         if int(last or first) < MOST_CPUS:
-            found.update(range(int(first), int(last or first) + 1))
-    return len(found) or None
+            threads.update(range(int(first), int(last or first) + 1))
+    return len(threads) or None
 
 
 def _tree(rows: Sequence[_Row], gpus: int, classes: dict[Pair, Near], places: Sequence[str], file: str) -> Tree:
@@ -253,14 +253,14 @@ def _cards(text: str, columns: Sequence[str]) -> tuple[Card, ...]:
     return tuple(Card(names.get(column, column)) for column in columns)
 
 
-def _notes(found: Tree, nvlinks: dict[Pair, int], gpus: int) -> list[str]:
+def _notes(tree: Tree, nvlinks: dict[Pair, int], gpus: int) -> list[str]:
     notes = []
-    torn = [f"{one}-{other}" for one, other in found.torn if other < gpus]
+    torn = [f"{one}-{other}" for one, other in tree.torn if other < gpus]
     if torn:
         shown = ", ".join(torn[:4]) + (" and more" if len(torn) > 4 else "")
         notes.append(f"Path classes and NUMA affinity disagree on the socket of GPUs {shown}; the classes were followed.")
     if nvlinks:
         notes.append("NVLink hides the PCIe path of its pairs: GPUs without a nearer device hang straight off their socket.")
-    if not nvlinks and gpus > 1 and all(not branch.gpus for branch in found.branches):
+    if not nvlinks and gpus > 1 and all(not branch.gpus for branch in tree.branches):
         notes.append("No PCIe switch shows between GPUs; inside a virtual machine switches and sockets may be hidden.")
     return notes

@@ -166,7 +166,7 @@ def _add_cards(reading: _Reading, nic: Element, holder: str, kind: str) -> None:
         card = Card(
             net.attributes.get("name", "")[:64], speed * _MBPS if speed > 0 else None, _network(kind), None if gdr is None else gdr > 0
         )
-        if kind or not card.name or all(card.name != known.name for known, _ in reading.nics):
+        if kind or not card.name or all(card.name != port.name for port, _ in reading.nics):
             reading.nics.append((card, holder))
 
 
@@ -226,17 +226,17 @@ def _class(one: Sequence[str], other: Sequence[str]) -> Near:
 def _number_gpus(reading: _Reading) -> None:
     """Put the GPUs in the order of ``dev``; in that of their PCI addresses where they have none."""
     numbers = [_whole(reading, gpu, "dev") if gpu is not None else None for _, gpu, _ in reading.gpus]
-    known = [number for number in numbers if number is not None]
+    given = [number for number in numbers if number is not None]
     twice = next((index for index, number in enumerate(numbers) if number is not None and number in numbers[:index]), None)
     if twice is not None:
         raise reading.wrong(reading.gpus[twice][0], f"GPU dev={numbers[twice]} appears twice; give the file of one machine")
     order = range(len(numbers))
-    if len(known) == len(numbers):
-        reading.gpus = [reading.gpus[index] for index in sorted(order, key=known.__getitem__)]
-        if sorted(known) != list(order):
-            reading.notes.append(f"The file holds GPUs {', '.join(map(str, sorted(known)))} only, numbered from 0 here.")
+    if len(given) == len(numbers):
+        reading.gpus = [reading.gpus[index] for index in sorted(order, key=given.__getitem__)]
+        if sorted(given) != list(order):
+            reading.notes.append(f"The file holds GPUs {', '.join(map(str, sorted(given)))} only, numbered from 0 here.")
     else:
-        reading.gpus.sort(key=lambda found: found[0].attributes.get("busid", "").lower())
+        reading.gpus.sort(key=lambda entry: entry[0].attributes.get("busid", "").lower())
 
 
 def _keep_fastest(reading: _Reading) -> None:
@@ -285,14 +285,14 @@ def _links(reading: _Reading, link: Element) -> int:
 
 
 def _mutual(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, int]:
-    found: dict[Pair, int] = {}
+    counts: dict[Pair, int] = {}
     for (one, other), count in direct.items():
         if direct.get((other, one), 0) != count:
             back = direct.get((other, one), 0)
             gpu = reading.gpus[one][1] or reading.gpus[one][0]
             raise reading.wrong(gpu, f"GPU {one} has {count} NVLinks to GPU {other}, but GPU {other} {back} to GPU {one}; both must agree")
-        found[min(one, other), max(one, other)] = count
-    return dict(sorted(found.items()))
+        counts[min(one, other), max(one, other)] = count
+    return dict(sorted(counts.items()))
 
 
 def _devices(reading: _Reading) -> Iterator[int]:
@@ -303,18 +303,18 @@ def _devices(reading: _Reading) -> Iterator[int]:
 
 
 def _compute_capability(reading: _Reading) -> str:
-    found = {number for _, gpu, _ in reading.gpus if gpu is not None and (number := _whole(reading, gpu, "sm")) is not None}
-    if len(found) > 1:
+    capabilities = {number for _, gpu, _ in reading.gpus if gpu is not None and (number := _whole(reading, gpu, "sm")) is not None}
+    if len(capabilities) > 1:
         raise reading.wrong(
-            reading.gpus[0][0], f"GPUs of several kinds (sm {', '.join(map(str, sorted(found)))}); a node has one GPU model"
+            reading.gpus[0][0], f"GPUs of several kinds (sm {', '.join(map(str, sorted(capabilities)))}); a node has one GPU model"
         )
-    return f"{(number := found.pop()) // 10}.{number % 10}" if found else ""
+    return f"{(number := capabilities.pop()) // 10}.{number % 10}" if capabilities else ""
 
 
 def _gpu_lanes(reading: _Reading) -> Lanes | None:
     """Return the commonest PCIe link of the GPUs."""
-    found = Counter(lanes for pci, _, _ in reading.gpus if (lanes := _lanes(reading, pci)) is not None)
-    return found.most_common(1)[0][0] if found else None
+    counted = Counter(lanes for pci, _, _ in reading.gpus if (lanes := _lanes(reading, pci)) is not None)
+    return counted.most_common(1)[0][0] if counted else None
 
 
 # --- processors ------------------------------------------------------------------------------------------------------
@@ -331,11 +331,11 @@ def _processor(cpus: Sequence[Element]) -> Processor | None:
 
 def _count_cpus(cpus: Sequence[Element]) -> int | None:
     """Return how many hardware threads the affinity masks name together."""
-    found = 0
+    threads = 0
     for cpu in cpus:
         mask = cpu.attributes.get("affinity", "")
         words = mask.split(",")[::-1] if len(mask) <= 4096 else []
         for place, word in enumerate(words):
             if re.fullmatch(r"[0-9a-fA-F]{1,8}", word):
-                found |= int(word, 16) << (32 * place)
-    return found.bit_count() or None
+                threads |= int(word, 16) << (32 * place)
+    return threads.bit_count() or None

@@ -187,11 +187,11 @@ def _sockets(bridge: Sequence[int], classes: Mapping[Pair, Near], places: Sequen
             sockets.append(members)
         else:
             home += members
-    found = [0] * len(bridge)
+    socket_of = [0] * len(bridge)
     for index, socket in enumerate(sockets):
         for device in socket:
-            found[device] = index
-    return found
+            socket_of[device] = index
+    return socket_of
 
 
 def _may_join(members: Sequence[int], socket: Sequence[int], classes: Mapping[Pair, Near], places: Sequence[str]) -> bool:
@@ -206,17 +206,17 @@ def _branches(socket: str, members: Sequence[int], switch: Sequence[int], gpus: 
     inner = sorted({switch[device] for device in members})
     if len(inner) == 1:
         return [Branch(f"plx{named}", socket, *_split(members, gpus))]
-    found = [Branch(f"plx{named}", socket)]
+    branches = [Branch(f"plx{named}", socket)]
     for number, place in enumerate(inner, start=1):
         below = [device for device in members if switch[device] == place]
-        found.append(Branch(f"plx{named + number}", f"plx{named}", *_split(below, gpus)))
-    return found
+        branches.append(Branch(f"plx{named + number}", f"plx{named}", *_split(below, gpus)))
+    return branches
 
 
 def _split(devices: Iterable[int], gpus: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return GPUs and NICs among *devices*, each by its own number."""
-    found = list(devices)
-    return tuple(device for device in found if device < gpus), tuple(device - gpus for device in found if device >= gpus)
+    numbers = list(devices)
+    return tuple(device for device in numbers if device < gpus), tuple(device - gpus for device in numbers if device >= gpus)
 
 
 def pairs(count: int) -> Iterable[Pair]:

@@ -196,11 +196,11 @@ class Dataset(Spec):
         """Return this stream of tokens cut into samples of *tokens* tokens."""
         if self.sequence in (None, tokens):
             return self
-        longer, whole = tokens / self.sequence, self.tokens or self.samples * self.sequence
+        longer, total = tokens / self.sequence, self.tokens or self.samples * self.sequence
         return self.model_copy(
             update={
-                "samples": max(1, whole // tokens),
-                "tokens": whole,
+                "samples": max(1, total // tokens),
+                "tokens": total,
                 "sample": self.sample * longer,
                 "prepared": self.prepared * longer,
                 "prep": self.prep * longer,

@@ -111,16 +111,16 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
     """Return the units that *precision* asks for, of those that all GPUs have."""
     if precision is None:
         return None
-    known = next((name for name in get_args(Precision) if name == precision), None)
-    if known is None:
+    chosen = next((name for name in get_args(Precision) if name == precision), None)
+    if chosen is None:
         raise SpecError(f"--precision {precision}: write one of {', '.join(get_args(Precision))}")
     gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
-    units: tuple[Peak, ...] = (*MEANING[known].units, "fp32")
+    units: tuple[Peak, ...] = (*MEANING[chosen].units, "fp32")
     return next(peak for peak in units if all(peak in gpu.peak for gpu in gpus))
 
 
 def _tuning(stack: str) -> Tuning:
-    found = load_part(Stack, stack, "workloads/stacks")
-    if found.gloo_transport is not None or found.uses_servers:
+    loaded = load_part(Stack, stack, "workloads/stacks")
+    if loaded.gloo_transport is not None or loaded.uses_servers:
         raise SpecError(f"--stack {stack}: exchanges without NCCL, but the collectives of a trace are NCCL's; name a stack that has it")
-    return tuning_of(found)
+    return tuning_of(loaded)

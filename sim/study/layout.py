@@ -120,10 +120,10 @@ def _remedy(run: LayoutRun, gpu: Gpu, plan: str) -> str:
 
 def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
     training = workload.training
-    found: list[tuple[str, Workload]] = []
+    changes: list[tuple[str, Workload]] = []
 
     def changed(text: str, **fields: object) -> None:
-        found.append((text, workload.model_copy(update={"training": training.model_copy(update=fields)})))
+        changes.append((text, workload.model_copy(update={"training": training.model_copy(update=fields)})))
 
     checkpoint = {"activation_checkpointing": "blocks"}
     changed("--set training.activation_checkpointing=blocks", **checkpoint)
@@ -138,33 +138,35 @@ def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
         wider = sharded.model_copy(update={"tensor": tensor})
         changed(f"--tp {tensor} --shard parameters --set training.activation_checkpointing=blocks", parallel=wider, **checkpoint)
         tensor *= 2
-    return found
+    return changes
 
 
 def _warnings(run: LayoutRun) -> list[str]:
-    found = []
+    sentences = []
     if run.memory_verdict == "thrashes":
         fullest = max(run.memory, key=lambda stage: stage.allocated)
-        found.append(
+        sentences.append(
             f"GPU memory is nearly full ({_gib(fullest.allocated)} of {_gib(run.node.gpu.memory)}): the allocator frees and retries, and "
             "steps may take several times longer; use a smaller micro-batch or activation checkpointing"
         )
     if run.workload.training.parallel.schedule in ("zb_h1", "zbv", "dualpipev"):
-        found.append(f"schedule {run.layout.schedule} is not validated: no measured run in the records uses it")
+        sentences.append(f"schedule {run.layout.schedule} is not validated: no measured run in the records uses it")
     elif run.layout.own is not None:
-        found.append(f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules")
-    found += own_notes(run.workload)
+        sentences.append(
+            f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules"
+        )
+    sentences += own_notes(run.workload)
     if not run.played.exact and run.mesh.even:
-        found.append(
+        sentences.append(
             "leaf switches hold unlike shares of a stage's nodes: all groups of a stage go as slowly as those over the fullest uplinks; "
             "for an exact step give each stage as many nodes below every leaf"
         )
     elif not run.played.exact:
-        found.append(
+        sentences.append(
             f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and {_too_many(run.gpus)}: they "
             "are simulated as if all nodes of a stage were like its first; for an exact step use axes that fill whole nodes"
         )
-    return found
+    return sentences
 
 
 def _too_many(gpus: int) -> str:

@@ -85,8 +85,8 @@ def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
         meant = f"did you mean {' or '.join(near)}? " if near else ""
         all_of = list(catalogue(folder))
         listed = f"'python -m sim list {folder.rpartition('/')[2]}' shows the {len(all_of)} known"
-        known = f"write one of {', '.join(all_of)}" if len(all_of) <= MOST_NAMED else listed
-        raise SpecError(f"{option} {name}: is not in {folder}/; {meant}{known}")
+        choices = f"write one of {', '.join(all_of)}" if len(all_of) <= MOST_NAMED else listed
+        raise SpecError(f"{option} {name}: is not in {folder}/; {meant}{choices}")
     return load_part(kind, stem, folder)
 
 
@@ -100,10 +100,10 @@ def find_gpu(wiring: Wiring, wanted: str | None, file: Path) -> Gpu:
     if len(wiring.gpu_names) > 1:
         raise SpecError(f"{file}: GPUs of several kinds ({', '.join(map(shorten, wiring.gpu_names[:4]))}); a node has one GPU model")
     if wiring.gpu_names:
-        found = named_like(wiring.gpu_names[0])
-        if found is None:
+        name = named_like(wiring.gpu_names[0])
+        if name is None:
             raise _unknown(file, f"{shorten(wiring.gpu_names[0])} is not in the catalogue")
-        return part(Gpu, found, GPUS, "--gpu")
+        return part(Gpu, name, GPUS, "--gpu")
     if len(wiring.devices) > 1 and len({PCI_DEVICES.get(device) for device in wiring.devices}) > 1:
         raise SpecError(f"{file}: GPUs of several kinds (PCI devices {', '.join(map(hex, wiring.devices))}); a node has one GPU model")
     if wiring.devices and wiring.devices[0] in PCI_DEVICES:
@@ -175,16 +175,16 @@ def switch_links(wiring: Wiring, gpu: Gpu, most: int, file: Path) -> int:
         raise _too_many(file, max(counts), gpu, most)
     if wiring.switch_links:
         return wiring.switch_links
-    whole = len(counts) == 1 and len(wiring.nvlinks) == wiring.gpus * (wiring.gpus - 1) // 2
-    if whole and (max(totals) > most or (wiring.gpus == 2 and totals[0] == most and "sxm" in gpu.name.lower())):
+    all_to_all = len(counts) == 1 and len(wiring.nvlinks) == wiring.gpus * (wiring.gpus - 1) // 2
+    if all_to_all and (max(totals) > most or (wiring.gpus == 2 and totals[0] == most and "sxm" in gpu.name.lower())):
         return counts.pop()
     if max(totals) > most:
         raise _too_many(file, max(totals), gpu, most)
     return 0
 
 
-def _too_many(file: Path, found: int, gpu: Gpu, most: int) -> SpecError:
-    return SpecError(f"{file}: {found} NVLinks on one GPU, but {gpu.name} has {most}; say which GPU it is with --gpu")
+def _too_many(file: Path, links: int, gpu: Gpu, most: int) -> SpecError:
+    return SpecError(f"{file}: {links} NVLinks on one GPU, but {gpu.name} has {most}; say which GPU it is with --gpu")
 
 
 def pcie_lanes(gpu: Gpu, told: Lanes | None) -> Lanes:
@@ -208,11 +208,11 @@ def pcie_part(lanes: Lanes) -> tuple[str, Link, float]:
 
 def find_cpu(processor: Processor | None, gpu: Gpu) -> Choice:
     """Return the catalogue's processor of the generation that *processor* tells, else one usual beside *gpu*."""
-    found = _by_cpuid(processor) if processor is not None else None
-    if processor is None or found is None:
+    cpu = _by_cpuid(processor) if processor is not None else None
+    if processor is None or cpu is None:
         told = "not in the topology" if processor is None else f"none of vendor {processor.vendor} in the catalogue"
         return Choice(_CPU_BY_AGE.get(gpu.architecture, _OLDEST_CPU), f"{told}; usual beside {gpu.architecture} GPUs")
-    return Choice(found, f"vendor {processor.vendor}, family {processor.family}, model {processor.model}: of this generation or next to it")
+    return Choice(cpu, f"vendor {processor.vendor}, family {processor.family}, model {processor.model}: of this generation or next to it")
 
 
 def _by_cpuid(processor: Processor) -> str | None:

@@ -95,9 +95,9 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
 
 def _shape(told: Told, origin: str) -> Transformer:
     if told.model:
-        found = load_part(Model, told.model, "workloads/models").transformer
-        assert found is not None, f"{told.model} is no decoder"
-        return found
+        transformer = load_part(Model, told.model, "workloads/models").transformer
+        assert transformer is not None, f"{told.model} is no decoder"
+        return transformer
     try:
         return Transformer.model_validate(told.shape)
     except ValueError as error:
@@ -175,8 +175,8 @@ def _told(path: Path, text: str) -> Told:
 def _configuration(said: Mapping[str, Any], place: str) -> Told:
     if "zero_optimization" in said or "train_micro_batch_size_per_gpu" in said or "train_batch_size" in said:
         return launch_files.deepspeed(said, place)
-    found = decoder_of(said, place)
-    return Told(shape=found.shape, notes=list(found.notes))
+    decoder = decoder_of(said, place)
+    return Told(shape=decoder.shape, notes=list(decoder.notes))
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:
@@ -323,10 +323,10 @@ def asked(ask: Ask) -> Told:
 
 
 def _decoder(name: str) -> str:
-    found = load_workload(name).spec
-    if found.model.transformer is None:
+    workload = load_workload(name).spec
+    if workload.model.transformer is None:
         raise SpecError(f"{name}: is no decoder; 'python -m sim list workloads' shows what is there")
-    return found.model.name
+    return workload.model.name
 
 
 def _number(ask: Ask, question: str, default: int, least: int = 1) -> int:

@@ -42,28 +42,28 @@ def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callab
 
     Empty without ramps. Raise SpecError for parts that take more than the tokens there are, or that cannot run.
     """
-    asked = run.workload.pretraining
+    ramps = run.workload.pretraining
     sequence = run.workload.model.sequence
-    if asked is None or sequence is None:
+    if ramps is None or sequence is None:
         return ()
-    left = tokens - asked.least_tokens
+    left = tokens - ramps.least_tokens
     if left < 0:
         raise SpecError(
-            f"--tokens {tokens:g}: the parts of pretraining take {asked.least_tokens:g} already; write that many or more, or shorter parts"
+            f"--tokens {tokens:g}: the parts of pretraining take {ramps.least_tokens:g} already; write that many or more, or shorter parts"
         )
     own_batch = replace(scenario, plan=None, global_batch=run.global_batch)
     own = Part(left, run.global_batch, sequence, run.step_time)
-    before = [_part(own_batch, regime, name, simulate) for name, regime in _named(asked, run.global_batch)]
-    after = [_part(own_batch, regime, f"last[{number}]", simulate) for number, regime in enumerate(asked.last)]
+    before = [_part(own_batch, regime, name, simulate) for name, regime in _named(ramps, run.global_batch)]
+    after = [_part(own_batch, regime, f"last[{number}]", simulate) for number, regime in enumerate(ramps.last)]
     return (*before, *([own] if left else []), *after)
 
 
-def _named(asked: Pretraining, global_batch: int) -> list[tuple[str, Regime]]:
+def _named(pretraining: Pretraining, global_batch: int) -> list[tuple[str, Regime]]:
     try:
-        regimes = asked.before(global_batch)
+        regimes = pretraining.before(global_batch)
     except ValueError as error:
         raise SpecError(f"pretraining.batch_ramp: {error}") from None
-    ramp = len(regimes) - len(asked.first)
+    ramp = len(regimes) - len(pretraining.first)
     return [
         (f"first[{number - ramp}]" if number >= ramp else f"batch_ramp, global batch {each.global_batch}", each)
         for number, each in enumerate(regimes)

@@ -52,19 +52,19 @@ def answers(
     Raise SpecError for bad input.
     """
     if len(scenarios) == 1:
-        found = answer(scenarios[0], thorough, keep_rates, trying)
-        return [_ran(scenarios[0], found)]
-    asked = [(scenario, _asked(scenario)) for scenario in scenarios]
-    _different([question for _, question in asked if isinstance(question, Question)])
-    last = max((place for place, (_, question) in enumerate(asked) if isinstance(question, Question)), default=-1)
+        first = answer(scenarios[0], thorough, keep_rates, trying)
+        return [_ran(scenarios[0], first)]
+    questions = [(scenario, _asked(scenario)) for scenario in scenarios]
+    _different([question for _, question in questions if isinstance(question, Question)])
+    last = max((place for place, (_, question) in enumerate(questions) if isinstance(question, Question)), default=-1)
     points = []
-    for place, (scenario, question) in enumerate(asked):
+    for place, (scenario, question) in enumerate(questions):
         if isinstance(question, Infeasible):
             point = Point(scenario.hardware, scenario.workload, question.nodes, question.gpus, problem=str(question), brief=question.brief)
         else:
             point = _ran(scenario, answer_to(question, scenario, thorough=thorough and place == last, progress=trying))
         points.append(point)
-        progress(len(points), len(asked))
+        progress(len(points), len(questions))
     return points
 
 
@@ -75,10 +75,10 @@ def _different(questions: Sequence[Question]) -> None:
         raise SpecError("--nodes: the jobs stay where their placement puts them, however many nodes there are; write one number")
 
 
-def _ran(scenario: Scenario, found: Answer) -> Point:
+def _ran(scenario: Scenario, finished: Answer) -> Point:
     return Point(
-        scenario.hardware, scenario.workload, run=found.run, inputs=found.inputs, warnings=found.warnings,
-        bottlenecks=found.bottlenecks, market=found.market, plan=found.plan,
+        scenario.hardware, scenario.workload, run=finished.run, inputs=finished.inputs, warnings=finished.warnings,
+        bottlenecks=finished.bottlenecks, market=finished.market, plan=finished.plan,
     )  # fmt: skip
 
 

@@ -140,9 +140,9 @@ def answer_to(
         )
         names = [f"jobs.{number}: " if len(jobs) > 1 else "" for number in range(len(jobs))]
         tried = zip(names, jobs, strict=True) if thorough else ()
-        found = [name + text for name, job in tried for text in estimate_warnings(hardware, job.averaged, progress)]
+        sensitive = [name + text for name, job in tried for text in estimate_warnings(hardware, job.averaged, progress)]
         freed = bottlenecks(run) if thorough else ()
-    return Answer(run, question.inputs, (*question.warnings, *found), freed, scenario.market, scenario.plan)
+    return Answer(run, question.inputs, (*question.warnings, *sensitive), freed, scenario.market, scenario.plan)
 
 
 class Question(NamedTuple):
@@ -181,7 +181,7 @@ def prepare(scenario: Scenario) -> Question:
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
     _one_batch(loaded.spec, scenario)
-    asked = _asked_gpus(machine.spec, scenario)
+    wanted_gpus = _asked_gpus(machine.spec, scenario)
     nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
     try:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
@@ -189,7 +189,7 @@ def prepare(scenario: Scenario) -> Question:
         job = Job(loaded.spec, placement)
         loaded = _sized(loaded, scenario, job.ranks)
     except SpecError as error:
-        raise Infeasible(error.problems, nodes, asked) from None
+        raise Infeasible(error.problems, nodes, wanted_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
     if scenario.batch == "max":
@@ -341,12 +341,12 @@ def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
 def _is_of_workload(text: str) -> bool:
     """Tell whether the override *text* is for the workload; raise SpecError for a key of neither description."""
     first = text.partition("=")[0].partition(".")[0].strip()
-    known = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
+    first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
     if "=" in text and first and first not in _WORKLOAD_KEYS | _HARDWARE_KEYS:
         key = text.partition("=")[0].strip()
         places = [home(kind, first) for kind in (Hardware, Workload)]
-        near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, known, most=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"a key starts with one of {', '.join(known)}"
+        near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, first_words, most=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"a key starts with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
     return first in _WORKLOAD_KEYS
 

@@ -67,13 +67,13 @@ def proportional(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
 
 def _least(hosts: Sequence[Host], needs: Needs, given: Callable[[Host, Mapping[int, int], int], int]) -> dict[int, int]:
     """Return the least that any host has *given* to each GPU of a job, whose GPUs all have as many; 1 at least."""
-    found: dict[int, int] = {}
+    least: dict[int, int] = {}
     for host in hosts:
         here = {job: gpus for job, gpus in host.gpus.items() if job in needs}
         for job in here:
             each = max(1, given(host, here, job))
-            found[job] = min(each, found.get(job, each))
-    return {job: found[job] for job in needs}
+            least[job] = min(each, least.get(job, each))
+    return {job: least[job] for job in needs}
 
 
 def greedy(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
@@ -107,7 +107,7 @@ class Stretch(NamedTuple):
 
 def course(arrivals: Sequence[float], work: Sequence[float], rates: Callable[[tuple[int, ...]], Mapping[int, float]]) -> list[Stretch]:
     """Return the stretches between arrivals and completions of jobs with *work* samples each, at the *rates* of those that run."""
-    left, now, found = dict(enumerate(work)), 0.0, list[Stretch]()
+    left, now, stretches = dict(enumerate(work)), 0.0, list[Stretch]()
     while left:
         active = tuple(job for job in left if arrivals[job] <= now)
         later = min((arrivals[job] for job in left if arrivals[job] > now), default=math.inf)
@@ -117,13 +117,13 @@ def course(arrivals: Sequence[float], work: Sequence[float], rates: Callable[[tu
         speed = rates(active)
         ends = {job: now + left[job] / speed[job] for job in active}
         end = min(later, *ends.values())
-        found.append(Stretch(now, end, dict(speed)))
+        stretches.append(Stretch(now, end, dict(speed)))
         for job in active:
             left[job] -= speed[job] * (end - now)
             if ends[job] <= end * (1 + 1e-12):
                 del left[job]
         now = end
-    return found
+    return stretches
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ def share(
 
 
 def _policy(name: str) -> Policy:
-    found = next((policy for policy in POLICIES if policy == name), None)
-    if found is None:
+    policy_named = next((policy for policy in POLICIES if policy == name), None)
+    if policy_named is None:
         raise SpecError(f"--policy {name}: write one of {', '.join(POLICIES)}")
-    return found
+    return policy_named
 
 
 def _need(hardware: Hardware, speed: float, job: Job) -> Need:
@@ -236,10 +236,10 @@ class _Courses:
 
     def outcome(self, policy: Policy) -> Outcome:
         """Return what *policy* makes of the jobs."""
-        found = course(self.arrivals, self.work, lambda active: self._rates(policy, active))
-        done = tuple(max(stretch.end for stretch in found if job in stretch.rates) for job in range(len(self.jobs)))
+        stretches = course(self.arrivals, self.work, lambda active: self._rates(policy, active))
+        done = tuple(max(stretch.end for stretch in stretches if job in stretch.rates) for job in range(len(self.jobs)))
         throughput = tuple(work / (end - start) for work, end, start in zip(self.work, done, self.arrivals, strict=True))
-        given = self._given(policy, max((tuple(stretch.rates) for stretch in found), key=len))
+        given = self._given(policy, max((tuple(stretch.rates) for stretch in stretches), key=len))
         return Outcome(policy, tuple(given.get(job, self._given(policy, (job,))[job]) for job in self.needs), throughput, done)
 
     def _given(self, policy: Policy, active: tuple[int, ...]) -> dict[int, int]:
@@ -251,5 +251,5 @@ class _Courses:
         if key not in self._known:
             running = [replace(self.jobs[job], workload=with_workers(self.jobs[job].workload, each), start=0.0) for job, each in key]
             ran = simulate(self.hardware, running, cold=False)
-            self._known[key] = {job: found.throughput for job, found in zip(active, ran.jobs, strict=True)}
+            self._known[key] = {job: job_run.throughput for job, job_run in zip(active, ran.jobs, strict=True)}
         return self._known[key]

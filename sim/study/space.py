@@ -67,14 +67,14 @@ def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log:
     if not all(map(math.isfinite, ends)) or len(count or "") > 20:
         raise SpecError(f"--vary {shorten(text)}: a number is too large")
     _check_count(int(count or 0), f"--vary {text}", f"{low}..{high}{' ' if unit else ''}{unit}:10")
-    whole = not unit and all(end.is_integer() for end in ends)
+    integral = not unit and all(end.is_integer() for end in ends)
     if count is None:
         numbers = [ends[0] * 2.0**step for step in range(math.ceil(math.log2(ends[1] / ends[0])))] + [ends[1]]
     elif log:
         numbers = [ends[0] * (ends[1] / ends[0]) ** (step / (int(count) - 1)) for step in range(int(count))]
     else:
         numbers = [ends[0] + (ends[1] - ends[0]) * step / (int(count) - 1) for step in range(int(count))]
-    return Axis(key, tuple(dict.fromkeys(_written(number, unit, whole) for number in numbers)), ends, unit, whole)
+    return Axis(key, tuple(dict.fromkeys(_written(number, unit, integral) for number in numbers)), ends, unit, integral)
 
 
 def _list(text: str, parts: Sequence[str]) -> tuple[str, ...]:
@@ -90,8 +90,8 @@ def _list(text: str, parts: Sequence[str]) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _written(number: float, unit: str, whole: bool) -> str:
-    shown = str(round(number)) if whole else f"{number:.12g}"
+def _written(number: float, unit: str, integral: bool) -> str:
+    shown = str(round(number)) if integral else f"{number:.12g}"
     return f"{shown} {unit}" if unit else shown
 
 

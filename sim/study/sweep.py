@@ -111,23 +111,23 @@ def swept(
         read |= _read_by(scenario, points)
     question = fingerprint([asdict(scenario), __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
     keys = [fingerprint([question, point]) for point in points]
-    with Journal(journal) as known:
-        if alone and (others := known.others(keys)):
+    with Journal(journal) as done_before:
+        if alone and (others := done_before.others(keys)):
             raise SpecError(
                 f"{journal}: keeps {others} point{'s' * (others > 1)} of another sweep that was stopped (other points or options, or "
                 "files that have changed since); finish that one, write to another file, or --force to lose them"
             )
-        missing = {key: point for key, point in zip(keys, points, strict=True) if key not in known}
+        missing = {key: point for key, point in zip(keys, points, strict=True) if key not in done_before}
         different, tasks = len(set(keys)), list(missing.items())
         answer = partial(_figures, run, uuid4().hex, scenario)
         if cluster is None or not missing:
-            found = each(answer, tasks, processes)
+            answers = each(answer, tasks, processes)
         else:
-            found = each_on_cluster(cluster, answer, tasks, pack(read), notice)
-        for count, (key, figures) in enumerate(found, start=different - len(missing) + 1):
-            known.note(key, figures)
+            answers = each_on_cluster(cluster, answer, tasks, pack(read), notice)
+        for count, (key, figures) in enumerate(answers, start=different - len(missing) + 1):
+            done_before.note(key, figures)
             progress(Done(count, different, different - len(missing)))
-        yield Rows(points, keys, known)
+        yield Rows(points, keys, done_before)
 
 
 def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point]) -> tuple[str, Figures]:

@@ -94,13 +94,13 @@ def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[O
 
     The lives of a trial depend on *seed* alone, so that intervals meet the same lives. Of a job that never ends all is infinite.
     """
-    found = draw(long_run(job, interval), trials, seed)
-    rented = len(job.speeds) * (job.start_up - job.unpaid) + found.requested * max(0.0, job.replacement - job.unpaid)
-    ends = np.isfinite(found.elapsed)
-    times = job.start_up + np.where(ends, found.elapsed, 0.0)
-    costs = (rented + found.node_seconds) * job.price + (times - job.unpaid) * job.fixed_price
-    figures = (np.where(ends, of, math.inf).tolist() for of in (times, costs, found.lost["rework"] * job.speeds[-1]))
-    return [Outcome(time, cost, int(count), lost) for time, cost, lost, count in zip(*figures, found.interruptions.tolist(), strict=True)]
+    drawn = draw(long_run(job, interval), trials, seed)
+    rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.requested * max(0.0, job.replacement - job.unpaid)
+    ends = np.isfinite(drawn.elapsed)
+    times = job.start_up + np.where(ends, drawn.elapsed, 0.0)
+    costs = (rented + drawn.node_seconds) * job.price + (times - job.unpaid) * job.fixed_price
+    figures = (np.where(ends, of, math.inf).tolist() for of in (times, costs, drawn.lost["rework"] * job.speeds[-1]))
+    return [Outcome(time, cost, int(count), lost) for time, cost, lost, count in zip(*figures, drawn.interruptions.tolist(), strict=True)]
 
 
 def undisturbed(job: SpotJob, interval: float = math.inf) -> float:
@@ -116,7 +116,7 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
     """
 
     def mean_time(interval: float) -> float:
-        return float(np.mean([found.time for found in courses(job, interval, trials, seed)]))
+        return float(np.mean([outcome.time for outcome in courses(job, interval, trials, seed)]))
 
     shortest = min(job.work, max(job.checkpoint, 1.0) * job.speeds[-1])
     tried = np.geomspace(shortest, job.work, SEARCHED)

@@ -118,8 +118,8 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
             left -= used[-1][1]
     first, step, market = used[0][0], document["step_time_s"], document["price"]["market"]
     prices = [(node_price(group, market), count) for group, count in used]
-    known = [price * count / document["nodes"] for price, count in prices if price is not None]
-    price = sum(known) if len(known) == len(prices) else None
+    priced = [price * count / document["nodes"] for price, count in prices if price is not None]
+    price = sum(priced) if len(priced) == len(prices) else None
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,

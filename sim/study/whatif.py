@@ -202,7 +202,7 @@ def _crowded(trials: _Trials, resource: Resource, twice: Outcome, infinite: Outc
     if infinite.step_time <= _LESS * twice.step_time or infinite.step_time >= _outcome(trials.run).step_time:
         return None
     longer = {cause: seconds - twice.stalls[cause] for cause, seconds in infinite.stalls.items()}
-    cause = max(longer, key=lambda known: longer[known])
+    cause = max(longer, key=lambda name: longer[name])
     if longer[cause] > _SAME * lost:  # it also takes the place of waits that ended: nothing says that it is crowded
         return None
     spent: dict[str, float] = defaultdict(float)
@@ -220,8 +220,8 @@ def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) ->
 
 def _unit(trials: _Trials, resource: Resource, percent: float) -> Unit | None:
     """Return the natural unit of *resource*, whose 1% saves *percent* seconds of a step; None where it has none, or nodes differ in it."""
-    found = {_unit_of(trials, resource, percent, node) for node in trials.run.nodes()}
-    return found.pop() if len(found) == 1 else None
+    units = {_unit_of(trials, resource, percent, node) for node in trials.run.nodes()}
+    return units.pop() if len(units) == 1 else None
 
 
 def _unit_of(trials: _Trials, resource: Resource, percent: float, node: Node) -> Unit | None:

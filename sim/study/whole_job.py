@@ -56,10 +56,10 @@ def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0,
 
 def token_count(text: str) -> float:
     """Return the tokens that *text* says, such as ``300B`` or ``1.5T``. Raise SpecError for anything else."""
-    found = tokens_in(text)
-    if found is None:
+    tokens = tokens_in(text)
+    if tokens is None:
         raise SpecError(f"--tokens {text}: write a number of tokens above 0, such as 300B or 15.6T (K, M, B, T: thousands to trillions)")
-    return found
+    return tokens
 
 
 def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:

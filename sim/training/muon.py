@@ -26,11 +26,11 @@ def newton_schulz_flop(inner: int, outer: int) -> float:
 
 def matrices(model: Model) -> Counter[tuple[int, int]]:
     """Return how many trained matrices of each shape the blocks of *model* have; each expert has its own."""
-    found: Counter[tuple[int, int]] = Counter()
+    counts: Counter[tuple[int, int]] = Counter()
     for layer in model.layers:
         if layer.op == "gemm" and layer.gradients and len(layer.channels) == 2 and layer.name != "head":
-            found[layer.channels[0], layer.channels[1]] += max(1, layer.groups)
-    return found
+            counts[layer.channels[0], layer.channels[1]] += max(1, layer.groups)
+    return counts
 
 
 def muon_work(workload: Workload, gpu: Gpu, share: float = 1.0) -> Kernels:
@@ -42,9 +42,9 @@ def muon_work(workload: Workload, gpu: Gpu, share: float = 1.0) -> Kernels:
     for (inner, outer), count in matrices(workload.model).items():
         short, long = sorted((inner, outer))
         for rows, between, columns in ((short, long, short), (short, short, short), (short, short, long)):
-            found = layer_time(_product(rows, between, columns), gpu, "bf16", stack, 1)
-            time += ITERATIONS * count * found.time
-            launches += ITERATIONS * count * found.launches
+            product = layer_time(_product(rows, between, columns), gpu, "bf16", stack, 1)
+            time += ITERATIONS * count * product.time
+            launches += ITERATIONS * count * product.launches
     return Kernels(share * time, share * launches)
 
 

@@ -32,12 +32,12 @@ def moving_statistics(model: Model, layer: Layer) -> int:
 
 def owners(model: Model, servers: int) -> list[tuple[int, ...]]:
     """Return, for each layer in forward order, the server (0..) of each gradient tensor, dealt in turn in order of creation."""
-    found = []
+    by_layer = []
     created = 0
     for layer in model.layers:
-        found.append(tuple((created + index) % servers for index in range(len(layer.gradients))))
+        by_layer.append(tuple((created + index) % servers for index in range(len(layer.gradients))))
         created += len(layer.gradients) + moving_statistics(model, layer)
-    return found
+    return by_layer
 
 
 def shards(workload: Workload, servers: Servers) -> list[list[Shard]]:

@@ -93,9 +93,9 @@ class _Waves:
         if _name(task) not in self._found:
             if self._is_kept(task) or (self._here < START and not self._crew.remote):
                 begin = time.perf_counter()
-                found = self._alone(task, ahead)
+                answer = self._alone(task, ahead)
                 self._here += time.perf_counter() - begin
-                return found
+                return answer
             self._compute(task, ahead)
         return self._found.pop(_name(task))
 
@@ -108,13 +108,13 @@ class _Waves:
         later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
         wave = {_name(each): each for each in [task, *new] if each is task or each.number not in later}
         items = [_Item(name, self._packed(each.way.setting), each.way.candidate) for name, each in wave.items()]
-        for name, found in self._crew.each(partial(_answer, self._alone.objective, self._alone.memory), items):
-            if isinstance(found, _Sent):
-                played = played_of(found.figures)
-                found = Step(found.memory, played)
+        for name, answer in self._crew.each(partial(_answer, self._alone.objective, self._alone.memory), items):
+            if isinstance(answer, _Sent):
+                played = played_of(answer.figures)
+                answer = Step(answer.memory, played)
                 if self._alone.kept is not None:
                     self._alone.kept.keep(*wave[name].way, played)
-            self._found[name] = found
+            self._found[name] = answer
 
     def _packed(self, setting: Setting) -> bytes:
         if id(setting) not in self._settings:
@@ -129,10 +129,10 @@ def _name(task: Task) -> _Name:
 def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, Found | _Sent]:
     """Answer *item* in another process: the step of a layout goes back as its figures, without the log of what happened when."""
     way = Way(_setting(item.setting), item.candidate)
-    found = Alone(objective, memory)(Task(*item.name, way), lambda most: [])
-    if isinstance(found, Step) and found.played is not None:
-        return item.name, _Sent(found.memory, figures_of(found.played))
-    return item.name, found
+    answer = Alone(objective, memory)(Task(*item.name, way), lambda most: [])
+    if isinstance(answer, Step) and answer.played is not None:
+        return item.name, _Sent(answer.memory, figures_of(answer.played))
+    return item.name, answer
 
 
 @lru_cache(maxsize=16)

@@ -155,21 +155,21 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Li
     while queue and not _proven(tally, queue[0][0], limits):
         value, number, level = queue[0]
         way = every[number]
-        found = refine(Task(number, level, way), lambda most: _next(tally, queue, every, limits, most))
-        if isinstance(found, Bound):
-            bounds[number] = found.time
+        refined = refine(Task(number, level, way), lambda most: _next(tally, queue, every, limits, most))
+        if isinstance(refined, Bound):
+            bounds[number] = refined.time
             tally.bounded += 1
-            heapq.heapreplace(queue, (max(value, found.value), number, LEAST))
+            heapq.heapreplace(queue, (max(value, refined.value), number, LEAST))
             continue
         heapq.heappop(queue)
-        if found is None:  # a combination that the engine refuses
+        if refined is None:  # a combination that the engine refuses
             tally.infeasible += 1
             continue
-        if found.played is None:
+        if refined.played is None:
             tally.infeasible += 1
-            _note_tightest(tally, found.needed - usable(way.setting, limits.memory), way)
+            _note_tightest(tally, refined.needed - usable(way.setting, limits.memory), way)
         else:
-            tally.outcomes.append(_outcome(way, found, bounds[number], limits.objective))
+            tally.outcomes.append(_outcome(way, refined, bounds[number], limits.objective))
             tally.outcomes.sort(key=lambda each: each.value)
         yield
 
@@ -190,9 +190,9 @@ def _first(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Limi
     """
     if limits.simulations < 2:
         return
-    known = [entry for entry in queue if every[entry[1]].candidate.schedule in SCHEDULES] or queue
+    built_in = [entry for entry in queue if every[entry[1]].candidate.schedule in SCHEDULES] or queue
     for share in ROOMY:
-        roomy = [entry for entry in known if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
+        roomy = [entry for entry in built_in if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
         if not roomy:
             return
         entry = min(roomy)

@@ -76,7 +76,9 @@ class GraphPrices:
         cost = plan.cost(nbytes, op)
         numbers: dict[str, list[int]] = defaultdict(list)
         for part in placement:
-            like = next(known for known in plan.parts if known.slot.node is self.slots[part.node].node and known.gpus == part.gpus)
+            like = next(
+                each_part for each_part in plan.parts if each_part.slot.node is self.slots[part.node].node and each_part.gpus == part.gpus
+            )
             numbers[like.slot.name].append(part.node)
         load: dict[str, float] = {}
         for (slot, link), amount in cost.load.items():

@@ -51,7 +51,7 @@ def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[Group, Sequence[
             names.append((kind, members))
             activities.append((kind, crossed))
     of_rank: dict[str, Hashable] = {f"rank{rank}": ("stage", mesh.stage_of(rank)) for rank in range(mesh.gpus)}
-    of_link = {link: (link.partition(".")[2], known) for link, known in capacity.items()}
+    of_link = {link: (link.partition(".")[2], rate) for link, rate in capacity.items()}
     activity_class, link_class = refine(activities, of_rank | of_link)
     first: dict[int, str] = {}
     for link, number in link_class.items():
@@ -71,10 +71,10 @@ def operations(programs: Iterable[Program]) -> dict[GroupAxis, list[tuple[Op, fl
         for each in program:
             if isinstance(each, Start):
                 sizes[each.axis, each.op].add(each.nbytes)
-    found: dict[GroupAxis, list[tuple[Op, float]]] = defaultdict(list)
+    messages_of: dict[GroupAxis, list[tuple[Op, float]]] = defaultdict(list)
     for (axis, op), of in sizes.items():
-        found[axis] += [(op, nbytes) for nbytes in sorted({min(of), max(of)})]
-    return found
+        messages_of[axis] += [(op, nbytes) for nbytes in sorted({min(of), max(of)})]
+    return messages_of
 
 
 def sends(mesh: Mesh, programs: Sequence[Program]) -> list[Group]:

@@ -84,8 +84,8 @@ class Groups:
 
     def wait(self, wait: Wait, _: int) -> SimProcess:
         """Wait until an operation has ended."""
-        tag, known, step = wait.tag, self.meetings.known, self.account.step
-        meeting = known.get((step, self.number, tag)) or known[step, tag]
+        tag, meetings, step = wait.tag, self.meetings.known, self.account.step
+        meeting = meetings.get((step, self.number, tag)) or meetings[step, tag]
         if meeting.over:
             return
         start = meeting.env.now

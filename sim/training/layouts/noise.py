@@ -76,11 +76,11 @@ class Ranks:
             late = persistent + self.compute_cv * jitter.standard_normal(persistent.shape)
             late += self.tokens_cv * tokens.standard_normal((1, self.replicas, 1))
             groups = late.reshape(self.stages, -1, self.inside).max(axis=2)
-            every, found = float(groups.max()), []
+            every, spreads = float(groups.max()), []
             for of_stage in groups:
                 inside, stage = float(of_stage.mean()), float(of_stage.max())
-                found.append(Spread(max(0.0, inside), stage - inside, every - stage, max(LEAST, 1.0 + min(0.0, inside))))
-            yield found
+                spreads.append(Spread(max(0.0, inside), stage - inside, every - stage, max(LEAST, 1.0 + min(0.0, inside))))
+            yield spreads
 
 
 class Noise:

@@ -24,10 +24,10 @@ def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
         if by_rank is not None:
             return by_rank
     chosen = (steps or (2 if scene.layout.clips or mesh.stages == 1 else 4)) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
-    found = Simulation(scene, chosen, keep_rates).run()
-    if _starves(scene, found):
-        found = Simulation(scene, chosen, keep_rates, starved=True).run()
-    return replace(found, exact=mesh.even and scene.prices.even_below_switches)
+    played = Simulation(scene, chosen, keep_rates).run()
+    if _starves(scene, played):
+        played = Simulation(scene, chosen, keep_rates, starved=True).run()
+    return replace(played, exact=mesh.even and scene.prices.even_below_switches)
 
 
 def _by_rank(scene: Scene, steps: int, keep_rates: bool) -> Played | None:
@@ -36,10 +36,10 @@ def _by_rank(scene: Scene, steps: int, keep_rates: bool) -> Played | None:
     simulated = Unfolded(scene, steps, keep_rates, folds=True)
     if len(set(simulated.first)) > MOST_CLASSES:
         return None
-    found = simulated.run()
-    return Unfolded(scene, steps, keep_rates, starved=True, folds=True).run() if _starves(scene, found) else found
+    played = simulated.run()
+    return Unfolded(scene, steps, keep_rates, starved=True, folds=True).run() if _starves(scene, played) else played
 
 
-def _starves(scene: Scene, found: Played) -> bool:
+def _starves(scene: Scene, played: Played) -> bool:
     """Tell whether loaders are slower than steps, so that what is built ahead is soon used up."""
-    return scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > found.time
+    return scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > played.time

@@ -253,23 +253,23 @@ class Prices:
     def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], int]]:
         """Return the groups of *axis* in *stage* but for those *here* that cross nodes, one for all that load switches alike."""
         seen = {rank for group in here for rank in group}
-        found: dict[object, list[tuple[int, ...]]] = defaultdict(list)
+        alike_groups: dict[object, list[tuple[int, ...]]] = defaultdict(list)
         for rank in self._ranks_of[stage]:
             if rank not in seen:
                 group = self.mesh.group(rank, axis)
                 seen.update(group)
                 nodes = {self.mesh.place(member)[0] for member in group}
                 if len(nodes) > 1:
-                    found[self._lies(group, min(nodes))].append(group)
-        return [(alike[0], len(alike)) for alike in found.values()]
+                    alike_groups[self._lies(group, min(nodes))].append(group)
+        return [(alike[0], len(alike)) for alike in alike_groups.values()]
 
     @cached_property
     def _ranks_of(self) -> Sequence[Sequence[int]]:
         """Return the ranks of each stage."""
-        found: list[list[int]] = [[] for _ in range(self.mesh.stages)]
+        ranks_of: list[list[int]] = [[] for _ in range(self.mesh.stages)]
         for rank in range(self.mesh.gpus):
-            found[self.mesh.stage_of(rank)].append(rank)
-        return found
+            ranks_of[self.mesh.stage_of(rank)].append(rank)
+        return ranks_of
 
     def _group_price(self, lying: _Lying, op: Op, nbytes: float, skew: float) -> Outline:
         skewed, groups = skew > 1.0 and self.sockets is None, lying.groups
@@ -454,8 +454,8 @@ class Prices:
             for link in hop.links:
                 weight = max(1.0, own) if link in NIC_LINKS else 1.0
                 load[f"{end} {link}"] += weight
-                known = part.slot.graph.links[link]
-                rates.append((known.capacity / weight, known.description))
+                described = part.slot.graph.links[link]
+                rates.append((described.capacity / weight, described.description))
         rate, limit = min(rates)
         moved = max(1.0, nbytes - self._slot.node.nic.burst * between)
         seconds = one_way + moved / rate

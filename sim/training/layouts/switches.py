@@ -39,15 +39,15 @@ class Switches:
 
     def load(self, streams: Iterable[Stream]) -> dict[str, float]:
         """Return what *streams* put on each live link, per byte of one of them."""
-        found: dict[str, float] = defaultdict(float)
+        load: dict[str, float] = defaultdict(float)
         for stream in streams:
             if stream.source == stream.target:
                 continue
             if self.hardware.fabric.core_bandwidth:
-                found[CORE_LINK] += stream.messages * stream.sent.on_wire
+                load[CORE_LINK] += stream.messages * stream.sent.on_wire
             for name, amount in self._own(stream) if self._between.groups_of else self._mean(stream):
-                found[f"{FABRIC}.{name}"] += stream.messages * amount
-        return dict(found)
+                load[f"{FABRIC}.{name}"] += stream.messages * amount
+        return dict(load)
 
     def leaf(self, node: int) -> str | None:
         """Return the name of the leaf switch that *node* is below; None where nodes are numbered as it happens."""
@@ -57,8 +57,8 @@ class Switches:
     def links(self) -> Mapping[str, tuple[float, tuple[Cause, str]]]:
         """Return the capacity of each live link (bytes/s), and what it means that it holds a message back."""
         between, core = self._between, self.hardware.fabric.core_bandwidth
-        found = {f"{FABRIC}.{name}": (rate, (Cause.NETWORK, between.descriptions[name])) for name, rate in between.capacities.items()}
-        return found | ({CORE_LINK: (core, (Cause.NETWORK, CORE_LIMIT))} if core else {})
+        links = {f"{FABRIC}.{name}": (rate, (Cause.NETWORK, between.descriptions[name])) for name, rate in between.capacities.items()}
+        return links | ({CORE_LINK: (core, (Cause.NETWORK, CORE_LIMIT))} if core else {})
 
     @cached_property
     def _between(self) -> Crossed:

@@ -125,10 +125,10 @@ class UnitTimes:
         unit = self.units[number]
         key = (unit.content, part)
         if key not in self._known:
-            asked = (unit.asked, part)
-            if asked not in self._shared:
-                self._shared[asked] = self._work_out(unit, part)
-            self._known[key] = self._shared[asked]
+            question = (unit.asked, part)
+            if question not in self._shared:
+                self._shared[question] = self._work_out(unit, part)
+            self._known[key] = self._shared[question]
         return self._known[key]
 
     def span(self, first: int, last: int, part: Part) -> UnitTime:
@@ -146,8 +146,8 @@ class UnitTimes:
         if part == "F":
             return [self._layer(piece, False, 1.0) for piece in unit.pieces]
         if part == "B":
-            whole = (self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))
-            return [*self._recomputed(unit), *whole, self._accumulated(unit)]
+            layers = (self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))
+            return [*self._recomputed(unit), *layers, self._accumulated(unit)]
         if part == "W":
             return [*(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)]
         inputs = (self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))
@@ -258,9 +258,9 @@ def _part(time: UnitTime, share: float) -> UnitTime:
     return UnitTime(tuple(bursts), tuple(_exposed_part(each, share) for each in time.exposed))
 
 
-def _exposed_part(whole: Exposed, share: float) -> Exposed:
-    load = tuple(each._replace(amount=each.amount * share) for each in whole.load)
-    return whole._replace(seconds=whole.seconds * share, alone=whole.alone * share, volume=whole.volume * share, load=load)
+def _exposed_part(message: Exposed, share: float) -> Exposed:
+    load = tuple(each._replace(amount=each.amount * share) for each in message.load)
+    return message._replace(seconds=message.seconds * share, alone=message.alone * share, volume=message.volume * share, load=load)
 
 
 def _of_weights(layer: Layer) -> float:

@@ -50,12 +50,12 @@ class RankPrices(Prices):
         """Return the share of rank *number* in *load* of its stage, by live link; of a class that of all its ranks."""
         if self.alike is None:
             return self._own(number, load)
-        found: dict[str, float] = defaultdict(float)
+        load_of: dict[str, float] = defaultdict(float)
         for (rank,) in self.alike.groups["inside", (number,)]:
             for link, amount in self._own(rank, load).items():
                 if link in self.alike.links:
-                    found[link] += amount
-        return found
+                    load_of[link] += amount
+        return load_of
 
     def _own(self, rank: int, load: Iterable[Loaded]) -> dict[str, float]:
         """Return the share of *rank* in *load*, which is that of its stage's ranks on the stage's first node, and of all between nodes."""

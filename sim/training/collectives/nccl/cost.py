@@ -284,27 +284,27 @@ def _collnet_bandwidth(case: Case, place: int) -> float:
 
 
 def _collnet_direct_bandwidth(case: Case, place: int) -> float:
-    found, machine = case.machine.collnet, case.machine
-    if found is None:
+    collnet, machine = case.machine.collnet, case.machine
+    if collnet is None:
         return 0.0
     if case.collective in GATHERS:
-        return machine.local_ranks * min(found.intra, nccl.COLLNET_GATHER_SHARE * found.inter) / GB
-    per_channel = machine.local_ranks / found.channels  # GPUs for each NIC
+        return machine.local_ranks * min(collnet.intra, nccl.COLLNET_GATHER_SHARE * collnet.inter) / GB
+    per_channel = machine.local_ranks / collnet.channels  # GPUs for each NIC
     share = nccl.COLLNET_DIRECT_SHARE if machine.compute_capability >= 90 else 1.0
-    return case.together(found, "CollNetDirect") / (per_channel - (per_channel - 1) / 2) * share / 2
+    return case.together(collnet, "CollNetDirect") / (per_channel - (per_channel - 1) / 2) * share / 2
 
 
 def _nvls_bandwidth(algorithm: str) -> Callable[[Case, int], float]:
     def bandwidth(case: Case, place: int) -> float:
-        found, machine = case.machine.nvls, case.machine
-        if found is None:
+        nvls, machine = case.machine.nvls, case.machine
+        if nvls is None:
             return 0.0
         reduces, tree = case.collective == "all_reduce", algorithm == "NVLSTree"
         pipelined = 2.0 if reduces else (machine.local_ranks - 1) / machine.local_ranks
-        intra = found.intra * nccl.NVLS_EFFICIENCY[case.generation] * (found.channels - 1) / found.channels * pipelined
-        inter = found.inter * (2 if tree and machine.nodes <= 2 else 1)
+        intra = nvls.intra * nccl.NVLS_EFFICIENCY[case.generation] * (nvls.channels - 1) / nvls.channels * pipelined
+        inter = nvls.inter * (2 if tree and machine.nodes <= 2 else 1)
         limit = case.limit(case.constants.nvls_tree_limit) if tree else math.inf
-        bus = found.channels * min(intra / GB, inter / GB, limit)
+        bus = nvls.channels * min(intra / GB, inter / GB, limit)
         return bus * machine.ranks / case.steps if reduces else bus
 
     return bandwidth

@@ -49,9 +49,9 @@ def nccl_bandwidth(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, vers
 def nccl_machine(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30", collnet: Pattern | None = None) -> Machine:
     """Return what the tuner knows of a job on *gpus* of each of *nodes* equal nodes; *collnet* is the fabric's own reduction."""
     constants = constants_of(version)
-    found = ring_channels(graph, gpus, nodes)
+    rings = ring_channels(graph, gpus, nodes)
     rates, speeds = _rates(graph, constants), _speeds(constants, capability(graph), nodes)
-    loads = [_load(graph, channel) for channel in found.channels]
+    loads = [_load(graph, channel) for channel in rings.channels]
     most = constants.max_channels // 2  # src/init.cc; every channel is connected twice
     laid = _ring(loads, rates, _whole_rate(graph, gpus, rates), speeds, most)
     ring = _doubled(laid, most, constants, capability(graph))
@@ -61,13 +61,13 @@ def nccl_machine(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, versio
         ring=ring,
         tree=_tree(ring, loads, rates, speeds) if nodes > 1 else ring,
         compute_capability=capability(graph),
-        intra_path=_intra_path(found),
+        intra_path=_intra_path(rings),
         cpu_vendor=graph.node.host.cpu.vendor,
-        nic_near=all(_is_direct(hop) for channel in found.channels for hop in channel.hops if hop.tier == "network"),
+        nic_near=all(_is_direct(hop) for channel in rings.channels for hop in channel.hops if hop.tier == "network"),
         plugin_latency=graph.node.nic.nccl_plugin_latency,
-        same_channels=len({channel.gpus for channel in found.channels}) == 1,
+        same_channels=len({channel.gpus for channel in rings.channels}) == 1,
         nvswitch=graph.switch_links > 0,
-        nvls=_nvls(graph, found, rates, speeds) if not constants.one_list else None,
+        nvls=_nvls(graph, rings, rates, speeds) if not constants.one_list else None,
         collnet=collnet,
     )
 
@@ -77,8 +77,8 @@ def capability(graph: NodeGraph) -> int:
     return round(10 * float(graph.node.gpu.compute_capability))
 
 
-def _intra_path(found: Channels) -> Literal["nvlink", "pcie"]:
-    classes = {hop.route.path_class for channel in found.channels for hop in channel.hops if hop.tier != "network"}
+def _intra_path(rings: Channels) -> Literal["nvlink", "pcie"]:
+    classes = {hop.route.path_class for channel in rings.channels for hop in channel.hops if hop.tier != "network"}
     return "nvlink" if classes and classes <= {"NVL", "NVS"} else "pcie"
 
 
@@ -157,11 +157,11 @@ def _weight(graph: NodeGraph, hop: Hop, link: str) -> float:
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
-def _ring(loads: Sequence[_Load], rates: Mapping[str, float], whole: float, speeds: Sequence[float], most: int) -> Pattern:
-    """Return the rings that carry most in all; *whole* is the most that a GPU could, *most* the largest number of channels."""
+def _ring(loads: Sequence[_Load], rates: Mapping[str, float], enough: float, speeds: Sequence[float], most: int) -> Pattern:
+    """Return the rings that carry most in all; *enough* is the most that a GPU could, *most* the largest number of channels."""
     best = Pattern(0, 0.0, 0.0)
     for speed in speeds:
-        if best.channels and (speed / best.inter <= nccl.LEAST_STEP or best.channels * best.inter >= whole):
+        if best.channels and (speed / best.inter <= nccl.LEAST_STEP or best.channels * best.inter >= enough):
             break
         count = _fitting(loads, rates, speed, most)
         if count * speed > best.channels * best.inter:
@@ -202,15 +202,15 @@ def _whole_rate(graph: NodeGraph, gpus: Sequence[int], rates: Mapping[str, float
     return max(*ports, *nvlinks)
 
 
-def _doubled(found: Pattern, most: int, constants: Constants, capability: int) -> Pattern:
+def _doubled(pattern: Pattern, most: int, constants: Constants, capability: int) -> Pattern:
     """Return fast channels doubled, at half the speed."""
     newer = constants.keeps_some and capability > nccl.KEPT_ABOVE
-    kept = newer and found.intra < nccl.KEPT_BELOW * GB and found.channels > nccl.KEPT_CHANNELS
-    if found.intra < nccl.DOUBLED_FROM * GB or kept:
-        return found
-    count = min(2 * found.channels, most)
-    share = -(-count // found.channels)
-    return Pattern(count, found.intra / share, found.inter / share)
+    kept = newer and pattern.intra < nccl.KEPT_BELOW * GB and pattern.channels > nccl.KEPT_CHANNELS
+    if pattern.intra < nccl.DOUBLED_FROM * GB or kept:
+        return pattern
+    count = min(2 * pattern.channels, most)
+    share = -(-count // pattern.channels)
+    return Pattern(count, pattern.intra / share, pattern.inter / share)
 
 
 def _raised(speeds: Sequence[float], start: float, most: float) -> Iterator[float]:
@@ -231,13 +231,13 @@ def _tree(ring: Pattern, loads: Sequence[_Load], rates: Mapping[str, float], spe
     return ring._replace(intra=intra)
 
 
-def _nvls(graph: NodeGraph, found: Channels, rates: Mapping[str, float], speeds: Sequence[float]) -> Pattern | None:
+def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds: Sequence[float]) -> Pattern | None:
     """Return the reduction in NVSwitch: each GPU that a ring enters by draws from all, itself among them."""
-    gpus = found.channels[0].gpus
+    gpus = rings.channels[0].gpus
     if capability(graph) < nccl.NVLS_LEAST_CAPABILITY or not graph.switch_links or len(gpus) < nccl.NVLS_LEAST_RANKS:
         return None
-    entries = {channel.gpus[0]: _load(graph, channel).outside for channel in found.channels}
-    heads = entries if found.nodes > 1 else {gpu: {} for gpu in gpus}
+    entries = {channel.gpus[0]: _load(graph, channel).outside for channel in rings.channels}
+    heads = entries if rings.nodes > 1 else {gpu: {} for gpu in gpus}
     laid = [_Load(_pulls(gpus, head), outside) for head, outside in heads.items()]
     intra = next((speed for speed in speeds if _lay(laid, dict(rates), speed, speed)), None)
     if intra is None:

@@ -82,14 +82,14 @@ def by_threshold(
     return algorithm, "LL" if low else "Simple", channels if low else machine.ring.channels
 
 
-def _named(variable: str, text: str | None, known: tuple[str, ...], version: str) -> tuple[str, ...]:
-    """Return those of *known* that *text* allows: a list, or after ``^`` all others."""
+def _named(variable: str, text: str | None, all_names: tuple[str, ...], version: str) -> tuple[str, ...]:
+    """Return those of *all_names* that *text* allows: a list, or after ``^`` all others."""
     if text is None:
-        return known
-    asked = {name.strip().lower() for name in text.strip().removeprefix("^").split(",")}
-    if wrong := sorted(asked - {name.lower() for name in known}):
-        raise SpecError(f"{variable}: '{wrong[0]}' is no name that NCCL {version} knows; write some of {', '.join(known)}")
-    found = tuple(name for name in known if (name.lower() in asked) != text.strip().startswith("^"))
-    if not found:
-        raise SpecError(f"{variable}={text} leaves NCCL {version} nothing; write some of {', '.join(known)}")
-    return found
+        return all_names
+    listed = {name.strip().lower() for name in text.strip().removeprefix("^").split(",")}
+    if wrong := sorted(listed - {name.lower() for name in all_names}):
+        raise SpecError(f"{variable}: '{wrong[0]}' is no name that NCCL {version} knows; write some of {', '.join(all_names)}")
+    allowed = tuple(name for name in all_names if (name.lower() in listed) != text.strip().startswith("^"))
+    if not allowed:
+        raise SpecError(f"{variable}={text} leaves NCCL {version} nothing; write some of {', '.join(all_names)}")
+    return allowed

@@ -102,10 +102,10 @@ def _by_threshold(
 ) -> Choice:
     """Return the choice of a version without a tuner, and the two lines that its threshold compares."""
     algorithm, protocol, channels = threshold.by_threshold(collective, nbytes, machine, version, algorithms, protocols)
-    known = threshold.lines(machine)
+    lines = threshold.lines(machine)
     trees = collective == "all_reduce" and version == "2.4" and machine.nodes > 1 and algorithms is None
     names = ("Tree", "Ring") if trees else (algorithm,)
-    rows = tuple(Considered(name, protocol, line.latency + nbytes / line.bandwidth, *line) for name in names for line in [known[name]])
+    rows = tuple(Considered(name, protocol, line.latency + nbytes / line.bandwidth, *line) for name in names for line in [lines[name]])
     return Choice(algorithm, protocol, channels, next(row.time for row in rows if row.algorithm == algorithm), rows)
 
 
@@ -139,8 +139,8 @@ def _protocols(algorithm: str) -> tuple[str, ...]:
 def _ll128_is_safe(case: Case) -> bool:
     """Tell whether LL128 is on by default: over NVLink only, and to NICs that no processor stands before."""
     machine, tested = case.machine, case.constants.ll128_capabilities
-    known = machine.compute_capability in tested if tested else machine.compute_capability >= nccl.LL128_LEAST_CAPABILITY
-    return known and (machine.intra_path == "nvlink" or machine.ranks == machine.nodes) and (machine.nodes == 1 or machine.nic_near)
+    validated = machine.compute_capability in tested if tested else machine.compute_capability >= nccl.LL128_LEAST_CAPABILITY
+    return validated and (machine.intra_path == "nvlink" or machine.ranks == machine.nodes) and (machine.nodes == 1 or machine.nic_near)
 
 
 def _refusal(case: Case, algorithm: str) -> str | None:
@@ -183,8 +183,8 @@ def _needs(case: Case, algorithm: str) -> list[tuple[bool, str]]:
 
 def _nothing_runs(case: Case, named: _Named, spoken: _Named) -> str:
     said = " and ".join(f"{name.variable}={name.text}" for name in (named, spoken) if name.text is not None)
-    asked = [algorithm for algorithm in case.constants.algorithms if named.allows(algorithm)]
-    reasons = [f"{algorithm} {_refusal(case, algorithm) or _unwritten(algorithm, spoken)}" for algorithm in asked]
+    allowed = [algorithm for algorithm in case.constants.algorithms if named.allows(algorithm)]
+    reasons = [f"{algorithm} {_refusal(case, algorithm) or _unwritten(algorithm, spoken)}" for algorithm in allowed]
     able = [algorithm for algorithm in case.constants.algorithms if _refusal(case, algorithm) is None]
     runs = ", ".join(f"{algorithm} ({', '.join(_protocols(algorithm))})" for algorithm in able)
     return f"{said} leaves no way to run {case.collective}: {'; '.join(reasons) or 'nothing is named'}. What can run here: {runs}"
@@ -197,7 +197,7 @@ def _unwritten(algorithm: str, spoken: _Named) -> str:
 # --- NCCL_ALGO and NCCL_PROTO ----------------------------------------------------------------------------------------
 
 
-def _named(variable: str, text: str | None, known: Collection[str], case: Case) -> _Named:
+def _named(variable: str, text: str | None, all_names: Collection[str], case: Case) -> _Named:
     """Return the names that *text* allows for the collective; lists after ``function:`` stand for that function alone."""
     names = None
     for place, entry in enumerate(text.split(";") if text is not None else ()):
@@ -207,7 +207,7 @@ def _named(variable: str, text: str | None, known: Collection[str], case: Case) 
         if colon and case.constants.one_list:
             raise SpecError(f"{variable}={text}: NCCL {case.constants.name} takes one list for all functions, as in ring,tree")
         if not colon or _function(variable, function) == case.collective:
-            names = _listed(variable, listed, known, case.constants)
+            names = _listed(variable, listed, all_names, case.constants)
     return _Named(variable, text, names)
 
 
@@ -219,17 +219,19 @@ def _function(variable: str, text: str) -> Collective:
     raise SpecError(f"{variable}: '{text}' is no function of NCCL; write one of {spellings}")
 
 
-def _listed(variable: str, text: str, known: Collection[str], constants: Constants) -> frozenset[str]:
+def _listed(variable: str, text: str, all_names: Collection[str], constants: Constants) -> frozenset[str]:
     """Return the names in a comma-separated list, or after ``^`` all others."""
-    spelled = {name.lower(): name for name in known}
-    asked = [name.strip() for name in text.strip().removeprefix("^").split(",")]
-    for name in asked:
+    spelled = {name.lower(): name for name in all_names}
+    words = [name.strip() for name in text.strip().removeprefix("^").split(",")]
+    for name in words:
         if name.lower() not in spelled:
             others = (
                 f"; of all_reduce also one alone of {', '.join((*OTHER_ALGORITHMS, *extensions.names(extensions.COLLECTIVES)))}"
                 if variable == "NCCL_ALGO"
                 else ""
             )
-            raise SpecError(f"{variable}: '{name}' is no name that NCCL {constants.name} knows; write some of {', '.join(known)}{others}")
-    found = frozenset(spelled[name.lower()] for name in asked)
-    return frozenset(known) - found if text.strip().startswith("^") else found
+            raise SpecError(
+                f"{variable}: '{name}' is no name that NCCL {constants.name} knows; write some of {', '.join(all_names)}{others}"
+            )
+    chosen = frozenset(spelled[name.lower()] for name in words)
+    return frozenset(all_names) - chosen if text.strip().startswith("^") else chosen

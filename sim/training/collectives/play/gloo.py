@@ -97,32 +97,32 @@ class GlooPlan(CollectivePlan):
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return what tells the physical links of one node of *slot* apart."""
-        found: dict[str, list[Hashable]] = defaultdict(list)
+        loads_of: dict[str, list[Hashable]] = defaultdict(list)
         for down in (True, False):
             for (name, link), load in self.staging(down).items():
                 if name == slot:
-                    found[link].append((down, load))
+                    loads_of[link].append((down, load))
         for (name, link), load in self._ring_load.items():
             if name == slot:
-                found[link].append(load)
-        return {link: tuple(loads) for link, loads in found.items()}
+                loads_of[link].append(load)
+        return {link: tuple(loads) for link, loads in loads_of.items()}
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return what it means that a resource, by its live name, holds a collective back."""
-        found = super().causes(live)
+        causes = super().causes(live)
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
-        found |= {live_name(live, part.slot.name, CORES): (tier, CORES_COPY) for part in self.parts}
-        return found | {live_name(live, *_SOCKET): (tier, f"the flow limit of {self.transport.name}")}
+        causes |= {live_name(live, part.slot.name, CORES): (tier, CORES_COPY) for part in self.parts}
+        return causes | {live_name(live, *_SOCKET): (tier, f"the flow limit of {self.transport.name}")}
 
     def staging(self, down: bool) -> Load:
         """Return the load, for each byte a GPU copies *down* to the host or up again, when all GPUs of the job do."""
-        found: dict[tuple[str, str], float] = defaultdict(float)
+        load: dict[tuple[str, str], float] = defaultdict(float)
         for part in self.parts:
             for gpu in part.gpus:
                 route = part.slot.graph.device_to_host(gpu) if down else part.slot.graph.host_to_device(gpu)
                 for link in route.links:
-                    found[part.slot.name, link] += 1.0
-        return found
+                    load[part.slot.name, link] += 1.0
+        return load
 
     def staging_cap(self) -> float:
         """Return the bytes/s at which one GPU copies with its path to itself."""
@@ -130,20 +130,20 @@ class GlooPlan(CollectivePlan):
 
     @property
     def _ring_load(self) -> dict[tuple[str, str], float]:
-        found: dict[tuple[str, str], float] = {}
+        ring_load: dict[tuple[str, str], float] = {}
         for part in self.parts:
             name, nic = part.slot.name, part.slot.node.nic
-            found[name, CORES] = 2.0 * len(part.gpus) * self.transport.cpu_time_per_byte
+            ring_load[name, CORES] = 2.0 * len(part.gpus) * self.transport.cpu_time_per_byte
             if self.nodes > 1:
                 weight = max(1.0, nic.transport.total_efficiency / self.transport.total_efficiency)
-                found |= {(name, link): weight for link in NIC_LINKS}
+                ring_load |= {(name, link): weight for link in NIC_LINKS}
                 sent = [Sent(RING, 0, 0, weight, 1.0)]
-                found |= {(FABRIC, link): load for link, load in self.layout.crossed.load(sent).items()}
+                ring_load |= {(FABRIC, link): load for link, load in self.layout.crossed.load(sent).items()}
         if self.fabric.core_bandwidth and self.nodes > 1:
-            found[CORE] = float(self.nodes)
+            ring_load[CORE] = float(self.nodes)
         if self.socket:
-            found[_SOCKET] = 1.0
-        return {resource: load for resource, load in found.items() if load}
+            ring_load[_SOCKET] = 1.0
+        return {resource: load for resource, load in ring_load.items() if load}
 
     def _rate(self, load: Mapping[tuple[str, str], float]) -> tuple[float, Cause, str]:
         """Return the bytes/s around the ring when nothing else runs, and what limits it."""

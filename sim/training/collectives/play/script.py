@@ -35,8 +35,8 @@ def scripts(layout: Layout, op: str, algorithm: str, nbytes: float) -> list[Scri
     if algorithm in names(COLLECTIVES):
         return straight(layout, transfers(own_steps(algorithm, layout.ranks, layout.most_local), nbytes))
     if algorithm not in WRITERS:
-        known = ", ".join([*WRITERS, "algorithms of your own (docs/develop/own-collective.md)"])
-        raise SpecError(f"{algorithm} is played as one activity only; the transfer executor knows {known}")
+        choices = ", ".join([*WRITERS, "algorithms of your own (docs/develop/own-collective.md)"])
+        raise SpecError(f"{algorithm} is played as one activity only; the transfer executor knows {choices}")
     return WRITERS[algorithm](layout, op, nbytes)
 
 

@@ -109,16 +109,16 @@ class TransferExecutor:
 
     def _critical_path(self, last: _Leg, cost: Cost) -> list[_Piece]:
         """Return what each moment up to the end of *last* was spent on, in order of time."""
-        found: list[_Piece] = []
+        path: list[_Piece] = []
         leg: _Leg | None = last
         end = last.arrived
         while leg is not None:
             if end > leg.sent:
-                found.append((*leg.edge.latency_of, leg.sent, end))
-            found += reversed(list(self._bounds(leg, cost)))
+                path.append((*leg.edge.latency_of, leg.sent, end))
+            path += reversed(list(self._bounds(leg, cost)))
             end = leg.start
             leg = leg.waited_for
-        return found[::-1]
+        return path[::-1]
 
     def _bounds(self, leg: _Leg, cost: Cost) -> Iterator[_Piece]:
         """Yield what bounded the bytes of *leg*."""

@@ -86,8 +86,8 @@ class Layout:
     @cached_property
     def numbered(self) -> tuple[tuple[int, Part], ...]:
         """Return the number and the part of each node, as they follow one another in the cluster."""
-        found = [(number, part) for part in self.parts for number in part.slot.numbers or (0,) * part.slot.count]
-        return tuple(sorted(found, key=itemgetter(0)))
+        parts = [(number, part) for part in self.parts for number in part.slot.numbers or (0,) * part.slot.count]
+        return tuple(sorted(parts, key=itemgetter(0)))
 
     @cached_property
     def rings(self) -> tuple[tuple[Edge, ...], ...]:
@@ -104,9 +104,11 @@ class Layout:
     def rings_inside(self) -> tuple[tuple[Edge, ...], int]:
         """Return the edges of the rings within each node alone, and how many rings all nodes have."""
         rings = [ring_channels(part.slot.graph, part.gpus) for part in self.parts]
-        count = min(len(found.channels) for found in rings)
+        count = min(len(rings_of.channels) for rings_of in rings)
         of_part = zip(self.parts, rings, strict=True)
-        return tuple(Edge(((part, hop),)) for part, found in of_part for channel in found.channels[:count] for hop in channel.hops), count
+        return tuple(
+            Edge(((part, hop),)) for part, rings_of in of_part for channel in rings_of.channels[:count] for hop in channel.hops
+        ), count
 
     @cached_property
     def places(self) -> tuple[Edge, ...]:

@@ -33,12 +33,12 @@ def _best(busy: NDArray[np.float64], late: NDArray[np.float64], widths: tuple[in
     """Return the dearest walk over windows of *widths*, from every start."""
     first, last = widths
     period = len(busy)
-    whole, rest = divmod(first - 1, period)
+    turns, rest = divmod(first - 1, period)
     ahead = np.tile(busy + late, last // period + 2)
     sums = np.concatenate([[0.0], np.cumsum(ahead[: rest + last - first + 1 + period])])
     starts = np.arange(period)[:, None]
     spans = np.arange(rest + 1, rest + last - first + 2)[None, :]
-    window = sums[starts + spans] - sums[starts] + whole * float((busy + late).sum())
+    window = sums[starts + spans] - sums[starts] + turns * float((busy + late).sum())
     width = np.arange(first, last + 1)[None, :]
     return float((window + (steps - width) * _busiest(busy, width.shape[1], first)).max())
 

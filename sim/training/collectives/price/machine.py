@@ -16,21 +16,21 @@ from sim.training.collectives.price.layout import Layout
 def machine_of(layout: Layout, version: str) -> Machine:
     """Return what NCCL *version*'s tuner would be told of the job on *layout*."""
     collnet = _collnet(layout)
-    found = [nccl_machine(part.slot.graph, part.gpus, layout.nodes, version, collnet) for part in layout.parts]
-    first = found[0]
+    machines = [nccl_machine(part.slot.graph, part.gpus, layout.nodes, version, collnet) for part in layout.parts]
+    first = machines[0]
     return replace(
         first,
         ranks=layout.ranks,
         nodes=layout.ranks if layout.isolated else layout.nodes,
-        ring=_bounded(min((machine.ring for machine in found), key=_carried), version),
-        tree=_bounded(min((machine.tree for machine in found), key=_carried), version),
-        compute_capability=min(machine.compute_capability for machine in found),
-        intra_path="nvlink" if all(machine.intra_path == "nvlink" for machine in found) else "pcie",
-        nic_near=all(machine.nic_near for machine in found),
-        plugin_latency=max(machine.plugin_latency for machine in found),
-        same_channels=all(machine.same_channels for machine in found),
-        nvswitch=all(machine.nvswitch for machine in found),
-        nvls=_bounded(first.nvls, version) if first.nvls and all(machine.nvls for machine in found) else None,
+        ring=_bounded(min((machine.ring for machine in machines), key=_carried), version),
+        tree=_bounded(min((machine.tree for machine in machines), key=_carried), version),
+        compute_capability=min(machine.compute_capability for machine in machines),
+        intra_path="nvlink" if all(machine.intra_path == "nvlink" for machine in machines) else "pcie",
+        nic_near=all(machine.nic_near for machine in machines),
+        plugin_latency=max(machine.plugin_latency for machine in machines),
+        same_channels=all(machine.same_channels for machine in machines),
+        nvswitch=all(machine.nvswitch for machine in machines),
+        nvls=_bounded(first.nvls, version) if first.nvls and all(machine.nvls for machine in machines) else None,
     )
 
 

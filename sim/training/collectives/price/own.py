@@ -94,19 +94,19 @@ def _proven_once(algorithm: _Kept, name: str, ranks: int, per_node: int) -> Step
         chunks, steps = algorithm.found.all_reduce(ranks, per_node)
         return Steps(chunks, tuple(tuple(Send(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
 
-    found = cast(Steps, called(COLLECTIVES, name, asked))
-    proven(name, found, ranks)
-    return found
+    steps_made = cast(Steps, called(COLLECTIVES, name, asked))
+    proven(name, steps_made, ranks)
+    return steps_made
 
 
-def proven(name: str, found: Steps, ranks: int) -> None:
-    """Raise SpecError, with the step and the rank, unless *found* leaves every sum on every rank."""
-    if isinstance(found.chunks, bool) or not isinstance(found.chunks, int) or found.chunks < 1:
-        raise SpecError(f"collective {name}: cuts the payload into {found.chunks!r} chunks; write 1 or more")
-    held = [[1 << rank] * found.chunks for rank in range(ranks)]
-    for number, step in enumerate(found.steps):
+def proven(name: str, steps: Steps, ranks: int) -> None:
+    """Raise SpecError, with the step and the rank, unless *steps* leaves every sum on every rank."""
+    if isinstance(steps.chunks, bool) or not isinstance(steps.chunks, int) or steps.chunks < 1:
+        raise SpecError(f"collective {name}: cuts the payload into {steps.chunks!r} chunks; write 1 or more")
+    held = [[1 << rank] * steps.chunks for rank in range(ranks)]
+    for number, step in enumerate(steps.steps):
         where = f"collective {name}: step {number}"
-        _sensible(where, step, ranks, found.chunks)
+        _sensible(where, step, ranks, steps.chunks)
         arriving = [(send, chunk, held[send.src][chunk]) for send in step for chunk in send.chunks]
         written = Counter((send.dst, chunk) for send in step if not send.adds for chunk in send.chunks)
         for send, chunk, sent in arriving:
@@ -116,11 +116,11 @@ def proven(name: str, found: Steps, ranks: int) -> None:
                 twice = (held[send.dst][chunk] & sent).bit_length() - 1
                 raise SpecError(f"{where} adds what rank {twice} contributes to chunk {chunk} of rank {send.dst} twice; send each sum once")
             held[send.dst][chunk] = held[send.dst][chunk] | sent if send.adds else sent
-    whole = (1 << ranks) - 1
+    total = (1 << ranks) - 1
     for rank, chunks in enumerate(held):
         for chunk, sums in enumerate(chunks):
-            if sums != whole:
-                lacking = (~sums & whole).bit_length() - 1
+            if sums != total:
+                lacking = (~sums & total).bit_length() - 1
                 raise SpecError(f"collective {name}: rank {rank} ends without what rank {lacking} contributes to chunk {chunk}; send it")
 
 
@@ -138,12 +138,12 @@ def _sensible(where: str, step: Sequence[Send], ranks: int, chunks: int) -> None
         raise SpecError(f"{where} has sends of {' and '.join(map(str, sizes))} chunks; write two steps")
 
 
-def transfers(found: Steps, nbytes: float) -> list[Transfer]:
-    """Return *found* on *nbytes* as single transfers, each of which waits for what its two ends got and sent in the step before."""
-    each = nbytes / found.chunks
+def transfers(steps: Steps, nbytes: float) -> list[Transfer]:
+    """Return *steps* on *nbytes* as single transfers, each of which waits for what its two ends got and sent in the step before."""
+    each = nbytes / steps.chunks
     made: list[Transfer] = []
     before: dict[int, list[int]] = {}
-    for step in found.steps:
+    for step in steps.steps:
         now: dict[int, list[int]] = {}
         for send in step:
             after = tuple(sorted({*before.get(send.src, ()), *before.get(send.dst, ())}))
@@ -192,8 +192,8 @@ def _steps(layout: Layout, name: str, algorithm: _Kept) -> tuple[_Step, ...]:
     counts = sorted({len(part.gpus) for part in layout.parts})
     if len(counts) > 1:
         raise SpecError(f"{name} needs the same number of ranks on every node, not {' and '.join(map(str, counts))}: take Ring or Tree")
-    found = own_steps(name, layout.ranks, layout.most_local)
-    alike = Counter((frozenset((send.src, send.dst) for send in step), len(step[0].chunks) / found.chunks) for step in found.steps)
+    made = own_steps(name, layout.ranks, layout.most_local)
+    alike = Counter((frozenset((send.src, send.dst) for send in step), len(step[0].chunks) / made.chunks) for step in made.steps)
     return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in alike.items())
 
 

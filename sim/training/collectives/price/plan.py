@@ -133,12 +133,12 @@ class CollectivePlan:
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return what tells the physical links of one node of *slot* apart: what each algorithm in use would put on them."""
-        found: dict[str, list[Hashable]] = {}
+        weights_of: dict[str, list[Hashable]] = {}
         for algorithm, size, load in self._loads:
             for (name, link), weight in load.items():
                 if name == slot:
-                    found.setdefault(link, []).append((algorithm, size, round(weight, 9)))
-        return {link: tuple(weights) for link, weights in found.items()}
+                    weights_of.setdefault(link, []).append((algorithm, size, round(weight, 9)))
+        return {link: tuple(weights) for link, weights in weights_of.items()}
 
     def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
         """Return what NCCL takes for *op* on *nbytes*, or the algorithm of another library that is forced."""
@@ -148,29 +148,29 @@ class CollectivePlan:
         if self.forced and op == "all_reduce":
             return Chosen(self.forced, "Simple", self.channels)
         algorithms = None if self.forced else self.tuning.algorithms
-        found = choose(op, max(1.0, nbytes), self._machine, self.tuning.version, algorithms, self.tuning.protocols)
-        return Chosen(found.algorithm, found.protocol, min(found.channels, self.tuning.channels or found.channels))
+        choice = choose(op, max(1.0, nbytes), self._machine, self.tuning.version, algorithms, self.tuning.protocols)
+        return Chosen(choice.algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
 
     def cost(self, nbytes: float, op: Op = "all_reduce") -> Cost:
         """Return what *op* on *nbytes* costs; ``Cost.alone`` is its time with nothing beside it."""
         if (op, nbytes) not in self._costs:
-            found = self.cost_of(nbytes, *self.choice(nbytes, op), op=op)
+            priced = self.cost_of(nbytes, *self.choice(nbytes, op), op=op)
             if op == "broadcast":
-                cause, latency = found.latency_of
-                found = found._replace(latency_of=(cause, latency + OF_BROADCAST))
-            self._costs[op, nbytes] = found
+                cause, latency = priced.latency_of
+                priced = priced._replace(latency_of=(cause, latency + OF_BROADCAST))
+            self._costs[op, nbytes] = priced
         return self._costs[op, nbytes]
 
     def ways(self, nbytes: float) -> dict[str, Cost]:
         """Return what an all-reduce of *nbytes* costs by each algorithm that NCCL weighs for it, with the protocol it would take there."""
         version, protocols = self.tuning.version, self.tuning.protocols
         weighed = choose("all_reduce", max(1.0, nbytes), self._machine, version, self.tuning.algorithms, protocols).table
-        found = {}
+        costs = {}
         for algorithm in dict.fromkeys(row.algorithm for row in weighed):
             choice = choose("all_reduce", max(1.0, nbytes), self._machine, version, algorithm, protocols)
             channels = min(choice.channels, self.tuning.channels or choice.channels)
-            found[algorithm] = self.cost_of(nbytes, algorithm, choice.protocol, channels)
-        return found
+            costs[algorithm] = self.cost_of(nbytes, algorithm, choice.protocol, channels)
+        return costs
 
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
         """Return what *op* costs by a given algorithm and protocol."""
@@ -183,16 +183,16 @@ class CollectivePlan:
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return what it means that a resource, by its live name, holds a collective back: cause and description."""
-        found = dict.fromkeys(self.shared, (Cause.NETWORK, CORE_LIMIT))
-        found |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.layout.crossed.descriptions.items()}
+        causes = dict.fromkeys(self.shared, (Cause.NETWORK, CORE_LIMIT))
+        causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.layout.crossed.descriptions.items()}
         for part in self.parts:
             for link, name in live[part.slot.name].items():
-                known = part.slot.graph.links[link]
-                found.setdefault(name, (TIER[known.tier], known.description))
+                described = part.slot.graph.links[link]
+                causes.setdefault(name, (TIER[described.tier], described.description))
             crossed = {hop.tier for channel in part.channels.channels for hop in channel.hops if hop.transport.cpu_time_per_byte}
             for tier in sorted(crossed):
-                found[live_name(live, part.slot.name, CORES)] = (TIER[tier], CORES_COPY)
-        return found
+                causes[live_name(live, part.slot.name, CORES)] = (TIER[tier], CORES_COPY)
+        return causes
 
     @cached_property
     def _machine(self) -> Machine:
@@ -212,14 +212,14 @@ class CollectivePlan:
     @cached_property
     def _in_use(self) -> list[tuple[Op, str]]:
         """Return the operations and algorithms that messages of any size take; what is forced may leave an operation none."""
-        found: set[tuple[Op, str]] = set()
+        in_use: set[tuple[Op, str]] = set()
         others: tuple[Op, ...] = ("all_gather", "broadcast")
         for size in (4.0**power for power in range(1, 18)):
-            found.add(("all_reduce", self.choice(size).algorithm))
+            in_use.add(("all_reduce", self.choice(size).algorithm))
             for op in others:
                 with suppress(SpecError):
-                    found.add((op, self.choice(size, op).algorithm))
-        return sorted(found)
+                    in_use.add((op, self.choice(size, op).algorithm))
+        return sorted(in_use)
 
 
 def live_name(live: Live, slot: str, link: str) -> str:
@@ -229,11 +229,11 @@ def live_name(live: Live, slot: str, link: str) -> str:
 
 def live_load(load: Load, live: Live) -> dict[str, float]:
     """Return *load* on the network's resources; physical links that share one carry the same."""
-    found: dict[str, float] = {}
+    live_loads: dict[str, float] = {}
     for (slot, link), amount in load.items():
         name = live_name(live, slot, link)
-        found[name] = max(amount, found.get(name, 0.0))
-    return found
+        live_loads[name] = max(amount, live_loads.get(name, 0.0))
+    return live_loads
 
 
 def plan_collectives(

@@ -44,24 +44,24 @@ _NVLS_TREE_CUTS = ((16, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
 def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
     """Return what *op* on *nbytes* costs; *channels* is told on. Raise SpecError where *algorithm* cannot run on *layout*."""
     if algorithm in PRICES:
-        found = PRICES[algorithm](layout, op, protocol, nbytes)
+        priced = PRICES[algorithm](layout, op, protocol, nbytes)
     elif algorithm in names(COLLECTIVES):
-        found = own(layout, algorithm, protocol, nbytes)
+        priced = own(layout, algorithm, protocol, nbytes)
     else:
         raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
     if algorithm == "Ring":
-        found = _by_thread_blocks(found, layout, op, protocol, nbytes, channels)
-    return cost_of(layout, found, algorithm, protocol, channels)
+        priced = _by_thread_blocks(priced, layout, op, protocol, nbytes, channels)
+    return cost_of(layout, priced, algorithm, protocol, channels)
 
 
-def cost_of(layout: Layout, found: Priced, algorithm: str, protocol: str, channels: int) -> Cost:
-    """Return what was *found* of a collective as one fluid activity."""
+def cost_of(layout: Layout, priced: Priced, algorithm: str, protocol: str, channels: int) -> Cost:
+    """Return what was *priced* of a collective as one fluid activity."""
     launch = max(part.channels.launch for part in layout.parts)
-    load = found.traffic.load(found.chunk, protocol)
-    cap = found.volume / found.time
-    latency_share = max(0.0, 1.0 - found.volume / found.slowest.rate / found.time)
-    blamed = (found.slowest.cause, found.slowest.limit, found.latency_of)
-    return Cost(algorithm, protocol, channels, launch, found.volume, found.chunk, cap, latency_share, load, *blamed)
+    load = priced.traffic.load(priced.chunk, protocol)
+    cap = priced.volume / priced.time
+    latency_share = max(0.0, 1.0 - priced.volume / priced.slowest.rate / priced.time)
+    blamed = (priced.slowest.cause, priced.slowest.limit, priced.latency_of)
+    return Cost(algorithm, protocol, channels, launch, priced.volume, priced.chunk, cap, latency_share, load, *blamed)
 
 
 def piece_of(volume: float, hops: int, protocol: str = "Simple", cuts: Sequence[tuple[int, float]] = _LAST_CUT) -> float:
@@ -124,10 +124,10 @@ def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
         return _ring_pipeline(layout, protocol, nbytes)
     traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
     steps = ROUNDS[op] * (layout.ranks - 1)
-    found = [traffic.along(ring, chunk, protocol) for ring in _different(layout)]
-    busy = [tuple(chunk / rate for rate in ring.rates) for ring in found]
+    rings = [traffic.along(ring, chunk, protocol) for ring in _different(layout)]
+    busy = [tuple(chunk / rate for rate in ring.rates) for ring in rings]
     hops = list(zip(busy, _latencies(layout, protocol), strict=True))
-    slowest = [ring.slowest for ring in found]
+    slowest = [ring.slowest for ring in rings]
     if (across := traffic.across(chunk, protocol)) is not None:
         hops = [_through_switches(layout, ring, *own, chunk / across.rate) for ring, own in zip(_different(layout), hops, strict=True)]
         slowest.append(across)
@@ -135,27 +135,27 @@ def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, latency_of(layout.rings[0]))
 
 
-def _by_thread_blocks(found: Priced, layout: Layout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
-    """Return *found* of a ring as the thread blocks of *channels* channels play it.
+def _by_thread_blocks(priced: Priced, layout: Layout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
+    """Return *priced* of a ring as the thread blocks of *channels* channels play it.
 
     Under Simple they start late, and copy the last chunk that they receive while they send nothing. LL and LL128 pass on so little at
     once that both are part of the latency of a hop; but LL's blocks may be slower than the links.
     """
     blocks = _blocks(layout)
     if op not in ROUNDS:
-        return found._replace(time=found.time + blocks.start) if protocol == "Simple" else found
+        return priced._replace(time=priced.time + blocks.start) if protocol == "Simple" else priced
     chunk = nbytes / layout.ranks / channels
     if blocks.cap is not None:
         # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends at once the others, and receives the last
         time = (ROUNDS[op] * (layout.ranks - 1) + 1) * chunk / blocks.cap.rate
-        if time > found.time:
-            found = found._replace(time=time, slowest=blocks.cap._replace(rate=found.volume / time))
+        if time > priced.time:
+            priced = priced._replace(time=time, slowest=blocks.cap._replace(rate=priced.volume / time))
     if protocol == "Simple":
-        return found._replace(time=found.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
+        return priced._replace(time=priced.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
     if protocol == "LL" and blocks.ll:
         quickest = min(min(ring) for ring in _latencies(layout, protocol))
-        return found._replace(time=max(found.time, ROUNDS[op] * (layout.ranks - 1) * (chunk / blocks.ll + quickest)))
-    return found
+        return priced._replace(time=max(priced.time, ROUNDS[op] * (layout.ranks - 1) * (chunk / blocks.ll + quickest)))
+    return priced
 
 
 class _Blocks(NamedTuple):
@@ -210,8 +210,8 @@ def _through_switches(
 @lru_cache(maxsize=64)
 def _different(layout: Layout) -> list[tuple[Edge, ...]]:
     """Return one ring of each kind that costs the same."""
-    known = {tuple((part.slot.name, hop.links) for edge in ring for part, hop in edge.hops): ring for ring in layout.rings}
-    return list(known.values())
+    by_hops = {tuple((part.slot.name, hop.links) for edge in ring for part, hop in edge.hops): ring for ring in layout.rings}
+    return list(by_hops.values())
 
 
 @lru_cache(maxsize=64)
@@ -235,10 +235,10 @@ def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
     piece = piece_of(volume, layout.ranks - 1, protocol)
     first, slowest = 0.0, []
     for ring, latencies in zip(_different(layout), _latencies(layout, protocol), strict=True):
-        found = traffic.along(ring, piece, protocol)
-        hops = [piece / rate + latency for rate, latency in zip(found.rates, latencies, strict=True)]
+        paces = traffic.along(ring, piece, protocol)
+        hops = [piece / rate + latency for rate, latency in zip(paces.rates, latencies, strict=True)]
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
-        slowest.append(found.slowest)
+        slowest.append(paces.slowest)
     pace = held(min(slowest), traffic, piece, protocol)
     return Priced(volume, first + (volume - piece) / pace.rate, piece, pace, traffic, latency_of(layout.rings[0]))
 
@@ -341,8 +341,8 @@ def _collnet_direct_way(layout: Layout) -> _Way:
 
 def switch_edge(part: Part, src: str, dst: str) -> Edge:
     """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node, which is half of a hop between GPUs."""
-    whole = part.slot.node.over_nvlink
-    transport = whole.model_copy(update={"hop_latency": whole.hop_latency / 2})
+    both_ways = part.slot.node.over_nvlink
+    transport = both_ways.model_copy(update={"hop_latency": both_ways.hop_latency / 2})
     return Edge(((part, Hop(src, dst, Route(((f"{src}>{dst}",),), "NVS", transport))),))
 
 

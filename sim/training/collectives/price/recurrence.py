@@ -77,13 +77,13 @@ def _best_of_few(busy: Sequence[float], late: Sequence[float], widths: tuple[int
     first, last = widths
     period = len(busy)
     sums = list(accumulate((one + other for one, other in zip(busy, late, strict=True)), initial=0.0))
-    around, whole = [*busy, *busy], sums[period]
-    sums += [whole + value for value in sums[1:]]
+    around, once_around = [*busy, *busy], sums[period]
+    sums += [once_around + value for value in sums[1:]]
     best = 0.0
     for start in range(period):
         busiest = max(around[start : start + min(first - 1, period)], default=0.0)
         for width in range(first, last + 1):
             busiest = max(busiest, around[start + (width - 1) % period])
             turns, rest = divmod(width, period)
-            best = max(best, turns * whole + sums[start + rest] - sums[start] + (steps - width) * busiest)
+            best = max(best, turns * once_around + sums[start + rest] - sums[start] + (steps - width) * busiest)
     return best

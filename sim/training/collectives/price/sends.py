@@ -92,16 +92,16 @@ def by_thread_blocks(links: Pace, layout: Layout, protocol: str, nbytes: float, 
 
     Of messages of unequal size *nbytes* is the mean, *most* the largest over it, and *messages* what a rank handles in all over it.
     """
-    channels, found = send_channels(layout, nbytes), [links]
+    channels, paces = send_channels(layout, nbytes), [links]
     for transport in layout.transports:
         limit = f"the thread block of each channel ({transport.name})"
         caps = [transport.channel_cap, transport.ll_cap if protocol == "LL" else None]
-        found += [Pace(cap * channels / most, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
+        paces += [Pace(cap * channels / most, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
         if (cap := _of_a_block(transport, layout.nodes)) is not None:
             blocks = cap * min(channels / most, send_pool(layout) / messages)
             together = _uneven(links.rate, blocks) if _apart(layout, channels, messages) else min(links.rate, blocks)
-            found.append(Pace(together, *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
-    return min(found)
+            paces.append(Pace(together, *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
+    return min(paces)
 
 
 def _of_a_block(transport: Transport, nodes: int) -> float | None:

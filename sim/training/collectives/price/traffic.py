@@ -165,29 +165,29 @@ class Traffic:
     @cached_property
     def crossings(self) -> Mapping[str, Mapping[str, float]]:
         """Return how many streams cross each physical link of a node, by slot."""
-        found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for part, hop, count in self.streams:
             for link in hop.links:
-                found[part.slot.name][link] += count
-        return found
+                counts[part.slot.name][link] += count
+        return counts
 
     def load(self, chunk: float, protocol: str) -> Load:
         """Return the load of all streams with chunks of *chunk* bytes, per byte of one stream."""
-        found = _load(self.streams, chunk, protocol)
+        load = _load(self.streams, chunk, protocol)
         if self.fabric.core_bandwidth and self.between:
-            found[CORE] = self.between * WIRE_BYTES[protocol]
-        return found | {(FABRIC, name): amount for name, amount in self._on_switches(chunk, protocol).items()}
+            load[CORE] = self.between * WIRE_BYTES[protocol]
+        return load | {(FABRIC, name): amount for name, amount in self._on_switches(chunk, protocol).items()}
 
     def _on_switches(self, chunk: float, protocol: str) -> dict[str, float]:
         """Return the load on links between switches, per byte of one stream; of unlike nodes the most that any would put there."""
-        found: dict[str, float] = {}
+        loads: dict[str, float] = {}
         by_node: dict[tuple[str, int], list[Sent]] = defaultdict(list)
         for out in self.outward if self.crossed.ports else ():
             by_node[out.part.slot.name, out.node].append(_sent(out, chunk, protocol))
         for sent in dict.fromkeys(map(tuple, by_node.values())):  # nodes that send alike load alike
             for name, amount in self.crossed.load(sent).items():
-                found[name] = max(amount, found.get(name, 0.0))
-        return found
+                loads[name] = max(amount, loads.get(name, 0.0))
+        return loads
 
     def across(self, chunk: float, protocol: str) -> Pace | None:
         """Return the payload bytes/s that the links between switches leave one stream, and which; None where there are none."""
@@ -220,17 +220,20 @@ class Traffic:
         of_edge = []
         for edge in edges:
             lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
-            like = tuple((known.fair, known.alone, id(known.hop.transport), known.hop.connections) for known in lanes)
+            like = tuple((each_lane.fair, each_lane.alone, id(each_lane.hop.transport), each_lane.hop.connections) for each_lane in lanes)
             kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
-            kind.members.append([(part, known) for (part, _), known in zip(edge.hops, lanes, strict=True)])
+            kind.members.append([(part, each_lane) for (part, _), each_lane in zip(edge.hops, lanes, strict=True)])
             of_edge.append(kind.number)
         return list(kinds.values()), of_edge
 
     def _slowest(self, kind: _Kind, reached: _Reached, protocol: str, part_of: float) -> Pace:
         """Return the pace of the edges of *kind*, or their share of the fabric's core where that is less."""
-        hops = [known.hop for _, known in kind.members[0]]
+        hops = [each_lane.hop for _, each_lane in kind.members[0]]
         wire = [_wire(hop, protocol) for hop in hops]
-        rates = [known.rate(*reached[known.hop], part_of) / bytes_of for (_, known), bytes_of in zip(kind.members[0], wire, strict=True)]
+        rates = [
+            each_lane.rate(*reached[each_lane.hop], part_of) / bytes_of
+            for (_, each_lane), bytes_of in zip(kind.members[0], wire, strict=True)
+        ]
         rate = min(rates)
         if (
             kind.fabric
@@ -238,7 +241,9 @@ class Traffic:
             and (share := kind.fabric.core_bandwidth / self.between / WIRE_BYTES[protocol]) < rate
         ):
             return Pace(share, Cause.NETWORK, CORE_LIMIT)
-        held = tuple((place, reached[hops[place]].flow_cap <= rate * wire[place]) for place, found in enumerate(rates) if found == rate)
+        held = tuple(
+            (place, reached[hops[place]].flow_cap <= rate * wire[place]) for place, each_rate in enumerate(rates) if each_rate == rate
+        )
         if held not in kind.limits:
             kind.limits[held] = min(_limit(member, held) for member in kind.members)
         return Pace(rate, *kind.limits[held])
@@ -306,23 +311,23 @@ def _sent(out: Outward, chunk: float, protocol: str) -> Sent:
 
 def _load(streams: Iterable[tuple[Part, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
     """Return what *streams* of one node weigh on its resources; what a transport cannot use weighs like bytes."""
-    found: dict[tuple[str, str], float] = defaultdict(float)
+    load: dict[tuple[str, str], float] = defaultdict(float)
     reached = _Reached(chunk)
     for part, hop, count in streams:
         weight = count * _wire(hop, protocol) / min(1.0, reached[hop].efficiency)
         name = part.slot.name
         for link in hop.links:
-            found[name, link] += weight
+            load[name, link] += weight
         for wire in hop.wires if hop.route.copies else ():
-            found[name, wire] += weight * max(0.0, part.slot.graph.links[wire].capacity / staged(part.slot.graph, hop) - 1.0)
+            load[name, wire] += weight * max(0.0, part.slot.graph.links[wire].capacity / staged(part.slot.graph, hop) - 1.0)
         if hop.transport.cpu_time_per_byte:
-            found[name, CORES] += count * hop.transport.cpu_time_per_byte
-    return found
+            load[name, CORES] += count * hop.transport.cpu_time_per_byte
+    return load
 
 
 def latency_of(edges: Sequence[Edge]) -> tuple[Cause, str]:
     """Return whom to blame for the latency of *edges*: the tier and transport class that adds most of it."""
-    found: dict[tuple[Cause, str], float] = defaultdict(float)
+    seconds_of: dict[tuple[Cause, str], float] = defaultdict(float)
     for edge in edges:
-        found[edge.latency_of] += edge.latency("Simple")
-    return max(found, key=lambda blamed: found[blamed])
+        seconds_of[edge.latency_of] += edge.latency("Simple")
+    return max(seconds_of, key=lambda blamed: seconds_of[blamed])

@@ -39,7 +39,7 @@ def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> Estimat
     chunk = nbytes / ranks / len(rings.channels)
     different = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
     alone = [_channel_time(graph, crossings, channel, chunk, all_reduce_steps(ranks)) for channel in different.values()]
-    slowest, bottleneck = max(alone, key=lambda found: found[0].total)
+    slowest, bottleneck = max(alone, key=lambda estimate: estimate[0].total)
     return Estimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
 
 
@@ -77,8 +77,8 @@ def hop_rate(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop, chunk: 
 
     A *share* below 1 is a stream of which this hop carries only so many bytes.
     """
-    found = lane(graph, crossings, hop)
-    return found.rate(hop.efficiency(chunk), hop.flow_cap(chunk), share), found.link
+    its_lane = lane(graph, crossings, hop)
+    return its_lane.rate(hop.efficiency(chunk), hop.flow_cap(chunk), share), its_lane.link
 
 
 def _channel_time(graph: NodeGraph, crossings: Mapping[str, int], channel: Channel, chunk: float, steps: int) -> tuple[RingTime, str]:

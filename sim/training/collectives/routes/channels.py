@@ -111,12 +111,12 @@ class Channels:
     @property
     def crossings(self) -> dict[str, int]:
         """Return how often each link of the node is crossed by all channels together."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for channel in self.channels:
             for hop in channel.hops:
                 for link in hop.links:
-                    found[link] = found.get(link, 0) + 1
-        return found
+                    counts[link] = counts.get(link, 0) + 1
+        return counts
 
     @property
     def transports(self) -> tuple[Transport, ...]:
@@ -139,11 +139,11 @@ class Channels:
 
 
 def _each_once(transports: Iterable[Transport]) -> tuple[Transport, ...]:
-    found: list[Transport] = []
+    different: list[Transport] = []
     for transport in transports:
-        if transport not in found:
-            found.append(transport)
-    return tuple(found)
+        if transport not in different:
+            different.append(transport)
+    return tuple(different)
 
 
 @lru_cache(maxsize=512)
@@ -211,8 +211,8 @@ def _both_ways(graph: NodeGraph, order: tuple[int, ...]) -> list[tuple[int, ...]
 
 def _fluid_rate(graph: NodeGraph, orders: Sequence[tuple[int, ...]]) -> float:
     """Return the bytes/s that rings along *orders* carry together, links shared fairly."""
-    found = Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), "pcie", 1)
-    return len(orders) * min(graph.links[link].capacity / count for link, count in found.crossings.items())
+    rings = Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), "pcie", 1)
+    return len(orders) * min(graph.links[link].capacity / count for link, count in rings.crossings.items())
 
 
 def _slots(graph: NodeGraph, gpus: Sequence[int], per_link: int) -> dict[tuple[int, int], int]:

@@ -69,15 +69,15 @@ def shortest_tour(graph: NodeGraph, gpus: Sequence[int], nic: int | None = None)
 def _longer(
     best: dict[tuple[int, int], _Partial], others: Sequence[int], cost: dict[tuple[int, int], int]
 ) -> dict[tuple[int, int], _Partial]:
-    found: dict[tuple[int, int], _Partial] = {}
+    longer: dict[tuple[int, int], _Partial] = {}
     for (seen, place), partial in best.items():
         for onward, gpu in enumerate(others):
             if not seen >> onward & 1:
                 step = _Partial(partial.cost + cost[others[place], gpu], (*partial.order, gpu))
                 key = (seen | 1 << onward, onward)
-                if key not in found or step < found[key]:
-                    found[key] = step
-    return found
+                if key not in longer or step < longer[key]:
+                    longer[key] = step
+    return longer
 
 
 def _cost(graph: NodeGraph, one: int, other: int, nic: int | None) -> int:
