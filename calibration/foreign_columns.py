@@ -49,8 +49,8 @@ def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[st
         told.append(f"column '{name}' is read as {column}{', from milliseconds' if plain in in_ms else ''}")
 
     def fitting(cells: Cells) -> list[str]:
-        known = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
-        return [_from_ms(cell) if place in thousandths else cell for place, cell in enumerate(known)]
+        filled = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
+        return [_from_ms(cell) if place in thousandths else cell for place, cell in enumerate(filled)]
 
     return columns, fitting, told
 

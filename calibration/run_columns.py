@@ -82,8 +82,8 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str) -> lis
 
 def _separator(header: Sequence[str], text: str) -> str | None:
     """Return the mark that parts *text* into more columns than commas do."""
-    known = sum(name in COLUMNS for name in header)
-    return next((mark for mark in _SEPARATORS if sum(_meant(name) is not None for name in text.split(mark)) > max(1, known)), None)
+    by_comma = sum(name in COLUMNS for name in header)
+    return next((mark for mark in _SEPARATORS if sum(_meant(name) is not None for name in text.split(mark)) > max(1, by_comma)), None)
 
 
 def _meant(name: str) -> str | None:

@@ -88,12 +88,12 @@ class RecordFile:
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
-    found = _read(path, lambda header: (list(header), list, []))
-    if found.left_out:
-        problems = [f"{one.where}: {one.reason}" for one in found.left_out]
+    file = _read(path, lambda header: (list(header), list, []))
+    if file.left_out:
+        problems = [f"{one.where}: {one.reason}" for one in file.left_out]
         more = len(problems) - TOO_MANY_PROBLEMS
         raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
-    return found
+    return file
 
 
 def read_table(path: Path) -> RecordFile:
@@ -149,7 +149,7 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
     if len(cells) > len(header):
         raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
     row = _Row(where, dict(zip(header, cells, strict=False)))
-    found = RunRecord(
+    made = RunRecord(
         file,
         line,
         row.text("hardware", required=True),
@@ -174,8 +174,8 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
         total_gpus=row.count("total_gpus"),
         global_batch=row.count("global_batch"),
     )
-    _check_times(where, found)
-    return found
+    _check_times(where, made)
+    return made
 
 
 def _check_times(where: str, record: RunRecord) -> None:

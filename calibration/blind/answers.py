@@ -50,8 +50,8 @@ class Runner:
         """Return the measured value of *question*, or None, and a note."""
         try:
             if question.training is not None:
-                found, note = self._training(question.training)
-                return found.get(question.kind), note
+                measured, note = self._training(question.training)
+                return measured.get(question.kind), note
             assert question.asked is not None
             times = _PROBES[question.kind](self._bench, question.asked)["times_s"]
             return statistics.median(times), ""
@@ -75,20 +75,20 @@ def trained(run: Training) -> tuple[dict[Kind, float], str]:
         run.model, run.inputs, run.batch, 8, 3, False, run.precision, run.arguments, seconds=STEP_SECONDS, optimizer=run.optimizer
     )
     note = ""
-    found: dict[Kind, float] = {}
+    measured: dict[Kind, float] = {}
     with Power() as power:
         try:
-            found["step"] = run_rank(wanted).median
+            measured["step"] = run_rank(wanted).median
         except SpecError as error:
             note = f"failed: {str(error).splitlines()[0][:100]}"
-    if "step" in found:
-        found["memory"] = float(torch.cuda.max_memory_allocated())
+    if "step" in measured:
+        measured["memory"] = float(torch.cuda.max_memory_allocated())
         note = f"reserved {torch.cuda.max_memory_reserved():.4g} B"
         if (watts := power.typical()) is not None:
-            found["power"] = watts
+            measured["power"] = watts
     gc.collect()
     torch.cuda.empty_cache()
-    return found, note
+    return measured, note
 
 
 class Power:

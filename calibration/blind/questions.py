@@ -130,11 +130,11 @@ def _precisions(*names: Precision) -> tuple[Precision, ...]:
 
 def questions() -> list[Question]:
     """Return every question, kind by kind."""
-    found: list[Question] = []
+    of_training: list[Question] = []
     for run in trainings():
         kinds: tuple[Kind, ...] = ("step", "memory", "power")
-        found += [Question(kind, run.name, run.precision, run.batch, training=run) for kind in kinds]
-    return [*found, *_kernels(), *_copies(), *_loader()]
+        of_training += [Question(kind, run.name, run.precision, run.batch, training=run) for kind in kinds]
+    return [*of_training, *_kernels(), *_copies(), *_loader()]
 
 
 def _kernels() -> Iterator[Question]:

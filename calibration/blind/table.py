@@ -90,12 +90,12 @@ def scores(rows: Sequence[dict[str, str]]) -> list[Score]:
     return made
 
 
-def scores_text(found: Sequence[Score]) -> str:
+def scores_text(scores: Sequence[Score]) -> str:
     """Return the errors as a table, or what to do where nothing was measured yet."""
-    if not found:
+    if not scores:
         return "nothing of this table is measured yet: run it with --measure -o FILE.csv on the machine that it predicts"
     lines = [f"{'':24} {'rows':>5} {'signed':>8} {'median':>8} {'p90':>8}  inside 95%"]
-    for one in found:
+    for one in scores:
         inside = "" if one.inside is None else f"{100 * one.inside:.0f}%"
         figures = f"{100 * one.signed:+7.1f}% {100 * one.median:7.1f}% {100 * one.p90:7.1f}%"
         lines.append(f"{(one.kind + ' ' + one.precision).strip():24} {one.rows:5} {figures}  {inside}".rstrip())

@@ -40,17 +40,17 @@ def of_gpu(path: Path, factors: Factors) -> dict[str, str]:
     own = gpu_factors(SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability), factors)
     shared = gpu_factors("", factors)
     sources = _sources(path)
-    found = {key: f"{value:.3g}" for key, value in own.items() if FITTED in sources.get(key, "")}
-    return found | {key: f"{value:.3g}" for key, value in shared.items() if sources.get(key, "").startswith(SHARED)}
+    values = {key: f"{value:.3g}" for key, value in own.items() if FITTED in sources.get(key, "")}
+    return values | {key: f"{value:.3g}" for key, value in shared.items() if sources.get(key, "").startswith(SHARED)}
 
 
 def of_stack(path: Path, factors: Factors) -> dict[str, str]:
     """Return the fitted values that the stack's file *path* gives itself."""
-    found = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
+    values = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
     sources = _sources(path)
     return {
         key: f"{value * 1e6:.3g} us" if key == "launch_cpu" else f"{value:.3g}"
-        for key, value in found.items()
+        for key, value in values.items()
         if OF_STACKS.match(sources.get(key, ""))
     }
 

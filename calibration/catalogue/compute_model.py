@@ -198,8 +198,8 @@ def timed(row: Row, local: Vector) -> tuple[float, Vector]:
     """Return the step time of *row* and how its logarithm changes with the logarithm of each factor."""
     vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
     factors = np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
-    asked = row.products * np.where(row.shaped, 1.0, factors)
-    products, free = np.maximum(asked, row.least), (asked >= row.least) & ~row.shaped
+    by_factors = row.products * np.where(row.shaped, 1.0, factors)
+    products, free = np.maximum(by_factors, row.least), (by_factors >= row.least) & ~row.shaped
     fusible = row.fusible * fused * memory
     traffic = fusible + row.moved * memory
     bound = products >= traffic
@@ -244,6 +244,6 @@ def factor_kinds(capability: str) -> tuple[str, ...]:
     return ("memory",) if capability in STEPS_MEASURED else ("vector", "tensor", "gemm", "memory")
 
 
-def names(found: Iterable[Row]) -> Sequence[tuple[str, str]]:
-    """Return every factor of the rows *found*, sorted."""
-    return sorted({key for row in found for key, _ in keys_of(row)})
+def names(rows: Iterable[Row]) -> Sequence[tuple[str, str]]:
+    """Return every factor of the rows *rows*, sorted."""
+    return sorted({key for row in rows for key, _ in keys_of(row)})

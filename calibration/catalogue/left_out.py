@@ -110,14 +110,14 @@ def gpu_factors(capability: str, factors: Factors) -> dict[str, float]:
     """Return the fitted fields of GPUs of a compute *capability*; those that all GPUs share where it has no rows."""
     from calibration.catalogue.compute_model import MEMORY_EFFICIENCY, factor_kinds
 
-    found = dict.fromkeys(("vector", "tensor", "gemm", "memory"), 1.0) | {
+    fitted = dict.fromkeys(("vector", "tensor", "gemm", "memory"), 1.0) | {
         kind: math.exp(sum(factors.get((kind, owner), 0.0) for owner in ("all", f"cc {capability}"))) for kind in factor_kinds(capability)
     }
     return {
-        "vector_factor": found["vector"],
-        "tensor_core_factor": found["tensor"],
-        "tensor_core_gemm_factor": found["gemm"],
-        "memory_efficiency": MEMORY_EFFICIENCY / found["memory"],
+        "vector_factor": fitted["vector"],
+        "tensor_core_factor": fitted["tensor"],
+        "tensor_core_gemm_factor": fitted["gemm"],
+        "memory_efficiency": MEMORY_EFFICIENCY / fitted["memory"],
     }
 
 

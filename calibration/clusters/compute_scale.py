@@ -39,35 +39,35 @@ class ComputeScale:
     doubts: dict[tuple[Hashable, int], float] = field(default_factory=dict)
     """Standard deviations of the logarithms of factors, by group and batch, of batches beyond those measured."""
 
-    def of(self, asked: Question) -> float | None:
-        """Return the factor for *asked*; None where nothing was measured."""
-        key = self.group(asked)
-        return None if key is None else _at(self.curves[key], asked.batch)
+    def of(self, question: Question) -> float | None:
+        """Return the factor for *question*; None where nothing was measured."""
+        key = self.group(question)
+        return None if key is None else _at(self.curves[key], question.batch)
 
-    def doubt(self, asked: Question) -> float:
-        """Return the standard deviation of the logarithm of the factor for *asked* that comes of its batch being beyond those measured."""
-        return self.doubts.get((self.group(asked), asked.batch), 0.0)
+    def doubt(self, question: Question) -> float:
+        """Return the standard deviation of the logarithm of the factor for *question* for a batch beyond those measured."""
+        return self.doubts.get((self.group(question), question.batch), 0.0)
 
-    def joins_others(self, asked: Question) -> bool:
-        """Tell whether *asked* runs on several GPUs, and its factor was measured on one by itself."""
-        return asked.job.ranks > 1 and self.group(asked) in self.alone
+    def joins_others(self, question: Question) -> bool:
+        """Tell whether *question* runs on several GPUs, and its factor was measured on one by itself."""
+        return question.job.ranks > 1 and self.group(question) in self.alone
 
-    def group(self, asked: Question) -> Hashable | None:
-        """Return the nearest group of *asked* that was measured; None where none was."""
-        return next((key for key in group_keys(asked) if key in self.curves), None)
+    def group(self, question: Question) -> Hashable | None:
+        """Return the nearest group of *question* that was measured; None where none was."""
+        return next((key for key in group_keys(question) if key in self.curves), None)
 
 
-def group_keys(asked: Question) -> list[Hashable]:
-    """Return the groups that *asked* belongs to, the nearest first: runs of one group are expected to compute alike."""
-    record, training = asked.record, asked.workload.training
+def group_keys(question: Question) -> list[Hashable]:
+    """Return the groups that *question* belongs to, the nearest first: runs of one group are expected to compute alike."""
+    record, training = question.record, question.workload.training
     job = (record.workload, training.stack.name, training.stack.strategy, training.precision)
     here = ("cluster", record.hardware, *job)
     return [
-        (*here, record.software, asked.workload.input.loader, record.overrides),
-        (*here, record.software, asked.workload.input.loader),
+        (*here, record.software, question.workload.input.loader, record.overrides),
+        (*here, record.software, question.workload.input.loader),
         (*here, record.software),
         here,
-        ("gpu", asked.gpu.name, *job, record.software),
+        ("gpu", question.gpu.name, *job, record.software),
     ]
 
 
@@ -81,44 +81,44 @@ def solved(rows: Sequence[Question], evaluator: Evaluator) -> Solved:
 
 
 def measured_scale(
-    rows: Sequence[Question], evaluator: Evaluator, known: Solved | None = None, asked: Sequence[Question] = ()
+    rows: Sequence[Question], evaluator: Evaluator, scales: Solved | None = None, questions: Sequence[Question] = ()
 ) -> ComputeScale:
     """Return the factors that *rows* tell; where some of a group ran on several GPUs, those on one GPU are left out of it.
 
     A job that runs alone skips work that distributed ones do, or does more: compute of distributed steps is measured in such steps.
-    Factors that are *known* are not looked for again. Batches of *asked* that lie beyond those of their group have factors of their own;
-    others beyond take that of the last batch.
+    Factors that are *scales* are not looked for again. Batches of *questions* beyond those of their group have factors of their own; others
+    beyond take that of the last batch.
     """
-    told = {**(known or {})}
+    told = {**(scales or {})}
     told |= solved([row for row in rows if row.record not in told], evaluator)
     factors = {id(row): told[row.record] for row in rows}
-    found: dict[Hashable, dict[int, list[Question]]] = defaultdict(lambda: defaultdict(list))
+    by_group: dict[Hashable, dict[int, list[Question]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if factors[id(row)] is not None:
             for key in group_keys(row):
-                found[key][row.batch].append(row)
-    measured = {key: {batch: _preferred(same) for batch, same in sorted(batches.items())} for key, batches in found.items()}
+                by_group[key][row.batch].append(row)
+    measured = {key: {batch: _preferred(same) for batch, same in sorted(batches.items())} for key, batches in by_group.items()}
     curves = {
         key: [(batch, median(factors[id(row)] or 1.0 for row in same)) for batch, same in batches.items()]
         for key, batches in measured.items()
     }
     alone = {key for key, batches in measured.items() if all(row.job.ranks == 1 for same in batches.values() for row in same)}
-    return _with_batches_beyond(ComputeScale(curves, frozenset(alone)), measured, asked, evaluator)
+    return _with_batches_beyond(ComputeScale(curves, frozenset(alone)), measured, questions, evaluator)
 
 
 def _with_batches_beyond(
-    scale: ComputeScale, measured: Mapping[Hashable, Mapping[int, Sequence[Question]]], asked: Sequence[Question], evaluator: Evaluator
+    scale: ComputeScale, measured: Mapping[Hashable, Mapping[int, Sequence[Question]]], questions: Sequence[Question], evaluator: Evaluator
 ) -> ComputeScale:
-    """Return *scale* with factors for those batches of *asked* that lie beyond their group's, which *measured* holds the runs of."""
+    """Return *scale* with factors for those batches of *questions* that lie beyond their group's, which *measured* holds the runs of."""
     beyond: dict[Hashable, dict[int, Question]] = defaultdict(dict)
-    for one in asked:
+    for one in questions:
         key = scale.group(one)
         if key is not None and not min(measured[key]) <= one.batch <= max(measured[key]):
             nearest = measured[key][_nearest(measured[key], one.batch)][0]
             beyond[key][one.batch] = question(replace(nearest.record, batch_per_gpu=one.batch), evaluator.folders)
     runs = [run for key, others in beyond.items() for run in (*(same[0] for same in measured[key].values()), *others.values())]
-    found = evaluator.all([Case(run.record, 1.0, ()) for run in runs])
-    layers = {id(run): _times(run, one.step, one.compute)[1] for run, one in zip(runs, found, strict=True)}
+    predictions = evaluator.all([Case(run.record, 1.0, ()) for run in runs])
+    layers = {id(run): _times(run, one.step, one.compute)[1] for run, one in zip(runs, predictions, strict=True)}
     expected: list[tuple[Hashable, int, Question]] = []
     doubts: dict[tuple[Hashable, int], float] = {}
     for key, others in beyond.items():
@@ -136,7 +136,7 @@ def _with_batches_beyond(
 
 
 def _nearest(batches: Iterable[int], batch: int) -> int:
-    return min(batches, key=lambda known: abs(math.log(known / batch)))
+    return min(batches, key=lambda other: abs(math.log(other / batch)))
 
 
 def _taking(run: Question, compute: float) -> Question:
@@ -158,8 +158,8 @@ def _solve(rows: Sequence[Question], evaluator: Evaluator) -> list[float | None]
     reached: list[list[tuple[float, float]]] = [[] for _ in rows]
     open_rows = list(range(len(rows)))
     for _ in range(MOST_TRIALS):
-        found = evaluator.all([Case(rows[index].record, guess[index], ()) for index in open_rows])
-        for index, prediction in zip(open_rows, found, strict=True):
+        predictions = evaluator.all([Case(rows[index].record, guess[index], ()) for index in open_rows])
+        for index, prediction in zip(open_rows, predictions, strict=True):
             target, simulated = _times(rows[index], prediction.step, prediction.compute)
             reached[index].append((guess[index], math.log(simulated / target)))
             guess[index] = _next(reached[index])

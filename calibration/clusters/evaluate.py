@@ -49,9 +49,9 @@ class Case(NamedTuple):
     factors: Factors
 
 
-def predict(asked: Question, compute_scale: float = 1.0, factors: Factors = ()) -> Prediction:
-    """Simulate *asked* and return its warm steady state."""
-    return _outcome(simulate(with_factors(asked, factors), [scaled(asked, compute_scale)], cold=False).jobs[0].warm)
+def predict(question: Question, compute_scale: float = 1.0, factors: Factors = ()) -> Prediction:
+    """Simulate *question* and return its warm steady state."""
+    return _outcome(simulate(with_factors(question, factors), [scaled(question, compute_scale)], cold=False).jobs[0].warm)
 
 
 def _outcome(epoch: Epoch) -> Prediction:
@@ -93,8 +93,8 @@ class Evaluator:
         replaced_quietly()
         size = max(4, min(32, len(cases) // (2 * processes)))
         chunks = [cases[start : start + size] for start in range(0, len(cases), size)]
-        found = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders, self._study) for chunk in chunks)
-        return [prediction for chunk in found for prediction in chunk]
+        predicted = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders, self._study) for chunk in chunks)
+        return [prediction for chunk in predicted for prediction in chunk]
 
 
 def _key(case: Case) -> Case:
@@ -114,12 +114,12 @@ def _predict_all(cases: Sequence[Case], folders: Folders, study: str) -> list[Pr
     """Simulate *cases*; what several of a *study* share, machines as moved and jobs as scaled, is made once and known again."""
     machines: dict[tuple[int, bool, Factors], Hardware] = {}
     jobs: dict[tuple[int, float], Job] = {}
-    found = []
+    predicted = []
     for case in cases:
-        asked = _question(case.record, folders)
-        moved = (id(asked.hardware), asked.nodes == 2, case.factors)
-        machine = machines[moved] = machines.get(moved) or with_factors(asked, case.factors)
-        job = jobs[id(asked), case.compute_scale] = jobs.get((id(asked), case.compute_scale)) or scaled(asked, case.compute_scale)
+        question = _question(case.record, folders)
+        moved = (id(question.hardware), question.nodes == 2, case.factors)
+        machine = machines[moved] = machines.get(moved) or with_factors(question, case.factors)
+        job = jobs[id(question), case.compute_scale] = jobs.get((id(question), case.compute_scale)) or scaled(question, case.compute_scale)
         with standing(study):
-            found.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
-    return found
+            predicted.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
+    return predicted

@@ -88,8 +88,8 @@ def predicted(record: CollectiveRecord, constants: Constants) -> float:
     plan = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
-    found = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
-    return _measured(record, found.alone, constants)
+    priced = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
+    return _measured(record, priced.alone, constants)
 
 
 def _measured(record: CollectiveRecord, alone: float, constants: Constants) -> float:
@@ -100,13 +100,13 @@ def _measured(record: CollectiveRecord, alone: float, constants: Constants) -> f
 
 def _fields(constants: Constants) -> Fields:
     """Return *constants* as fields of `Transport`, of every class."""
-    found: dict[str, dict[str, Any]] = {}
+    classes: dict[str, dict[str, Any]] = {}
     for name, values in constants.items():
         fields: dict[str, Any] = dict(values)
         if "efficiency" in values:
             fields["efficiency"] = ((1.0, values["efficiency"]),)
-        found[name] = fields
-    return found | {other: _slower(found[name], factor) for other, (name, factor) in ALIKE.items()}
+        classes[name] = fields
+    return classes | {other: _slower(classes[name], factor) for other, (name, factor) in ALIKE.items()}
 
 
 def _slower(values: Mapping[str, Any], factor: float) -> dict[str, Any]:
@@ -126,14 +126,14 @@ class Batch:
 
     def times(self, constants: Constants) -> list[float]:
         """Return the predicted seconds of each record."""
-        found = [0.0] * len(self.records)
+        seconds = [0.0] * len(self.records)
         for places in self._groups.values():
             layout = with_constants(self._plans[places[0]].layout, _fields(constants))
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
                 alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
-                found[place] = _measured(record, alone, constants)
-        return found
+                seconds[place] = _measured(record, alone, constants)
+        return seconds
 
 
 # --- the fit ---------------------------------------------------------------------------------------------------------
@@ -147,19 +147,19 @@ def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> d
     """
     given = kept or {}
     constants = {name: dict(given.get(name, values)) for name, values in PRIORS.items()}
-    known = {name for name in GENERATIONS if name in given}
+    told_of = {name for name in GENERATIONS if name in given}
     for names in _TOGETHER:
         met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
         if names == ("host",):  # larger messages say nothing of launches
             met = [record for record in met if record.nbytes < BANDS[0][2]]
         if met and not given.keys() & set(names):
-            if newer := [constants[name] for name in known if names[0] in GENERATIONS and name > names[0]]:
+            if newer := [constants[name] for name in told_of if names[0] in GENERATIONS and name > names[0]]:
                 constants[names[0]] = _mean(newer)
             constants.update(_fitted(met, names, constants))
-            known |= {*names}
-    if told := [constants[name] for name in GENERATIONS if name in known]:
+            told_of |= {*names}
+    if told := [constants[name] for name in GENERATIONS if name in told_of]:
         mean = _mean(told)
-        constants |= {name: dict(mean) for name in ("nvlink", *GENERATIONS) if name not in known}
+        constants |= {name: dict(mean) for name in ("nvlink", *GENERATIONS) if name not in told_of}
     return constants
 
 
@@ -170,27 +170,27 @@ def _mean(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def committed() -> dict[str, dict[str, float]]:
     """Return the constants as ``hardware/parts/transports`` has them."""
-    found: dict[str, dict[str, float]] = {}
+    constants: dict[str, dict[str, float]] = {}
     for name, values in PRIORS.items():
         if name == "host":
-            found[name] = {"launch": LAUNCH}
+            constants[name] = {"launch": LAUNCH}
             continue
         transport = load_part(Transport, name, "hardware/parts/transports")
-        known = transport.model_copy(update={"efficiency": transport.efficiency[-1][1]})
-        found[name] = {key: float(getattr(known, key)) for key in values}
-    return found
+        flat = transport.model_copy(update={"efficiency": transport.efficiency[-1][1]})
+        constants[name] = {key: float(getattr(flat, key)) for key in values}
+    return constants
 
 
-def without(mine: Sequence[CollectiveRecord], known: Sequence[CollectiveRecord], base: Constants) -> Constants:
-    """Return the constants fitted to *known* rows without those of the system of *mine*, which *base* may have seen.
+def without(mine: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord], base: Constants) -> Constants:
+    """Return the constants fitted to *records* rows without those of the system of *mine*, which *base* may have seen.
 
-    Only the classes that bound *mine* are fitted anew, no other depends on its rows; a system that is not *known* takes *base*.
+    Only the classes that bound *mine* are fitted anew, no other depends on its rows; a system that is not *records* takes *base*.
     """
-    if all(record.system != mine[0].system or record.role != "fit" for record in known):
+    if all(record.system != mine[0].system or record.role != "fit" for record in records):
         return base
     crossed = frozenset[str]().union(*(bounding(record) for record in mine))
     names = {name for group in _TOGETHER if crossed & set(group) for name in group}
-    others = [record for record in known if record.system != mine[0].system and bounding(record) & names]
+    others = [record for record in records if record.system != mine[0].system and bounding(record) & names]
     return fit(others, {name: values for name, values in base.items() if name not in names})
 
 
@@ -226,8 +226,8 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
 
     most = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
     bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
-    found = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
-    return filled(found.x)
+    solution = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
+    return filled(solution.x)
 
 
 def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:

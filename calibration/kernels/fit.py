@@ -47,9 +47,9 @@ def errors(rows: Sequence[Row], gpus: Mapping[str, Gpu]) -> np.ndarray[Any, Any]
     return np.array([math.log(predicted(row, gpus[row.gpu]) / row.time) for row in rows])
 
 
-def loss(found: np.ndarray[Any, Any]) -> float:
+def loss(errors: np.ndarray[Any, Any]) -> float:
     """Return the mean absolute error, and a twentieth of the mean square for outliers' sake."""
-    return float(np.mean(np.abs(found)) + 0.05 * np.mean(found**2))
+    return float(np.mean(np.abs(errors)) + 0.05 * np.mean(errors**2))
 
 
 def settle(name: str, value: float) -> float:

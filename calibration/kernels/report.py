@@ -65,9 +65,9 @@ def scored(rows: Sequence[Row], left_out: bool = False, steps: int = 150) -> lis
 
 
 def _errors(rows: Sequence[Row], gpus: Mapping[str, Gpu]) -> dict[str, float]:
-    found = np.expm1(np.abs(fit.errors(rows, gpus)))
+    errors = np.expm1(np.abs(fit.errors(rows, gpus)))
     signed = np.expm1(np.median(fit.errors(rows, gpus)))
-    return {"median": float(np.median(found)), "p90": float(np.quantile(found, 0.9)), "bias": float(signed)}
+    return {"median": float(np.median(errors)), "p90": float(np.quantile(errors, 0.9)), "bias": float(signed)}
 
 
 def _is_fitted(name: str, rows: Sequence[Row]) -> bool:

@@ -78,8 +78,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run one rank; see the module."""
     from torch.utils.data import DataLoader
 
-    found = json.loads(arguments[1])
-    disk = Disk(**found | {"sizes": tuple(found["sizes"])})
+    fields = json.loads(arguments[1])
+    disk = Disk(**fields | {"sizes": tuple(fields["sizes"])})
     loader = DataLoader(Samples(disk), batch_size=disk.batch, num_workers=disk.workers)  # type: ignore[arg-type, unused-ignore]
     batches = [iter(loader)]
     try:

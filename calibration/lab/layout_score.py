@@ -77,13 +77,13 @@ def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
     """Return the points of *path* over a network with their predictions. Raise SpecError where no rank alone calibrates one."""
     lines = measured_lines(path)
     alone = {_key(line): line for line in lines if line["role"] == "compute"}
-    found = []
+    points = []
     for line in lines:
         if line["role"] == "prediction" and line["point"]["hosts"] == _HOSTS:
             if _key(line) not in alone:
                 raise SpecError(f"{path}: no ranks alone of {_layout(line).text}, batch {line['point']['batch']}; measure them first")
-            found.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
-    return found
+            points.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
+    return points
 
 
 def launch_of(path: Path = COMMITTED) -> float:

@@ -102,8 +102,8 @@ def _laid_out(plan: Plan, point: Point, layout: Division, wanted: StepsWanted) -
         ranks: list[RankSteps] = []
         for number in range(layout.pipeline):
             text = LaidOut(layout, point.hosts, number).text()
-            (found,) = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
-            ranks.append(replace(found, rank=number))
+            (steps,) = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
+            ranks.append(replace(steps, rank=number))
         return Measured(tuple(ranks), None, "", cores)
     with hosts_joined(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
         carried = probed(hosts, point.rate or math.inf)

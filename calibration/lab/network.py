@@ -191,10 +191,10 @@ def _remove(name: str) -> None:
     if name not in existing():
         return
     for _ in range(50):
-        found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
-        if not found:
+        pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
+        if not pids:
             break
-        for pid in map(int, found):
+        for pid in map(int, pids):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)  # a killed process is gone a moment later

@@ -167,12 +167,12 @@ def _named(plan: Plan) -> Iterator[tuple[Key, Callable[[], object]]]:
 
 def points(plan: Plan) -> dict[Point, Role]:
     """Return the points of *plan* with what each may be used for; what two blocks ask for is measured once."""
-    found: dict[Point, Role] = {}
+    roles: dict[Point, Role] = {}
     for block in plan.points:
         for point in _multiplied(block):
             calibrates = point.alone or (point.hosts == 1 and not point.disk)
-            found.setdefault(point, block.role or ("compute" if calibrates else "prediction"))
-    return found
+            roles.setdefault(point, block.role or ("compute" if calibrates else "prediction"))
+    return roles
 
 
 def _multiplied(block: Block) -> Iterator[Point]:

@@ -51,13 +51,13 @@ def probed(hosts: Hosts, rate: float) -> Carried:
     try:
         if server.stdout is None or server.stdout.readline().strip() != "ready":
             raise SpecError(f"lab: no server could start on a host: {_last(server.communicate(timeout=10)[1])}")
-        asked = [*hosts.inside(len(hosts.names) - 1), *module, "ask", address, str(nbytes)]
-        client = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
+        command = [*hosts.inside(len(hosts.names) - 1), *module, "ask", address, str(nbytes)]
+        client = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         if client.returncode:
             raise SpecError(f"lab: the hosts do not reach each other: {_last(client.stderr)}")
-        found = json.loads(client.stdout)
+        answer = json.loads(client.stdout)
         # the client sends there, the server back
-        return Carried(found["back_bytes_per_s"], found["there_bytes_per_s"], found["both_bytes_per_s"], found["round_trip_s"])
+        return Carried(answer["back_bytes_per_s"], answer["there_bytes_per_s"], answer["both_bytes_per_s"], answer["round_trip_s"])
     except subprocess.TimeoutExpired:
         raise SpecError("lab: a transfer between two hosts did not end within 2 minutes") from None
     finally:

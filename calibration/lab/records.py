@@ -45,7 +45,7 @@ def read_lines(path: Path) -> list[Line]:
     if not path.exists():
         return []
     text = decoded(read_bytes(path), str(path))
-    found: list[Line] = []
+    lines: list[Line] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -53,8 +53,8 @@ def read_lines(path: Path) -> list[Line]:
         if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
             raise SpecError(f"{path}:{number}: is no point of schema {SCHEMA}; move the file away, or name another with -o")
         typed(_Measured if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
-        found.append(entry)
-    return found
+        lines.append(entry)
+    return lines
 
 
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -120,9 +120,9 @@ def line_of(plan: Plan, point: Point, role: Role, machine: Mapping[str, Any], ou
 
 
 def _rank_document(rank: RankSteps) -> dict[str, Any]:
-    found: dict[str, Any] = {"times_s": [round(time, 6) for time in rank.times], "cpu_time_s": round(rank.cpu_time, 6)}
-    found |= {"sent_bytes": round(rank.sent)} if rank.sent else {}
-    return found | ({"parts_s": {part: round(seconds, 6) for part, seconds in rank.parts.items()}} if rank.parts else {})
+    document: dict[str, Any] = {"times_s": [round(time, 6) for time in rank.times], "cpu_time_s": round(rank.cpu_time, 6)}
+    document |= {"sent_bytes": round(rank.sent)} if rank.sent else {}
+    return document | ({"parts_s": {part: round(seconds, 6) for part, seconds in rank.parts.items()}} if rank.parts else {})
 
 
 def _sharing(outcome: Measured) -> float:
@@ -132,16 +132,16 @@ def _sharing(outcome: Measured) -> float:
 
 
 def _point_document(point: Point) -> dict[str, Any]:
-    found = asdict(point)
+    fields = asdict(point)
     own = {"layout": point.layout.model_dump(), "alone": point.alone} if point.layout else {}
     return own | {
-        "model": found["model"],
-        "batch": found["batch"],
-        "hosts": found["hosts"],
-        "rate_bytes_per_s": found["rate"],
-        "delay_s": found["delay"],
-        "disk_bytes_per_s": found["disk"],
-        "workers": found["workers"],
+        "model": fields["model"],
+        "batch": fields["batch"],
+        "hosts": fields["hosts"],
+        "rate_bytes_per_s": fields["rate"],
+        "delay_s": fields["delay"],
+        "disk_bytes_per_s": fields["disk"],
+        "workers": fields["workers"],
     }
 
 

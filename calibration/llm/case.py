@@ -168,8 +168,8 @@ def _case(row: Row) -> Case:
     products, scaling = _precision(row, chip, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
-    nic, known = nic_of(row.text["network"], chip, practice.get("nic_Gbps"))
-    if gpus > chip.domain and not known:
+    nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"))
+    if gpus > chip.domain and not nic_told:
         assumed.append("the network between nodes")
     return Case(
         row=row,
@@ -314,12 +314,12 @@ def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]
 
 def _chip(row: Row, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
-    found = chip_named(name)
-    if found is None:
+    named = chip_named(name)
+    if named is None:
         raise NoCase(f"no description of the GPU {name!r}" if name else "gpu is blank")
-    if found.assumed:
-        assumed.append(found.assumed)
-    return found.chip
+    if named.assumed:
+        assumed.append(named.assumed)
+    return named.chip
 
 
 def practice_of(row: Row) -> Mapping[str, Any]:

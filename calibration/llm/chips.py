@@ -58,17 +58,17 @@ class Named(NamedTuple):
 
 def chip_named(name: str) -> Named | None:
     """Return the GPU that *name* means; None where there is none of that name."""
-    known = _chips()
-    if plain(name) in known:
-        return Named(known[plain(name)])
+    chips = _chips()
+    if plain(name) in chips:
+        return Named(chips[plain(name)])
     part = _parts().get(plain(name))
     if part is not None:
         return _of_part(part)
     core = plain(re.sub(_WORDS, " ", name.lower().replace("-", " ").replace("_", " ")))
     if not core:
         return None
-    if core in known:
-        return Named(known[core], f"{known[core].name} by {name!r}")
+    if core in chips:
+        return Named(chips[core], f"{chips[core].name} by {name!r}")
     return _of_part(_parts()[core]) if core in _parts() else None
 
 
@@ -89,11 +89,11 @@ def _of_part(name: str) -> Named | None:
 @lru_cache(maxsize=1)
 def _parts() -> dict[str, str]:
     """Return the catalogue's GPUs by their names without signs, and without the words around them where that is one GPU's alone."""
-    found = {plain(name): name for name in catalogue(_PARTS)}
+    parts = {plain(name): name for name in catalogue(_PARTS)}
     short: dict[str, list[str]] = {}
     for name in catalogue(_PARTS):
         short.setdefault(plain(re.sub(_WORDS, " ", name.replace("-", " "))), []).append(name)
-    return {**{core: names[0] for core, names in short.items() if core and len(names) == 1}, **found}
+    return {**{core: names[0] for core, names in short.items() if core and len(names) == 1}, **parts}
 
 
 @lru_cache(maxsize=1)
@@ -101,7 +101,7 @@ def _chips() -> dict[str, Chip]:
     import csv
 
     lines = [line for line in (RECORDS / "gpus.csv").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    found: dict[str, Chip] = {}
+    chips: dict[str, Chip] = {}
     for cells in csv.DictReader(lines):
         narrow = float(cells["bf16_TFLOPS"]) * 1e12
         eight = float(cells["fp8_TFLOPS"] or 0) * 1e12 or narrow
@@ -120,8 +120,8 @@ def _chips() -> dict[str, Chip]:
         )
         for alias in (cells["name"], *cells["aliases"].split("|")):
             if alias:
-                found[plain(alias)] = chip
-    return found
+                chips[plain(alias)] = chip
+    return chips
 
 
 def plain(name: str) -> str:

@@ -41,10 +41,10 @@ class Ranked(NamedTuple):
 
 def sampled(cases: Sequence[Case], most: int) -> dict[tuple[object, ...], list[Case]]:
     """Return each sweep among *cases*, with at most *most* of its runs, evenly taken in the order of the table."""
-    found: dict[tuple[object, ...], list[Case]] = defaultdict(list)
+    sweeps: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
-        found[sweep_of(case)].append(case)
-    return {key: _evenly(of, most) for key, of in found.items() if len(of) >= SWEEP}
+        sweeps[sweep_of(case)].append(case)
+    return {key: _evenly(of, most) for key, of in sweeps.items() if len(of) >= SWEEP}
 
 
 def _evenly(of: list[Case], most: int) -> list[Case]:

@@ -118,14 +118,14 @@ def _weighted(votes: Sequence[tuple[float, float]], share: float) -> float:
 
 def fitted(source: str, leave_out: bool = True) -> Fitted:
     """Return what rows of *source* are predicted with; nothing of it is fitted on *source* where *leave_out* is true."""
-    known = _file()
-    own = known["without"].get(source) if leave_out else None
-    chosen = own or known["all"]
-    errors = {name: kinds for name, kinds in known["errors"].items() if not (leave_out and name == source)}
-    families = frozenset(family for name in errors for family in known["families"].get(name, ()))
-    generations = frozenset(name for source in errors for name in known["generations"].get(source, ()))
-    most_gpus = max((known["most_gpus"].get(source, 0) for source in errors), default=0)
-    wider = widening(errors, known["rows"])
+    committed = _file()
+    own = committed["without"].get(source) if leave_out else None
+    chosen = own or committed["all"]
+    errors = {name: kinds for name, kinds in committed["errors"].items() if not (leave_out and name == source)}
+    families = frozenset(family for name in errors for family in committed["families"].get(name, ()))
+    generations = frozenset(name for source in errors for name in committed["generations"].get(source, ()))
+    most_gpus = max((committed["most_gpus"].get(source, 0) for source in errors), default=0)
+    wider = widening(errors, committed["rows"])
     return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, wider)
 
 
@@ -146,5 +146,5 @@ def _file() -> dict[str, Any]:
             "most_gpus": {},
             "rows": {},
         }
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return content

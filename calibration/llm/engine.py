@@ -77,25 +77,25 @@ def workload_document(case: Case) -> dict[str, Any]:
 def practice_overrides(case: Case, at: Constants) -> list[str]:
     """Return what the scripts of the source of *case* set beside its stack's file, as overrides of its workload; host times are of *at*."""
     stack = "training.stack"
-    found = {
+    overrides = {
         f"{stack}.mesh.one_copy": str(case.one_copy).lower(),
         f"{stack}.mesh.expert_overlap": f"{1 - EXPOSED_EXPERTS}" if case.expert_overlap else "0",
         f"{stack}.mesh.collective_check": f"{at['check.message'] * 1e6:g} us" if case.checked else "0 s",
         f"{stack}.cuda_graphs": str(case.tuned or case.graphs).lower(),
     }
-    found[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
+    overrides[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
     if case.ring_latency:  # measured with large messages, which Simple carries
-        found[f"{stack}.nccl_proto"] = "Simple"
+        overrides[f"{stack}.nccl_proto"] = "Simple"
     if case.shape.experts:
-        found[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
+        overrides[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
     if case.family == "deepspeed" and case.row.text["precision"].startswith("fp16"):  # zero/stage_1_and_2.py, not bf16_optimizer.py
-        found |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
-        found |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
+        overrides |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
+        overrides |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
     if not (case.tensor_overlap or case.tuned):
-        found[f"{stack}.mesh.tensor_overlap"] = "0"
+        overrides[f"{stack}.mesh.tensor_overlap"] = "0"
     elif case.stack in _PLAIN_STACKS:
-        found[f"{stack}.mesh.tensor_overlap"] = f"{1 - EXPOSED_TENSOR}"
-    return [f"{name}={value}" for name, value in found.items()]
+        overrides[f"{stack}.mesh.tensor_overlap"] = f"{1 - EXPOSED_TENSOR}"
+    return [f"{name}={value}" for name, value in overrides.items()]
 
 
 def workload_of(case: Case, at: Constants) -> Workload:

@@ -85,14 +85,14 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def pooled(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
     """Return *rows* by source; sources with too few rows are together under ``others``."""
-    found: dict[str, list[Scored]] = defaultdict(list)
+    by_source: dict[str, list[Scored]] = defaultdict(list)
     for row in rows:
-        found[row.case.row.source].append(row)
-    small = [source for source, of in found.items() if len(of) < POINTS_NEEDED]
-    if len(found) > 1 and small:
-        others = [row for source in small for row in found.pop(source)]
-        found["others"] = others
-    return dict(found)
+        by_source[row.case.row.source].append(row)
+    small = [source for source, of in by_source.items() if len(of) < POINTS_NEEDED]
+    if len(by_source) > 1 and small:
+        others = [row for source in small for row in by_source.pop(source)]
+        by_source["others"] = others
+    return dict(by_source)
 
 
 def errors_of(rows: Sequence[Scored], name: str = "predicted") -> dict[str, Any]:
@@ -120,9 +120,9 @@ def voted(rows: Sequence[Scored], name: str) -> dict[str, Any]:
 def one_row_known(rows: Sequence[Scored]) -> dict[str, Any]:
     """Return median and 90th percentile of errors where one known row moves the others of its source: means over every choice of it."""
     medians, high = [], []
-    for known in rows if len(rows) > 1 else ():
-        ratio = (known.measured / known.said["predicted"]) ** known.learning
-        rest = [abs(ratio * row.said["predicted"] / row.measured - 1.0) for row in rows if row is not known]
+    for row_known in rows if len(rows) > 1 else ():
+        ratio = (row_known.measured / row_known.said["predicted"]) ** row_known.learning
+        rest = [abs(ratio * row.said["predicted"] / row.measured - 1.0) for row in rows if row is not row_known]
         medians.append(median(rest))
         high.append(quantile(rest, 0.9))
     return {"points": len(rows), "median": fmean(medians) if medians else None, "p90": fmean(high) if high else None}
@@ -130,15 +130,17 @@ def one_row_known(rows: Sequence[Scored]) -> dict[str, Any]:
 
 def groups(rows: Sequence[Scored]) -> dict[str, list[dict[str, Any]]]:
     """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether what a table lacks was assumed."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    grouped: dict[str, list[dict[str, Any]]] = {}
     for kind, of in GROUPS.items():
         parts: dict[str, list[Scored]] = defaultdict(list)
         for row in rows:
             parts[of(row.case)].append(row)
-        found[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
+        grouped[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
     plain = [row for row in rows if row.case.tensor * row.case.pipeline * row.case.context == 1 and row.case.node_span == 1]
-    found["one_node_data_parallel"] = [{"name": "no tensor, pipeline, context; one node", **errors_of(plain), "coverage": coverage(plain)}]
-    return found
+    grouped["one_node_data_parallel"] = [
+        {"name": "no tensor, pipeline, context; one node", **errors_of(plain), "coverage": coverage(plain)}
+    ]
+    return grouped
 
 
 def coverage(rows: Sequence[Scored]) -> float | None:
@@ -154,9 +156,9 @@ def sweep_of(case: Case) -> tuple[object, ...]:
 
 def sweeps(rows: Sequence[Scored]) -> list[dict[str, Any]]:
     """Return Kendall's tau and regret of each sweep among *rows*."""
-    found: dict[tuple[object, ...], list[Scored]] = defaultdict(list)
+    by_sweep: dict[tuple[object, ...], list[Scored]] = defaultdict(list)
     for row in rows:
-        found[sweep_of(row.case)].append(row)
+        by_sweep[sweep_of(row.case)].append(row)
     return [
         {
             "sweep": ", ".join(str(part) for part in key),
@@ -164,7 +166,7 @@ def sweeps(rows: Sequence[Scored]) -> list[dict[str, Any]]:
             "kendall_tau": kendall_tau([row.said["predicted"] for row in of], [row.measured for row in of]),
             "regret": min(of, key=lambda row: row.said["predicted"]).measured / min(row.measured for row in of) - 1.0,
         }
-        for key, of in found.items()
+        for key, of in by_sweep.items()
         if len(of) >= SWEEP
     ]
 
@@ -199,7 +201,7 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None
 
 def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
     """Return errors of peak memory by source, and how well runs at the memory's edge are told from those that fit."""
-    found: dict[str, list[float]] = defaultdict(list)
+    errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
     for case, said in rows:
         if NOT_STATED not in case.assumed:
@@ -207,7 +209,7 @@ def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
             refused += said.verdict == "does_not_fit"
         if case.row.memory is None or isnan(said.memory):
             continue
-        found[case.row.source].append(said.memory / case.row.memory - 1.0)
+        errors[case.row.source].append(said.memory / case.row.memory - 1.0)
         at_edge = case.row.memory >= 0.875 * case.chip.memory
         edge += at_edge
         recalled += at_edge and said.verdict != "fits"
@@ -221,7 +223,7 @@ def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
             "p90": quantile([abs(x) for x in of], 0.9),
             "bias": median(of),
         }
-        for source, of in sorted(found.items())
+        for source, of in sorted(errors.items())
     ]
     return {
         "sources": sources,

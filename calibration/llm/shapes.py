@@ -61,9 +61,9 @@ def _named(model: str) -> dict[str, Any]:
 def _catalogued(model: str) -> dict[str, Any]:
     """Return family and shape of the decoder of the catalogue that *model* names, as on the hub or in words; empty where there is none."""
     name = re.sub(r"[\s_]+", "-", model.strip().lower().rpartition("/")[2])
-    known = catalogue(_MODELS)
-    found = next((each for each in (name, re.sub(_TUNED, "", name)) if each in known), None)
-    shape = load_part(Model, found, _MODELS).transformer if found else None
+    models = catalogue(_MODELS)
+    listed = next((each for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
+    shape = load_part(Model, listed, _MODELS).transformer if listed else None
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 
 

@@ -132,7 +132,7 @@ def fits(measured: Measured) -> dict[str, Fit]:
     made: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
     made += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
     made += [_overlap(measured), _jitter(measured)]
-    return {found.subject: found for found in made if found is not None}
+    return {each.subject: each for each in made if each is not None}
 
 
 def _line(subject: str, probe: str, rows: Sequence[Row], size: Callable[[Row], float], fixed: bool = True) -> Fit | None:
@@ -167,21 +167,21 @@ def _memory(measured: Measured) -> Fit | None:
 
 
 def _products(measured: Measured) -> list[Fit | None]:
-    found: list[Fit | None] = []
+    products: list[Fit | None] = []
     alone = [row for row in measured.rows("gemm") if "together" not in row]
     for precision in dict.fromkeys(row["precision"] for row in alone):
         rows = [row for row in alone if row["precision"] == precision]
-        found.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
+        products.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
     fused = [row for row in measured.rows("attention") if row["way"] == "forward"]
     for precision in dict.fromkeys(row["precision"] for row in fused):
         rows = [row for row in fused if row["precision"] == precision]
-        found.append(_line(f"attention {precision}", "attention", rows, lambda row: row["flop"]))
+        products.append(_line(f"attention {precision}", "attention", rows, lambda row: row["flop"]))
     every = measured.rows("convolution")
     for kind in CONVOLUTIONS:
         for precision in dict.fromkeys(row["precision"] for row in every):
             rows = [row for row in every if row["precision"] == precision and row["class"] == kind]
-            found.append(_line(f"{kind} {precision}", "convolution", rows, lambda row: row["flop"]))
-    return found
+            products.append(_line(f"{kind} {precision}", "convolution", rows, lambda row: row["flop"]))
+    return products
 
 
 def _copies(measured: Measured) -> list[Fit | None]:
@@ -236,9 +236,9 @@ def _jitter(measured: Measured) -> Fit | None:
     rows = [row for row in measured.rows("steps") if not row["exchange"]]
     rows = [row for row in rows if measured.machine["device"] != "cpu" or not is_disturbed(row)]
     alone = [np.array(own) for row in rows for own in row["times_by_rank_s"] if len(own) >= LEAST_STEPS]
-    found = [1.4826 * float(np.median(np.abs(own - np.median(own)))) / float(np.median(own)) for own in alone]
-    found = [value for value in found if value > 0.0]
-    return Fit(JITTER, "steps", np.ones(len(found)), np.array(found), mean_of(FACTOR, found)) if found else None
+    variations = [1.4826 * float(np.median(np.abs(own - np.median(own)))) / float(np.median(own)) for own in alone]
+    variations = [value for value in variations if value > 0.0]
+    return Fit(JITTER, "steps", np.ones(len(variations)), np.array(variations), mean_of(FACTOR, variations)) if variations else None
 
 
 def ring(row: Row) -> tuple[int, float]:

@@ -99,11 +99,11 @@ def predicted(hardware: Hardware, factors: Mapping[Key, float], ordered: Sequenc
     """Return the seconds of collectives, *ordered* by ranks and operation, on *hardware* with log *factors* on its constants."""
     groups = [group.model_copy(update={"node": moved_node(group.node, factors)}) for group in hardware.groups]
     machine = hardware.model_copy(update={"groups": tuple(groups)})
-    found: list[float] = []
+    seconds: list[float] = []
     for (ranks, nodes, op), same in groupby(ordered, _kind):
         plan = _plan(machine, ranks, nodes)
-        found += [row.time for row in table_rows(plan, op, [row["bytes"] for row in same])]  # type: ignore[arg-type]
-    return found
+        seconds += [row.time for row in table_rows(plan, op, [row["bytes"] for row in same])]  # type: ignore[arg-type]
+    return seconds
 
 
 def moved_node(node: Node, factors: Mapping[Key, float]) -> Node:
@@ -130,7 +130,7 @@ def moved_transport(transport: Transport, where: str, factors: Mapping[Key, floa
 def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[str, Any]:
     """Return the part of a ``node`` block that holds the transport classes whose constants the records told."""
     told = {key: fit[name(key)] for key in _keys(hardware, _collectives(measured))}
-    factors = {key: math.log(found.value) for key, found in told.items() if found.identified}
+    factors = {key: math.log(estimate.value) for key, estimate in told.items() if estimate.identified}
     places = {where for where, _ in told if where}
     texts = {
         constant: _text(measured, {key: told[key] for key in factors if key[1] == constant})
@@ -145,9 +145,9 @@ def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[s
 
 
 def _text(measured: Measured, told: Mapping[Key, Any]) -> str:
-    found = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
+    factors = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
     probes = " and ".join(probe for probe in PROBES if measured.rows(probe))
-    return f"{', '.join(measured.files)}, probe {probes}, {measured.date}: {found} of the class" if found else ""
+    return f"{', '.join(measured.files)}, probe {probes}, {measured.date}: {factors} of the class" if factors else ""
 
 
 def _block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Posterior:
 
     def __getitem__(self, name: str) -> Estimate:
         """Return the parameter *name*."""
-        return next(found for found in self.estimates if found.name == name)
+        return next(estimate for estimate in self.estimates if estimate.name == name)
 
 
 Model = Callable[[Vector], tuple[Vector, Vector]]
@@ -87,8 +87,8 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
 
     def model(here: Vector) -> tuple[Vector, Vector]:
         parts = design * np.exp(here)
-        whole = parts.sum(axis=1)
-        return np.log(whole), parts / whole[:, None]
+        total = parts.sum(axis=1)
+        return np.log(total), parts / total[:, None]
 
     return explain_by(model, times, unknowns)
 
@@ -98,10 +98,10 @@ def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Post
     if not len(times) or not np.all(times > 0):
         raise SpecError("there is nothing to fit: expected times above zero")
     usual, widths = np.log([one.usual for one in unknowns]), np.array([one.width for one in unknowns])
-    logs, found, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
+    logs, values, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):
-        found = _climbed(_Points(model, logs, weights / noise**2, usual, widths), found)
-        modelled, slope = model(found)
+        values = _climbed(_Points(model, logs, weights / noise**2, usual, widths), values)
+        modelled, slope = model(values)
         residuals = logs - modelled
         precision = slope.T @ (slope * weights[:, None]) / noise**2
         covariance = np.linalg.inv(precision + np.diag(widths**-2.0))
@@ -109,7 +109,7 @@ def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Post
         noise = max(LEAST_NOISE, math.sqrt(float(residuals @ (weights * residuals)) / freedom))
         weights = 1.0 / np.maximum(1.0, np.abs(residuals) / (ROBUST * max(LEAST_NOISE, 1.4826 * float(np.median(np.abs(residuals))))))
     estimates = (
-        _estimate(one, mean, math.sqrt(spread), freedom) for one, mean, spread in zip(unknowns, found, np.diag(covariance), strict=True)
+        _estimate(one, mean, math.sqrt(spread), freedom) for one, mean, spread in zip(unknowns, values, np.diag(covariance), strict=True)
     )
     return Posterior(tuple(estimates), noise, residuals)
 
@@ -143,12 +143,12 @@ def _climbed(points: _Points, here: Vector) -> Vector:
         gradient = weighted.T @ residuals - (here - points.usual) / points.widths**2
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
         there = here + np.clip(step, -2.0, 2.0)
-        found = points.at(there)
-        if found[2] > doubt:
+        point = points.at(there)
+        if point[2] > doubt:
             damping *= 8.0
             continue
-        gained = doubt - found[2]
-        here, damping, (residuals, slope, doubt) = there, damping / 4.0, found
+        gained = doubt - point[2]
+        here, damping, (residuals, slope, doubt) = there, damping / 4.0, point
         if gained < _CLOSE:
             break
     return here

@@ -47,6 +47,8 @@ def synthetic(model: Model, batch: int, stack: Path | None, changed: Mapping[str
     """Return what the steps of `calibration.measure.ddp_steps` are: synthetic data, fp32, SGD with momentum."""
     overrides = ["input.loader=synthetic", f"training.batch={batch}", "training.precision=fp32"]
     overrides += [f"training.stack={stack.absolute()}"] if stack is not None else []
-    found = load_workload("alexnet", overrides).spec
-    used = full_precision(found.training.stack).model_copy(update=dict(changed))
-    return found.model_copy(update={"model": model, "name": model.name, "training": found.training.model_copy(update={"stack": used})})
+    workload = load_workload("alexnet", overrides).spec
+    used = full_precision(workload.training.stack).model_copy(update=dict(changed))
+    return workload.model_copy(
+        update={"model": model, "name": model.name, "training": workload.training.model_copy(update={"stack": used})}
+    )

@@ -37,7 +37,7 @@ class ProductShare(NamedTuple):
 
 def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
     """Return the shares of *gpu*'s peaks that the record's products tell, of precisions whose kernels are described."""
-    found: dict[Peak, ProductShare] = {}
+    shares: dict[Peak, ProductShare] = {}
     products = list(_products(measured, gpu))
     for peak in dict.fromkeys(row.peak for row in products):
         rows = [row for row in products if row.peak == peak]
@@ -47,8 +47,8 @@ def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
         halves = rows[::2], rows[1::2]
         other = sum(len(rest) * _missed(rest, gpu, peak, _share(half, gpu)) for half, rest in (halves, halves[::-1])) / len(rows)
         if other < usual:
-            found[peak] = ProductShare(_share(rows, gpu), len(rows), usual, other)
-    return found
+            shares[peak] = ProductShare(_share(rows, gpu), len(rows), usual, other)
+    return shares
 
 
 def _products(measured: Measured, gpu: Gpu) -> Iterable[Row]:

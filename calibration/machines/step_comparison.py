@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
 
 def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[float]]) -> tuple[list[Comparison], list[str]]:
     """Return the steps of the records beside their predictions, and why others have none; *ratios* of `step_factors.step_ratios`."""
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     notes: list[str] = []
     for kind, predicted in (("steps", predicted_step), ("layouts", predicted_layout)):
         for row in measured.rows(kind):
@@ -56,8 +56,8 @@ def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[
                 continue
             model, batch, ranks, exchange = _described(row)
             disturbed = measured.machine["device"] == "cpu" and not exchange and is_disturbed(row)
-            found.append(Comparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
-    return found, list(dict.fromkeys(notes))
+            comparisons.append(Comparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
+    return comparisons, list(dict.fromkeys(notes))
 
 
 def _described(row: Row) -> tuple[str, int, int, bool]:

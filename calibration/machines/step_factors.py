@@ -28,7 +28,7 @@ LEAST_MODELS: Final = 3
 
 def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
     """Return by model the factors that its steps without exchange tell, on what was *written* without one."""
-    found: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for row in measured.rows("steps"):
         if row["exchange"] or (measured.machine["device"] == "cpu" and is_disturbed(row)):
             continue
@@ -37,8 +37,8 @@ def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
         except SpecError:
             continue  # a model that is not here any more tells nothing
         if ratio is not None:
-            found.setdefault(row["model"], []).append(ratio)
-    return found
+            ratios.setdefault(row["model"], []).append(ratio)
+    return ratios
 
 
 def _ratio(row: Row, written: Written) -> float | None:

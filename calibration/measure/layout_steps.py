@@ -45,8 +45,8 @@ class LaidOut:
     @classmethod
     def read(cls, text: str) -> LaidOut:
         """Return what the JSON document *text* says."""
-        found = json.loads(text)
-        return cls(Division.model_validate(found["layout"]), found["ranks"], found["alone"])
+        fields = json.loads(text)
+        return cls(Division.model_validate(fields["layout"]), fields["ranks"], fields["alone"])
 
     def text(self) -> str:
         """Return this as a JSON document."""
@@ -172,14 +172,14 @@ class Rank:
         """Return the part of the model that chunk *number* of *count* holds."""
         import torch
 
-        whole = self.whole
-        each = len(whole.blocks) // count
-        if each * count != len(whole.blocks):
-            raise SpecError(f"lab: {len(whole.blocks)} blocks do not divide into {count} chunks")
-        part = type(whole)(1, 0, 1, False, False)
-        part.embedding = whole.embedding if number == 0 else None
-        part.blocks = torch.nn.ModuleList(whole.blocks[number * each : (number + 1) * each])
-        part.norm, part.head = (whole.norm, whole.head) if number == count - 1 else (None, None)
+        model = self.whole
+        each = len(model.blocks) // count
+        if each * count != len(model.blocks):
+            raise SpecError(f"lab: {len(model.blocks)} blocks do not divide into {count} chunks")
+        part = type(model)(1, 0, 1, False, False)
+        part.embedding = model.embedding if number == 0 else None
+        part.blocks = torch.nn.ModuleList(model.blocks[number * each : (number + 1) * each])
+        part.norm, part.head = (model.norm, model.head) if number == count - 1 else (None, None)
         return part
 
     def _timed(self, stage: Any) -> None:

@@ -219,17 +219,17 @@ class Shown(Progress):
         """Show that *probe* asks *count* questions."""
         self._name, self._count, self._done = probe.name, count, 0
 
-    def step(self, asked: Row) -> None:
+    def step(self, question: Row) -> None:
         """Show which question comes."""
         filled = 20 * self._done // max(1, self._count)
         self._done += 1
-        what = " ".join(str(value) for value in asked.values())[:50]
+        what = " ".join(str(value) for value in question.values())[:50]
         self._talk.progress(f"{self._name:12} {'█' * filled}{'░' * (20 - filled)} {self._done}/{self._count}  {what}")
 
-    def end(self, probe: Probe, found: ProbeRecord) -> None:
+    def end(self, probe: Probe, record: ProbeRecord) -> None:
         """Show how *probe* ended."""
         self._talk.progress("")
-        told = f"{len(found.rows)} answers" if found.state == "done" else f"{found.state}: {found.reason}"
+        told = f"{len(record.rows)} answers" if record.state == "done" else f"{record.state}: {record.reason}"
         self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {told}")
 
 
@@ -238,14 +238,14 @@ def listing() -> str:
     return "\n".join(f"{probe.name:12} {probe.about}" for probe in chosen(None))
 
 
-def summary(path: Path, found: MachineRecord) -> str:
+def summary(path: Path, record: MachineRecord) -> str:
     """Return what a record holds, a probe a line."""
-    lines = [f"{path}: {found.name}, {found.state}"]
-    for name, probe in found.probes.items():
+    lines = [f"{path}: {record.name}, {record.state}"]
+    for name, probe in record.probes.items():
         line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
         lines.append(line.rstrip())
-    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(found.rows("stash")).items()]
-    lines += [f"  {found.disturbed()}"] if found.disturbed() else []
+    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(record.rows("stash")).items()]
+    lines += [f"  {record.disturbed()}"] if record.disturbed() else []
     return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(told)}"] if told else [])])
 
 

@@ -158,19 +158,19 @@ class SpawnedTeam:
 
     def _answers(self) -> list[Answer]:
         """Return the ranks' answers, in order; raise SpecError as soon as one has died or failed."""
-        found: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         numbers = {line: number for number, (_, line) in enumerate(self._children)}
-        while len(found) < self.ranks:
-            ready = wait([line for line, number in numbers.items() if number not in found], timeout=LIMIT)
+        while len(answers) < self.ranks:
+            ready = wait([line for line, number in numbers.items() if number not in answers], timeout=LIMIT)
             if not ready:
-                missing = min(set(numbers.values()) - set(found))
+                missing = min(set(numbers.values()) - set(answers))
                 raise SpecError(f"rank {missing} of {self.ranks} has said nothing for {LIMIT:g} s")
             for line in ready:
                 assert isinstance(line, Connection)
-                found[numbers[line]] = self._received(numbers[line], line)
-                if not found[numbers[line]][0]:
-                    raise SpecError(self._dead() or f"rank {numbers[line]} of {self.ranks}: {found[numbers[line]][1]}")
-        return [found[number] for number in range(self.ranks)]
+                answers[numbers[line]] = self._received(numbers[line], line)
+                if not answers[numbers[line]][0]:
+                    raise SpecError(self._dead() or f"rank {numbers[line]} of {self.ranks}: {answers[numbers[line]][1]}")
+        return [answers[number] for number in range(self.ranks)]
 
     def _received(self, number: int, line: Connection) -> Answer:
         try:
@@ -179,10 +179,10 @@ class SpawnedTeam:
             raise SpecError(self._dead(number) or f"rank {number} of {self.ranks} has closed its line") from None
         return answer
 
-    def _dead(self, known: int | None = None) -> str:
+    def _dead(self, rank: int | None = None) -> str:
         """Return which rank has ended, and how: what the others say then is only that they miss it. Empty while all live."""
         for number, (child, _) in enumerate(self._children):
-            child.join(timeout=1.0 if number == known else 0.1)
+            child.join(timeout=1.0 if number == rank else 0.1)
             if (code := child.exitcode) is not None:
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
                 return f"rank {number} of {self.ranks} {how}"
@@ -227,8 +227,8 @@ class TorchrunTeam:
 
     def used(self) -> float:
         """Return the core-seconds of the other ranks of this machine."""
-        found: list[float] = self.ask(used_task)[1 : self.ranks // self.nodes]
-        return sum(found)
+        seconds: list[float] = self.ask(used_task)[1 : self.ranks // self.nodes]
+        return sum(seconds)
 
     def close(self) -> None:
         """Let the others end."""
@@ -246,9 +246,9 @@ def serve(rank: Rank) -> None:
     import torch.distributed as dist
 
     while True:
-        asked: list[Any] = [None]
-        dist.broadcast_object_list(asked, src=0)
-        if asked[0] is None:
+        message: list[Any] = [None]
+        dist.broadcast_object_list(message, src=0)
+        if message[0] is None:
             break
-        task, arguments = asked[0]
+        task, arguments = message[0]
         dist.gather_object(attempt(task, rank, arguments), None, dst=0)

@@ -129,11 +129,11 @@ def _aligned(traces: Sequence[RankTrace]) -> list[RankTrace]:
     first = traces[0]
     if _staged(traces):
         return list(traces)
-    found = [first]
+    aligned = [first]
     for trace in traces[1:]:
         ends = [own.t1 - other.t1 for own, other in zip(trace.collectives, first.collectives, strict=False)]
-        found.append(trace if trace.host == first.host or not ends else _shifted(trace, -median(ends)))
-    return found
+        aligned.append(trace if trace.host == first.host or not ends else _shifted(trace, -median(ends)))
+    return aligned
 
 
 def _shifted(trace: RankTrace, by: float) -> RankTrace:
@@ -188,12 +188,12 @@ def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[Wo
     if trace.bounds:
         return trace.bounds
     spans = sorted(trace.collectives, key=lambda span: span.t0)
-    found: list[Work] = []
+    works: list[Work] = []
     for span, start in zip(spans, joined, strict=True):
-        begin = max(min(start, span.t1), found[-1].t1 if found else span.t0)
+        begin = max(min(start, span.t1), works[-1].t1 if works else span.t0)
         if span.t1 > begin:
-            found.append(Work(0, "comm", span.name, tier, span.name.partition("(")[0], span.ident, 0.0, begin, span.t1))
-    return found
+            works.append(Work(0, "comm", span.name, tier, span.name.partition("(")[0], span.ident, 0.0, begin, span.t1))
+    return works
 
 
 # --- what a rank waits for -------------------------------------------------------------------------------------------
@@ -201,15 +201,15 @@ def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[Wo
 
 def _waits(trace: RankTrace, rank: int, window: Window) -> list[Wait]:
     """Return what *rank* waits for in *window*, without gaps."""
-    found: list[Wait] = []
+    waits: list[Wait] = []
     for start, end, running, place in _moments(trace, window):
         cause, resource, ident = _cause(trace, start, end, running, place)
-        last = found[-1] if found else None
+        last = waits[-1] if waits else None
         if last and (last.cause, last.resource, last.ident) == (cause, resource, ident):
-            found[-1] = last._replace(t1=end)
+            waits[-1] = last._replace(t1=end)
         else:
-            found.append(Wait(rank, cause, resource, ident, start, end))
-    return found
+            waits.append(Wait(rank, cause, resource, ident, start, end))
+    return waits
 
 
 _Moment = tuple[float, float, dict[str, int], tuple[int, int]]
@@ -261,13 +261,13 @@ def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], 
 def kernel_times(imported: Imported, most: int = 20) -> list[dict[str, Any]]:
     """Return the kernels, collectives and copies that take most of the first rank's time: name, calls and seconds per step."""
     trace, window = imported.traces[0], imported.windows[0]
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    times_of: dict[tuple[str, str], list[float]] = defaultdict(list)
     for kind, spans in (("compute", trace.compute), ("exchange", trace.collectives), ("copy", trace.copies)):
         for span in spans:
             if window.start <= span.t0 < window.end:
-                found[kind, span.name].append(span.t1 - span.t0)
+                times_of[kind, span.name].append(span.t1 - span.t0)
     rows: list[dict[str, Any]] = [
         {"kind": kind, "name": name, "calls_per_step": len(times) / window.steps, "time_s": sum(times) / window.steps}
-        for (kind, name), times in found.items()
+        for (kind, name), times in times_of.items()
     ]
     return sorted(rows, key=lambda row: (-row["time_s"], row["name"]))[:most]

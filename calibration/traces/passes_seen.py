@@ -86,11 +86,11 @@ class Seen:
 
     def total(self, which: Pass) -> Part:
         """Return all parts of one pass together."""
-        found = Part()
+        total = Part()
         for (name, _), part in self.parts.items():
             if name == which:
-                _add(found, part, 1.0)
-        return found
+                _add(total, part, 1.0)
+        return total
 
 
 class _Item(NamedTuple):
@@ -101,17 +101,17 @@ class _Item(NamedTuple):
     upkeep: bool
 
 
-def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
-    """Return what the passes of *found* took; compute beside a collective ran *slowdown* times longer.
+def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
+    """Return what the passes of *imported* took; compute beside a collective ran *slowdown* times longer.
 
     Raise SpecError where the trace does not tell.
     """
-    pairs = zip(found.traces, found.windows, strict=True)
+    pairs = zip(imported.traces, imported.windows, strict=True)
     steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in pairs]
     parts: dict[PassKey, Part] = defaultdict(Part)
-    total = sum(trace.size for trace in found.traces)
+    total = sum(trace.size for trace in imported.traces)
     compute: list[list[float]] = []
-    for trace, window, own in zip(found.traces, found.windows, steps, strict=True):
+    for trace, window, own in zip(imported.traces, imported.windows, steps, strict=True):
         _require_alike(trace, own, steps[0][0])
         beside = union(trace.collectives)
         compute.append([])
@@ -121,12 +121,14 @@ def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
             for key, part in taken.items():
                 scale = trace.size / total / len(own) / (step.micro_batches if key[0] in ("forward", "backward") else 1)
                 _add(parts[key], part, scale)
-        _stalls(parts, found, trace, window, own, total)
+        _stalls(parts, imported, trace, window, own, total)
     first = steps[0][0]
-    copied = fmean(_copied(trace, window) for trace, window in zip(found.traces, found.windows, strict=True))
-    waits = found.stalls[Cause.PREP] + found.stalls[Cause.FETCH]
-    optimizer = found.traces[0].optimizer[0].name if found.traces[0].optimizer else ""
-    return Seen(dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, found.traces[0].simulated))
+    copied = fmean(_copied(trace, window) for trace, window in zip(imported.traces, imported.windows, strict=True))
+    waits = imported.stalls[Cause.PREP] + imported.stalls[Cause.FETCH]
+    optimizer = imported.traces[0].optimizer[0].name if imported.traces[0].optimizer else ""
+    return Seen(
+        dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, imported.traces[0].simulated)
+    )
 
 
 class _Step(NamedTuple):
@@ -164,10 +166,10 @@ def _step(trace: RankTrace, start: float, end: float) -> _Step:
 
 def _named(trace: RankTrace, span: Span) -> PassKey:
     """Return the pass that a simulated trace names."""
-    known = _SIMULATED.match(span.name)
-    if known is None:
+    match = _SIMULATED.match(span.name)
+    if match is None:
         raise SpecError(f"{trace.file}: the kernel '{span.name}' belongs to no pass of a simulated step; export the trace again")
-    return _PASSES[known[1]], span.ident if known[1] == "backward" else -1
+    return _PASSES[match[1]], span.ident if match[1] == "backward" else -1
 
 
 def _rounds(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequence[Span]) -> int:
@@ -189,15 +191,15 @@ def _sorted_out(kernels: Sequence[Span], backward: Sequence[Span], gradients: Se
     keeping = [span for span in backward if span.name == "torch::autograd::AccumulateGrad"]
     kept = [span.t0 for span in keeping]
     last = max(span.t1 for span in backward)
-    found = []
+    items = []
     for span in kernels:
         if _within(backward, starts, span.launched):
             upkeep = _within(keeping, kept, span.launched)  # or it leads to the gradient that is kept next
             place = bisect_right(kept, span.launched) - 1 if upkeep else bisect_right(ends, span.launched)
-            found.append(_Item(("backward", place % count if place < len(ends) else -1), span, upkeep))
+            items.append(_Item(("backward", place % count if place < len(ends) else -1), span, upkeep))
         else:
-            found.append(_Item(("optimizer" if span.launched >= last else "forward", -1), span, False))
-    return found
+            items.append(_Item(("optimizer" if span.launched >= last else "forward", -1), span, False))
+    return items
 
 
 def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> None:
@@ -214,7 +216,7 @@ def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> No
 
 def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, Part]:
     """Return what each part of a step took; of kernels that run at once each moment counts once."""
-    found: dict[PassKey, Part] = defaultdict(Part)
+    parts: dict[PassKey, Part] = defaultdict(Part)
     done = host = -1.0
     for key, span, upkeep in sorted(step.items, key=lambda item: item.span.t0):
         start = max(span.t0, done)
@@ -222,7 +224,7 @@ def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]],
         seconds = max(0.0, span.t1 - start)
         if slowdown > 1.0 and seconds:
             seconds -= overlap(beside, start, span.t1) * (1.0 - 1.0 / slowdown)
-        part = found[key]
+        part = parts[key]
         if upkeep:
             part.upkeep += seconds
         else:
@@ -230,23 +232,25 @@ def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]],
         if trace.gpu != CPU:
             part.host += max(0.0, span.queued - max(span.launched, host))
             host = max(host, span.queued)
-    return found
+    return parts
 
 
 def kernel_class(name: str) -> OperatorClass:
     """Return what bounds the kernel or operator *name*: a class of products, or memory."""
-    return next((found for found, pattern in _CLASSES if pattern.search(name)), "elementwise")
+    return next((name_of_class for name_of_class, pattern in _CLASSES if pattern.search(name)), "elementwise")
 
 
-def _stalls(parts: Mapping[PassKey, Part], found: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int) -> None:
+def _stalls(
+    parts: Mapping[PassKey, Part], imported: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
+) -> None:
     """Add waits for the host and for other ranks to the parts whose kernel follows.
 
     On a CPU those for the host are what it computes between operators.
     """
     items = sorted((item for step in steps for item in step.items), key=lambda item: item.span.t0)
     starts = [item.span.t0 for item in items]
-    rank = next(number for number, other in enumerate(found.traces) if other is trace)
-    for wait in found.log.waits:
+    rank = next(number for number, other in enumerate(imported.traces) if other is trace)
+    for wait in imported.log.waits:
         if wait.rank != rank or wait.cause not in _WAITS or not items:
             continue
         item = items[min(bisect_right(starts, wait.t0), len(items) - 1)]
@@ -271,13 +275,13 @@ def _add(part: Part, more: Part, scale: float) -> None:
 
 def union(spans: Iterable[Span]) -> list[tuple[float, float]]:
     """Return from when to when any of *spans* goes on, in order."""
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for span in sorted(spans, key=lambda span: span.t0):
-        if found and span.t0 <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], span.t1)
+        if joined and span.t0 <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], span.t1)
         else:
-            found.append((span.t0, span.t1))
-    return found
+            joined.append((span.t0, span.t1))
+    return joined
 
 
 def overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> float:

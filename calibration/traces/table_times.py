@@ -45,9 +45,9 @@ def timed_layers(base: Workload, machine: Machine, seen: Seen, ranks: int) -> tu
         recompute = sum(again.get(place, 0.0) for place in group.places) * rounds
         drained = number == 0 and ranks > 1 and stack.blocking_scalar_all_reduces > 0
         group = group._replace(beside=group.beside + recompute, drained=drained)
-        found = _scaled(group, times.backward, times.backward_launches, rounds, timeline)
-        back[0].update(found[0])
-        back[1].update(found[1])
+        scaled = _scaled(group, times.backward, times.backward_launches, rounds, timeline)
+        back[0].update(scaled[0])
+        back[1].update(scaled[1])
     return tuple(
         layer.model_copy(update={"measured": measured_times(ahead[0][place], back[0][place], ahead[1][place], back[1][place])})
         for place, layer in enumerate(layers)

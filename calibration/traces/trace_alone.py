@@ -39,18 +39,18 @@ def _segment(place: int, gradient: Gradient, part: Part, launches: float) -> lis
     """Return the layers of backward that lead to one gradient, which the first of them, as it runs last, makes ready."""
     classes: list[OperatorClass] = sorted(part.by_class) or ["elementwise"]
     kind = _DTYPES.get(gradient.dtype, "fp32")
-    found = []
+    layers = []
     for number, op in enumerate(classes):
         own_launches = launches * (_share(part, op) if part.by_class else 1.0)
         times = measured_times(0.0, part.by_class.get(op, 0.0), 0.0, own_launches, 0.0 if number else part.upkeep)
         own: dict[str, Any] = {} if number else {"gradients": (gradient.elements,), "dtypes": () if kind == "fp32" else (kind,)}
-        found.append(Layer(name=f"gradient {place} {op}", op=op, measured=times, **own))
-    return found
+        layers.append(Layer(name=f"gradient {place} {op}", op=op, measured=times, **own))
+    return layers
 
 
 def _share(part: Part, op: OperatorClass) -> float:
-    whole = sum(part.by_class.values())
-    return part.by_class.get(op, 0.0) / whole if whole else 0.0
+    total = sum(part.by_class.values())
+    return part.by_class.get(op, 0.0) / total if total else 0.0
 
 
 def _launches(part: Part, timeline: Timeline) -> float:

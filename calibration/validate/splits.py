@@ -24,14 +24,14 @@ SPLITS: Final = ("nodes", "small-batches", "large-batches")
 Job = tuple[str, str, str]
 
 
-def contradicting(asked: Iterable[Question]) -> list[list[Question]]:
+def contradicting(questions: Iterable[Question]) -> list[list[Question]]:
     """Return the runs that were measured several times with step times more than `DISAGREEMENT` apart, each with its rows."""
     repeats: dict[object, list[Question]] = defaultdict(list)
-    for row in asked:
+    for row in questions:
         described = replace(row.record, file="", line=0, step_time=None, exposed_sync=None, throughput=None, role="prediction", note="")
         repeats[described].append(row)
     times = [([row.step_time for row in same], same) for same in repeats.values()]
-    return [same for found, same in times if max(found) > (1.0 + DISAGREEMENT) * min(found)]
+    return [same for times_of, same in times if max(times_of) > (1.0 + DISAGREEMENT) * min(times_of)]
 
 
 def split(rows: Sequence[Question], name: str) -> tuple[list[Question], list[Question]]:
@@ -66,7 +66,7 @@ def _middles(rows: Sequence[Question]) -> Mapping[Job, int]:
     batches: dict[Job, set[int]] = defaultdict(set)
     for row in rows:
         batches[_job(row)].add(row.batch)
-    return {job: sorted(found)[(len(found) - 1) // 2] for job, found in batches.items() if len(found) > 1}
+    return {job: sorted(sizes)[(len(sizes) - 1) // 2] for job, sizes in batches.items() if len(sizes) > 1}
 
 
 def _job(row: Question) -> Job:

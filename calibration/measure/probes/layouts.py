@@ -63,15 +63,21 @@ def up(number: int, of: int) -> int:
     return -(-number // of) * of
 
 
-def layout_answer(bench: Bench, asked: Row) -> Row:
+def layout_answer(bench: Bench, question: Row) -> Row:
     """Time whole steps: seconds by rank, and processor seconds of a step and rank."""
     steps = QUICK_STEPS if bench.quick else STEPS
     wanted = StepsWanted(
-        asked["model"], tuple(asked["inputs"]), asked["batch"], steps, 2, arguments=tuple(asked["arguments"]), threads=bench.threads
+        question["model"],
+        tuple(question["inputs"]),
+        question["batch"],
+        steps,
+        2,
+        arguments=tuple(question["arguments"]),
+        threads=bench.threads,
     )
     wanted = wanted if bench.device == "cuda" else replace(wanted, device="cpu")
-    found = bench.team.ask(layout_task, wanted, LaidOut(Division.model_validate(asked["layout"]), asked["ranks"]).text())
-    return {"cpu_s": [one.cpu_time for one in found], "times_by_rank_s": [one.times for one in found]}
+    by_rank = bench.team.ask(layout_task, wanted, LaidOut(Division.model_validate(question["layout"]), question["ranks"]).text())
+    return {"cpu_s": [one.cpu_time for one in by_rank], "times_by_rank_s": [one.times for one in by_rank]}
 
 
 def layout_task(rank: Rank, wanted: StepsWanted, laid_out: str) -> Any:

@@ -31,8 +31,8 @@ _DISTINCT: Final = 12
 
 
 def _job(bench: Bench) -> JobModel:
-    found = models(bench)[0]
-    return JobModel(SMALL[1].target, (f"3x{EDGE}x{EDGE}",), 4) if bench.quick and not bench.models else found
+    first = models(bench)[0]
+    return JobModel(SMALL[1].target, (f"3x{EDGE}x{EDGE}",), 4) if bench.quick and not bench.models else first
 
 
 def _skipped(bench: Bench) -> str:
@@ -51,22 +51,22 @@ def stash_questions(bench: Bench) -> list[Row]:
     return [_job(bench).asked | {"run": run, "ranks": 1 if run == "RUN0" else bench.team.ranks, "workers": workers} for run in RUNS]
 
 
-def stash_answer(bench: Bench, asked: Row) -> Row:
+def stash_answer(bench: Bench, question: Row) -> Row:
     """Make one run: seconds of each step by rank."""
-    wanted = wanted_steps(asked, bench, exchange=True)
+    wanted = wanted_steps(question, bench, exchange=True)
     wanted = StepsWanted(**(vars(wanted) | {"steps": QUICK_STEPS if bench.quick else STEPS}))
-    if asked["run"] == "RUN0":
+    if question["run"] == "RUN0":
         return _row(spawn(wanted, 1))
-    if asked["run"] == "RUN1":
+    if question["run"] == "RUN1":
         return _row(bench.team.ask(step_task, wanted))
-    count = bench.team.ranks * wanted.batch * (wanted.steps + wanted.warmup + 2 * asked["workers"])
+    count = bench.team.ranks * wanted.batch * (wanted.steps + wanted.warmup + 2 * question["workers"])
     folder = bench.once("pictures", lambda: _pictures(bench, count))
-    cache = forget(*folder.iterdir()) if asked["run"] == "RUN2" else _read(folder)
-    return {"cache": cache} | _row(bench.team.ask(real_task, wanted, folder, asked["workers"]))
+    cache = forget(*folder.iterdir()) if question["run"] == "RUN2" else _read(folder)
+    return {"cache": cache} | _row(bench.team.ask(real_task, wanted, folder, question["workers"]))
 
 
-def _row(found: list[RankSteps]) -> Row:
-    return {"times_by_rank_s": [one.times for one in found]}
+def _row(by_rank: list[RankSteps]) -> Row:
+    return {"times_by_rank_s": [one.times for one in by_rank]}
 
 
 def _pictures(bench: Bench, count: int) -> Path:
@@ -97,10 +97,10 @@ def real_task(rank: Rank, wanted: StepsWanted, folder: Path, workers: int) -> Ra
 
 def stalls(rows: list[Row]) -> dict[str, Stall]:
     """Return Stash's stalls per step of the four runs, seconds and shares; empty where a run is missing."""
-    found = {row["run"]: statistics.fmean(statistics.fmean(times) for times in row["times_by_rank_s"]) for row in rows}
-    if set(found) != set(RUNS):
+    step_of = {row["run"]: statistics.fmean(statistics.fmean(times) for times in row["times_by_rank_s"]) for row in rows}
+    if set(step_of) != set(RUNS):
         return {}
-    times = RunTimes(*(found[run] for run in RUNS))
+    times = RunTimes(*(step_of[run] for run in RUNS))
     return {"interconnect": interconnect(times), "prep": prep(times), "fetch": fetch(times)}
 
 

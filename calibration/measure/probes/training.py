@@ -45,11 +45,11 @@ def models(bench: Bench) -> Sequence[JobModel]:
     return [JobModel(f"torchvision.models:{name}", ("3x224x224",), batch) for name, batch in NETWORKS[bench.device]]
 
 
-def wanted_steps(asked: Row, bench: Bench, exchange: bool) -> StepsWanted:
+def wanted_steps(question: Row, bench: Bench, exchange: bool) -> StepsWanted:
     """Return the steps of the model that a question names."""
     steps = QUICK_STEPS if bench.quick else STEPS
-    inputs, arguments = tuple(asked["inputs"]), tuple(asked["arguments"])
-    how = StepsWanted(asked["model"], inputs, asked["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
+    inputs, arguments = tuple(question["inputs"]), tuple(question["arguments"])
+    how = StepsWanted(question["model"], inputs, question["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
     return how if bench.device == "cuda" else replace(how, device="cpu")
 
 
@@ -58,13 +58,13 @@ def layer_questions(bench: Bench) -> list[Row]:
     return [model.asked for model in models(bench)]
 
 
-def layer_answer(bench: Bench, asked: Row) -> Row:
+def layer_answer(bench: Bench, question: Row) -> Row:
     """Time every layer of one model, forward and backward."""
     import torch
 
     with warnings.catch_warnings(), tf32(allowed=False):
         warnings.simplefilter("ignore")  # of what torchvision lacks here
-        model, next_inputs, loss = ready(wanted_steps(asked, bench, exchange=False), torch.device(bench.device))
+        model, next_inputs, loss = ready(wanted_steps(question, bench, exchange=False), torch.device(bench.device))
         return layer_times(model, next_inputs, loss, bench.device)
 
 
@@ -157,10 +157,14 @@ def step_questions(bench: Bench) -> list[Row]:
     return [model.asked | {"exchange": exchange, "ranks": bench.team.ranks} for model in models(bench) for exchange in ways]
 
 
-def step_answer(bench: Bench, asked: Row) -> Row:
+def step_answer(bench: Bench, question: Row) -> Row:
     """Time whole steps: seconds by rank, and processor seconds of a step and rank."""
-    found = bench.team.ask(step_task, wanted_steps(asked, bench, asked["exchange"]))
-    return {"parameters": found[0].parameters, "cpu_s": [one.cpu_time for one in found], "times_by_rank_s": [one.times for one in found]}
+    by_rank = bench.team.ask(step_task, wanted_steps(question, bench, question["exchange"]))
+    return {
+        "parameters": by_rank[0].parameters,
+        "cpu_s": [one.cpu_time for one in by_rank],
+        "times_by_rank_s": [one.times for one in by_rank],
+    }
 
 
 def step_task(rank: Rank, wanted: StepsWanted) -> Any:

@@ -105,15 +105,15 @@ def node_bytes(node: Node, states: Sequence[State]) -> Row:
 def edge_bytes(source: Node, node: Node, before: Sequence[State], after: Sequence[State], side: int) -> Row:
     """Return the bytes that *side* fetches between *source* and *node*: of the feature map and of its error, by pair of states."""
     held, wanted = shares(before, side)[:, None], shares(after, side)[None, :]
-    found = numpy.zeros((len(before), len(after)))
+    nbytes = numpy.zeros((len(before), len(after)))
     for one in dict.fromkeys(state.how for state in before):
         for other in dict.fromkeys(state.how for state in after):
             rows = numpy.array([state.how == one for state in before])[:, None]
             columns = numpy.array([state.how == other for state in after])[None, :]
             forward = node.input * missing(LAYOUTS[one].writes, held, LAYOUTS[other].reads, wanted)
             backward = source.output * node.shrink * missing(LAYOUTS[other].error_writes, wanted, LAYOUTS[one].error_reads, held)
-            found = numpy.where(rows & columns, ELEMENT * (forward + backward), found)
-    return found
+            nbytes = numpy.where(rows & columns, ELEMENT * (forward + backward), nbytes)
+    return nbytes
 
 
 def part(node: Node, state: State, side: int) -> Node:

@@ -54,14 +54,14 @@ class Network(NamedTuple):
 
     def edges(self) -> list[tuple[int, int]]:
         """Return the pairs of nodes of which one feeds the other."""
-        found = []
+        pairs = []
         before = -1
         for paths, end in self.segments:
             for path in paths if before >= 0 else ((),):
                 chain = (before, *path, end)
-                found += [pair for pair in pairwise(chain) if pair[0] >= 0]
+                pairs += [pair for pair in pairwise(chain) if pair[0] >= 0]
             before = end
-        return found
+        return pairs
 
 
 def network_of(model: Model, batch: int) -> Network:

@@ -15,26 +15,26 @@ from sim.report.page.words import as_tenths, as_time
 
 def accpar_page(document: Mapping[str, Any]) -> str:
     """Return the page of the study's *document*."""
-    whole = Figures(document, "accpar")
+    figures = Figures(document, "accpar")
     title = "AccPar on unlike boards, simulated"
     places = {(mean["wires"], mean["strategy"]): place for place, mean in enumerate(document["means"])}
     rows: list[tuple[str, Child, Child]] = [
-        (f"AccPar, {named}", whole.shown(f"means/{places[wires, 'AccPar']}/geometric", as_tenths), "geometric mean of speed-ups")
+        (f"AccPar, {named}", figures.shown(f"means/{places[wires, 'AccPar']}/geometric", as_tenths), "geometric mean of speed-ups")
         for wires, named in WIRED.items()
     ]
     hero = outcome(title, verdict_of(document), f"{document['hardware']}, {document['global_batch']} samples a step", tiles(rows))
-    parts = [_gains(whole, wires, named) for wires, named in WIRED.items()]
+    parts = [_gains(figures, wires, named) for wires, named in WIRED.items()]
     parts.append(Part("differs", "What differs", section("differs", "Why the means are not the paper's", bullets(document["differs"]))))
-    return page(title, "study", hero, [*parts, *basis(whole, None)], {"accpar": document})
+    return page(title, "study", hero, [*parts, *basis(figures, None)], {"accpar": document})
 
 
-def _gains(whole: Figures, wires: str, named: str) -> Part:
-    places = {(row["model"], row["strategy"]): place for place, row in enumerate(whole.value("rows")) if row["wires"] == wires}
+def _gains(figures: Figures, wires: str, named: str) -> Part:
+    places = {(row["model"], row["strategy"]): place for place, row in enumerate(figures.value("rows")) if row["wires"] == wires}
     others = [name for name in STRATEGIES if name != "data parallel"]
     cells: list[list[Child]] = []
     for model in dict.fromkeys(model for model, _ in places):
-        step = whole.shown(f"rows/{places[model, 'data parallel']}/step_time_s", as_time)
-        cells.append([model, step, *(whole.shown(f"rows/{places[model, name]}/speedup", as_tenths) for name in others)])
+        step = figures.shown(f"rows/{places[model, 'data parallel']}/step_time_s", as_time)
+        cells.append([model, step, *(figures.shown(f"rows/{places[model, name]}/speedup", as_tenths) for name in others)])
     head = [("network", False), ("data parallel", True), *((name, True) for name in others)]
     shown = section(wires, named.capitalize(), table(head, cells, f"Times faster than data parallelism: {named}", "sortable"))
     return Part(wires, named.capitalize(), shown)

@@ -82,8 +82,8 @@ def _searched(
 
 
 def _states(node: Node, ways: tuple[How, ...], ratios: Sequence[float]) -> list[State]:
-    found = states_of(node, ways, ratios)
-    if not found:
+    states = states_of(node, ways, ratios)
+    if not states:
         named = " or ".join(ways)
         raise SpecError(f"{node.name}: cannot be split by {named} any further; write a larger --global-batch or fewer boards")
-    return found
+    return states

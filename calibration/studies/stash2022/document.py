@@ -115,15 +115,15 @@ def micro_row(row: Row) -> dict[str, Any]:
 
 def cost_rows(study: Study) -> list[dict[str, Any]]:
     """Return for each model and batch the machines that can be rented, ranked by the cost of a warm epoch, and their rank by time."""
-    found = []
+    ranked = []
     for rows in by_case(study).values():
         by_time = sorted(rows, key=lambda row: row.times.warm)
         by_price = sorted(rows, key=lambda row: row.price)
         for rank, row in enumerate(sorted(rows, key=lambda row: row.cost), start=1):
             ranks = {"rank_by_cost": rank, "rank_by_time": 1 + by_time.index(row), "rank_by_price": 1 + by_price.index(row)}
             kept = ("model", "batch_per_gpu", "hardware", "gpus", "price_usd_per_h", "warm_epoch_time_s", "warm_cost_per_epoch_usd")
-            found.append({key: stall_row(row)[key] for key in (*kept, "cold_epoch_time_s", "cold_cost_per_epoch_usd")} | ranks)
-    return found
+            ranked.append({key: stall_row(row)[key] for key in (*kept, "cold_epoch_time_s", "cold_cost_per_epoch_usd")} | ranks)
+    return ranked
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -145,10 +145,10 @@ def study_text(study: Study) -> str:
     return "\n\n".join(parts)
 
 
-def findings_text(found: Sequence[Finding]) -> str:
+def findings_text(findings: Sequence[Finding]) -> str:
     """Return which published findings reappear."""
     lines = ["Published findings, and what of them reappears:"]
-    for finding in found:
+    for finding in findings:
         lines += [f"  {finding.check} {finding.says}: {finding.reappears.upper()}", *(f"     - {line}" for line in finding.reached)]
     return "\n".join(lines)
 
@@ -183,8 +183,8 @@ def _table(study: Study, family: Family, cell: Cell, form: str) -> str:
 
 def _range(values: Sequence[float | None], form: str) -> str:
     """Return the values at the smallest and the largest batch."""
-    known = [form.format(value) for value in values if value is not None]
-    return "" if not known else known[0] if len(known) == 1 else f"{known[0]} .. {known[-1]}"
+    texts = [form.format(value) for value in values if value is not None]
+    return "" if not texts else texts[0] if len(texts) == 1 else f"{texts[0]} .. {texts[-1]}"
 
 
 def _micro(study: Study) -> str:

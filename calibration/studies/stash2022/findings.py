@@ -97,8 +97,8 @@ def _verdict(band: tuple[float, float], peak: float, direction: bool) -> Verdict
 
 
 def _batches(crossings: Iterable[Crossing], way: str) -> str:
-    met = [f"{found.model} {found.batch} {way}" for found in crossings if found.batch is not None]
-    never = [found.model for found in crossings if found.batch is None]
+    met = [f"{crossing.model} {crossing.batch} {way}" for crossing in crossings if crossing.batch is not None]
+    never = [crossing.model for crossing in crossings if crossing.batch is None]
     return f"batches of {_listed(met)}" + (f"; at no batch that fits: {', '.join(never)}" if never else "")
 
 
@@ -137,11 +137,11 @@ def _price(study: Study) -> Finding:
 
 def by_case(study: Study) -> dict[tuple[str, int], list[Row]]:
     """Return the rows of machines that can be rented by model and batch, where there are several."""
-    found: dict[tuple[str, int], list[Row]] = {}
+    cases: dict[tuple[str, int], list[Row]] = {}
     for row in study.rows:
         if row.case.machine not in SLICES:
-            found.setdefault((row.case.model, row.case.batch), []).append(row)
-    return {key: rows for key, rows in found.items() if len(rows) > 1}
+            cases.setdefault((row.case.model, row.case.batch), []).append(row)
+    return {key: rows for key, rows in cases.items() if len(rows) > 1}
 
 
 def _dearer_but_slower(rows: Sequence[Row]) -> tuple[Row, Row] | None:
@@ -174,14 +174,14 @@ def _slices(study: Study) -> Finding:
 
 def _costs(study: Study) -> Finding:
     """Compare the prices with those of Stash's code, by which the study's costs follow from its times."""
-    known = {row.case.machine: 3600 * row.price for row in study.rows if row.case.machine in PRICES}
-    wrong = [machine for machine, price in known.items() if abs(price / PRICES[machine] - 1) > 1e-6]
-    off = [f"{machine} {known[machine]:.2f} for {PRICES[machine]:.2f}" for machine in wrong]
+    prices = {row.case.machine: 3600 * row.price for row in study.rows if row.case.machine in PRICES}
+    wrong = [machine for machine, price in prices.items() if abs(price / PRICES[machine] - 1) > 1e-6]
+    off = [f"{machine} {prices[machine]:.2f} for {PRICES[machine]:.2f}" for machine in wrong]
     return Finding(
         "A5",
         "cost of an epoch = time x price, at the prices of Stash's code",
         "no" if off else "yes",
-        (f"{len(known) - len(off)} of {len(known)} prices are the same" + (f"; not {', '.join(off)} USD/h" if off else ""),),
+        (f"{len(prices) - len(off)} of {len(prices)} prices are the same" + (f"; not {', '.join(off)} USD/h" if off else ""),),
     )
 
 
@@ -203,21 +203,21 @@ def fit(rows: Sequence[Row]) -> Fit:
 
     causes = np.array([[1.0, row.tensors, row.gradient_bytes] for row in rows])
     times = np.array([row.communication for row in rows])
-    found, *_ = np.linalg.lstsq(causes, times, rcond=None)
-    rest = times - causes @ found
-    start, per_tensor, per_byte = map(float, found)
+    solution, *_ = np.linalg.lstsq(causes, times, rcond=None)
+    rest = times - causes @ solution
+    start, per_tensor, per_byte = map(float, solution)
     return Fit(start, per_tensor, per_byte, 1.0 - float(rest @ rest) / float(((times - times.mean()) ** 2).sum()))
 
 
 def more_is_slower(rows: Sequence[Row], more: Callable[[Row], float], alike: Callable[[Row], float], within: float) -> tuple[int, int]:
     """Return of how many pairs of networks *alike* the one with clearly *more* communicates longer, and how many pairs there are."""
-    found = [
+    longer = [
         (more(one) > more(other)) == (one.communication > other.communication)
         for one, other in combinations(rows, 2)
         if max(alike(one), alike(other)) <= within * min(alike(one), alike(other))
         and max(more(one), more(other)) >= _MORE * min(more(one), more(other))
     ]
-    return sum(found), len(found)
+    return sum(longer), len(longer)
 
 
 def _layers(study: Study) -> Finding:
@@ -228,14 +228,14 @@ def _layers(study: Study) -> Finding:
         rows = [row for row in study.micro if row.case.machine == machine]
         tensors = more_is_slower(rows, lambda row: row.tensors, lambda row: row.gradient_bytes, ALIKE)
         nbytes = more_is_slower(rows, lambda row: row.gradient_bytes, lambda row: row.tensors, _ALIKE_TENSORS)
-        found = fit(rows)
-        agree &= tensors[0] == tensors[1] > 0 and nbytes[0] == nbytes[1] > 0 and min(found.per_tensor, found.per_byte) > 0
+        fitted = fit(rows)
+        agree &= tensors[0] == tensors[1] > 0 and nbytes[0] == nbytes[1] > 0 and min(fitted.per_tensor, fitted.per_byte) > 0
         lines.append(
             f"{machine}: of pairs with as many gradient bytes, more tensors take longer in {tensors[0]} of {tensors[1]}; of pairs with as "
-            f"many tensors, more bytes in {nbytes[0]} of {nbytes[1]}; {1e6 * found.per_tensor:.0f} us a tensor and "
-            f"{1e9 * found.per_byte * 1e3:.1f} ms a GB (least squares, R2 {found.r2:.2f})"
+            f"many tensors, more bytes in {nbytes[0]} of {nbytes[1]}; {1e6 * fitted.per_tensor:.0f} us a tensor and "
+            f"{1e9 * fitted.per_byte * 1e3:.1f} ms a GB (least squares, R2 {fitted.r2:.2f})"
         )
-        figures |= {f"{machine}_us_per_tensor": 1e6 * found.per_tensor, f"{machine}_ms_per_gb": 1e12 * found.per_byte}
+        figures |= {f"{machine}_us_per_tensor": 1e6 * fitted.per_tensor, f"{machine}_ms_per_gb": 1e12 * fitted.per_byte}
     said = "communication stalls grow with the number of layers and with the number of gradients"
     return Finding("A6", said, "yes" if agree else "in direction" if _grows(study) else "no", tuple(lines), figures)
 

@@ -49,16 +49,16 @@ _MEASURES = (
 
 def study_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of the study's *document*, with the inputs that were *read* for it."""
-    whole = Figures(document, "stash2022")
+    figures = Figures(document, "stash2022")
     title = "Stash's characterisation of P2 and P3, simulated"
     machines, models = ({row[key] for row in document["rows"]} for key in ("hardware", "model"))
     set_up = (
         f"{counted(len(document['rows']), 'case')}: {counted(len(models), 'model')} on {counted(len(machines), 'machine')}; "
         f"{document['stack']}, {document['precision']}"
     )
-    hero = outcome(title, verdict_of(document), set_up, _tiles(whole))
-    parts = [_findings(whole), *(_map(whole, measure) for measure in _MEASURES), _micro(whole), _costs(whole)]
-    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(whole, read)]
+    hero = outcome(title, verdict_of(document), set_up, _tiles(figures))
+    parts = [_findings(figures), *(_map(figures, measure) for measure in _MEASURES), _micro(figures), _costs(figures)]
+    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(figures, read)]
     return page(title, "study", hero, parts, {"stash2022": document})
 
 
@@ -70,24 +70,24 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     return f"Of {len(answers)} published findings {counts['yes']} reappear{''.join(f', {words}' for words in rest)}."
 
 
-def _tiles(whole: Figures) -> Html:
+def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = []
     for measure in _MEASURES[:4]:
         place, row = max(
-            ((place, row) for place, row in enumerate(whole.value("rows")) if row[measure.key] is not None),
-            key=lambda found: found[1][measure.key],
+            ((place, row) for place, row in enumerate(figures.value("rows")) if row[measure.key] is not None),
+            key=lambda pair: pair[1][measure.key],
         )
         said = f"{measure.unit}: {row['model']} at {row['batch_per_gpu']} on {row['hardware']}"
-        rows.append((f"{measure.title}, at most", whole.shown(f"rows/{place}/{measure.key}", measure.write), said))
+        rows.append((f"{measure.title}, at most", figures.shown(f"rows/{place}/{measure.key}", measure.write), said))
     return tiles(rows)
 
 
-def _findings(whole: Figures) -> Part:
+def _findings(figures: Figures) -> Part:
     shown: list[Child] = []
-    for finding in whole.value("findings"):
+    for finding in figures.value("findings"):
         answer = tag("span", finding["reappears"], class_="flag" if finding["reappears"] != "yes" else None)
         shown += [tag("h3", f"{finding['check']} {finding['published']}: ", answer), bullets(finding["reached"])]
-    shown += [tag("h3", "Beside the abstract"), bullets(whole.value("observations"))]
+    shown += [tag("h3", "Beside the abstract"), bullets(figures.value("observations"))]
     lead = "What the paper's abstract says (arXiv 2208.14344), and what of it reappears, at which figures and batches."
     return Part("findings", "Findings", section("findings", "Published findings", *shown, lead=lead))
 
@@ -95,12 +95,12 @@ def _findings(whole: Figures) -> Part:
 # --- maps ------------------------------------------------------------------------------------------------------------
 
 
-def _map(whole: Figures, measure: Measure) -> Part:
-    known = [value for row in whole.value("rows") if (value := _cell(row, measure)) is not None]
+def _map(figures: Figures, measure: Measure) -> Part:
+    values = [value for row in figures.value("rows") if (value := _cell(row, measure)) is not None]
     shown: list[Child] = []
     for family in FAMILIES:
-        if any(row["hardware"] in family.machines for row in whole.value("rows")):
-            shown += [tag("h3", family.name), _family(whole, measure, family, max(known))]
+        if any(row["hardware"] in family.machines for row in figures.value("rows")):
+            shown += [tag("h3", family.name), _family(figures, measure, family, max(values))]
     return Part(measure.ident, measure.ident.capitalize(), section(measure.ident, measure.title, *shown, lead=measure.lead))
 
 
@@ -109,13 +109,13 @@ def _cell(row: Mapping[str, Any], measure: Measure) -> float | None:
     return None if measure.ident == "interconnect" and row["gpus"] == 1 else row[measure.key]
 
 
-def _family(whole: Figures, measure: Measure, family: Family, most: float) -> Html:
-    places = {(row["hardware"], row["model"], row["batch_per_gpu"]): place for place, row in enumerate(whole.value("rows"))}
+def _family(figures: Figures, measure: Measure, family: Family, most: float) -> Html:
+    places = {(row["hardware"], row["model"], row["batch_per_gpu"]): place for place, row in enumerate(figures.value("rows"))}
     tried = {model: [batch for batch in batches if _tried(places, family, model, batch)] for model, batches in family.batches.items()}
     cases = [(model, batch) for model, batches in tried.items() for batch in batches]
     body = []
     for machine in family.machines:
-        cells = [_shade(whole, measure, places.get((machine, *case)), most) for case in cases]
+        cells = [_shade(figures, measure, places.get((machine, *case)), most) for case in cases]
         if any(cell.startswith("<td data-tip") for cell in cells):
             body.append(tag("tr", tag("th", machine, scope="row"), *cells))
     head = joined(
@@ -131,14 +131,14 @@ def _tried(places: Mapping[tuple[str, str, int], int], family: Family, model: st
     return any((machine, model, batch) in places for machine in family.machines)
 
 
-def _shade(whole: Figures, measure: Measure, place: int | None, most: float) -> Html:
-    row = whole.value(f"rows/{place}") if place is not None else {}
+def _shade(figures: Figures, measure: Measure, place: int | None, most: float) -> Html:
+    row = figures.value(f"rows/{place}") if place is not None else {}
     value = _cell(row, measure) if row else None
     if value is None:
         return tag("td")
     says = f"{row['model']} at {row['batch_per_gpu']}\n{row['hardware']}\n{measure.write(value)} {measure.unit}"
     return tag(
-        "td", whole.shown(f"rows/{place}/{measure.key}", measure.write), data_tip=says, class_="mark",
+        "td", figures.shown(f"rows/{place}/{measure.key}", measure.write), data_tip=says, class_="mark",
         style=f"--heat:{50 * value / most if most else 0.0:.1f}%",
     )  # fmt: skip
 
@@ -146,8 +146,8 @@ def _shade(whole: Figures, measure: Measure, place: int | None, most: float) -> 
 # --- layers and gradients, costs ---------------------------------------------------------------------------------------
 
 
-def _micro(whole: Figures) -> Part:
-    rows = [whole.inside(f"micro/{place}") for place in range(len(whole.value("micro")))]
+def _micro(figures: Figures) -> Part:
+    rows = [figures.inside(f"micro/{place}") for place in range(len(figures.value("micro")))]
     if not rows:
         return Part("layers", "", section("layers", "Layers and gradients", tag("p", "The micro study was left out.")))
     drawn = [
@@ -194,11 +194,11 @@ def _scatter(rows: Sequence[Figures], key: str, title: str, scale: float) -> Htm
     return chart(points, across, up, f"What communication adds to a step, over {title}")
 
 
-def _costs(whole: Figures) -> Part:
+def _costs(figures: Figures) -> Part:
     cases: dict[tuple[str, int], list[Figures]] = {}
-    for place, row in enumerate(whole.value("rows")):
+    for place, row in enumerate(figures.value("rows")):
         if not row["hypothetical"]:
-            cases.setdefault((row["model"], row["batch_per_gpu"]), []).append(whole.inside(f"rows/{place}"))
+            cases.setdefault((row["model"], row["batch_per_gpu"]), []).append(figures.inside(f"rows/{place}"))
     cells: list[list[Child]] = []
     for (model, batch), rows in cases.items():
         cheapest = min(rows, key=lambda row: row.value("warm_cost_per_epoch_usd"))
@@ -209,8 +209,8 @@ def _costs(whole: Figures) -> Part:
         ("an epoch costs", True), ("takes", True),
     ]  # fmt: skip
     lead = "Of machines that can be rented, by a warm epoch."
-    found = section("cheapest", "Cheapest and fastest", table(head, cells, "Cheapest and fastest machines", "sortable"), lead=lead)
-    return Part("cheapest", "Cheapest", found)
+    drawn = section("cheapest", "Cheapest and fastest", table(head, cells, "Cheapest and fastest machines", "sortable"), lead=lead)
+    return Part("cheapest", "Cheapest", drawn)
 
 
 def _chosen(row: Figures) -> list[Child]:

@@ -190,14 +190,14 @@ def stash2022(processes: int | None = None, progress: Callable[[int, int], None]
     main = cases(FAMILIES)
     micro = [Case(machine, model, MICRO_BATCH, threads) for model in MICRO for machine, threads in _micro_machines().items()]
     tasks = [*(partial(_measured, case) for case in main), *(partial(_synthetic, case) for case in micro)]
-    found: list[Row | str] = []
+    outcomes: list[Row | str] = []
     searches = 2 * len(P3.batches)
     for outcome in each(_call, tasks, processes):
-        found.append(outcome)
-        _tell(progress, len(found), len(tasks) + searches)
-    whole = _with_twins([row for row in found[: len(main)] if isinstance(row, Row)])
-    layers = _with_twins([row for row in found[len(main) :] if isinstance(row, Row)])
-    worst = max((row for row in whole if row.nodes == 1), key=lambda row: row.interconnect).case
+        outcomes.append(outcome)
+        _tell(progress, len(outcomes), len(tasks) + searches)
+    main_rows = _with_twins([row for row in outcomes[: len(main)] if isinstance(row, Row)])
+    layers = _with_twins([row for row in outcomes[len(main) :] if isinstance(row, Row)])
+    worst = max((row for row in main_rows if row.nodes == 1), key=lambda row: row.interconnect).case
     questions = [
         *(partial(_last_stalled, worst, model) for model in P3.batches),
         *(partial(_first_bearable, model) for model in P3.batches),
@@ -206,8 +206,8 @@ def stash2022(processes: int | None = None, progress: Callable[[int, int], None]
     for crossing in each(_cross, questions, processes):
         crossings.append(crossing)
         _tell(progress, len(tasks) + len(crossings), len(tasks) + searches)
-    left_out = tuple(problem for problem in found if isinstance(problem, str))
-    return Study(tuple(whole), left_out, tuple(layers), tuple(crossings[: len(P3.batches)]), tuple(crossings[len(P3.batches) :]))
+    left_out = tuple(problem for problem in outcomes if isinstance(problem, str))
+    return Study(tuple(main_rows), left_out, tuple(layers), tuple(crossings[: len(P3.batches)]), tuple(crossings[len(P3.batches) :]))
 
 
 def _tell(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
@@ -247,11 +247,11 @@ def _synthetic(case: Case) -> Row | str:
         return str(error)
 
 
-def _row(case: Case, found: Runs) -> Row:
-    job = found.real.jobs[0]
+def _row(case: Case, runs: Runs) -> Row:
+    job = runs.real.jobs[0]
     tensors, nbytes = gradients(job.job.workload.model)
-    rate = price(found.real.hardware) or 0.0
-    return Row(case, job.job.ranks, len(job.job.placement), job.warm.steps, found.times(), rate, tensors, nbytes)
+    rate = price(runs.real.hardware) or 0.0
+    return Row(case, job.job.ranks, len(job.job.placement), job.warm.steps, runs.times(), rate, tensors, nbytes)
 
 
 def gradients(model: Model) -> tuple[int, float]:
@@ -263,13 +263,15 @@ def gradients(model: Model) -> tuple[int, float]:
 def _with_twins(rows: Sequence[Row]) -> list[Row]:
     """Return *rows*, those that have networked twins with their time."""
     twins = {twin: machine for family in FAMILIES for machine, twin in family.twins.items()}
-    known = {(twins[row.case.machine], row.case.model, row.case.batch): row.times.synthetic for row in rows if row.case.machine in twins}
-    found = []
+    twin_times = {
+        (twins[row.case.machine], row.case.model, row.case.batch): row.times.synthetic for row in rows if row.case.machine in twins
+    }
+    rows_with_twins = []
     for row in rows:
-        twin = known.get((row.case.machine, row.case.model, row.case.batch))
+        twin = twin_times.get((row.case.machine, row.case.model, row.case.batch))
         times = row.times._replace(twin=twin)
-        found.append(Row(row.case, row.gpus, row.nodes, row.steps, times, row.price, row.tensors, row.gradient_bytes))
-    return found
+        rows_with_twins.append(Row(row.case, row.gpus, row.nodes, row.steps, times, row.price, row.tensors, row.gradient_bytes))
+    return rows_with_twins
 
 
 # --- batches that a finding needs ------------------------------------------------------------------------------------
@@ -291,8 +293,8 @@ def _first_bearable(model: str) -> Crossing:
     [(machine, twin)] = P3.twins.items()
 
     def bearable(batch: int) -> bool:
-        whole, apart = (Case(name, model, batch, P3.machines[name]).scenario for name in (machine, twin))
-        return _step(synthetic_run(apart)) <= SLOWED * _step(synthetic_run(whole))
+        one_machine, apart = (Case(name, model, batch, P3.machines[name]).scenario for name in (machine, twin))
+        return _step(synthetic_run(apart)) <= SLOWED * _step(synthetic_run(one_machine))
 
     return Crossing(model, twin, _least_batch(bearable, min(_fitting(machine, model), _fitting(twin, model))))
 
@@ -311,8 +313,8 @@ def _least_batch(holds: Callable[[int], bool], most: int) -> int | None:
 def _fitting(machine: str, model: str) -> int:
     """Return the largest batch of *model* that fits the GPUs of *machine*, up to the largest that Stash trained."""
     scenario = Case(machine, model, 1, 1).scenario
-    whole = synthetic_run(Scenario(machine, model, scenario.overrides, batch="max", precision=scenario.precision, stack=scenario.stack))
-    return min(_MOST, whole.jobs[0].job.workload.training.batch)
+    fitting = synthetic_run(Scenario(machine, model, scenario.overrides, batch="max", precision=scenario.precision, stack=scenario.stack))
+    return min(_MOST, fitting.jobs[0].job.workload.training.batch)
 
 
 def _step(run: Run) -> float:
