@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from sim import __version__
-from sim.commands.help import Program
+from sim.commands.help import CommandLine
 from sim.report.files import csv_due, folder_due, yaml_due
 from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
 from sim.terminal import exit_code, show_text, talk
 
-app = Program(
+app = CommandLine(
     {
         "Measure": "profile lab fit import-trace",
         "Check predictions": "validate blind records collectives kernels servers longrun energy",
@@ -409,13 +409,13 @@ def import_trace(
     """Show where the time of a profiled job went, as for a simulated one."""
     from calibration.questions import Folders
     from calibration.traces.agreement import agreed
-    from calibration.traces.asked import Asked
+    from calibration.traces.asked import JobDescription
     from calibration.traces.import_trace import import_traces
     from calibration.traces.replay import write_replay
     from calibration.traces.trace_report import add_record, trace_document, trace_record, trace_table
 
     imported = import_traces(files)
-    job = Asked(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
+    job = JobDescription(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
     for doubt in agreed(imported, job)[1]:
         talk(f"warning: {doubt}")
     row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)

@@ -46,7 +46,7 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Question:
+class RunQuestion:
     """One measured run as the simulator is asked about it."""
 
     record: RunRecord
@@ -87,7 +87,7 @@ class Question:
         return record.step_time if record.step_time is not None else self.samples / (record.throughput or math.inf)
 
 
-def question(record: RunRecord, folders: Folders = Folders()) -> Question:
+def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
     """Return what *record* asks. Raise SpecError, with its file and line, where it names what does not exist or cannot be."""
     try:
         return _question(record, folders)
@@ -95,7 +95,7 @@ def question(record: RunRecord, folders: Folders = Folders()) -> Question:
         raise SpecError("\n".join(f"{record.where}: {line}" for line in str(error).splitlines())) from None
 
 
-def questions(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
+def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestion]:
     """Return what each of *records* asks. Raise SpecError with everything that is wrong, each problem once, and where it shows."""
     described, refused = _asked(records, folders)
     problems: dict[str, list[RunRecord]] = defaultdict(list)
@@ -109,14 +109,14 @@ def questions(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
     return described
 
 
-def described(records: Sequence[RunRecord], folders: Folders) -> tuple[list[Question], list[LeftOut]]:
+def described(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
     """Return what those of *records* ask that can be asked, and why the others cannot."""
     questions, refused = _asked(records, folders)
     return questions, [LeftOut(record.where, named(record.hardware, record.workload), str(error)) for record, error in refused]
 
 
-def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[Question], list[tuple[RunRecord, SpecError]]]:
-    questions: list[Question] = []
+def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[tuple[RunRecord, SpecError]]]:
+    questions: list[RunQuestion] = []
     refused: list[tuple[RunRecord, SpecError]] = []
     for record in records:
         try:
@@ -134,7 +134,7 @@ def _told(problem: str, rows: Sequence[RunRecord]) -> str:
     return f"{rows[0].where}: {problem}{f' ({more})' if more else ''}"
 
 
-def _question(record: RunRecord, folders: Folders) -> Question:
+def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     for_hardware, for_workload = _overrides(record)
     machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
     pattern = _pattern(record, machine)
@@ -149,12 +149,12 @@ def _question(record: RunRecord, folders: Folders) -> Question:
     if workload.training.parallel != Parallel():
         raise SpecError("training.parallel: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs")
     machine = _enlarged(record.hardware, for_hardware, folders, pattern.count("+") + 1)
-    question = Question(record, machine, Job(workload, place(machine, None, pattern)))
+    question = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)))
     _require_one_speed(question)
     return question
 
 
-def _require_one_speed(question: Question) -> None:
+def _require_one_speed(question: RunQuestion) -> None:
     """Raise SpecError where the row's throughput contradicts its step time, by the samples of a step."""
     record = question.record
     if record.step_time is None or record.throughput is None:
@@ -296,7 +296,7 @@ def _agree(record: RunRecord, pattern: str) -> None:
             )
 
 
-def scaled(question: Question, compute_scale: float) -> Job:
+def scaled(question: RunQuestion, compute_scale: float) -> Job:
     """Return the job of *question* with all layer times, on the GPU and on the host that launches them, times *compute_scale*."""
     if compute_scale == 1.0:
         return question.job

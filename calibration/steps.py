@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from calibration.measure.machine import machine_facts, neutral_name, version_facts
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, write_record
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, write_record
 from calibration.measure.profiling import now, opened_record
 from sim.spec.yaml import SpecError
 
@@ -85,7 +85,7 @@ class StepTimes:
         return opened_record(self._path, MachineRecord(neutral_name(facts), facts, version_facts()), but=("ranks", "backend"))
 
     def _added(self, record: MachineRecord, by_rank: list[tuple[list[float], list[float]]], reason: str) -> ProbeRecord:
-        row: Row = self._asked | {
+        row: AnswerRow = self._asked | {
             "ranks": _ranks(),
             "wait_by_rank_s": [waits for waits, _ in by_rank],
             "times_by_rank_s": [own for _, own in by_rank],

@@ -23,7 +23,7 @@ from sim.report.whatif import whatif_document
 from sim.result import Result
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
-from sim.study.arguments import Name, counts, own_parts, price_source, scenario_of, several, whole
+from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.scenario import answer, workload_name
@@ -132,7 +132,7 @@ def plan(
     from sim.report.layout_files import export_files
     from sim.report.plan import plan_document
     from sim.study.plan.ahead import workers
-    from sim.study.plan.question import Question
+    from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
     from sim.study.plan.sensitivity import sensitivity as turned
@@ -143,11 +143,11 @@ def plan(
         hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
         prices=price_source(prices),
     )  # fmt: skip
-    whole("gpus", gpus)
+    require_whole("gpus", gpus)
     for schedule in schedules:
         schedule_name(schedule)
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
-    question = Question(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
+    question = PlanQuestion(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
     with workers(processes, None, lambda text: None) as crew:
         made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
         turns = turned(made, None, crew) if sensitivity and not made.tally.interrupted else []

@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
 from sim.report.document import run_document, run_figures
 from sim.report.energy import with_power_cap
@@ -21,7 +21,7 @@ from sim.simulate import Run
 from sim.spec.library import load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row, compare, machines
+from sim.study.compare import ComparedMachine, compare, machines
 from sim.study.descriptions import Descriptions, descriptions
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.one_batch import usual_global_batch
@@ -79,7 +79,7 @@ class Documents:
     *mean_lifetime*, or as was measured; where nobody did, they have no weeks.
     """
 
-    plan: Plan | None = None
+    plan: JobPlan | None = None
     markets: Sequence[Market] = ()
     mean_lifetime: str | None = None
     power_cap: str | None = None
@@ -157,7 +157,7 @@ def recommended(
         together = shared_batch(scenario, names, counts)  # that of `plan`
         able = [name for name in names if not reasons[name]]
         rows = planned_rows(replace(alone, global_batch=together), able, counts, making.laid, counting("machines planned"))
-        rows += [Row(name, None, None, reasons[name]) for name in never]
+        rows += [ComparedMachine(name, None, None, reasons[name]) for name in never]
     else:
         rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never)
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
@@ -175,7 +175,7 @@ def compared(
     processes: int | None = None,
     counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
     power_cap: str | None = None,
-) -> list[Row]:
+) -> list[ComparedMachine]:
     """Return a row for each of the machines *names* and number of *nodes*; a decoder that needs a layout somewhere gets one there.
 
     With a *power_cap* each has what that does to its steps.

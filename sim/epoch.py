@@ -21,13 +21,13 @@ import simpy
 from sim.analysis.stalls import Blame, Window, resource_table, stall_table, whole_steps
 from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
 from sim.cluster.build import Built, Slot, build
-from sim.cluster.checkpoint import Beside, Outflow
+from sim.cluster.checkpoint import CheckpointWrites, Outflow
 from sim.cluster.clock import Clock
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
 from sim.spec import shelf
-from sim.training.job import Job, Stage, Wiring, add_disks, iops_link, make_ranks
+from sim.training.job import Job, JobStage, RankWiring, add_disks, iops_link, make_ranks
 from sim.training.own_loader import blamed
 from sim.training.step import Replica
 
@@ -76,7 +76,7 @@ class Scene:
 
     jobs: Sequence[Job]
     cluster: Sequence[Slot]
-    rings: Sequence[Wiring | None]
+    rings: Sequence[RankWiring | None]
     credits: Mapping[str, Credits]
     steps: Sequence[int]
     """Steps of an epoch, by job."""
@@ -178,8 +178,8 @@ class EpochRun:
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)
         for slot, flows in scene.beside:
-            Beside(self.network, flows, scene.built.live[slot].__getitem__)
-        self._stage = Stage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
+            CheckpointWrites(self.network, flows, scene.built.live[slot].__getitem__)
+        self._stage = JobStage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number, start in enumerate(starts):
             if start > 0:
@@ -342,7 +342,9 @@ class EpochRun:
     def _state(self) -> State:
         now, times = self.env.now, self._live[0].boundaries
         waits = sorted(self.log.waiting_since.items())
-        progress = sorted(each for each in self.network.state() if each[0] != Beside.NAME)  # whichever of those alike was started first
+        progress = sorted(
+            each for each in self.network.state() if each[0] != CheckpointWrites.NAME
+        )  # whichever of those alike was started first
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
         exchanges = [played for exchange in meetings for played in sorted(exchange.playing.values()) or [("", now)]]

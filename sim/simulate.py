@@ -21,7 +21,7 @@ from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
 from sim.training.collectives.play.gloo import plan_gloo
 from sim.training.collectives.price.plan import plan_collectives
-from sim.training.job import EXECUTORS, Job, Wiring, job_slots, tuning_of
+from sim.training.job import EXECUTORS, Job, RankWiring, job_slots, tuning_of
 from sim.training.server_plan import plan_servers, serving
 
 
@@ -59,7 +59,7 @@ class Run:
     hardware: Hardware
     jobs: tuple[JobRun, ...]
     cluster: tuple[Slot, ...]
-    rings: tuple[Wiring | None, ...]
+    rings: tuple[RankWiring | None, ...]
     seed: int
     credits_end: CreditsEnd | None = None
 
@@ -140,11 +140,11 @@ def ring_channels_of(hardware: Hardware, job: Job) -> int | None:
     return plan.channels if plan else None
 
 
-def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Sequence[Slot], tuple[Wiring | None, ...]]:
+def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Sequence[Slot], tuple[RankWiring | None, ...]]:
     """Return the slots that *jobs* make of *hardware*, and what each job's gradients travel over."""
     placements, servers = tuple(job.placement for job in jobs), tuple(serving(job.workload) for job in jobs)
 
-    def plan() -> tuple[Sequence[Slot], tuple[Wiring | None, ...]]:
+    def plan() -> tuple[Sequence[Slot], tuple[RankWiring | None, ...]]:
         cluster = slots(hardware, placements, fold, servers)
         return cluster, tuple(_plan(hardware, jobs, number, cluster, fold) for number in range(len(jobs)))
 
@@ -154,7 +154,7 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
     return shelf.remembered((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
-def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> Wiring | None:
+def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> RankWiring | None:
     job, stack = jobs[number], jobs[number].workload.training.stack
     if job.ranks == 1 and not stack.uses_servers:
         return None

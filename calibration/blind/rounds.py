@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from calibration.blind.answers import Runner
+from calibration.blind.answers import QuestionRunner
 from calibration.blind.foretold import foretold
 from calibration.blind.questions import questions
 from calibration.blind.table import key, key_of, line, read_table, write_table
@@ -33,7 +33,7 @@ def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lam
     by_key = {key(question): question for question in questions()}
     if unknown := [row for row in rows if key_of(row) not in by_key]:
         raise SpecError(f"{path}: {unknown[0]['kind']} '{unknown[0]['name']}' is not among the questions; predict anew")
-    runner = Runner()
+    runner = QuestionRunner()
     for number, row in enumerate(rows):
         progress(number, len(rows))
         if row["measured"]:

@@ -21,7 +21,7 @@ from sim.spec.yaml import read as parse
 
 if TYPE_CHECKING:
     from calibration.catalogue.compute import Factors
-    from calibration.catalogue.compute_model import Row
+    from calibration.catalogue.compute_model import FactorRow
 
 FILE: Final = Path(__file__).with_name("sources.yaml")
 _SOURCES: Final[Mapping[str, Mapping[str, Any]]] = parse(FILE).value
@@ -90,7 +90,7 @@ def factors_without(source: str) -> Factors:
 
 
 @lru_cache(maxsize=1)
-def _rows() -> tuple[Row, ...]:
+def _rows() -> tuple[FactorRow, ...]:
     from calibration.catalogue.compute_model import rows
 
     return rows()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from calibration.clusters.acceptance import Linear, useful
 from calibration.clusters.compute_scale import ComputeScale, group_keys
-from calibration.clusters.evaluate import Case, Evaluator, Prediction
+from calibration.clusters.evaluate import Evaluator, Prediction, SimulatedCase
 from calibration.clusters.network_parameters import (
     AS_DESCRIBED,
     DISTRIBUTED,
@@ -31,7 +31,7 @@ from calibration.clusters.network_parameters import (
     NIC,
     SOCKETS,
     USUAL_LOSS,
-    Parameter,
+    NetworkParameter,
     decides,
     other_ways,
     parameters_of,
@@ -40,7 +40,7 @@ from calibration.clusters.network_parameters import (
 )
 from calibration.clusters.priors import prior
 from calibration.clusters.scatter import LEAST_NOISE, ROBUST, Look, Scatter, doubt_of, loss, seen, usual, widened
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from calibration.run_records import RunRecord
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ KNOWN: Final = Carried()
 
 
 @dataclass(frozen=True)
-class Model:
+class ClusterModel:
     """What decides the predictions of one cluster: compute factors measured, log factors fitted, and how sure they are."""
 
     compute: ComputeScale
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[NetworkParameter, ...] = ()
     values: tuple[float, ...] = ()
     covariance: tuple[tuple[float, ...], ...] = ()
     noise: Scatter = UNTOLD
@@ -124,7 +124,7 @@ class Model:
         """Return the factor on standard deviations: 1 before any network row is seen, when priors are wide as they are."""
         return self.carried.widening if self.fitted else 1.0
 
-    def case(self, question: Question, values: Sequence[float] | np.ndarray | None = None) -> Case:
+    def case(self, question: RunQuestion, values: Sequence[float] | np.ndarray | None = None) -> SimulatedCase:
         """Return what to simulate for *question*, with the fitted *values* or others: those that decide nothing of it are left out."""
         used = self.values if values is None else tuple(map(float, values))
         if question.record not in self._met:
@@ -132,28 +132,28 @@ class Model:
         met = self._met[question.record]
         network = [pair for pair in zip(self.parameters, used, strict=True) if pair[0].constant not in _COMPUTES and pair[1] != 0.0]
         moved = tuple(pair for pair in network if decides(pair[0], question, met))
-        return Case(question.record, self._scale(question, used), moved + way_taken(self.way))
+        return SimulatedCase(question.record, self._scale(question, used), moved + way_taken(self.way))
 
-    def _scale(self, question: Question, values: Sequence[float]) -> float:
+    def _scale(self, question: RunQuestion, values: Sequence[float]) -> float:
         measured = self.compute.of(question)
         if measured is not None:
             return measured * self.slowdown(question, values)
         return math.exp(self._of_job(question, values))
 
-    def _of_job(self, question: Question, values: Sequence[float]) -> float:
+    def _of_job(self, question: RunQuestion, values: Sequence[float]) -> float:
         """Return the log factor on the layer times of the job that *question* belongs to, where one is fitted."""
         first, keys = len(self.parameters) - len(self.groups), group_keys(question)
         return next((values[first + number] for number, group in enumerate(self.groups) if group in keys), 0.0)
 
-    def knows_compute(self, question: Question) -> bool:
+    def knows_compute(self, question: RunQuestion) -> bool:
         """Tell whether measured runs say how fast *question* computes: on this GPU with this software, or a group fitted along."""
         return self.compute.of(question) is not None or self.has_own(question)
 
-    def has_own(self, question: Question) -> bool:
+    def has_own(self, question: RunQuestion) -> bool:
         """Tell whether the compute of *question*, or its loss, has a parameter of its own."""
         return any(group in group_keys(question) for group in self.groups)
 
-    def slowdown(self, question: Question, values: Sequence[float] | None = None) -> float:
+    def slowdown(self, question: RunQuestion, values: Sequence[float] | None = None) -> float:
         """Return how many times longer than measured on one GPU the layers of *question* take beside other GPUs."""
         if not self.compute.joins_others(question):
             return 1.0
@@ -163,16 +163,16 @@ class Model:
         return math.exp(self.carried.usual_loss + shared + self._of_job(question, used))
 
 
-def prior_model(compute: ComputeScale, questions: Sequence[Question], way: str = AS_DESCRIBED, carried: Carried = KNOWN) -> Model:
+def prior_model(compute: ComputeScale, questions: Sequence[RunQuestion], way: str = AS_DESCRIBED, carried: Carried = KNOWN) -> ClusterModel:
     """Return the model of a cluster before any network row is seen: constants as described, uncertain as their priors are."""
     widths = dict(carried.widths)
     parameters = tuple(one._replace(width=widths.get(one.constant, one.width)) for one in parameters_of(questions, way))
-    return Model(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), way=way, carried=carried)
+    return ClusterModel(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), way=way, carried=carried)
 
 
 def fit_model(
-    compute: ComputeScale, rows: Sequence[Question], questions: Sequence[Question], evaluator: Evaluator, carried: Carried = KNOWN
-) -> Model:
+    compute: ComputeScale, rows: Sequence[RunQuestion], questions: Sequence[RunQuestion], evaluator: Evaluator, carried: Carried = KNOWN
+) -> ClusterModel:
     """Return the model that explains the network *rows* best; *questions* are all runs it will be asked about.
 
     The other ways that its traffic may take are fitted as well, unless they could not be more probable even if they explained all with
@@ -196,13 +196,13 @@ def fit_model(
 class _Fit(NamedTuple):
     """A fitted model, minus the logarithm of its probability, and how it misses each row when that is left out."""
 
-    model: Model
+    model: ClusterModel
     doubt: float
     about: Linear
     missed: np.ndarray
 
 
-def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fit:
+def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> _Fit:
     """Return the model that moves those constants of *prior* to explain *rows* that predict rows left out better than the prior does."""
     import numpy as np
 
@@ -233,7 +233,7 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fi
 
 
 def _without_network(
-    model: Model, rows: Sequence[Question], best: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
+    model: ClusterModel, rows: Sequence[RunQuestion], best: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
 ) -> np.ndarray:
     """Return how rows are missed that are left out, the network as described, and only the constants of jobs fitted: *own*, of *moves*."""
     import numpy as np
@@ -248,7 +248,7 @@ def _without_network(
     return replace(best.about, missed=missed, **told).left_out(range(len(own)))
 
 
-def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
+def _can_tell(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> bool:
     """Tell whether *rows* can tell a constant: what each step or launch costs shows in how it grows with ranks, which two do not show."""
     parameter = model.parameters[number]
     if parameter.constant not in ("latency", "launch"):
@@ -256,7 +256,7 @@ def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
     return any(row.job.ranks > 2 and decides(parameter, row, places_met(row, model.way)) for row in rows)
 
 
-def _judged(model: Model, moves: Sequence[int], rows: Sequence[Question]) -> list[list[int]]:
+def _judged(model: ClusterModel, moves: Sequence[int], rows: Sequence[RunQuestion]) -> list[list[int]]:
     """Return which of *moves* (by their places there) leaving rows out can judge, together by where they act.
 
     A constant of a job that a single row tells of is not among them.
@@ -272,13 +272,13 @@ def _judged(model: Model, moves: Sequence[int], rows: Sequence[Question]) -> lis
     return list(blocks.values())
 
 
-def _tellers(model: Model, number: int, rows: Sequence[Question]) -> int:
+def _tellers(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> int:
     """Return how many of *rows* tell of the job that a constant belongs to; none where it belongs to no job."""
     place = number - len(model.parameters) + len(model.groups)
     return 0 if place < 0 else sum(model.groups[place] in group_keys(row) for row in rows)
 
 
-def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
+def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
     """Return where to begin: as described, or one or two widths slower, in all, between nodes or sockets, where that explains *rows* best.
 
     Where communication is hidden altogether no constant of the network moves a step, and a search from there would end at once. Jobs
@@ -320,7 +320,7 @@ class _Most(NamedTuple):
 
 
 def _maximum(
-    model: Model, rows: Sequence[Question], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
+    model: ClusterModel, rows: Sequence[RunQuestion], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
 ) -> _Most:
     """Return the most probable values of those that *moves* (indices) lets move, from *moved* on; the others stay at their priors."""
     import numpy as np
@@ -367,20 +367,20 @@ def _maximum(
     return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
 
 
-def _typical(noise: Scatter, rows: Sequence[Question]) -> float:
+def _typical(noise: Scatter, rows: Sequence[RunQuestion]) -> float:
     """Return the root mean square of the standard deviation of log step times over *rows*."""
     import numpy as np
 
     return float(np.sqrt(np.mean(noise.of(np.array([row.step_time for row in rows])) ** 2)))
 
 
-def _weights(rows: Sequence[Question]) -> list[float]:
+def _weights(rows: Sequence[RunQuestion]) -> list[float]:
     """Return the weight of each row, one on average, such that all workloads have the same in all."""
     counts = Counter(row.record.workload for row in rows)
     return [len(rows) / len(counts) / counts[row.record.workload] for row in rows]
 
 
-def sensitivities(model: Model, rows: Sequence[Question], steps: np.ndarray, evaluator: Evaluator) -> np.ndarray:
+def sensitivities(model: ClusterModel, rows: Sequence[RunQuestion], steps: np.ndarray, evaluator: Evaluator) -> np.ndarray:
     """Return by how much the log step time of each of *rows* changes along each of *steps* (log factors, one a row)."""
     import numpy as np
 
@@ -391,7 +391,7 @@ def sensitivities(model: Model, rows: Sequence[Question], steps: np.ndarray, eva
     return np.asarray((logs[1:] - logs[0]).T)
 
 
-def predictions(model: Model, questions: Sequence[Question], evaluator: Evaluator) -> list[tuple[Prediction, float]]:
+def predictions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator: Evaluator) -> list[tuple[Prediction, float]]:
     """Return the prediction of each of *questions* with the standard deviation of the logarithm of its step time."""
     import numpy as np
 
@@ -405,7 +405,7 @@ def predictions(model: Model, questions: Sequence[Question], evaluator: Evaluato
     return list(zip(simulated, map(float, spread), strict=True))
 
 
-def _doubt(model: Model, question: Question, prediction: Prediction) -> float:
+def _doubt(model: ClusterModel, question: RunQuestion, prediction: Prediction) -> float:
     """Return the relative standard deviation that no parameter carries: of the network's form, of layer times never measured like this."""
     exposed, straggler = max(0.0, prediction.exposed) / prediction.step, prediction.straggler / prediction.step
     unknown = 0.0 if model.knows_compute(question) else LAYER_MODEL
@@ -415,7 +415,7 @@ def _doubt(model: Model, question: Question, prediction: Prediction) -> float:
     return math.hypot(model.carried.form * exposed, SPREAD * straggler, unknown * (1.0 - exposed))
 
 
-def _directions(model: Model, questions: Sequence[Question], evaluator: Evaluator) -> np.ndarray:
+def _directions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator: Evaluator) -> np.ndarray:
     """Return the steps of one standard deviation along the axes of the covariance that matter, seen on a few of *questions*."""
     import numpy as np
 
@@ -431,21 +431,21 @@ def _directions(model: Model, questions: Sequence[Question], evaluator: Evaluato
     return np.asarray(steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10])
 
 
-def _with_groups(model: Model, rows: Sequence[Question]) -> Model:
+def _with_groups(model: ClusterModel, rows: Sequence[RunQuestion]) -> ClusterModel:
     """Return *model* with one more parameter for each job of *rows* whose compute is not measured, or measured on one GPU by itself."""
     jobs = {group_keys(row)[3]: row for row in rows if model.compute.of(row) is None or model.compute.joins_others(row)}
     groups = tuple(jobs)
     own = ((COMPUTE, UNKNOWN_COMPUTE) if model.compute.of(row) is None else (JOB_LOSS, JOB) for row in jobs.values())
-    extra = tuple(Parameter(EVERYWHERE, constant, width) for constant, width in own)
+    extra = tuple(NetworkParameter(EVERYWHERE, constant, width) for constant, width in own)
     parameters = model.parameters + extra
     return replace(model, parameters=parameters, values=(0.0,) * len(parameters), covariance=_diagonal(parameters), groups=groups)
 
 
-def _diagonal(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], ...]:
+def _diagonal(parameters: Sequence[NetworkParameter]) -> tuple[tuple[float, ...], ...]:
     """Return the covariance of the priors."""
     return tuple(tuple(one.width**2 if row == column else 0.0 for column in range(len(parameters))) for row, one in enumerate(parameters))
 
 
-def _thinned(rows: Sequence[Question]) -> Sequence[Question]:
+def _thinned(rows: Sequence[RunQuestion]) -> Sequence[RunQuestion]:
     step = -(-len(rows) // MOST_ROWS) or 1
     return rows[::step]

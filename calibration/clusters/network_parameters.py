@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from calibration.clusters.priors import prior, priors
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from sim.cluster.build import slots
 from sim.cluster.node_links import SOCKET_COPIES
 from sim.spec.hardware import Hardware, Node, Transport
@@ -55,7 +55,7 @@ USUAL_LOSS: Final = prior("compute", "usual loss")
 """Logarithm by which they are usually longer."""
 
 
-class Parameter(NamedTuple):
+class NetworkParameter(NamedTuple):
     """One log factor: where in a node it acts, on which constant, and the standard deviation of its prior."""
 
     place: str
@@ -69,16 +69,16 @@ class Parameter(NamedTuple):
         return f"{self.place} {self.constant}".strip().replace("_", " ")
 
 
-Factors = tuple[tuple[Parameter, float], ...]
+NetworkFactors = tuple[tuple[NetworkParameter, float], ...]
 """Parameters with their log factors; an empty tuple is the prior's centre."""
 
 
-def way_taken(way: str) -> Factors:
+def way_taken(way: str) -> NetworkFactors:
     """Return the factors that make traffic take *way* inside a node."""
-    return () if way == AS_DESCRIBED else ((Parameter(EVERYWHERE, way, 1.0), 1.0),)
+    return () if way == AS_DESCRIBED else ((NetworkParameter(EVERYWHERE, way, 1.0), 1.0),)
 
 
-def other_ways(questions: Iterable[Question]) -> list[str]:
+def other_ways(questions: Iterable[RunQuestion]) -> list[str]:
     """Return the ways besides the one described that traffic of *questions* may take inside a node.
 
     Only runs on one node tell: in any other the network between nodes may be what is slow.
@@ -87,16 +87,16 @@ def other_ways(questions: Iterable[Question]) -> list[str]:
     return [way for way, change in _CHANGES.items() if any(_differs(question, change) for question in one_node)]
 
 
-def _differs(question: Question, change: Mapping[str, object]) -> bool:
+def _differs(question: RunQuestion, change: Mapping[str, object]) -> bool:
     node = question.hardware.groups[0].node
     if change.get("bridged") and (node.gpu.bridge is None or node.nvlink is not None):
         return False
     return any(getattr(node.topology, key) != value for key, value in change.items())
 
 
-def parameters_of(questions: Sequence[Question], way: str = AS_DESCRIBED) -> tuple[Parameter, ...]:
+def parameters_of(questions: Sequence[RunQuestion], way: str = AS_DESCRIBED) -> tuple[NetworkParameter, ...]:
     """Return the parameters on which the step times of *questions*, runs on one cluster, depend where traffic takes *way*."""
-    parameters: dict[tuple[str, str], Parameter] = {}
+    parameters: dict[tuple[str, str], NetworkParameter] = {}
     for question in questions:
         for place, transport in _met(question, with_factors(question, way_taken(way))):
             for parameter in _of_transport(place, transport, question.nodes):
@@ -105,12 +105,12 @@ def parameters_of(questions: Sequence[Question], way: str = AS_DESCRIBED) -> tup
     if not parameters:
         return ()
     if any(_crosses_sockets(question, with_factors(question, way_taken(way))) for question in questions):
-        parameters[SOCKETS, "efficiency"] = Parameter(SOCKETS, "efficiency", WIDTHS["efficiency, sockets"])
-    everywhere = (Parameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
+        parameters[SOCKETS, "efficiency"] = NetworkParameter(SOCKETS, "efficiency", WIDTHS["efficiency, sockets"])
+    everywhere = (NetworkParameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
     return (*sorted(parameters.values()), *everywhere)
 
 
-def decides(parameter: Parameter, question: Question, met: frozenset[str]) -> bool:
+def decides(parameter: NetworkParameter, question: RunQuestion, met: frozenset[str]) -> bool:
     """Tell whether the step of *question*, which meets the places *met*, can depend on *parameter*."""
     stack = question.workload.training.stack
     if stack.uses_servers or stack.backend == "gloo":
@@ -120,27 +120,27 @@ def decides(parameter: Parameter, question: Question, met: frozenset[str]) -> bo
     return question.job.ranks > 1 and (parameter.place == EVERYWHERE or parameter.place in met)
 
 
-def places_met(question: Question, way: str) -> frozenset[str]:
+def places_met(question: RunQuestion, way: str) -> frozenset[str]:
     """Return the places of parameters that collectives of *question* meet where traffic takes *way*."""
     hardware = with_factors(question, way_taken(way))
     met = frozenset(place for place, _ in _met(question, hardware, copies=True))
     return met | {SOCKETS} if _crosses_sockets(question, hardware) else met
 
 
-def _of_transport(place: str, transport: Transport, nodes: int) -> list[Parameter]:
+def _of_transport(place: str, transport: Transport, nodes: int) -> list[NetworkParameter]:
     kind = "efficiency"
     if place == NIC:
         kind += ", TCP" if transport.flow_cap else ", NIC"
     elif place == "host_transport":
         kind += ", host" if nodes == 1 else ", copies"
-    made = [Parameter(place, "efficiency", WIDTHS[kind]), Parameter(place, "latency", WIDTHS["latency"])]
+    made = [NetworkParameter(place, "efficiency", WIDTHS[kind]), NetworkParameter(place, "latency", WIDTHS["latency"])]
     if place == NIC:
-        made.append(Parameter(place, "total", WIDTHS["total"]))
-        made += [Parameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
+        made.append(NetworkParameter(place, "total", WIDTHS["total"]))
+        made += [NetworkParameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
     return made
 
 
-def _met(question: Question, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
+def _met(question: RunQuestion, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
     """Return the fields of the nodes whose transport classes the rings of *question* cross on *hardware*.
 
     *copies* adds the class of what feeds a NIC: runs between nodes cannot tell it from the NIC's own, so they do not fit it.
@@ -155,12 +155,12 @@ def _met(question: Question, hardware: Hardware, copies: bool = False) -> list[t
     return [each for node in nodes for each in transports(node) if each[1].name in crossed]
 
 
-def _plan(question: Question, hardware: Hardware) -> CollectivePlan:
+def _plan(question: RunQuestion, hardware: Hardware) -> CollectivePlan:
     """Return what collectives of *question* would be on *hardware*."""
     return plan_collectives(job_slots(0, slots(hardware, [question.job.placement])), hardware.fabric)
 
 
-def _crosses_sockets(question: Question, hardware: Hardware) -> bool:
+def _crosses_sockets(question: RunQuestion, hardware: Hardware) -> bool:
     """Tell whether rings of *question* on *hardware* copy from socket to socket through host memory."""
     if question.job.ranks < 2 or all(len(group.node.topology.sockets) < 2 for group in hardware.groups):
         return False
@@ -192,7 +192,7 @@ def transports(node: Node) -> list[tuple[str, Transport]]:
     return [*node.transports.items(), (NIC, node.nic.transport)]
 
 
-def with_factors(question: Question, factors: Factors) -> Hardware:
+def with_factors(question: RunQuestion, factors: NetworkFactors) -> Hardware:
     """Return the hardware of *question* with its constants moved by *factors*."""
     if not factors:
         return question.hardware

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from calibration import RECORDS
-from calibration.questions import Question, question
+from calibration.questions import RunQuestion, question
 from calibration.run_records import read_records
 from sim.events import Cause
 from sim.simulate import JobRun, simulate
@@ -29,17 +29,17 @@ LEAST_COMPUTE: Final = 0.01
 """Factor on layer times below which a model would not compute at all."""
 
 
-class Costs(NamedTuple):
+class ServerCosts(NamedTuple):
     """Core-seconds of one update, and of one byte in or out."""
 
     update: float
     byte: float
 
 
-class Predicted(NamedTuple):
+class PredictedRun(NamedTuple):
     """One measured run beside the simulator's: steps per second of all workers together."""
 
-    asked: Question
+    asked: RunQuestion
     measured: float
     predicted: float
 
@@ -53,8 +53,8 @@ class Predicted(NamedTuple):
 class ServerFit:
     """Fitted costs, and every row beside its prediction."""
 
-    costs: Costs
-    rows: tuple[Predicted, ...]
+    costs: ServerCosts
+    rows: tuple[PredictedRun, ...]
 
 
 def fit_servers(files: Sequence[Path]) -> ServerFit:
@@ -73,24 +73,24 @@ def fit_servers(files: Sequence[Path]) -> ServerFit:
     return ServerFit(costs, tuple(_predict(rows, costs, _factors(rows, costs))))
 
 
-def spread(rows: Iterable[Question]) -> float:
+def spread(rows: Iterable[RunQuestion]) -> float:
     """Return the largest mean bytes per variable of the models of *rows* over the smallest."""
     sizes = [row.workload.model.parameters / sum(len(layer.gradients) for layer in row.workload.model.layers) for row in rows]
     return max(sizes) / min(sizes) if sizes else 0.0
 
 
-def _fit(fitted: Sequence[Question], rows: Sequence[Question]) -> Costs:
+def _fit(fitted: Sequence[RunQuestion], rows: Sequence[RunQuestion]) -> ServerCosts:
     from scipy.optimize import least_squares
 
     def misses(logs: Sequence[float]) -> list[float]:
-        costs = Costs(math.exp(logs[0]), math.exp(logs[1]))
+        costs = ServerCosts(math.exp(logs[0]), math.exp(logs[1]))
         return [math.log1p(row.error) for row in _predict(fitted, costs, _factors(rows, costs))]
 
     solution = least_squares(misses, [-8.3, -20.3], loss="soft_l1", f_scale=0.05, diff_step=1e-3)  # from 0.25 ms and 1.5 s/GB
-    return Costs(math.exp(solution.x[0]), math.exp(solution.x[1]))
+    return ServerCosts(math.exp(solution.x[0]), math.exp(solution.x[1]))
 
 
-def _factors(rows: Iterable[Question], costs: Costs) -> dict[tuple[str, str], float]:
+def _factors(rows: Iterable[RunQuestion], costs: ServerCosts) -> dict[tuple[str, str], float]:
     """Return by hardware and workload the factor on layer times that makes one worker as fast as measured."""
     factors = {}
     for row in rows:
@@ -101,15 +101,15 @@ def _factors(rows: Iterable[Question], costs: Costs) -> dict[tuple[str, str], fl
     return factors
 
 
-def _predict(rows: Iterable[Question], costs: Costs, factors: Mapping[tuple[str, str], float]) -> list[Predicted]:
+def _predict(rows: Iterable[RunQuestion], costs: ServerCosts, factors: Mapping[tuple[str, str], float]) -> list[PredictedRun]:
     predicted = []
     for row in rows:
         run = _simulated(row, costs, factors.get((row.record.hardware, row.record.workload), 1.0))
-        predicted.append(Predicted(row, row.job.ranks / row.step_time, row.job.ranks / run.warm.step_time))
+        predicted.append(PredictedRun(row, row.job.ranks / row.step_time, row.job.ranks / run.warm.step_time))
     return predicted
 
 
-def _simulated(row: Question, costs: Costs, factor: float) -> JobRun:
+def _simulated(row: RunQuestion, costs: ServerCosts, factor: float) -> JobRun:
     """Return the run that *row* asks for, with these *costs* and this *factor* on layer times."""
     training = row.workload.training
     servers = training.stack.servers
@@ -156,12 +156,12 @@ def _second_servers(fit: ServerFit) -> list[str]:
     return lines
 
 
-def _servers(row: Predicted) -> int:
+def _servers(row: PredictedRun) -> int:
     servers = row.asked.workload.training.stack.servers
     return servers.count if servers else 0
 
 
-def _busiest_share(row: Predicted) -> float:
+def _busiest_share(row: PredictedRun) -> float:
     """Return the share of a model's bytes that the server with most of them keeps."""
     servers = row.asked.workload.training.stack.servers
     kept = [sum(shard.nbytes for shard in own) for own in zip(*shards(row.asked.workload, servers), strict=True)] if servers else [1.0]
@@ -187,7 +187,7 @@ def server_document(fit: ServerFit) -> dict[str, Any]:
     return {"update_cpu_s": fit.costs.update, "byte_cpu_s_per_byte": fit.costs.byte, "rows": rows}
 
 
-def errors(rows: Iterable[Predicted]) -> tuple[float, float, int]:
+def errors(rows: Iterable[PredictedRun]) -> tuple[float, float, int]:
     """Return median and 90th percentile of the absolute errors of *rows*, and how many there are."""
     sizes = sorted(abs(row.error) for row in rows)
     if not sizes:

@@ -20,11 +20,11 @@ from calibration.collectives.constants import Fields, transports_of, with_consta
 from calibration.collectives.records import CollectiveRecord, plan_of
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.pricing import cost
 from sim.training.collectives.price.table import LAUNCH, in_a_loop
 
-Constants = Mapping[str, Mapping[str, float]]
+TransportConstants = Mapping[str, Mapping[str, float]]
 """What is fitted (`PRIORS`), by transport class."""
 
 BANDS = (("< 1 MB", 0.0, 1e6), ("1-64 MB", 1e6, 64 * 2.0**20), ("> 64 MB", 64 * 2.0**20, math.inf))
@@ -78,12 +78,12 @@ _TOGETHER = (("host",), *((name,) for name in reversed(GENERATIONS)), ("pcie-pee
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 
-def layout_of(record: CollectiveRecord) -> Layout:
+def layout_of(record: CollectiveRecord) -> JobLayout:
     """Return where the ranks of *record* stand."""
     return plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
 
 
-def predicted(record: CollectiveRecord, constants: Constants) -> float:
+def predicted(record: CollectiveRecord, constants: TransportConstants) -> float:
     """Return the seconds that *record* takes with *constants*."""
     plan = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
     chosen = plan.choice(record.nbytes, record.op)
@@ -92,13 +92,13 @@ def predicted(record: CollectiveRecord, constants: Constants) -> float:
     return _measured(record, priced.alone, constants)
 
 
-def _measured(record: CollectiveRecord, alone: float, constants: Constants) -> float:
+def _measured(record: CollectiveRecord, alone: float, constants: TransportConstants) -> float:
     """Return what a collective that takes *alone* shows in the loop that measured *record*."""
     launch = constants["host"]["launch"]
     return alone + (record.gpus_per_process - 1) * launch if record.waits else in_a_loop(alone, record.gpus_per_process, launch)
 
 
-def _fields(constants: Constants) -> Fields:
+def _fields(constants: TransportConstants) -> Fields:
     """Return *constants* as fields of `Transport`, of every class."""
     classes: dict[str, dict[str, Any]] = {}
     for name, values in constants.items():
@@ -113,7 +113,7 @@ def _slower(values: Mapping[str, Any], factor: float) -> dict[str, Any]:
     return {key: value * factor if key.startswith("hop_latency") else value for key, value in values.items()}
 
 
-class Batch:
+class RecordBatch:
     """Records whose layouts are changed once for all their sizes."""
 
     def __init__(self, records: Sequence[CollectiveRecord]) -> None:
@@ -124,7 +124,7 @@ class Batch:
         for place, plan in enumerate(self._plans):
             self._groups[id(plan)].append(place)
 
-    def times(self, constants: Constants) -> list[float]:
+    def times(self, constants: TransportConstants) -> list[float]:
         """Return the predicted seconds of each record."""
         seconds = [0.0] * len(self.records)
         for places in self._groups.values():
@@ -139,7 +139,7 @@ class Batch:
 # --- the fit ---------------------------------------------------------------------------------------------------------
 
 
-def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> dict[str, dict[str, float]]:
+def fit(records: Sequence[CollectiveRecord], kept: TransportConstants | None = None) -> dict[str, dict[str, float]]:
     """Return the constants of every transport class that explain the ``fit`` rows of *records* best.
 
     Classes of *kept* are not fitted. One that no row crosses stays at its prior; of NVLink, at the mean of other generations. A
@@ -181,7 +181,7 @@ def committed() -> dict[str, dict[str, float]]:
     return constants
 
 
-def without(mine: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord], base: Constants) -> Constants:
+def without(mine: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord], base: TransportConstants) -> TransportConstants:
     """Return the constants fitted to *records* rows without those of the system of *mine*, which *base* may have seen.
 
     Only the classes that bound *mine* are fitted anew, no other depends on its rows; a system that is not *records* takes *base*.
@@ -202,13 +202,13 @@ def bounding(record: CollectiveRecord) -> frozenset[str]:
     return frozenset(ALIKE[name][0] if name in ALIKE else name for name in names) | host
 
 
-def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: Constants) -> dict[str, dict[str, float]]:
+def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: TransportConstants) -> dict[str, dict[str, float]]:
     import numpy as np
     from scipy.optimize import least_squares
 
     keys = [(name, key) for name in names for key in PRIORS[name]]
     records = _telling(records) if set(names) <= set(GENERATIONS) else records
-    batch, weights = Batch(records), np.sqrt(_weights(records))
+    batch, weights = RecordBatch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
     followed = constants[names[0]] != PRIORS[names[0]]
     widths = np.array([KNOWN.get(key, GENERATION_WIDTH if followed and key[1] in _LATENCIES else PRIOR_WIDTH) for key in keys])

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from calibration import FOLDER, RECORDS
-from calibration.collectives.fit import BANDS, Batch, Constants, band_of, bounding, committed, layout_of, predicted, without
+from calibration.collectives.fit import BANDS, RecordBatch, TransportConstants, band_of, bounding, committed, layout_of, predicted, without
 from calibration.collectives.records import CollectiveRecord, read_collectives
 from sim.report.collective_error import SUMMARY
 from sim.report.files import write_file
@@ -32,7 +32,7 @@ _AIMED = {name: "NVLink and InfiniBand" for name in ("nvlink", "infiniband", "ro
 }
 
 
-class Score(NamedTuple):
+class BandScore(NamedTuple):
     """Relative errors of one group in one band: how many, the median and the 90th percentile of their size, and the signed median."""
 
     points: int
@@ -47,22 +47,22 @@ class GroupScore(NamedTuple):
     system: str
     network: str
     op: str
-    zero_shot: Mapping[str, Score]
-    calibrated: Mapping[str, Score]
+    zero_shot: Mapping[str, BandScore]
+    calibrated: Mapping[str, BandScore]
 
 
-class Predicted(NamedTuple):
+class PredictedCollective(NamedTuple):
     """One row with its zero-shot prediction, seconds."""
 
     record: CollectiveRecord
     seconds: float
 
 
-Apart = list[tuple[list[CollectiveRecord], Constants]]
+SystemsApart = list[tuple[list[CollectiveRecord], TransportConstants]]
 """The rows of each system, with constants that none of them was fitted to."""
 
 
-def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> Apart:
+def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> SystemsApart:
     """Return the rows of each of *systems* (all) of *records* (the committed ones), with the fit that leaves that system out."""
     all_records = read_collectives()
     chosen, base, systems_apart = all_records if records is None else records, committed(), []
@@ -72,7 +72,7 @@ def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[s
     return systems_apart
 
 
-def score_all(systems: Apart, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
+def score_all(systems: SystemsApart, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
     """Return the scores of all *systems*; *progress* hears how many are done."""
     scored = []
     for number, (mine, constants) in enumerate(systems, 1):
@@ -81,23 +81,23 @@ def score_all(systems: Apart, progress: Callable[[int, int], None] = lambda done
     return scored
 
 
-def predict_all(systems: Apart) -> list[Predicted]:
+def predict_all(systems: SystemsApart) -> list[PredictedCollective]:
     """Return every row of *systems* with its prediction."""
     return [
-        Predicted(record, seconds)
+        PredictedCollective(record, seconds)
         for mine, constants in systems
-        for record, seconds in zip(mine, Batch(mine).times(constants), strict=True)
+        for record, seconds in zip(mine, RecordBatch(mine).times(constants), strict=True)
     ]
 
 
-def score(mine: Sequence[CollectiveRecord], constants: Constants) -> list[GroupScore]:
+def score(mine: Sequence[CollectiveRecord], constants: TransportConstants) -> list[GroupScore]:
     """Return the errors of *constants* on one system's rows, as they are and with one factor on the bandwidth of each network."""
     scored = []
     for network in dict.fromkeys(record.network for record in mine):
         rows = [record for record in mine if record.network == network]
         anchor = _anchor(rows)
-        zero_shot = Batch(rows).times(constants)
-        calibrated = Batch(rows).times(_scaled(rows[anchor], constants))
+        zero_shot = RecordBatch(rows).times(constants)
+        calibrated = RecordBatch(rows).times(_scaled(rows[anchor], constants))
         for op in dict.fromkeys(record.op for record in rows):
             places = [place for place, record in enumerate(rows) if record.op == op]
             rest = [place for place in places if place != anchor]
@@ -110,7 +110,7 @@ def _anchor(mine: Sequence[CollectiveRecord]) -> int:
     return max(range(len(mine)), key=lambda place: (mine[place].nbytes, -mine[place].nodes * mine[place].gpus_per_node))
 
 
-def _scaled(anchor: CollectiveRecord, constants: Constants) -> Constants:
+def _scaled(anchor: CollectiveRecord, constants: TransportConstants) -> TransportConstants:
     """Return *constants* with the bandwidth of the classes that bound *anchor* scaled until its time is right."""
     low, high = -2.0, 2.0
     names = bounding(anchor)
@@ -123,7 +123,7 @@ def _scaled(anchor: CollectiveRecord, constants: Constants) -> Constants:
     return _faster(constants, names, (low + high) / 2)
 
 
-def _faster(constants: Constants, names: Iterable[str], by: float) -> dict[str, dict[str, float]]:
+def _faster(constants: TransportConstants, names: Iterable[str], by: float) -> dict[str, dict[str, float]]:
     """Return *constants* with bandwidths of *names* times e^*by*."""
     faster = {name: dict(values) for name, values in constants.items()}
     for name in names:
@@ -132,16 +132,16 @@ def _faster(constants: Constants, names: Iterable[str], by: float) -> dict[str, 
     return faster
 
 
-def _bands(mine: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, Score]:
+def _bands(mine: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, BandScore]:
     errors: dict[str, list[float]] = defaultdict(list)
     for place in places:
         errors[band_of(mine[place].nbytes)].append(times[place] / mine[place].time - 1.0)
     return {name: _score(of_band) for name, of_band in errors.items()}
 
 
-def _score(errors: Sequence[float]) -> Score:
+def _score(errors: Sequence[float]) -> BandScore:
     sizes = [abs(error) for error in errors]
-    return Score(len(errors), median(sizes), percentile90(sizes), median(errors))
+    return BandScore(len(errors), median(sizes), percentile90(sizes), median(errors))
 
 
 def percentile90(values: Sequence[float]) -> float:
@@ -175,7 +175,7 @@ def error_rows(scores: Sequence[GroupScore]) -> list[dict[str, str]]:
     ]
 
 
-def _calibrated(score: Score | None) -> dict[str, str]:
+def _calibrated(score: BandScore | None) -> dict[str, str]:
     if score is None:
         return {"calibrated_points": "0", "calibrated_median": "", "calibrated_p90": ""}
     return {"calibrated_points": str(score.points), "calibrated_median": f"{score.median:.3f}", "calibrated_p90": f"{score.p90:.3f}"}
@@ -235,9 +235,9 @@ def _cell(network: str, band: str, counted: tuple[int, float] | None) -> str:
 # --- what a table of collectives quotes ------------------------------------------------------------------------------
 
 
-def summary(predictions: Sequence[Predicted]) -> dict[str, Any]:
+def summary(predictions: Sequence[PredictedCollective]) -> dict[str, Any]:
     """Return errors of zero-shot predictions by what carries the bytes, operation and band; also of all operations together."""
-    groups: dict[str, list[Predicted]] = defaultdict(list)
+    groups: dict[str, list[PredictedCollective]] = defaultdict(list)
     for row in predictions:
         carried, band = layout_of(row.record).carrier, band_of(row.record.nbytes)
         groups[f"{carried}, {row.record.op}, {band}"].append(row)
@@ -246,7 +246,7 @@ def summary(predictions: Sequence[Predicted]) -> dict[str, Any]:
     return {"schema": 1, "bands": bands, "groups": {name: _figures(rows) for name, rows in sorted(groups.items())}}
 
 
-def _figures(rows: Sequence[Predicted]) -> dict[str, Any]:
+def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
     errors = [abs(row.seconds / row.record.time - 1.0) for row in rows]
     return {
         "points": len(rows),

@@ -35,7 +35,7 @@ class Disk:
     """Processes; 0 reads in the training process."""
 
 
-class Bucket:
+class TokenBucket:
     """Lets *rate* bytes/s through, to all processes that hold it together; nothing is saved up while nobody reads."""
 
     def __init__(self, rate: float) -> None:
@@ -59,7 +59,7 @@ class Samples:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._bucket = Bucket(disk.rate)
+        self._bucket = TokenBucket(disk.rate)
         self._stored = bytes(range(256)) * math.ceil(disk.sample / 256)
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from calibration.llm.choice import choice_document, choice_text, ranked, sampled
 from calibration.llm.closed_form import step
 from calibration.llm.constants import FILE, QUANTILES, fitted, kind_of
 from calibration.llm.fit import fit, thinned
-from calibration.llm.prediction import Prediction
+from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import defaults
 from calibration.llm.rules import efficiencies
 from calibration.llm.score import quantile, scorable
@@ -82,7 +82,7 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
         if isinstance(case, Case):
             with suppress(SpecError, ValueError):
                 need = memory_of(case)
-                runs.append((case, Prediction(math.nan, need.nbytes, need.verdict)))
+                runs.append((case, LlmPrediction(math.nan, need.nbytes, need.verdict)))
     return choice_document(sweeps, runs)
 
 

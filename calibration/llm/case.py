@@ -1,4 +1,4 @@
-"""What did a measured run do? A `Row` as a `Case`: shape, layout, precision, GPU and network, with what its source's scripts set.
+"""What did a measured run do? A `LlmRow` as a `Case`: shape, layout, precision, GPU and network, with what its source's scripts set.
 
 A row that does not say enough, or contradicts itself, is no case: `describe` returns the reason in one sentence.
 """
@@ -18,7 +18,7 @@ from calibration.llm.chips import Chip, Products, chip_named
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
-from calibration.llm.table import Row
+from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute, precision_of, recompute_of, told, zero_of
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
@@ -36,7 +36,7 @@ SHARDED: Final = ("fsdp1", "fsdp2")
 class Case:
     """One run that can be predicted. Sizes are elements, rates bytes/s, times seconds."""
 
-    row: Row
+    row: LlmRow
     shape: Transformer
     model_family: str
     chip: Chip
@@ -130,7 +130,7 @@ class Case:
 NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
 
 
-def describe(row: Row) -> Case | str:
+def describe(row: LlmRow) -> Case | str:
     """Return the run of *row*, or in one sentence why it cannot be described."""
     try:
         return _marked(_case(row))
@@ -152,7 +152,7 @@ def _marked(case: Case) -> Case:
     return replace(case, assumed=(*case.assumed, NOT_STATED))
 
 
-def _case(row: Row) -> Case:
+def _case(row: LlmRow) -> Case:
     assumed: list[str] = []
     practice = practice_of(row)
     chip = _chip(row, assumed)
@@ -215,7 +215,7 @@ def _case(row: Row) -> Case:
     )
 
 
-def _graphs(row: Row, practice: Mapping[str, Any]) -> bool:
+def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
     """Return whether blocks are replayed as CUDA graphs: a note tells, or the source's scripts; racks of Grace use them else."""
     notes = row.text["notes"].lower()
     if "graphs" in notes:
@@ -223,7 +223,7 @@ def _graphs(row: Row, practice: Mapping[str, Any]) -> bool:
     return bool(practice.get("graphs", row.text["gpu"].startswith("GB")))
 
 
-def _axes(row: Row, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
+def _axes(row: LlmRow, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
     """Return the ranks that split tensors, stages, sequences and data. Raise NoCase where they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
         raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
@@ -239,7 +239,7 @@ def _axes(row: Row, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
     return tensor, pipeline, context, data
 
 
-def _needed(row: Row, name: str) -> int:
+def _needed(row: LlmRow, name: str) -> int:
     value = count(row, name)
     if value:
         return value
@@ -247,11 +247,11 @@ def _needed(row: Row, name: str) -> int:
     raise NoCase(f"{name} {what}")
 
 
-def _sequence_parallel(row: Row, practice: Mapping[str, Any]) -> bool:
+def _sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:
     return told(row.text["sp"], bool(practice.get("sequence_parallel", True)))
 
 
-def _zero(row: Row, family: str, assumed: list[str]) -> int:
+def _zero(row: LlmRow, family: str, assumed: list[str]) -> int:
     if family in SHARDED and not row.text_or_number("zero_stage"):
         assumed.append("zero_stage 3")
         return 3
@@ -260,7 +260,7 @@ def _zero(row: Row, family: str, assumed: list[str]) -> int:
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
 
 
-def _batches(row: Row, data: int, assumed: list[str]) -> tuple[int, int]:
+def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
     batch, micro = row.number.get("global_batch", 0.0), count(row, "micro_batch")
     if not batch:
         accumulated = row.number.get("grad_accum", 0.0)
@@ -276,7 +276,7 @@ def _batches(row: Row, data: int, assumed: list[str]) -> tuple[int, int]:
     return micro, max(1, round(batch / (data * micro)))
 
 
-def _virtual(row: Row, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:
+def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:
     if pipeline == 1:
         return 1
     stated = count(row, "virtual_pp")
@@ -288,19 +288,19 @@ def _virtual(row: Row, practice: Mapping[str, Any], shape: Transformer, pipeline
     return chosen
 
 
-def _recompute(row: Row, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
+def _recompute(row: LlmRow, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
     text = row.text["activation_checkpointing"]
     return recompute_of(text, practice["family"]) if text else (practice["recompute"], 0)
 
 
-def _modules(row: Row) -> tuple[str, ...]:
+def _modules(row: LlmRow) -> tuple[str, ...]:
     """Return the modules that the row says are recomputed, as ``selective: mlp, core_attn`` does."""
     kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
     said = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
     return tuple(name for name in MODULES if name in said)
 
 
-def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]:
+def _precision(row: LlmRow, chip: Chip, assumed: list[str]) -> tuple[Products, str]:
     text = row.text["precision"]
     if not text:
         assumed.append("bf16")
@@ -312,7 +312,7 @@ def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]
     return products, scaling
 
 
-def _chip(row: Row, assumed: list[str]) -> Chip:
+def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
     named = chip_named(name)
     if named is None:
@@ -322,7 +322,7 @@ def _chip(row: Row, assumed: list[str]) -> Chip:
     return named.chip
 
 
-def practice_of(row: Row) -> Mapping[str, Any]:
+def practice_of(row: LlmRow) -> Mapping[str, Any]:
     """Return what the scripts of the source of *row* set: the first entry of ``practice.yaml`` that matches."""
     for entry in records_yaml("practice.yaml"):
         if all(re.search(pattern, row.text[column], re.IGNORECASE) for column, pattern in entry["match"].items()):

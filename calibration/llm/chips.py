@@ -1,7 +1,7 @@
 """Which GPU does a name in a table mean, and what can it do? ``records/llm/gpus.csv``, else the catalogue's parts.
 
 People write a GPU's name with its maker, its number in a node, or its memory: those words are left out where the name as it stands is
-not known. A GPU of the catalogue that the table of GPUs lacks is taken as joined by PCIe alone, which `Named` says.
+not known. A GPU of the catalogue that the table of GPUs lacks is taken as joined by PCIe alone, which `NamedChip` says.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Chip:
     machine: str
 
 
-class Named(NamedTuple):
+class NamedChip(NamedTuple):
     """A GPU, and what was taken for granted of it; empty: nothing."""
 
     chip: Chip
     assumed: str = ""
 
 
-def chip_named(name: str) -> Named | None:
+def chip_named(name: str) -> NamedChip | None:
     """Return the GPU that *name* means; None where there is none of that name."""
     chips = _chips()
     if plain(name) in chips:
-        return Named(chips[plain(name)])
+        return NamedChip(chips[plain(name)])
     part = _parts().get(plain(name))
     if part is not None:
         return _of_part(part)
@@ -68,11 +68,11 @@ def chip_named(name: str) -> Named | None:
     if not core:
         return None
     if core in chips:
-        return Named(chips[core], f"{chips[core].name} by {name!r}")
+        return NamedChip(chips[core], f"{chips[core].name} by {name!r}")
     return _of_part(_parts()[core]) if core in _parts() else None
 
 
-def _of_part(name: str) -> Named | None:
+def _of_part(name: str) -> NamedChip | None:
     """Return the part *name* of the catalogue; None where its kernels are not described, or it lacks 16 bits."""
     gpu = load_part(Gpu, name, _PARTS)
     narrow = gpu.dense_16bit
@@ -83,7 +83,7 @@ def _of_part(name: str) -> Named | None:
         name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=gpu.kernels.sm_count, peak=peak,
         memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=PCIE, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
     )  # fmt: skip
-    return Named(chip, f"{gpu.name}s of a node joined by PCIe 4.0")
+    return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe 4.0")
 
 
 @lru_cache(maxsize=1)

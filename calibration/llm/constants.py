@@ -35,7 +35,7 @@ def kind_of(case: Case) -> str:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedConstants:
     """What rows of one source are predicted with: the constants, the simple rules' efficiencies, and the errors to expect."""
 
     constants: Mapping[str, float]
@@ -116,7 +116,7 @@ def _weighted(votes: Sequence[tuple[float, float]], share: float) -> float:
     return votes[-1][0]
 
 
-def fitted(source: str, leave_out: bool = True) -> Fitted:
+def fitted(source: str, leave_out: bool = True) -> FittedConstants:
     """Return what rows of *source* are predicted with; nothing of it is fitted on *source* where *leave_out* is true."""
     committed = _file()
     own = committed["without"].get(source) if leave_out else None
@@ -126,7 +126,7 @@ def fitted(source: str, leave_out: bool = True) -> Fitted:
     generations = frozenset(name for source in errors for name in committed["generations"].get(source, ()))
     most_gpus = max((committed["most_gpus"].get(source, 0) for source in errors), default=0)
     wider = widening(errors, committed["rows"])
-    return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, wider)
+    return FittedConstants({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, wider)
 
 
 def sources() -> list[str]:

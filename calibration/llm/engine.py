@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibration.llm.case import Case
-from calibration.llm.prediction import Memory, Prediction
+from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import EXPOSED_EXPERTS, Constants, defaults
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
@@ -174,7 +174,7 @@ def as_read(case: Case, stages: Sequence[StageMemory]) -> float:
     return max(map(reading[case.memory_reading], stages[:1] if case.memory_rank == "first" else stages))
 
 
-def predict(case: Case, at: Constants) -> Prediction:
+def predict(case: Case, at: Constants) -> LlmPrediction:
     """Return what the simulator says of *case*; of the constants *at* it uses two that no stack's file can know, both of hosts."""
     run = simulated(case, at)
-    return Prediction(run.step_time, as_read(case, run.memory), run.memory_verdict)
+    return LlmPrediction(run.step_time, as_read(case, run.memory), run.memory_verdict)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from calibration.llm.case import NOT_STATED, Case
 from calibration.llm.constants import POINTS_NEEDED
-from calibration.llm.prediction import Prediction
+from calibration.llm.prediction import LlmPrediction
 
 SWEEP: Final = 5
 NAMES: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
@@ -32,11 +32,11 @@ GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRun:
     """One row: what was measured, what is predicted, and the 95% interval of the measured step (s)."""
 
     case: Case
-    prediction: Prediction
+    prediction: LlmPrediction
     said: Mapping[str, float]
     low: float
     high: float
@@ -83,9 +83,9 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def pooled(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
+def pooled(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
     """Return *rows* by source; sources with too few rows are together under ``others``."""
-    by_source: dict[str, list[Scored]] = defaultdict(list)
+    by_source: dict[str, list[ScoredRun]] = defaultdict(list)
     for row in rows:
         by_source[row.case.row.source].append(row)
     small = [source for source, of in by_source.items() if len(of) < POINTS_NEEDED]
@@ -95,7 +95,7 @@ def pooled(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
     return dict(by_source)
 
 
-def errors_of(rows: Sequence[Scored], name: str = "predicted") -> dict[str, Any]:
+def errors_of(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
     """Return points, median and 90th percentile of absolute errors, and the median signed error, of *rows*; null where there are none."""
     if not rows:
         return {"points": 0, "median": None, "p90": None, "bias": None}
@@ -108,7 +108,7 @@ def errors_of(rows: Sequence[Scored], name: str = "predicted") -> dict[str, Any]
     }
 
 
-def voted(rows: Sequence[Scored], name: str) -> dict[str, Any]:
+def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
     """Return the same with one vote a source: the means of the sources' figures."""
     sources = [errors_of(of, name) for of in pooled(rows).values()]
     if not sources:
@@ -117,7 +117,7 @@ def voted(rows: Sequence[Scored], name: str) -> dict[str, Any]:
     return {"points": len(rows), **means, "median_source": median(source["median"] for source in sources)}
 
 
-def one_row_known(rows: Sequence[Scored]) -> dict[str, Any]:
+def one_row_known(rows: Sequence[ScoredRun]) -> dict[str, Any]:
     """Return median and 90th percentile of errors where one known row moves the others of its source: means over every choice of it."""
     medians, high = [], []
     for row_known in rows if len(rows) > 1 else ():
@@ -128,11 +128,11 @@ def one_row_known(rows: Sequence[Scored]) -> dict[str, Any]:
     return {"points": len(rows), "median": fmean(medians) if medians else None, "p90": fmean(high) if high else None}
 
 
-def groups(rows: Sequence[Scored]) -> dict[str, list[dict[str, Any]]]:
+def groups(rows: Sequence[ScoredRun]) -> dict[str, list[dict[str, Any]]]:
     """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether what a table lacks was assumed."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for kind, of in GROUPS.items():
-        parts: dict[str, list[Scored]] = defaultdict(list)
+        parts: dict[str, list[ScoredRun]] = defaultdict(list)
         for row in rows:
             parts[of(row.case)].append(row)
         grouped[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
@@ -143,7 +143,7 @@ def groups(rows: Sequence[Scored]) -> dict[str, list[dict[str, Any]]]:
     return grouped
 
 
-def coverage(rows: Sequence[Scored]) -> float | None:
+def coverage(rows: Sequence[ScoredRun]) -> float | None:
     """Return the share of *rows* inside their intervals."""
     return fmean(float(row.inside) for row in rows) if rows else None
 
@@ -154,9 +154,9 @@ def sweep_of(case: Case) -> tuple[object, ...]:
     return (case.row.source, text["set"], text["model"], case.gpus, case.seq, round(case.global_batch), text["precision"])
 
 
-def sweeps(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+def sweeps(rows: Sequence[ScoredRun]) -> list[dict[str, Any]]:
     """Return Kendall's tau and regret of each sweep among *rows*."""
-    by_sweep: dict[tuple[object, ...], list[Scored]] = defaultdict(list)
+    by_sweep: dict[tuple[object, ...], list[ScoredRun]] = defaultdict(list)
     for row in rows:
         by_sweep[sweep_of(row.case)].append(row)
     return [
@@ -171,7 +171,7 @@ def sweeps(rows: Sequence[Scored]) -> list[dict[str, Any]]:
     ]
 
 
-def ranking(rows: Sequence[Scored]) -> dict[str, Any]:
+def ranking(rows: Sequence[ScoredRun]) -> dict[str, Any]:
     """Return the sweeps and what they come to: median tau, median and 90th percentile of regret."""
     each = sweeps(rows)
     taus = [sweep["kendall_tau"] for sweep in each if sweep["kendall_tau"] is not None]
@@ -199,7 +199,7 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None
     return agree / scale if scale else None
 
 
-def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
+def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     """Return errors of peak memory by source, and how well runs at the memory's edge are told from those that fit."""
     errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
@@ -236,7 +236,7 @@ def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
     }
 
 
-def feasibility(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
+def feasibility(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     """Return how many runs that failed are called so, with those that are not listed by line."""
     missed = [(case, said) for case, said in rows if said.verdict != "does_not_fit"]
     return {

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from calibration.llm import closed_form
 from calibration.llm.case import Case, describe
-from calibration.llm.constants import Fitted, fitted
-from calibration.llm.prediction import Prediction
+from calibration.llm.constants import FittedConstants, fitted
+from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants, defaults
 from calibration.llm.rules import rule_times
 from calibration.llm.score import (
     NAMES,
-    Scored,
+    ScoredRun,
     coverage,
     errors_of,
     feasibility,
@@ -32,13 +32,13 @@ from calibration.llm.score import (
     unscored,
     voted,
 )
-from calibration.llm.table import Row, read_table
+from calibration.llm.table import LlmRow, read_table
 from calibration.validate.validation_report import number, pair, percent
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
 
 PREDICTORS: Final = ("both", "closed-form", "simulator")
-Predictor = Callable[[Case, Constants], Prediction]
+Predictor = Callable[[Case, Constants], LlmPrediction]
 PUBLISHED: Final[Mapping[str, str]] = {
     "calculon": "3.65% mean, 8.87% most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
     "vtrain": "8.37% mean on one node, 14.73% on 512 A100 (Bang and others, MICRO 2024, arXiv 2312.12391)",
@@ -60,9 +60,9 @@ class Undescribed:
 class LlmValidation:
     """The outcome for one or more tables: scored rows, all described runs with what is said of them, and rows without description."""
 
-    scored: tuple[Scored, ...]
-    said: tuple[tuple[Case, Prediction], ...]
-    failed: tuple[tuple[Case, Prediction], ...]
+    scored: tuple[ScoredRun, ...]
+    said: tuple[tuple[Case, LlmPrediction], ...]
+    failed: tuple[tuple[Case, LlmPrediction], ...]
     not_described: tuple[Undescribed, ...]
     rows: int
     described: int
@@ -124,17 +124,17 @@ def predictor_named(name: str) -> Predictor:
 def _predicted(
     path: Path,
     cases: Sequence[Case],
-    constants_of: Mapping[str, Fitted],
+    constants_of: Mapping[str, FittedConstants],
     predictor: Predictor,
     undescribed: list[Undescribed],
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
-) -> list[tuple[Case, Prediction]]:
+) -> list[tuple[Case, LlmPrediction]]:
     """Return *cases* with what *predictor* says; those that it refuses go to *undescribed*."""
     predicted = []
     tasks = [(case, constants_of[case.row.source].constants) for case in cases]
     for done, (case, said) in enumerate(zip(cases, each(partial(_said, predictor), tasks, processes), strict=True), 1):
-        if isinstance(said, Prediction):
+        if isinstance(said, LlmPrediction):
             predicted.append((case, said))
         else:
             undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], said))
@@ -142,7 +142,7 @@ def _predicted(
     return predicted
 
 
-def _said(predictor: Predictor, task: tuple[Case, Constants]) -> Prediction | str:
+def _said(predictor: Predictor, task: tuple[Case, Constants]) -> LlmPrediction | str:
     """Return what *predictor* says of a case, or why it refuses; steps that do not count are not simulated, as memory is one model."""
     try:
         return (predictor if scorable(task[0]) else closed_form.predict)(*task)
@@ -150,7 +150,7 @@ def _said(predictor: Predictor, task: tuple[Case, Constants]) -> Prediction | st
         return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _describe(path: Path, row: Row, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:
+def _describe(path: Path, row: LlmRow, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:
     unread += [f"{path.name}:{row.line}: {name} is {cell!r}, no number" for name, cell in row.unread.items()]
     case = describe(row)
     if isinstance(case, str):
@@ -159,14 +159,14 @@ def _describe(path: Path, row: Row, described: list[Case], undescribed: list[Und
         described.append(case)
 
 
-def _scored(case: Case, prediction: Prediction, constants: Fitted) -> Scored:
+def _scored(case: Case, prediction: LlmPrediction, constants: FittedConstants) -> ScoredRun:
     low, high = constants.interval(case)
     said = {
         "predicted": prediction.step_time,
         "zero_shot": closed_form.step(case, defaults())[0],
         **rule_times(case, constants.rules),
     }
-    return Scored(case, prediction, said, low * prediction.step_time, high * prediction.step_time, constants.learning)
+    return ScoredRun(case, prediction, said, low * prediction.step_time, high * prediction.step_time, constants.learning)
 
 
 def llm_document(validation: LlmValidation) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def llm_document(validation: LlmValidation) -> dict[str, Any]:
     }
 
 
-def _skill(rows: Sequence[Scored]) -> float | None:
+def _skill(rows: Sequence[ScoredRun]) -> float | None:
     """Return one less the median error over that of the better simple rule."""
     best = min(errors_of(rows, rule)["median"] for rule in ("constant_mfu", "six_pd"))
     return 1 - errors_of(rows)["median"] / best if best else None

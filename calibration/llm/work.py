@@ -8,7 +8,7 @@ from calibration.llm.case import Case
 from calibration.llm.priors import EAGER, Constants
 
 
-class Work:
+class StepWork:
     """One micro-batch of one rank, from the shapes of *case* and the rates in *at*."""
 
     def __init__(self, case: Case, at: Constants) -> None:

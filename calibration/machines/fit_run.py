@@ -16,7 +16,7 @@ from calibration.machines.machine_blocks import described, untold
 from calibration.machines.machine_fit import FACTOR, RATE, Fit, Measured, fits, together
 from calibration.machines.machine_yaml import Block, Machine, Sources, device_block, gpu_part, interval, with_layers
 from calibration.machines.nccl_fit import NCCL, nccl_fit
-from calibration.machines.posterior import Estimate
+from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.predicted_steps import Written
 from calibration.machines.step_factors import FIELD, WHOLE, step_fit, step_ratios, tells, with_factor
 from sim.check import check_hardware, require
@@ -59,13 +59,15 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
     with _drafts(output) as drafts:
         _write(machine, *drafts)
         ratios = step_ratios(measured, _written(*drafts, machine))
-        whole = step_fit(ratios)
-        if whole is not None:
-            fitted[WHOLE] = whole
-        if whole is not None and stack is not None and tells(whole):
+        of_steps = step_fit(ratios)
+        if of_steps is not None:
+            fitted[WHOLE] = of_steps
+        if of_steps is not None and stack is not None and tells(of_steps):
             sources = Sources(measured)
-            sources.fitted(FIELD, "steps", f"steps without exchange take {interval(whole[FACTOR], 1.0, 'times')} as long as their layers")
-            machine = replace(machine, stack=with_factor(stack, whole, sources.texts[FIELD]))
+            sources.fitted(
+                FIELD, "steps", f"steps without exchange take {interval(of_steps[FACTOR], 1.0, 'times')} as long as their layers"
+            )
+            machine = replace(machine, stack=with_factor(stack, of_steps, sources.texts[FIELD]))
             _write(machine, *drafts)
         for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it is what counts
             if draft.exists():
@@ -183,7 +185,7 @@ def fit_table(fitted: Mapping[str, Fit]) -> str:
 _RATES = {"gemm": "GFLOP/s", "convolution": "GFLOP/s", "attention": "GFLOP/s", "memory": "GB/s", "host_copy": "GB/s", "all_reduce": "GB/s"}
 
 
-def _shown(fit: Fit, estimate: Estimate) -> tuple[float, float, float, str]:
+def _shown(fit: Fit, estimate: PosteriorEstimate) -> tuple[float, float, float, str]:
     """Return value and interval in the unit that people use for it."""
     values = (estimate.value, estimate.low, estimate.high)
     if estimate.name == FACTOR or fit.subject == NCCL:

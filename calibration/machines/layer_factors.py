@@ -17,7 +17,7 @@ import numpy as np
 
 from calibration.machines.machine_fit import FACTOR, Fit, Measured
 from calibration.machines.posterior import mean_of
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.cluster.gpu import layer_time
 from sim.extract import extract
 from sim.spec.hardware import Gpu
@@ -72,7 +72,7 @@ def _kernel(op: str) -> str:
     return "conv" if op == "conv" else "gemm"
 
 
-def ratios(row: Row, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
+def ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
     """Return measured over modelled time of the layers that compute, and of the others; None where there is too little."""
     measured = [0.0, 0.0]
     for layer in row["layers"]:

@@ -16,7 +16,7 @@ import numpy as np
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
 from calibration.machines.layer_factors import IN_NETWORKS, PASSES
 from calibration.machines.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, Measured, typical
-from calibration.machines.posterior import Estimate
+from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.product_shares import ProductShare, product_shares
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
@@ -74,7 +74,7 @@ class Sources:
         self.texts[key] = f"estimate ({reason})"
 
 
-def interval(estimate: Estimate, scale: float, unit: str, inverse: bool = False) -> str:
+def interval(estimate: PosteriorEstimate, scale: float, unit: str, inverse: bool = False) -> str:
     """Return value and 95% interval in *unit*, of the parameter or of 1 over it."""
     value, low, high = (
         (1 / x for x in (estimate.value, estimate.high, estimate.low)) if inverse else (estimate.value, estimate.low, estimate.high)
@@ -82,12 +82,12 @@ def interval(estimate: Estimate, scale: float, unit: str, inverse: bool = False)
     return f"{value * scale:.4g} {unit} (95% {low * scale:.4g} to {high * scale:.4g})"
 
 
-def rate_text(estimate: Estimate, unit: str = "GB/s") -> str:
+def rate_text(estimate: PosteriorEstimate, unit: str = "GB/s") -> str:
     """Return the rate in 1e9 units per second that a time per unit means."""
     return f"{1e-9 / estimate.value:.4g} {unit}"
 
 
-def essential(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> Estimate:
+def essential(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> PosteriorEstimate:
     """Return a parameter without which nothing can be simulated. Raise SpecError with the probe that tells it."""
     if subject not in fitted or not fitted[subject][name].identified:
         raise SpecError(f"the records do not tell {subject}: measure it with 'calibration profile --only {probe}'")

@@ -48,7 +48,7 @@ class Unknown(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class PosteriorEstimate:
     """One parameter found."""
 
     name: str
@@ -64,18 +64,18 @@ class Estimate:
 class Posterior:
     """What was found, and how the points lie about it."""
 
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[PosteriorEstimate, ...]
     noise: float
     """Standard deviation of the logarithm of a time about the model."""
     residuals: Vector
     """Logarithm of measured over modelled, one a point."""
 
-    def __getitem__(self, name: str) -> Estimate:
+    def __getitem__(self, name: str) -> PosteriorEstimate:
         """Return the parameter *name*."""
         return next(estimate for estimate in self.estimates if estimate.name == name)
 
 
-Model = Callable[[Vector], tuple[Vector, Vector]]
+PosteriorModel = Callable[[Vector], tuple[Vector, Vector]]
 """Of the logarithms of parameters: the logarithms of the times they make, one a point, and their slopes, one row a point."""
 
 
@@ -93,7 +93,7 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
     return explain_by(model, times, unknowns)
 
 
-def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
+def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
     """Return the parameters of any *model* that explain *times* (s); for the rest see `explain`."""
     if not len(times) or not np.all(times > 0):
         raise SpecError("there is nothing to fit: expected times above zero")
@@ -117,7 +117,7 @@ def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Post
 class _Points(NamedTuple):
     """What is explained: logarithms of times with their precision, and the priors."""
 
-    model: Model
+    model: PosteriorModel
     logs: Vector
     precision: Vector
     usual: Vector
@@ -154,10 +154,10 @@ def _climbed(points: _Points, here: Vector) -> Vector:
     return here
 
 
-def _estimate(unknown: Unknown, mean: float, spread: float, freedom: float) -> Estimate:
+def _estimate(unknown: Unknown, mean: float, spread: float, freedom: float) -> PosteriorEstimate:
     identified = spread < NARROWED * unknown.width
     reach = (student(freedom) if identified else student(math.inf)) * spread
-    return Estimate(unknown.name, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), identified)
+    return PosteriorEstimate(unknown.name, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), identified)
 
 
 def student(freedom: float) -> float:

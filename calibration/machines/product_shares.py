@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from calibration.kernels.fit import errors, fit_share, with_kernels
-from calibration.kernels.records import PEAKS, Row
+from calibration.kernels.records import PEAKS, KernelRow
 from calibration.machines.machine_fit import Measured, typical
-from sim.cluster.kernels import Shape, described
+from sim.cluster.kernels import ProductShape, described
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
 
@@ -51,21 +51,21 @@ def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
     return shares
 
 
-def _products(measured: Measured, gpu: Gpu) -> Iterable[Row]:
+def _products(measured: Measured, gpu: Gpu) -> Iterable[KernelRow]:
     """Yield the measured products whose kernels *gpu* describes, the smallest first; what a launch outlasts tells nothing of the peak."""
     alone = [row for row in measured.rows("gemm") if "together" not in row and row["precision"] in PEAKS]
     for row in sorted(alone, key=lambda row: (row["flop"], row["shape"])):
         peak = PEAKS[row["precision"]]
         if described(gpu, peak) and row["flop"] / gpu.peak[peak] >= gpu.kernel_time:
             rows, columns, depth = row["shape"]
-            shape = Shape(rows, columns, depth)
-            yield Row(gpu.name, "gemm", "", row["precision"], False, shape, None, None, 1, 0.0, typical(row), measured.name)
+            shape = ProductShape(rows, columns, depth)
+            yield KernelRow(gpu.name, "gemm", "", row["precision"], False, shape, None, None, 1, 0.0, typical(row), measured.name)
 
 
-def _share(rows: Sequence[Row], gpu: Gpu) -> float:
+def _share(rows: Sequence[KernelRow], gpu: Gpu) -> float:
     return fit_share(rows, {gpu.name: gpu})
 
 
-def _missed(rows: Sequence[Row], gpu: Gpu, peak: Peak, share: float | None) -> float:
+def _missed(rows: Sequence[KernelRow], gpu: Gpu, peak: Peak, share: float | None) -> float:
     there = gpu if share is None else with_kernels(gpu, {"product_share": {peak: share}})
     return float(np.mean(np.abs(errors(rows, {gpu.name: there}))))

@@ -17,7 +17,7 @@ from calibration.machines.predicted_layouts import predicted_layout
 from calibration.machines.predicted_steps import Written, measured_step, predicted_step
 from calibration.machines.step_factors import FIELD, step_fit, tells
 from calibration.measure.division import Division
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
 
 
@@ -60,7 +60,7 @@ def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[
     return comparisons, list(dict.fromkeys(notes))
 
 
-def _described(row: Row) -> tuple[str, int, int, bool]:
+def _described(row: AnswerRow) -> tuple[str, int, int, bool]:
     """Return the name, the batch and the ranks of a measured step, and whether the ranks exchange."""
     if "layout" in row:
         return f"decoder, {Division.model_validate(row['layout']).text}", row["batch"], row["ranks"], True
@@ -68,7 +68,7 @@ def _described(row: Row) -> tuple[str, int, int, bool]:
 
 
 def _predictions(
-    row: Row, written: Written, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
+    row: AnswerRow, written: Written, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
 ) -> tuple[float, float, float]:
     """Return the seconds *predicted* from kernels, with layers, and with steps of the other models."""
     kernels = predicted(row, written, written.without_layers, {FIELD: 1.0, **written.stack_without_layers})

@@ -17,7 +17,7 @@ import numpy as np
 from calibration.machines.machine_fit import FACTOR, Fit, Measured, is_disturbed
 from calibration.machines.posterior import mean_of
 from calibration.machines.predicted_steps import Written, measured_step, predicted_step
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
 
 WHOLE: Final = "steps over their layers"
@@ -41,7 +41,7 @@ def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
     return ratios
 
 
-def _ratio(row: Row, written: Written) -> float | None:
+def _ratio(row: AnswerRow, written: Written) -> float | None:
     once, twice = (predicted_step(row, written, stack={FIELD: factor}) for factor in (1.0, 2.0))
     layers = twice - once
     rest = once - layers

@@ -26,7 +26,7 @@ from typing import IO, Any, Final, Literal, NoReturn, get_args
 
 from sim.spec.yaml import SpecError
 
-Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"]
+StepPrecision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"]
 
 LIMIT: Final = 300.0
 """Seconds that a rank waits for another before it gives up."""
@@ -54,7 +54,7 @@ class StepsWanted:
     """torch's DDP lays its buckets out anew after the first step."""
     exchange: bool = True
     """Exchange gradients; else every rank computes alone, beside the others."""
-    precision: Precision = "fp32"
+    precision: StepPrecision = "fp32"
     arguments: tuple[str, ...] = ()
     """``KEY=VALUE`` each."""
     threads: int = 1
@@ -74,8 +74,8 @@ class StepsWanted:
         for name, least in (("batch", 1), ("steps", 1), ("warmup", 0), ("threads", 1)):
             if getattr(self, name) < least:
                 raise SpecError(f"{name}: {getattr(self, name)} is less than {least}")
-        if self.precision not in get_args(Precision):
-            raise SpecError(f"precision: '{self.precision}' is not one of {', '.join(get_args(Precision))}")
+        if self.precision not in get_args(StepPrecision):
+            raise SpecError(f"precision: '{self.precision}' is not one of {', '.join(get_args(StepPrecision))}")
 
 
 @dataclass(frozen=True)

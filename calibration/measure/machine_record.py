@@ -26,22 +26,22 @@ KIND: Final = "stallsim machine record"
 DIGITS: Final = 5
 """Significant digits that are kept of a measured number; repetitions differ by more."""
 
-State = Literal["done", "partial", "skipped", "failed"]
-Row = dict[str, Any]
+ProbeState = Literal["done", "partial", "skipped", "failed"]
+AnswerRow = dict[str, Any]
 
 
 @dataclass
 class ProbeRecord:
     """What one probe found; *reason* says why it was skipped, failed or stopped."""
 
-    state: State
+    state: ProbeState
     date: str
     """Day and time (UTC) of the last answer."""
     reason: str = ""
     duration_s: float = 0.0
     others_cores: float = 0.0
     """Cores that other programs kept busy beside it, on average."""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[AnswerRow] = field(default_factory=list)
 
 
 @dataclass
@@ -63,7 +63,7 @@ class MachineRecord:
         told = ", ".join(f"{busy:.1f} beside {name}" for name, busy in busy_beside.items())
         return f"of {cores} cores other programs kept busy {told}; once they rest: profile --again --only {','.join(busy_beside)}"
 
-    def rows(self, probe: str) -> list[Row]:
+    def rows(self, probe: str) -> list[AnswerRow]:
         """Return the rows of *probe*; none where it did not run."""
         return self.probes[probe].rows if probe in self.probes else []
 
@@ -154,7 +154,7 @@ class _Machine(TypedDict, total=False):
 
 @with_config(ConfigDict(extra="forbid"))
 class _Probe(TypedDict):
-    state: State
+    state: ProbeState
     date: str
     reason: NotRequired[str]
     duration_s: NotRequired[_Number]

@@ -14,12 +14,12 @@ from types import FrameType
 from typing import Any
 
 from calibration.measure.machine import machine_facts, neutral_name, version_facts
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, read_record
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record
 from calibration.measure.probes.catalogue import chosen
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.stash import stalls
-from calibration.measure.profiling import Asked, Progress, measure, opened_record
-from calibration.measure.team import Rank, SpawnedTeam, Team, TorchrunTeam, join, serve, under_torchrun
+from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure, opened_record
+from calibration.measure.team import SpawnedTeam, Team, TeamRank, TorchrunTeam, join, serve, under_torchrun
 from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 from sim.terminal import Talk
@@ -60,7 +60,7 @@ def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
         facts = _facts(team, device)
         fresh = MachineRecord(wishes.name or neutral_name(facts), facts, version_facts())
         record = opened_record(wishes.path, fresh)
-        failures = measure(Asked(wishes.path, probes, wishes.again), record, _bench(wishes, device, team, facts), Shown(talk))
+        failures = measure(MeasuringPlan(wishes.path, probes, wishes.again), record, _bench(wishes, device, team, facts), Shown(talk))
         if failures:
             raise SpecError([*failures, f"{wishes.path}: holds the rest, marked partial"])
         return record
@@ -80,7 +80,7 @@ def _facts(team: Team, device: str) -> dict[str, Any]:
     return facts
 
 
-def facts_task(rank: Rank) -> dict[str, Any]:
+def facts_task(rank: TeamRank) -> dict[str, Any]:
     """Return what the machine of one rank says of itself."""
     return machine_facts(rank.device, rank.ranks, "")
 
@@ -122,7 +122,7 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
         local, ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])), int(os.environ["WORLD_SIZE"])
         if ranks % local:
             raise SpecError(f"{ranks} ranks, {local} of them on this machine: start torchrun with the same --nproc-per-node on each")
-        rank = Rank(int(os.environ["RANK"]), ranks, device, max(1, cores() // local), ranks // local)
+        rank = TeamRank(int(os.environ["RANK"]), ranks, device, max(1, cores() // local), ranks // local)
         _check_ranks(local, device)
         join(rank, "env://")
         if rank.rank > 0:
@@ -206,7 +206,7 @@ def _ending_by_signal(path: Path) -> Iterator[None]:
 _TOLD_TO_END = "told to end by a signal"
 
 
-class Shown(Progress):
+class Shown(ProfileProgress):
     """Progress on stderr: on a terminal a bar, and everywhere a line for each probe that has ended."""
 
     def __init__(self, talk: Talk) -> None:
@@ -219,7 +219,7 @@ class Shown(Progress):
         """Show that *probe* asks *count* questions."""
         self._name, self._count, self._done = probe.name, count, 0
 
-    def step(self, question: Row) -> None:
+    def step(self, question: AnswerRow) -> None:
         """Show which question comes."""
         filled = 20 * self._done // max(1, self._count)
         self._done += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, read_record, rounded, write_record
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record, rounded, write_record
 from calibration.measure.probes.probe import Bench, Probe, no_memory
 from calibration.measure.processor_use import Used
 from calibration.measure.team import TorchrunTeam
@@ -24,13 +24,13 @@ EVERY: Final = 2.0
 STOPPED: Final = "stopped before its end"
 
 
-class Progress:
+class ProfileProgress:
     """What is shown of a run; this shows nothing."""
 
     def begin(self, probe: Probe, count: int) -> None:
         """Show that *probe* asks *count* questions."""
 
-    def step(self, question: Row) -> None:
+    def step(self, question: AnswerRow) -> None:
         """Show that a question comes."""
 
     def end(self, probe: Probe, record: ProbeRecord) -> None:
@@ -38,7 +38,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasuringPlan:
     """What the user wants measured, and where it is kept."""
 
     path: Path
@@ -62,7 +62,7 @@ def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> 
     return record
 
 
-def measure(wishes: Asked, record: MachineRecord, bench: Bench, progress: Progress) -> list[str]:
+def measure(wishes: MeasuringPlan, record: MachineRecord, bench: Bench, progress: ProfileProgress) -> list[str]:
     """Ask what *wishes* wants of this machine into *record*, and return what failed; the file is written as answers come."""
     write_record(wishes.path, record)
     failures: list[str] = []
@@ -94,7 +94,7 @@ def _begun(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
     return ProbeRecord("partial", now(), STOPPED) if before is None or again else before
 
 
-def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: Progress, write: Callable[[], None]) -> None:
+def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgress, write: Callable[[], None]) -> None:
     reason = probe.skipped(bench)
     if reason:
         record.state, record.reason = "skipped", reason
@@ -105,7 +105,7 @@ def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: Progress, wr
     questions = probe.questions(bench)
     missing = unanswered(questions, record.rows)
     progress.begin(probe, len(missing))
-    too_large: list[Row] = []
+    too_large: list[AnswerRow] = []
     for question in missing:
         progress.step(question)
         bench.gather()
@@ -129,19 +129,19 @@ def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: Progress, wr
     record.state, record.reason = "done", _left_out(too_large)
 
 
-def _left_out(questions: Sequence[Row]) -> str:
+def _left_out(questions: Sequence[AnswerRow]) -> str:
     """Return in words what did not fit into memory."""
     return f"{len(questions)} did not fit into memory: {'; '.join(map(_words, questions[:3]))}" if questions else ""
 
 
-def _words(question: Row) -> str:
+def _words(question: AnswerRow) -> str:
     return " ".join(f"{value}" for value in question.values() if value not in ([], ""))
 
 
-def unanswered(questions: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+def unanswered(questions: Sequence[AnswerRow], rows: Sequence[AnswerRow]) -> list[AnswerRow]:
     """Return the *questions* that no row answers: one that says the same of everything that any of them says something of."""
     names = {name for question in questions for name in question}
-    answered: list[Row] = [{name: row[name] for name in names & row.keys()} for row in rows]
+    answered: list[AnswerRow] = [{name: row[name] for name in names & row.keys()} for row in rows]
     return [question for question in questions if rounded(question) not in answered]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from calibration.traces.asked import Asked
+from calibration.traces.asked import JobDescription
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from sim.spec.hardware import Hardware
@@ -26,7 +26,7 @@ _MODEL_OF_GPU: Final = re.compile(r"\b(?!SXM|GB)(?=[A-Z]*\d)[A-Z]{1,3}\d{1,4}[A-
 """What tells one GPU from another in its name: V100, A100, L40S, 3090."""
 
 
-def agreed(profile: Imported, job: Asked) -> tuple[Asked, list[str]]:
+def agreed(profile: Imported, job: JobDescription) -> tuple[JobDescription, list[str]]:
     """Return *job* with what the trace tells beside it, and the doubts that remain. Raise SpecError where they contradict each other."""
     first = profile.traces[0]
     if not first.simulated:
@@ -47,7 +47,7 @@ def agreed(profile: Imported, job: Asked) -> tuple[Asked, list[str]]:
     return replace(job, **{name: value for name, value in told.items() if value and not getattr(job, name)}), doubts
 
 
-def _same(name: str, said: Any, told: Any, job: Asked) -> bool | None:
+def _same(name: str, said: Any, told: Any, job: JobDescription) -> bool | None:
     """Return whether what is *said* is what the trace *told*; None where nobody knows what that is."""
     if said == told or name not in _ALIKE:
         return bool(said == told)
@@ -62,15 +62,15 @@ def _same(name: str, said: Any, told: Any, job: Asked) -> bool | None:
     return alike(mine, theirs)
 
 
-def _hardware(name: str, job: Asked) -> Hardware:
+def _hardware(name: str, job: JobDescription) -> Hardware:
     return load_hardware(name, library=job.folders.hardware).spec
 
 
-def _workload(name: str, job: Asked) -> Workload:
+def _workload(name: str, job: JobDescription) -> Workload:
     return load_workload(name, (), job.folders.workloads).spec
 
 
-def _stack(name: str, job: Asked) -> Any:
+def _stack(name: str, job: JobDescription) -> Any:
     return load_part(Stack, name, "workloads/stacks")
 
 
@@ -84,7 +84,7 @@ def _same_model(mine: Workload, theirs: Workload) -> bool:
     return [layer.gradients for layer in mine.model.layers] == [layer.gradients for layer in theirs.model.layers]
 
 
-_ALIKE: Final[dict[str, tuple[Callable[[str, Asked], Any], Callable[[Any, Any], bool]]]] = {
+_ALIKE: Final[dict[str, tuple[Callable[[str, JobDescription], Any], Callable[[Any, Any], bool]]]] = {
     "hardware": (_hardware, _same_gpus),
     "workload": (_workload, _same_model),
     "stack": (_stack, lambda mine, theirs: bool(mine == theirs)),
@@ -92,7 +92,7 @@ _ALIKE: Final[dict[str, tuple[Callable[[str, Asked], Any], Callable[[Any, Any], 
 """How what a name stands for is loaded, and when two of them are alike as far as a trace can tell."""
 
 
-def _of_gpu(device: str, file: str, job: Asked) -> list[str]:
+def _of_gpu(device: str, file: str, job: JobDescription) -> list[str]:
     """Return the doubt whether *device*, as its driver calls it, is the GPU of the machine that is said."""
     shown = set(_MODEL_OF_GPU.findall(device.upper()))
     if device == CPU or not shown or not job.hardware:

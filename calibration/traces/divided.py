@@ -15,7 +15,7 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from calibration.traces.import_trace import MESSAGE, Imported
-from calibration.traces.kineto import CPU, RankTrace, Span
+from calibration.traces.kineto import CPU, RankTrace, TraceSpan
 from calibration.traces.passes_seen import overlap, union
 from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
@@ -60,7 +60,7 @@ class _Apart(NamedTuple):
         return cls(union(span for span in trace.collectives if not MESSAGE.match(span.name)), union(trace.collectives))
 
 
-def _of_step(trace: RankTrace, step: Span, apart: _Apart) -> Passes:
+def _of_step(trace: RankTrace, step: TraceSpan, apart: _Apart) -> Passes:
     backward = sorted((span.t0, span.t1) for span in trace.backward if step.t0 <= span.t0 < step.t1)
     update = min((span.t0 for span in trace.optimizer if step.t0 <= span.t0 < step.t1), default=None)
     if not backward or update is None or update < backward[0][0]:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, NamedTuple, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sim.events import Cause, Work
+from sim.events import Cause, WorkSpan
 from sim.spec.strict import check_density, decoded, finite, no_constant, read_bytes, typed, whole
 from sim.spec.yaml import SpecError
 
@@ -48,7 +48,7 @@ _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver"})
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """*name* from *t0* to *t1* (s); on the GPU *launched* is when the host began to launch it, *queued* when it was done with that."""
 
     name: str
@@ -74,23 +74,23 @@ class RankTrace:
     size: int = 1
     described: Mapping[str, Any] = field(default_factory=dict)
     """What a simulated trace says of the job."""
-    steps: dict[int, Span] = field(default_factory=dict)
-    compute: list[Span] = field(default_factory=list)
-    collectives: list[Span] = field(default_factory=list)
-    copies: list[Span] = field(default_factory=list)
-    inputs: list[Span] = field(default_factory=list)
+    steps: dict[int, TraceSpan] = field(default_factory=dict)
+    compute: list[TraceSpan] = field(default_factory=list)
+    collectives: list[TraceSpan] = field(default_factory=list)
+    copies: list[TraceSpan] = field(default_factory=list)
+    inputs: list[TraceSpan] = field(default_factory=list)
     """Waits for the next batch."""
-    busy: list[Span] = field(default_factory=list)
+    busy: list[TraceSpan] = field(default_factory=list)
     """The host in an operator or a call."""
-    blocked: list[Span] = field(default_factory=list)
+    blocked: list[TraceSpan] = field(default_factory=list)
     """The host waiting for the GPU."""
-    bounds: list[Work] = field(default_factory=list)
-    loader: list[Work] = field(default_factory=list)
-    backward: list[Span] = field(default_factory=list)
+    bounds: list[WorkSpan] = field(default_factory=list)
+    loader: list[WorkSpan] = field(default_factory=list)
+    backward: list[TraceSpan] = field(default_factory=list)
     """The host in an operator of the backward pass."""
-    gradients: list[Span] = field(default_factory=list)
+    gradients: list[TraceSpan] = field(default_factory=list)
     """The host keeps the gradient of one parameter: *ident* its elements (-1: not recorded), *resource* the type of one."""
-    optimizer: list[Span] = field(default_factory=list)
+    optimizer: list[TraceSpan] = field(default_factory=list)
     """The host in an optimizer's step; *name* is its class."""
     divided: str = ""
     """What shows that ranks divide the model among them, such as ``FSDP::all_gather``; empty in data parallelism."""
@@ -316,9 +316,9 @@ def _compute_on_cpu(trace: RankTrace, events: Sequence[Mapping[str, Any]]) -> No
         if end <= ends.get(thread, -1.0) or _OUTSIDE.match(name):
             continue
         ends[thread] = end
-        trace.compute.append(Span(name, start, end, start, start))
+        trace.compute.append(TraceSpan(name, start, end, start, start))
     spans = [(*_times(event), str(event["name"])) for event in events if event.get("cat") == "user_annotation"]
-    trace.collectives += [Span(name, start, end, start, start) for start, end, name in spans if _GLOO.match(name)]
+    trace.collectives += [TraceSpan(name, start, end, start, start) for start, end, name in spans if _GLOO.match(name)]
     trace.busy, trace.gpu = [], CPU
 
 
@@ -340,36 +340,36 @@ def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
     trace.divided = trace.divided or (name if _DIVIDED.match(name) else "")
     if category in _GPU:
         launched = launches.get(str(arguments.get("correlation")), (start, start))
-        span = Span(
+        span = TraceSpan(
             name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")), _number(arguments, "bytes")
         )
         _sort_gpu(trace, category, span)
     elif category == "user_annotation" and (step := _STEP.match(name)):
-        trace.steps[int(step[1])] = Span(name, start, end)
+        trace.steps[int(step[1])] = TraceSpan(name, start, end)
     elif category == "user_annotation" and _NEXT_BATCH.match(name):
-        trace.inputs.append(Span(name, start, end, ident=_number(arguments, "batch")))
+        trace.inputs.append(TraceSpan(name, start, end, ident=_number(arguments, "batch")))
     elif category == "user_annotation" and (rule := _OPTIMIZER.match(name)):
-        trace.optimizer.append(Span(rule[1], start, end))
+        trace.optimizer.append(TraceSpan(rule[1], start, end))
     elif category in _CALLS and _WAITS_FOR_GPU.search(name):
-        trace.blocked.append(Span(name, start, end))
+        trace.blocked.append(TraceSpan(name, start, end))
     elif category in _CALLS or category == "cpu_op":
-        trace.busy.append(Span(name, start, end))
+        trace.busy.append(TraceSpan(name, start, end))
         if category == "cpu_op":
             _sort_pass(trace, name, arguments, start, end)
     elif category == "loader" or (category == "gpu_user_annotation" and "cause" in arguments):
         stream = str(arguments.get("stream_name", "comm"))
         batch = _number(arguments, "batch")
         (trace.bounds if stream == "comm" else trace.loader).append(
-            Work(0, stream, name, Cause(arguments["cause"]), str(arguments["resource"]), batch, 0.0, start, end)
+            WorkSpan(0, stream, name, Cause(arguments["cause"]), str(arguments["resource"]), batch, 0.0, start, end)
         )
 
 
 def _sort_pass(trace: RankTrace, name: str, arguments: Mapping[str, Any], start: float, end: float) -> None:
     """Note where an operator of the host belongs to backward, and which gradient it keeps."""
     if name.startswith(_BACKWARD):
-        trace.backward.append(Span(name.removeprefix(_BACKWARD), start, end))
+        trace.backward.append(TraceSpan(name.removeprefix(_BACKWARD), start, end))
     elif name == _GRADIENT:
-        trace.gradients.append(Span(name, start, end, ident=_elements(arguments), resource=_first(arguments, "Input type")))
+        trace.gradients.append(TraceSpan(name, start, end, ident=_elements(arguments), resource=_first(arguments, "Input type")))
 
 
 def _elements(arguments: Mapping[str, Any]) -> int:
@@ -394,13 +394,13 @@ def _number(arguments: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _sort_gpu(trace: RankTrace, category: str, span: Span) -> None:
+def _sort_gpu(trace: RankTrace, category: str, span: TraceSpan) -> None:
     if category != "kernel":
         trace.copies.append(span)
     elif _NCCL.match(span.name):
         trace.collectives.append(span)
     elif _DECODE.search(span.name):
-        trace.loader.append(Work(0, "pipeline gpu", span.name, Cause.PREP, "GPU decode", -1, 0.0, span.t0, span.t1))
+        trace.loader.append(WorkSpan(0, "pipeline gpu", span.name, Cause.PREP, "GPU decode", -1, 0.0, span.t0, span.t1))
     else:
         trace.compute.append(span)
 

@@ -17,7 +17,7 @@ from statistics import fmean, pstdev, stdev
 from typing import Final, Literal, NamedTuple
 
 from calibration.traces.import_trace import EXCHANGE, Imported
-from calibration.traces.kineto import CPU, RankTrace, Span
+from calibration.traces.kineto import CPU, RankTrace, TraceSpan
 from sim.analysis.stalls import Window
 from sim.events import Cause
 from sim.spec.fields import OperatorClass
@@ -41,7 +41,7 @@ _PASSES: Final[Mapping[str, Pass]] = {"forward": "forward", "backward": "backwar
 
 
 @dataclass
-class Part:
+class PassTime:
     """What one part of a pass took in one step: seconds of the GPU by class, those that no batch changes, and waiting for the host."""
 
     by_class: dict[OperatorClass, float] = field(default_factory=lambda: defaultdict(float))
@@ -69,7 +69,7 @@ class Gradient(NamedTuple):
 class Seen:
     """Mean of the profiled steps over steps and ranks."""
 
-    parts: Mapping[PassKey, Part]
+    parts: Mapping[PassKey, PassTime]
     gradients: tuple[Gradient, ...]
     """In the order they become ready; empty in a simulated trace."""
     micro_batches: int
@@ -84,9 +84,9 @@ class Seen:
     persistent_cv: float | None
     """Variation of the ranks' mean compute; None where there are too few ranks."""
 
-    def total(self, which: Pass) -> Part:
+    def total(self, which: Pass) -> PassTime:
         """Return all parts of one pass together."""
-        total = Part()
+        total = PassTime()
         for (name, _), part in self.parts.items():
             if name == which:
                 _add(total, part, 1.0)
@@ -97,7 +97,7 @@ class _Item(NamedTuple):
     """One kernel with the pass it belongs to."""
 
     key: PassKey
-    span: Span
+    span: TraceSpan
     upkeep: bool
 
 
@@ -108,7 +108,7 @@ def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
     """
     pairs = zip(imported.traces, imported.windows, strict=True)
     steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in pairs]
-    parts: dict[PassKey, Part] = defaultdict(Part)
+    parts: dict[PassKey, PassTime] = defaultdict(PassTime)
     total = sum(trace.size for trace in imported.traces)
     compute: list[list[float]] = []
     for trace, window, own in zip(imported.traces, imported.windows, steps, strict=True):
@@ -164,7 +164,7 @@ def _step(trace: RankTrace, start: float, end: float) -> _Step:
     return _Step(_sorted_out(kernels, backward, gradients, count), kept, rounds)
 
 
-def _named(trace: RankTrace, span: Span) -> PassKey:
+def _named(trace: RankTrace, span: TraceSpan) -> PassKey:
     """Return the pass that a simulated trace names."""
     match = _SIMULATED.match(span.name)
     if match is None:
@@ -172,7 +172,7 @@ def _named(trace: RankTrace, span: Span) -> PassKey:
     return _PASSES[match[1]], span.ident if match[1] == "backward" else -1
 
 
-def _rounds(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequence[Span]) -> int:
+def _rounds(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan]) -> int:
     """Return how many backward passes a step has: between two of them something is computed forward, and both keep gradients."""
     starts = [span.t0 for span in backward]
     forward = [span.launched for span in kernels if not _within(backward, starts, span.launched)]
@@ -180,12 +180,12 @@ def _rounds(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequen
     return sum(keeps and not before for (_, before), (_, keeps) in zip([(0.0, False), *marks], marks, strict=False)) if gradients else 0
 
 
-def _within(spans: Sequence[Span], starts: Sequence[float], time: float) -> bool:
+def _within(spans: Sequence[TraceSpan], starts: Sequence[float], time: float) -> bool:
     place = bisect_right(starts, time) - 1
     return place >= 0 and time < spans[place].t1
 
 
-def _sorted_out(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequence[Span], count: int) -> list[_Item]:
+def _sorted_out(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan], count: int) -> list[_Item]:
     """Return *kernels* with their passes; *count* gradients are kept in each backward pass."""
     starts, ends = [span.t0 for span in backward], [span.t1 for span in gradients]
     keeping = [span for span in backward if span.name == "torch::autograd::AccumulateGrad"]
@@ -214,9 +214,9 @@ def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> No
 # --- seconds -----------------------------------------------------------------------------------------------------------------
 
 
-def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, Part]:
+def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassTime]:
     """Return what each part of a step took; of kernels that run at once each moment counts once."""
-    parts: dict[PassKey, Part] = defaultdict(Part)
+    parts: dict[PassKey, PassTime] = defaultdict(PassTime)
     done = host = -1.0
     for key, span, upkeep in sorted(step.items, key=lambda item: item.span.t0):
         start = max(span.t0, done)
@@ -241,7 +241,7 @@ def kernel_class(name: str) -> OperatorClass:
 
 
 def _stalls(
-    parts: Mapping[PassKey, Part], imported: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
+    parts: Mapping[PassKey, PassTime], imported: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
 ) -> None:
     """Add waits for the host and for other ranks to the parts whose kernel follows.
 
@@ -264,7 +264,7 @@ def _stalls(
             parts[item.key].stall += seconds
 
 
-def _add(part: Part, more: Part, scale: float) -> None:
+def _add(part: PassTime, more: PassTime, scale: float) -> None:
     for name, seconds in more.by_class.items():
         part.by_class[name] += scale * seconds
     part.upkeep += scale * more.upkeep
@@ -273,7 +273,7 @@ def _add(part: Part, more: Part, scale: float) -> None:
     part.host += scale * more.host
 
 
-def union(spans: Iterable[Span]) -> list[tuple[float, float]]:
+def union(spans: Iterable[TraceSpan]) -> list[tuple[float, float]]:
     """Return from when to when any of *spans* goes on, in order."""
     joined: list[tuple[float, float]] = []
     for span in sorted(spans, key=lambda span: span.t0):

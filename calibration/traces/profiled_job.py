@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibration.traces.agreement import agreed
-from calibration.traces.asked import Asked
+from calibration.traces.asked import JobDescription
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from calibration.traces.trace_report import gpus, nodes
@@ -20,7 +20,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
 
-class Machine(NamedTuple):
+class JobMachine(NamedTuple):
     """On what the job ran."""
 
     gpu: Gpu
@@ -35,8 +35,8 @@ class ProfiledJob:
     """A job, its profile, and the file *path* in which a workload that replays it will stand."""
 
     profile: Imported
-    asked: Asked
-    machine: Machine
+    asked: JobDescription
+    machine: JobMachine
     path: Path
 
     @property
@@ -70,7 +70,7 @@ class ProfiledJob:
         return os.path.relpath(file.resolve(), self.path.resolve().parent) if own else name
 
 
-def job_of(profile: Imported, job: Asked, path: Path) -> ProfiledJob:
+def job_of(profile: Imported, job: JobDescription, path: Path) -> ProfiledJob:
     """Return the job of *profile*. Raise SpecError where profile and *job* leave open what a replay takes."""
     job, _ = agreed(profile, job)
     _require(profile, job)
@@ -89,7 +89,7 @@ def with_stack(workload: Workload, **fields: Any) -> Workload:
     return workload.model_copy(update={"training": training.model_copy(update={"stack": training.stack.model_copy(update=fields)})})
 
 
-def _require(profile: Imported, job: Asked) -> None:
+def _require(profile: Imported, job: JobDescription) -> None:
     file = profile.traces[0].file
     divided = next((trace for trace in profile.traces if trace.divided), None)
     if divided is not None and not divided.simulated and not job.workload:
@@ -103,12 +103,12 @@ def _require(profile: Imported, job: Asked) -> None:
         raise SpecError(f"{file}: does not tell the samples per GPU; add --batch")
 
 
-def _machine(job: Asked) -> Machine:
+def _machine(job: JobDescription) -> JobMachine:
     loaded = load_hardware(job.hardware, library=job.folders.hardware)
     for index, group in enumerate(loaded.spec.groups):
         if group.role == "worker" and group.node.gpu_count:
             said = loaded.document.value["groups"][index]["node"]["gpu"]
-            return Machine(group.node.gpu, _named(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
+            return JobMachine(group.node.gpu, _named(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
     raise SpecError(f"{job.hardware}: has no GPU on which the trace could have been made; name another --hardware")
 
 

@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any, Final
 
 from calibration.traces import divided
-from calibration.traces.asked import Asked as Asked
+from calibration.traces.asked import JobDescription
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from calibration.traces.optimizer_seen import launching, optimizer_factor
@@ -45,7 +45,7 @@ _SAMPLES: Final = 1_000_000
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
 
 
-def write_replay(profile: Imported, job: Asked, path: Path) -> None:
+def write_replay(profile: Imported, job: JobDescription, path: Path) -> None:
     """Write a workload that replays the job of *profile* to *path*, once it has proved to load and to be plausible."""
 
     def check(file: str) -> None:
@@ -55,7 +55,7 @@ def write_replay(profile: Imported, job: Asked, path: Path) -> None:
     write_new(path, replayed(profile, job, path), check)
 
 
-def replayed(profile: Imported, said: Asked, path: Path) -> str:
+def replayed(profile: Imported, said: JobDescription, path: Path) -> str:
     """Return the text of a workload, to be written to *path*, that replays the job of *profile*.
 
     Raise SpecError where profile and *said* leave open what that takes, or the job is of a kind that is not replayed.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from sim.parallel.lower.exchange_plan import gradient_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _WIDTH: Final = 3.0
 class Known(NamedTuple):
     """A run and the seconds its compute takes, exposed communication left out."""
 
-    asked: Question
+    asked: RunQuestion
     compute: float
 
 
@@ -84,11 +84,11 @@ def copy_row(row: Known, calibration: Sequence[Known]) -> float | None:
     return nearest.asked.step_time * row.compute / nearest.compute
 
 
-def _job(question: Question) -> tuple[str, str, str, str]:
+def _job(question: RunQuestion) -> tuple[str, str, str, str]:
     training = question.workload.training
     return (question.record.workload, training.stack.name, training.stack.strategy, training.precision)
 
 
-def _distance(one: Question, other: Question) -> float:
+def _distance(one: RunQuestion, other: RunQuestion) -> float:
     pairs = ((one.job.ranks, other.job.ranks), (one.nodes, other.nodes), (one.batch, other.batch))
     return sum(abs(math.log(first / second)) for first, second in pairs)

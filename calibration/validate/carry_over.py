@@ -19,7 +19,7 @@ from typing import Final
 from calibration.catalogue.left_out import KNOWN, PRIORS_OF_ONE
 from calibration.clusters.cluster_fit import KNOWN as ALL_KNOWN
 from calibration.clusters.cluster_fit import Carried
-from calibration.questions import Folders, Question, questions
+from calibration.questions import Folders, RunQuestion, questions
 from calibration.validate.scores import Scored
 from calibration.validate.splits import SPLITS, elsewhere, split
 from calibration.validate.validation import Say, Validation, of_same_gpu, validate_clusters
@@ -81,7 +81,7 @@ def _place(row: Scored) -> tuple[str, int]:
     return row.asked.record.file, row.asked.record.line
 
 
-def _beyond(questions: Sequence[Question], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
+def _beyond(questions: Sequence[RunQuestion], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
     """Return the rows on the far side of the split *kind*, and those prediction rows on its near side, marked by what is new of them."""
     made: list[Scored] = []
     for name in dict.fromkeys(row.record.hardware for row in questions):

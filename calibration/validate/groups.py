@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from calibration.validate.scores import MODELS, Scored, bias, coverage, quantile
 from sim.report.expected_error import family_of
 from sim.spec.yaml import SpecError
 
-KEYS: Final[Mapping[str, Callable[[Question], str]]] = {
+KEYS: Final[Mapping[str, Callable[[RunQuestion], str]]] = {
     "workload": lambda asked: asked.record.workload,
     "nodes": lambda asked: str(asked.nodes),
     "gpus": lambda asked: str(asked.job.ranks),
@@ -60,7 +60,7 @@ def worst(rows: Sequence[Scored]) -> dict[str, Any] | None:
     return max(candidates, key=lambda group: group["calibrated"]["median"], default=None)
 
 
-def novelty(question: Question, everywhere: Iterable[Question]) -> tuple[str, ...]:
+def novelty(question: RunQuestion, everywhere: Iterable[RunQuestion]) -> tuple[str, ...]:
     """Return what *question* has that nothing which calibrates it has; *everywhere* are all rows of the files.
 
     A stack, a scale (GPUs) and a model family are new where no network row of its cluster has them, a GPU where no other source has it.

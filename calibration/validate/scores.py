@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from calibration.validate.baselines import NAMES as BASELINES
 
 EXPOSED: Final = 0.1
@@ -25,7 +25,7 @@ MODELS: Final = ("zero_shot", "calibrated")
 class Scored:
     """One prediction row: the measured step (s), what each model and rule says (s), and the standard deviations of logarithms."""
 
-    asked: Question
+    asked: RunQuestion
     compute: float
     """Seconds of the step that are no wait for other ranks, as far as known."""
     said: Mapping[str, float]

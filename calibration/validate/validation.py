@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from calibration.clusters.cluster_fit import KNOWN, Carried, Model, fit_model, predictions, prior_model
+from calibration.clusters.cluster_fit import KNOWN, Carried, ClusterModel, fit_model, predictions, prior_model
 from calibration.clusters.compute_scale import Solved, measured_scale, solved
-from calibration.clusters.evaluate import Case, Evaluator
-from calibration.questions import Folders, Question, described
+from calibration.clusters.evaluate import Evaluator, SimulatedCase
+from calibration.questions import Folders, RunQuestion, described
 from calibration.run_records import LeftOut, named, read_table
 from calibration.validate.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.validate.groups import novelty
@@ -35,12 +35,12 @@ LITTLE: Final = 0.03
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterOutcome:
     """One cluster's models and its scored rows; *fitted* are its network rows, predicted by the model that saw them."""
 
     name: str
-    zero_shot: Model
-    calibrated: Model
+    zero_shot: ClusterModel
+    calibrated: ClusterModel
     scored: tuple[Scored, ...]
     fitted: tuple[Scored, ...]
 
@@ -49,11 +49,11 @@ class Cluster:
 class Validation:
     """The outcome for every cluster of a file, and what is odd about the file."""
 
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[ClusterOutcome, ...]
     notes: tuple[str, ...]
     left_out: Mapping[str, tuple[Scored, ...]] = field(default_factory=dict)
     """Prediction rows, predicted with less than may calibrate, by what was left out (`calibration.validate.carry_over`)."""
-    asked: tuple[Question, ...] = ()
+    asked: tuple[RunQuestion, ...] = ()
     """All rows that calibrate or are scored."""
     not_described: tuple[LeftOut, ...] = ()
     """Rows of which nothing can be predicted."""
@@ -92,19 +92,19 @@ def validate(
     return Validation(tuple(clusters), notes, asked=tuple(questions), not_described=tuple(missing))
 
 
-def _some(told: list[Question], missing: Sequence[LeftOut]) -> list[Question]:
+def _some(told: list[RunQuestion], missing: Sequence[LeftOut]) -> list[RunQuestion]:
     """Return *told*. Raise SpecError where it is empty, with the reasons."""
     if not told:
         raise SpecError("\n".join(["no row can be predicted:", *by_reason(missing)]))
     return told
 
 
-def playable(questions: Sequence[Question], folders: Folders) -> tuple[list[Question], list[LeftOut]]:
+def playable(questions: Sequence[RunQuestion], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
     """Return those of *questions* that the simulator can play, and why it refuses the others."""
     evaluator, played, refused = Evaluator(folders, 1), [], []
     for row in questions:
         try:
-            evaluator.one(Case(row.record, 1.0, ()))
+            evaluator.one(SimulatedCase(row.record, 1.0, ()))
         except SpecError as error:
             refused.append(LeftOut(row.record.where, named(row.record.hardware, row.record.workload), str(error)))
         else:
@@ -124,7 +124,7 @@ def by_reason(rows: Sequence[LeftOut], most: int = MOST_REASONS) -> list[str]:
     return [*lines, *([f"  and {len(reasons) - most} more reasons"] if len(reasons) > most else [])]
 
 
-def _consistent(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
+def _consistent(questions: Sequence[RunQuestion]) -> tuple[list[RunQuestion], list[str]]:
     """Return *questions* without calibrating rows that contradict their own repeats, and a note on every run that does."""
     notes, dropped = [], set()
     for same in contradicting(questions):
@@ -138,14 +138,14 @@ def _consistent(questions: Sequence[Question]) -> tuple[list[Question], list[str
 
 
 def validate_clusters(
-    questions: Sequence[Question],
+    questions: Sequence[RunQuestion],
     folders: Folders,
     processes: int,
     say: Say,
     carried: Carried = KNOWN,
     names: Sequence[str] = (),
     progress: Progress = lambda done, of: None,
-) -> list[Cluster]:
+) -> list[ClusterOutcome]:
     """Return the outcome for each cluster of *questions*, or of *names*: side by side where there are many, else each on all."""
     names = names or list(dict.fromkeys(row.record.hardware for row in questions))
     rows = {name: [row for row in questions if row.record.hardware == name] for name in names}
@@ -169,7 +169,7 @@ def validate_clusters(
             )
             for name in longest_first
         )
-        by_name: dict[str, Cluster] = {}
+        by_name: dict[str, ClusterOutcome] = {}
         outcomes = Parallel(n_jobs=processes, batch_size=1, max_nbytes=None, return_as="generator")(tasks)
         for name, cluster in zip(longest_first, outcomes, strict=True):
             by_name[name] = cluster
@@ -181,15 +181,15 @@ def validate_clusters(
     ]
 
 
-def of_same_gpu(rows: Sequence[Question], questions: Sequence[Question]) -> list[Question]:
+def of_same_gpu(rows: Sequence[RunQuestion], questions: Sequence[RunQuestion]) -> list[RunQuestion]:
     """Return the compute rows of *questions* that may tell how fast *rows* compute."""
     gpus = {row.gpu.name for row in rows}
     return [row for row in questions if row.record.role == "compute" and row.gpu.name in gpus]
 
 
 def _validate_cluster(
-    name: str, rows: Sequence[Question], compute: Sequence[Question], solved_scales: Solved, evaluator: Evaluator, carried: Carried
-) -> Cluster:
+    name: str, rows: Sequence[RunQuestion], compute: Sequence[RunQuestion], solved_scales: Solved, evaluator: Evaluator, carried: Carried
+) -> ClusterOutcome:
     """Return the outcome for one cluster; *compute* are the compute rows of this and others that tell of the same GPU.
 
     *solved_scales* holds the factors on compute of those.
@@ -203,18 +203,18 @@ def _validate_cluster(
     constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
     # both kinds at once: which directions of the covariance matter is asked once
     scored = _scored(zero_shot, calibrated, [*predicted, *network], calibration, constants, evaluator)
-    return Cluster(name, zero_shot, calibrated, tuple(scored[: len(predicted)]), tuple(scored[len(predicted) :]))
+    return ClusterOutcome(name, zero_shot, calibrated, tuple(scored[: len(predicted)]), tuple(scored[len(predicted) :]))
 
 
-def _known(model: Model, rows: Sequence[Question], evaluator: Evaluator) -> list[Known]:
+def _known(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[Known]:
     predictions = evaluator.all([model.case(row) for row in rows])
     return [Known(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, predictions, strict=True)]
 
 
 def _scored(
-    zero_shot: Model,
-    calibrated: Model,
-    rows: Sequence[Question],
+    zero_shot: ClusterModel,
+    calibrated: ClusterModel,
+    rows: Sequence[RunQuestion],
     calibration: Sequence[Known],
     constants: Sequence[float] | None,
     evaluator: Evaluator,
@@ -222,7 +222,7 @@ def _scored(
     import numpy as np
 
     before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
-    described = evaluator.all([Case(row.record, 1.0, ()) for row in rows])
+    described = evaluator.all([SimulatedCase(row.record, 1.0, ()) for row in rows])
     fitted = sum(row.asked.record.role == "network" for row in calibration)
     made = []
     for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
@@ -253,7 +253,7 @@ def _scored(
     return made
 
 
-def _odd(questions: Sequence[Question]) -> list[str]:
+def _odd(questions: Sequence[RunQuestion]) -> list[str]:
     """Return what may be a slip in rows that can be read: nothing to score."""
     scored = any(row.record.role == "prediction" for row in questions)
     return [] if scored else ["no row has the role 'prediction': nothing is scored"]

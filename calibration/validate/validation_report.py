@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.clusters.cluster_fit import Model
+from calibration.clusters.cluster_fit import ClusterModel
 from calibration.validate.baselines import NAMES as BASELINES
 from calibration.validate.carry_over import FAR, NEAR
 from calibration.validate.groups import by_novelty, groups, worst
 from calibration.validate.scores import EXPOSED, Scored, scores
-from calibration.validate.validation import Cluster, Validation, by_reason
+from calibration.validate.validation import ClusterOutcome, Validation, by_reason
 from sim.units import counted
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
     return {"overall": scores(rows), "sources": _whole_sources(rows), "novelty": by_novelty(rows)}
 
 
-def _sources(cluster: Cluster) -> list[dict[str, Any]]:
+def _sources(cluster: ClusterOutcome) -> list[dict[str, Any]]:
     entries = []
     for role, rows in (("prediction", cluster.scored), ("network", cluster.fitted)):
         for source in dict.fromkeys(row.asked.record.source for row in rows):
@@ -87,7 +87,7 @@ def _whole_sources(rows: Sequence[Scored]) -> list[dict[str, Any]]:
     return entries
 
 
-def _parameters(cluster: Cluster) -> dict[str, Any]:
+def _parameters(cluster: ClusterOutcome) -> dict[str, Any]:
     """Return what was fitted: factors on the description's constants, with 95% intervals."""
     model = cluster.calibrated
     return {
@@ -104,7 +104,7 @@ def _parameters(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _factors(model: Model) -> list[dict[str, Any]]:
+def _factors(model: ClusterModel) -> list[dict[str, Any]]:
     made = []
     for number, (parameter, value) in enumerate(zip(model.parameters, model.values, strict=True)):
         half = 1.96 * math.sqrt(model.covariance[number][number])
@@ -112,7 +112,7 @@ def _factors(model: Model) -> list[dict[str, Any]]:
     return made
 
 
-def beyond_noise(cluster: Cluster) -> list[Scored]:
+def beyond_noise(cluster: ClusterOutcome) -> list[Scored]:
     """Return the network rows of *cluster* that its fit leaves more than `BEYOND` noise widths off."""
     return [row for row in cluster.fitted if abs(row.missed) > BEYOND]
 

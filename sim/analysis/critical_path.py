@@ -19,7 +19,7 @@ from math import floor
 from typing import NamedTuple
 
 from sim.analysis.stalls import Blame, Window
-from sim.events import FULL, Cause, EventLog, Wait, Work
+from sim.events import FULL, Cause, EventLog, WaitSpan, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _SAME = 1e-7
@@ -27,7 +27,7 @@ _SAME = 1e-7
 
 _DECODE = "GPU decode"
 
-_Activity = Work | Wait
+_Activity = WorkSpan | WaitSpan
 _Key = tuple[object, ...]
 _Piece = tuple[Cause, str, float]
 """Cause, resource and seconds."""
@@ -99,7 +99,7 @@ class _Walk:
                 groups[key].append(work)
         self._groups = {key: _Ended(ended) for key, ended in groups.items()}
 
-    def _keys(self, work: Work) -> list[_Key]:
+    def _keys(self, work: WorkSpan) -> list[_Key]:
         """Return the groups in which *work* is looked for."""
         if work.stream == "gpu":
             return [("bucket", work.rank, work.ident)]
@@ -114,7 +114,7 @@ class _Walk:
             keys.append(self._full(work))
         return keys
 
-    def _full(self, work: Work) -> _Key:
+    def _full(self, work: WorkSpan) -> _Key:
         return ("full", self._node[work.rank], work.cause)
 
     def _of(self, *key: object) -> _Ended:
@@ -160,11 +160,11 @@ class _Walk:
     # --- who let it start ----------------------------------------------------------------------------------------
 
     def _back(self, here: _Activity, at: float) -> _Back:
-        if isinstance(here, Wait):
+        if isinstance(here, WaitSpan):
             return self._before_wait(here, at)
         return self._before_collective(here, at) if here.stream == "comm" else self._before_build(here, at)
 
-    def _before_wait(self, wait: Wait, at: float) -> _Back:
+    def _before_wait(self, wait: WaitSpan, at: float) -> _Back:
         """Return what *wait* waited for until *at*: somebody's work that ended then, or its own."""
         cause, resource, ended = wait.cause, wait.resource, list[_Activity]()
         if cause is Cause.INPUT:
@@ -189,7 +189,7 @@ class _Walk:
         """Return with which rank the collectives of *rank* are written."""
         return rank if ("comm", rank) in self._groups else self._ranks[0]
 
-    def _before_collective(self, piece: Work, at: float) -> _Back:
+    def _before_collective(self, piece: WorkSpan, at: float) -> _Back:
         """Return the collective before *piece*, or the rank that came to it last."""
         done = (piece.cause, piece.resource, at - piece.t0)
         if ended := [before for before in self._of("comm", piece.rank).at(piece.t0, self._about) if before.t0 < piece.t0]:
@@ -198,7 +198,7 @@ class _Walk:
         arrived, last = max((self._arrived(rank, piece), rank) for rank in ranks)
         return _Back(arrived, (done, (Cause.STRAGGLER, "slowest rank", piece.t0 - arrived)), None, last)
 
-    def _arrived(self, rank: int, piece: Work) -> float:
+    def _arrived(self, rank: int, piece: WorkSpan) -> float:
         """Return when *rank* had what *piece* exchanges: at the end of its bucket's backward, or when it began to wait."""
         if piece.ident >= 0:
             bucket = self._of("bucket", rank, piece.ident).until(piece.t0 + self._about)
@@ -207,7 +207,7 @@ class _Walk:
         place = bisect_right(waits.ends, piece.t0 + self._about)
         return min(piece.t0, waits.activities[place].t0) if place < len(waits.ends) else piece.t0
 
-    def _before_build(self, work: Work, at: float) -> _Back:
+    def _before_build(self, work: WorkSpan, at: float) -> _Back:
         """Return who held up a loader's *work*: at a full resource whoever left it last."""
         resource = work.resource.removesuffix(FULL)
         if resource != work.resource:
@@ -225,7 +225,7 @@ class _Walk:
 
 def _kind(activity: _Activity) -> _Key:
     """Return what two activities have in common that are one, whole turns of the window apart."""
-    if isinstance(activity, Wait):
+    if isinstance(activity, WaitSpan):
         return ("thread", activity.rank)
     if activity.stream == "comm":
         return ("comm", activity.rank, activity.cause, activity.resource)

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
 from sim.parallel.lower.layouts import Layout, program
-from sim.parallel.lower.wrapped import Course, Wrap
+from sim.parallel.lower.wrapped import Wrap, WrapCourse
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Start, Tag, Wait, Work
 from sim.parallel.split import Unit
@@ -27,7 +27,7 @@ from sim.spec.precision import MEANING
 from sim.spec.workload import Layer, Workload
 
 _AXES: Final[tuple[GroupAxis, ...]] = ("tensor", "context", "shard", "replicate", "expert", "pipeline")
-Verdict = Literal["fits", "thrashes", "does_not_fit"]
+FitVerdict = Literal["fits", "thrashes", "does_not_fit"]
 
 _WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
 ROUNDING: Final = 1.03
@@ -70,7 +70,7 @@ class StageMemory:
         """Return all bytes."""
         return math.fsum(value for name, value in asdict(self).items() if name != "stage")
 
-    def verdict(self, gpu: Gpu) -> Verdict:
+    def verdict(self, gpu: Gpu) -> FitVerdict:
         """Return whether the rank runs on *gpu*."""
         if self.reserved + self.communication_buffers + self.context > gpu.memory:
             return "does_not_fit"
@@ -191,7 +191,7 @@ class _Replay:
         self.gradients = gradients
         self.activations = 0.0
         chunks = (layout.chunks[layout.chunk_of(stage, each)] for each in range(layout.mesh.parallel.chunks))
-        self.wraps = {unit: wrap for units in chunks for unit, wrap in Course(layout, units).innermost.items()}
+        self.wraps = {unit: wrap for units in chunks for unit, wrap in WrapCourse(layout, units).innermost.items()}
         self.weights: dict[int, float] = {}
         """Gathered weights of each unit."""
         self.gathers: dict[Tag, float] = {}

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from sim.events import FULL, STALLS, Cause, EventLog, Work
+from sim.events import FULL, STALLS, Cause, EventLog, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _INSTANT = 1e-12  # seconds
@@ -90,20 +90,20 @@ def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> li
     return sorted(mean, key=lambda row: (-row.seconds, row.cause, row.resource))
 
 
-def in_turn(spans: Iterable[Work]) -> list[Work]:
+def in_turn(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
     """Return the pieces of collectives by time; where two collectives overlap, the time is that one's which began first, until it ends."""
     pieces = sorted(spans, key=lambda span: span.t0)
     if all(later.t0 >= span.t1 - _INSTANT for span, later in pairwise(pieces)):
         return pieces
-    groups: list[list[Work]] = []
-    last: dict[int, list[Work]] = {}
+    groups: list[list[WorkSpan]] = []
+    last: dict[int, list[WorkSpan]] = {}
     for piece in pieces:
         group = last.get(piece.ident)
         if group is None or piece.t0 > group[-1].t1 + _INSTANT:
             group = last[piece.ident] = []
             groups.append(group)
         group.append(piece)
-    cut: list[Work] = []
+    cut: list[WorkSpan] = []
     for piece in (piece for group in groups for piece in group):
         begin = max(piece.t0, cut[-1].t1) if cut else piece.t0
         if piece.t1 > begin:
@@ -115,9 +115,9 @@ class _Evidence:
     """The work of a log by whom it can be blamed on."""
 
     def __init__(self, log: EventLog) -> None:
-        comm: dict[int, list[Work]] = defaultdict(list)
-        decoding: dict[int, list[Work]] = defaultdict(list)
-        self.builds: dict[tuple[int, int], list[Work]] = defaultdict(list)
+        comm: dict[int, list[WorkSpan]] = defaultdict(list)
+        decoding: dict[int, list[WorkSpan]] = defaultdict(list)
+        self.builds: dict[tuple[int, int], list[WorkSpan]] = defaultdict(list)
         """The loader's work by rank and batch."""
         for work in log.work:
             if work.stream == "comm":
@@ -139,7 +139,7 @@ class _Evidence:
 class _Timeline:
     """Work of one stream in order of time; spans do not overlap."""
 
-    def __init__(self, spans: Iterable[Work] = ()) -> None:
+    def __init__(self, spans: Iterable[WorkSpan] = ()) -> None:
         self.spans = sorted(spans, key=lambda span: span.t0)
         self.starts = [span.t0 for span in self.spans]
 
@@ -182,7 +182,7 @@ def _blame(log: EventLog, evidence: _Evidence, window: Window) -> list[Blame]:
     return [Blame(*key, seconds) for key, seconds in lost.items()]
 
 
-def _input_pieces(build: list[Work], waited: float) -> list[_Piece]:
+def _input_pieces(build: list[WorkSpan], waited: float) -> list[_Piece]:
     """Spread *waited* seconds over the stages of one batch's build; a gap before a stage is queueing for it.
 
     Where exactly one kind of stage met a full resource, it bounds the loader and bears the whole wait.

@@ -63,7 +63,7 @@ class Survival:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class ExponentialLives:
     """Machines that are revoked at random, independent of their age; *mean* in seconds."""
 
     mean: float
@@ -77,7 +77,7 @@ class Exponential:
         return random.exponential(self.mean, count)
 
 
-Lives = Survival | Exponential
+Lives = Survival | ExponentialLives
 
 
 def kaplan_meier(revoked: Sequence[float], watched: Sequence[float], cap: float = math.inf) -> Survival:

@@ -42,7 +42,7 @@ def hosts_of(hardware: Hardware, placement: Sequence[Placement], serving: Servin
     return Hosts(workers, tuple(range(first, first + serving.servers)))
 
 
-class Way(NamedTuple):
+class HostWay(NamedTuple):
     """One port, and who is below it: workers, and servers by number."""
 
     port: Port
@@ -61,7 +61,7 @@ class Ways(NamedTuple):
     """The fabric as the traffic of one job with servers crosses it."""
 
     hosts: Hosts = Hosts((), ())
-    ways: tuple[Way, ...] = ()
+    ways: tuple[HostWay, ...] = ()
 
     @property
     def capacities(self) -> dict[str, float]:
@@ -97,5 +97,5 @@ def ways_between(hardware: Hardware, lists: Sequence[Sequence[int]], job: int, h
     ways = []
     for port in fabric.ports:
         workers = sum(node in port.nodes for node in hosts.workers)
-        ways.append(Way(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
+        ways.append(HostWay(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
     return Ways(hosts, tuple(ways))

@@ -47,7 +47,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Group:
+class TierGroup:
     """Where a job is in one tier: *members* of its nodes in this group, *sizes* of all groups that have some, in order."""
 
     members: int
@@ -106,7 +106,7 @@ class Port:
     name: str
     capacity: float
     description: str
-    group: Group
+    group: TierGroup
     relative: bool = False
     """Whether the capacity is a ratio of the NICs', so that what they cannot use weighs here too."""
     of_pair: float = 1.0
@@ -137,7 +137,7 @@ class Port:
 class LocalPort(Port):
     """The links of one dragonfly router to its group, which also carry what comes from and goes to other groups."""
 
-    whole: Group | None = None
+    whole: TierGroup | None = None
     """Where the job is in dragonfly groups."""
     routers: int = 1
 
@@ -290,10 +290,10 @@ def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool, 
     return _Tier({vector: (alike[0], len(alike)) for vector, alike in kinds.items()}, sizes, name_of)
 
 
-def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, Group]]:
+def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, TierGroup]]:
     """Yield the number of the first of each kind of group, how many are alike, and where the job is in it."""
     for vector, (first, count) in tier.kinds.items():
-        yield first, count, Group(vector[job], tier.sizes, fabric.rank_order == "by_switch")
+        yield first, count, TierGroup(vector[job], tier.sizes, fabric.rank_order == "by_switch")
 
 
 def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
@@ -347,7 +347,7 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
     if len(placements) > 1 or max(nodes) >= len(nodes):  # one job from the first node on: the last plane may lack rows
         _check_block(spec, nodes)
     ports, strides = [], list(accumulate(spec.dimensions, lambda size, length: size * length, initial=1))
-    everyone = Group(0, (len(nodes),), fabric.rank_order == "by_switch")
+    everyone = TierGroup(0, (len(nodes),), fabric.rank_order == "by_switch")
     for axis, (full, stride) in enumerate(zip(spec.dimensions, strides, strict=False)):
         length = min(full, -(-len(nodes) // stride))
         if length > 1:

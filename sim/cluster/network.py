@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import simpy
 from simpy.events import NORMAL, EventPriority
 
-from sim.cluster.fairshare import Flow, Share, max_min_rates
+from sim.cluster.fairshare import Flow, FlowShare, max_min_rates
 from sim.events import EventLog, RateChange
 
 _AFTER_EVERYTHING = EventPriority(2)  # SimPy runs priorities 0 and 1 of an instant first
@@ -79,7 +79,7 @@ class Network:
         self._wake_at = math.inf
         self._timers: set[float] = set()
         """Finishes for which a timer runs already."""
-        self._solved: dict[tuple[tuple[int, float, float], ...], tuple[list[Share], list[Flow]]] = {}
+        self._solved: dict[tuple[tuple[int, float, float], ...], tuple[list[FlowShare], list[Flow]]] = {}
         """Shares by what was asked for (see `_shares`); steps repeat themselves, and so do the questions."""
 
     def add_link(self, link: str, capacity: float) -> None:
@@ -200,7 +200,7 @@ class Network:
         for activity, (rate, bottleneck) in zip(activities, self._shares([activity.asks for activity in activities]), strict=True):
             self._give(activity, rate, bottleneck)
 
-    def _shares(self, flows: list[Flow]) -> list[Share]:
+    def _shares(self, flows: list[Flow]) -> list[FlowShare]:
         """Return what each of *flows* gets, which are one component; kept with them, so that no id in a key is used again."""
         key = tuple([(id(usage), weight, cap) for usage, weight, cap in flows])
         solved = self._solved.get(key)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from sim.commands.help import Program
+from sim.commands.help import CommandLine
 
 COMMANDS: Final = (
     "run", "collective", "check", "list", "schema", "show", "new", "extract", "profile", "compare", "recommend", "spot", "whatif", "plan",
@@ -12,7 +12,7 @@ COMMANDS: Final = (
 _OF_CATALOGUE: Final = ("list", "schema", "show")
 """Commands of one file."""
 
-app = Program(
+app = CommandLine(
     {
         "One job": "run ui whatif profile collective show goodput spot",
         "Choose": "compare recommend plan batches prices",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import GlobalBatch, Hw, Json, Precision, Sets, Stack, Wl
+from sim.commands.options import GlobalBatch, Hw, JsonOption, PrecisionOption, Sets, StackOption, Wl
 from sim.terminal import print_json, show_text, talk
 
 
@@ -20,11 +20,11 @@ def batches(
     hardware: Hw,
     workload: Wl,
     global_batch: GlobalBatch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     simulate: Annotated[int, typer.Option(min=2, help="most steps that are simulated")] = 400,
     sets: Sets = [],  # noqa: B006
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Balance the batches of different machines in one data-parallel job, for the shortest step.
 

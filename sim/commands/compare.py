@@ -9,7 +9,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
-    Batch,
+    BatchOption,
     Checkpoints,
     Csv,
     Epochs,
@@ -17,19 +17,19 @@ from sim.commands.options import (
     Folder,
     GlobalBatch,
     Hours,
-    Html,
-    Json,
+    HtmlOption,
+    JsonOption,
     LayoutFields,
-    Market,
+    MarketOption,
     Nodes,
     PowerCap,
-    Precision,
-    PriceSource,
+    PrecisionOption,
+    PricesOption,
     Processes,
     Sets,
-    Stack,
+    StackOption,
     TokenBudget,
-    Where,
+    WhereOption,
     Wl,
     takes_layout,
 )
@@ -48,16 +48,16 @@ def compare(
         list[str],
         typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default", autocompletion=names.hardware),
     ] = [],  # noqa: B006
-    where: Where = [],  # noqa: B006
+    where: WhereOption = [],  # noqa: B006
     nodes: Nodes = None,
-    batch: Batch = None,
+    batch: BatchOption = None,
     global_batch: GlobalBatch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
-    market: Market = "on-demand",
-    prices: PriceSource = "",
+    market: MarketOption = "on-demand",
+    prices: PricesOption = "",
     epochs: Epochs = None,
     hours: Hours = None,
     tokens: TokenBudget = None,
@@ -66,10 +66,10 @@ def compare(
     power_cap: PowerCap = None,
     sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
     processes: Processes = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Compare machines for one workload by time and money."""
     from sim.documents import compared, reading

@@ -117,7 +117,7 @@ def _usage(parameter: Any, context: Any) -> str:
 class Commands(MutableMapping[str, Any]):
     """The commands of *program* by name: those that typer has *made*, and those of its modules, which are made when asked for."""
 
-    def __init__(self, program: Program, made: Mapping[str, Any]) -> None:
+    def __init__(self, program: CommandLine, made: Mapping[str, Any]) -> None:
         self._program, self._made = program, dict(made)
 
     def __getitem__(self, name: str) -> Any:
@@ -138,10 +138,10 @@ class Commands(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
 
-class Group(TyperGroup):
+class HeadedGroup(TyperGroup):
     """A program whose commands come under headings."""
 
-    program: Program
+    program: CommandLine
     headings: Mapping[str, str] = {}
 
     def __init__(self, **settings: Any) -> None:
@@ -162,7 +162,7 @@ class Group(TyperGroup):
         _write_examples(self, formatter)
 
 
-class Program(typer.Typer):
+class CommandLine(typer.Typer):
     """A command line with all its help laid out alike."""
 
     def __init__(self, headings: Mapping[str, str] | None = None, modules: Mapping[str, str] | None = None, **settings: Any) -> None:
@@ -176,7 +176,7 @@ class Program(typer.Typer):
         context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None}
         settings.setdefault("add_completion", program() in SCRIPTS.values())
-        group = type("Group", (Group,), {"headings": headings or {}, "program": self})
+        group = type("Group", (HeadedGroup,), {"headings": headings or {}, "program": self})
         super().__init__(cls=group, context_settings=context, **(fixed | settings))
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:

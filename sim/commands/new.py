@@ -64,12 +64,12 @@ def new(
 
 
 def _new_workload(sources: list[str], output: Path | None, name: str | None, sequence: int | None, force: bool) -> None:
-    from sim.study.new_workload import asked, new_workload, write
+    from sim.study.new_workload import by_questions, new_workload, write
 
     if sources:
         made = new_workload(sources, output, name, sequence, overwrite=force)
     elif sys.stdin.isatty():
-        told = asked(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
+        told = by_questions(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
         made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
     else:
         raise SpecError(

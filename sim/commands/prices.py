@@ -9,7 +9,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Json
+from sim.commands.options import JsonOption
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_text, talk
 from sim.units import counted
@@ -27,7 +27,7 @@ def prices(
         typer.Option(metavar="DIR", exists=True, file_okay=False, help="show what a local checkout of SkyPilot's catalogue would change"),
     ] = None,
     date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="with --refresh: write the changes, as prices of this day")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List what machines cost, on demand and on spot, and how old each price is; nothing is fetched."""
     if date and not refresh:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from sim.commands.app import Study, app
-from sim.commands.help import Program
+from sim.commands.help import CommandLine
 from sim.spec.extensions import STUDIES, extension, names
 
-study = Program(help="Regenerate a published study in simulation.")
+study = CommandLine(help="Regenerate a published study in simulation.")
 app.add_typer(study, name="study")
 
 

@@ -9,19 +9,19 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import (
-    Batch,
-    Count,
+    BatchOption,
     Csv,
     Folder,
     GlobalBatch,
-    Html,
+    HtmlOption,
     Hw,
-    Json,
+    JsonOption,
     LayoutFields,
-    Precision,
-    PriceSource,
+    NodesOption,
+    PrecisionOption,
+    PricesOption,
     Sets,
-    Stack,
+    StackOption,
     Wl,
     takes_layout,
 )
@@ -37,20 +37,20 @@ from sim.terminal import show_table, talk, write_result
 def whatif(
     hardware: Hw,
     workload: Wl,
-    nodes: Count = None,
+    nodes: NodesOption = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    batch: Batch = None,
+    batch: BatchOption = None,
     global_batch: GlobalBatch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
-    prices: PriceSource = "",
-    as_json: Json = False,
+    prices: PricesOption = "",
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Rank upgrades: the step with each resource 2x and infinitely fast, and what an upgrade is worth."""
     from sim.documents import reading
@@ -62,7 +62,7 @@ def whatif(
     from sim.study.layout_whatif import layout_whatif
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario, has_layout
-    from sim.study.whatif import whatif as asked
+    from sim.study.whatif import whatif as upgrades
 
     scenario = Scenario(
         hardware,
@@ -86,7 +86,7 @@ def whatif(
         page = partial(layout_page, laid.answer.run)
         write_result(output, html, "whatif", (document, said), page, None, {"whatif.csv": rows})
         return show_table(document, said, rows, as_json, as_csv)
-    answer = whatif_document(asked(scenario, progress=talk.counting("resources")))
+    answer = whatif_document(upgrades(scenario, progress=talk.counting("resources")))
     talk.progress("")
     text, table = whatif_text(answer), figures_csv(answer["resources"])
     write_result(output, html, "whatif", (answer, text), reading(whatif_page, scenario), whatif_plot, {"whatif.csv": table})

@@ -103,7 +103,7 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         return tree_map(cast, given)
 
 
-class Played(NamedTuple):
+class PlayedForward(NamedTuple):
     """What a forward under autocast showed."""
 
     kept: int
@@ -112,7 +112,9 @@ class Played(NamedTuple):
     """Elements of activations cast to 16 bits for each product, in the order of the products."""
 
 
-def played(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]) -> Played:
+def played(
+    model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]
+) -> PlayedForward:
     """Run a forward under autocast, loss and all."""
     of_inputs = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
     storages: list[Any] = []  # held, so that no other comes to lie where one was
@@ -130,4 +132,4 @@ def played(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str
         loss = loss_of(model(*positional, **named))
     nbytes: int = sum(storage.nbytes() for storage in storages)
     del loss
-    return Played(nbytes, tuple(autocast.narrowed))
+    return PlayedForward(nbytes, tuple(autocast.narrowed))

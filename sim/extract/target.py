@@ -33,7 +33,7 @@ MOST_DEFINED: Final = 8
 """Callables of a file that a message names: the last ones, which are made of those before them."""
 
 
-class Shape(NamedTuple):
+class InputShape(NamedTuple):
     """One input tensor; *name* is empty for a positional one, the batch dimension comes after the sizes *before*."""
 
     name: str
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>(?:[1-9]\d*|B)(?:x(?:[1-9]\d*|B))*|scalar)(?::(?P<dtype>[A-Za-z]\w*))?")
 
 
-def parse_input(text: str) -> Shape:
+def parse_input(text: str) -> InputShape:
     """Return what ``[NAME=]SHAPE[:TYPE]`` says."""
     match = _INPUT.fullmatch(text.strip())
     words = match["sizes"].split("x") if match else []
@@ -57,7 +57,7 @@ def parse_input(text: str) -> Shape:
         raise SpecError(f"--input {text}: write [NAME=]SHAPE[:TYPE] without the batch, for example 3x224x224 or input_ids=384:int64")
     split = words.index("B") if "B" in words else 0
     sizes = [int(word) for word in words if word not in ("B", "scalar")]
-    return Shape(match["name"] or "", tuple(sizes[:split]), tuple(sizes[split:]), match["dtype"] or "float32")
+    return InputShape(match["name"] or "", tuple(sizes[:split]), tuple(sizes[split:]), match["dtype"] or "float32")
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _place(error: BaseException) -> str:
     return frames[-1] if frames else ""
 
 
-def check_inputs(forward: Callable[..., Any], shapes: Sequence[Shape]) -> None:
+def check_inputs(forward: Callable[..., Any], shapes: Sequence[InputShape]) -> None:
     """Raise SpecError if *forward* needs an input that *shapes* do not give, does not take one that they give, or one stands twice."""
     named = [shape.name for shape in shapes if shape.name]
     if twice := next((name for name in named if named.count(name) > 1), None):

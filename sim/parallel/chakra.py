@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sim.parallel.graph import CollectiveOp, Graph, GraphNode
 from sim.spec.chakra_files import TraceFiles
-from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, Message
+from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode
 from sim.spec.yaml import SpecError
 
 EXACT: Final = "duration_s"
@@ -51,7 +51,7 @@ def graphs_of(trace: TraceFiles, gpus_per_node: Sequence[int]) -> tuple[Graph, .
     )
 
 
-def _process_groups(nodes: Sequence[Message], where: str, ranks: int) -> dict[str, tuple[int, ...]]:
+def _process_groups(nodes: Sequence[TraceNode], where: str, ranks: int) -> dict[str, tuple[int, ...]]:
     """Return the process groups that PyTorch's traces write into a metadata node."""
     groups = {}
     for node in nodes:
@@ -70,7 +70,7 @@ def _process_groups(nodes: Sequence[Message], where: str, ranks: int) -> dict[st
     return groups
 
 
-def _type(node: Message) -> str:
+def _type(node: TraceNode) -> str:
     return NODE_TYPES[node.type] if 0 <= node.type < len(NODE_TYPES) else ""
 
 
@@ -86,7 +86,7 @@ class _Reader:
     groups: Mapping[str, tuple[int, ...]]
     places: dict[int, int] = field(default_factory=dict)
 
-    def graph(self, nodes: Sequence[Message]) -> Graph:
+    def graph(self, nodes: Sequence[TraceNode]) -> Graph:
         if not nodes:
             raise SpecError(f"{self.where}: holds no node; a trace has one or more")
         for place, node in enumerate(nodes):
@@ -95,7 +95,7 @@ class _Reader:
             self.places[node.id] = place
         return Graph(self.where, tuple(self._node(node) for node in nodes))
 
-    def _node(self, node: Message) -> GraphNode:
+    def _node(self, node: TraceNode) -> GraphNode:
         kind = _type(node)
         made = GraphNode(node.id, node.name, "nothing", self._after(node))
         if kind == "COMP_NODE":
@@ -115,7 +115,7 @@ class _Reader:
         played = ", ".join(NODE_TYPES[1:])
         raise self._wrong(node, f"has type {node.type}, which is not played; played are {played}")
 
-    def _after(self, node: Message) -> tuple[int, ...]:
+    def _after(self, node: TraceNode) -> tuple[int, ...]:
         places = []
         for wanted in dict.fromkeys((*node.data_deps, *node.ctrl_deps)):
             if wanted not in self.places:
@@ -123,7 +123,7 @@ class _Reader:
             places.append(self.places[wanted])
         return tuple(places)
 
-    def _seconds(self, node: Message) -> float | None:
+    def _seconds(self, node: TraceNode) -> float | None:
         """Return the recorded duration; None where there is none."""
         exact = node.attributes.get(EXACT)
         if exact is not None:
@@ -132,7 +132,7 @@ class _Reader:
             raise self._wrong(node, f"duration_micros is {node.duration_micros}; expected 0 or more")
         return node.duration_micros * 1e-6 if node.duration_micros else None
 
-    def _collective(self, node: Message, made: GraphNode) -> GraphNode:
+    def _collective(self, node: TraceNode, made: GraphNode) -> GraphNode:
         number = self._number(node, "comm_type")
         if not 0 <= number < len(COLLECTIVES):
             names = ", ".join(f"{place} {name}" for place, name in enumerate(COLLECTIVES))
@@ -143,7 +143,7 @@ class _Reader:
         total = nbytes * len(ranks) if op in OF_PARTS else nbytes
         return made._replace(kind="collective", op=op, nbytes=total, communicator=name, ranks=ranks)
 
-    def _members(self, node: Message) -> tuple[str, tuple[int, ...]]:
+    def _members(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         """Return the name and the ranks of the communicator of *node*."""
         name = str(node.attributes.get("pg_name", ""))
         if name in self.groups:
@@ -157,7 +157,7 @@ class _Reader:
             raise self._wrong(node, f"communicator {name} has ranks {', '.join(map(str, ranks))}, but this is rank {self.rank}")
         return name, ranks
 
-    def _along(self, node: Message) -> tuple[str, tuple[int, ...]]:
+    def _along(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         """Return the communicator along the dimensions of the machine that *node* names; all ranks where it names none."""
         dims = node.attributes.get("involved_dim")
         if not isinstance(dims, list) or all(dims):
@@ -172,7 +172,7 @@ class _Reader:
         place = own.index(self.rank)
         return "across nodes", tuple(ranks[place] for ranks in self.nodes if place < len(ranks))
 
-    def _message(self, node: Message, made: GraphNode, sends: bool) -> GraphNode:
+    def _message(self, node: TraceNode, made: GraphNode, sends: bool) -> GraphNode:
         own, other = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
         here = self._number(node, own, self.rank)
         if here != self.rank:
@@ -185,13 +185,13 @@ class _Reader:
         tag = self._number(node, "comm_tag", 0)
         return made._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
 
-    def _number(self, node: Message, name: str, otherwise: int | None = None) -> int:
+    def _number(self, node: TraceNode, name: str, otherwise: int | None = None) -> int:
         value: Any = node.attributes.get(name, otherwise)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(node, f"{name} is {'missing' if value is None else repr(value)}; expected a whole number")
         return value
 
-    def _amount(self, node: Message, name: str, needed: bool = False) -> float:
+    def _amount(self, node: TraceNode, name: str, needed: bool = False) -> float:
         value: Any = node.attributes.get(name, None if needed else 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(node, f"{name} is {'missing' if value is None else repr(value)}; expected a number")
@@ -199,5 +199,5 @@ class _Reader:
             raise self._wrong(node, f"{name} is {value}; expected 0 or more")
         return float(value)
 
-    def _wrong(self, node: Message, what: str) -> SpecError:
+    def _wrong(self, node: TraceNode, what: str) -> SpecError:
         return SpecError(f"{self.where}: node {node.id}{f' ({node.name})' if node.name else ''}: {what}")

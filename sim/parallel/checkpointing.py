@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sim.parallel.split import Piece, Unit
+from sim.parallel.split import LayerPiece, Unit
 from sim.spec.layer import Layer
 from sim.spec.workload import Training
 
@@ -39,28 +39,28 @@ _OUTPUTS: Final[Mapping[str, str]] = {
 ``CheckpointWithoutOutput``). The others keep what enters them alone."""
 
 
-class Again(NamedTuple):
+class Recomputed(NamedTuple):
     """A piece that backward runs forward again, and which share of it."""
 
-    piece: Piece
+    piece: LayerPiece
     share: float
 
 
-def recomputed(training: Training, unit: Unit) -> tuple[Again, ...]:
+def recomputed(training: Training, unit: Unit) -> tuple[Recomputed, ...]:
     """Return the pieces of a checkpointed *unit* that backward runs forward again."""
     checkpointing = training.activation_checkpointing
     if unit.kind != "block":
         return ()
     if checkpointing == "blocks":
-        return tuple(Again(piece, 1.0) for piece in unit.pieces)
+        return tuple(Recomputed(piece, 1.0) for piece in unit.pieces)
     if checkpointing == "operators":
         shares = _every_second(unit)
-        return tuple(Again(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
+        return tuple(Recomputed(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
     modules = training.recompute_modules
-    return tuple(Again(piece, 1.0) for piece in unit.pieces if _alone(piece, checkpointing) or in_modules(piece.layer, modules))
+    return tuple(Recomputed(piece, 1.0) for piece in unit.pieces if _alone(piece, checkpointing) or in_modules(piece.layer, modules))
 
 
-def _alone(piece: Piece, checkpointing: str) -> bool:
+def _alone(piece: LayerPiece, checkpointing: str) -> bool:
     """Tell whether *piece* is computed again though its block is not: attention of ``selective``, and what the model's code checkpoints."""
     return piece.layer.op == "attention" if checkpointing == "selective" else checkpointing == "model" and bool(piece.layer.segment)
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from sim.spec.yaml import SpecError
 
 CollectiveOp = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter"]
-Kind = Literal["compute", "host", "memory", "collective", "send", "receive", "nothing"]
+NodeKind = Literal["compute", "host", "memory", "collective", "send", "receive", "nothing"]
 
 
 class GraphNode(NamedTuple):
@@ -25,7 +25,7 @@ class GraphNode(NamedTuple):
     number: int
     """As the graph names it."""
     name: str
-    kind: Kind
+    kind: NodeKind
     after: tuple[int, ...] = ()
     """Places in the graph of the nodes that it waits for."""
     seconds: float | None = None
@@ -56,14 +56,14 @@ class Graph(NamedTuple):
         return f"node {node.number}" + (f" ({node.name})" if node.name else "")
 
 
-Place = tuple[int, int]
+NodePlace = tuple[int, int]
 """Rank, and place in its graph."""
 
 
-class Meeting(NamedTuple):
+class GraphMeeting(NamedTuple):
     """A collective with the place of each member in order, or a message with those of its sender and its receiver."""
 
-    members: tuple[Place, ...]
+    members: tuple[NodePlace, ...]
     node: GraphNode
     """What the first member says of it."""
 
@@ -71,8 +71,8 @@ class Meeting(NamedTuple):
 class Matched(NamedTuple):
     """Who meets whom: the collectives of each communicator in order, and messages."""
 
-    collectives: dict[tuple[str, tuple[int, ...]], tuple[Meeting, ...]]
-    messages: tuple[Meeting, ...]
+    collectives: dict[tuple[str, tuple[int, ...]], tuple[GraphMeeting, ...]]
+    messages: tuple[GraphMeeting, ...]
 
 
 def order(graph: Graph) -> list[int]:
@@ -122,7 +122,7 @@ def matched(graphs: Sequence[Graph]) -> Matched:
     Raise SpecError for a cycle, for members of a communicator that do not call the same, and for messages without their other end.
     """
     calls: dict[tuple[str, tuple[int, ...]], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    ends: dict[tuple[int, int, int], tuple[list[Place], list[Place]]] = defaultdict(lambda: ([], []))
+    ends: dict[tuple[int, int, int], tuple[list[NodePlace], list[NodePlace]]] = defaultdict(lambda: ([], []))
     for rank, graph in enumerate(graphs):
         for place in order(graph):
             node = graph.nodes[place]
@@ -139,7 +139,7 @@ def matched(graphs: Sequence[Graph]) -> Matched:
     return meetings
 
 
-def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_rank: dict[int, list[int]]) -> Iterator[Meeting]:
+def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_rank: dict[int, list[int]]) -> Iterator[GraphMeeting]:
     most = max(ranks, key=lambda rank: len(of_rank.get(rank, ())))
     for turn, place in enumerate(of_rank[most]):
         members = []
@@ -154,7 +154,7 @@ def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_ran
         first, at = graphs[ranks[0]], members[0][1]
         for rank, other in members[1:]:
             _require_alike(first, at, graphs[rank], other)
-        yield Meeting(tuple(members), first.nodes[at])
+        yield GraphMeeting(tuple(members), first.nodes[at])
 
 
 def _require_alike(first: Graph, at: int, other: Graph, there: int) -> None:
@@ -170,7 +170,9 @@ def _call(node: GraphNode) -> str:
     return f"{node.op} of {node.nbytes:,.0f} bytes"
 
 
-def _messages(graphs: Sequence[Graph], source: int, target: int, tag: int, pair: tuple[list[Place], list[Place]]) -> Iterator[Meeting]:
+def _messages(
+    graphs: Sequence[Graph], source: int, target: int, tag: int, pair: tuple[list[NodePlace], list[NodePlace]]
+) -> Iterator[GraphMeeting]:
     sends, receives = pair
     for turn in range(max(len(sends), len(receives))):
         if turn >= len(sends):
@@ -185,7 +187,7 @@ def _messages(graphs: Sequence[Graph], source: int, target: int, tag: int, pair:
                 f"{graphs[target].where}: {graphs[target].named(receives[turn][1])} receives {there.nbytes:,.0f} bytes, but "
                 f"{graphs[source].named(sends[turn][1])} of {graphs[source].where} sends {here.nbytes:,.0f}"
             )
-        yield Meeting((sends[turn], receives[turn]), here)
+        yield GraphMeeting((sends[turn], receives[turn]), here)
 
 
 def _require_an_end(graphs: Sequence[Graph], matched_up: Matched) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from sim.parallel.schedule import PASSES, Action, Kind, deadlock, holds, position
+from sim.parallel.schedule import PASSES, Action, PassKind, deadlock, holds, position
 from sim.spec.extensions import SCHEDULES, called, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
@@ -90,7 +90,7 @@ def _action(name: str, stage: int, given: object, chunks: int, micro_batches: in
     )
 
 
-def _told(kinds: dict[Kind, int]) -> str:
+def _told(kinds: dict[PassKind, int]) -> str:
     """Return in words which passes there are: ``forward twice, and no backward of``."""
     times = {1: "", 2: " twice"}
     said = [f"{PASSES[kind]}{times.get(count, f' {count} times')}" for kind, count in kinds.items()]

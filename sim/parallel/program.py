@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 if TYPE_CHECKING:
     from sim.parallel.mesh import GroupAxis
 
-Part = Literal["F", "B", "I", "W"]
+PassPart = Literal["F", "B", "I", "W"]
 """Forward, backward, backward of inputs, backward of weights."""
 Tag = tuple[str, int, int]
 """What an operation is for: (what, unit or chunk of the model or bucket of gradients, -1: none, micro-batch)."""
@@ -45,7 +45,7 @@ class Load(NamedTuple):
 class Work(NamedTuple):
     """Compute units *first* to *last* (numbers of the model's units, both included) for one micro-batch."""
 
-    part: Part
+    part: PassPart
     first: int
     last: int
     micro_batch: int

@@ -26,11 +26,11 @@ _OPERATORS: Final = frozenset(
 ) | {"embedding_bag", "native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "prelu"}
 """ATen's operators that take parameters, after which layers of modules with several operators are named."""
 
-Chain = tuple[str, ...]
+WrapChain = tuple[str, ...]
 """The wraps around a layer, from the outermost to the one that holds its parameters; empty: the root holds them."""
 
 
-def chains(model: Model, wrapping: Wrapping) -> tuple[Chain, ...]:
+def chains(model: Model, wrapping: Wrapping) -> tuple[WrapChain, ...]:
     """Return the wraps around each layer of *model*.
 
     Raise SpecError for patterns that match nothing or what cannot be wrapped, and for parameters that layers of two wraps share.
@@ -130,7 +130,7 @@ def _by_size(model: Model, sizes: Mapping[str, int], least: int) -> frozenset[st
     return frozenset(chosen)
 
 
-def _check_shared(model: Model, of_layers: tuple[Chain, ...]) -> None:
+def _check_shared(model: Model, of_layers: tuple[WrapChain, ...]) -> None:
     """Raise SpecError where two wraps use one parameter: ``fully_shard`` refuses it, and FSDP1 asks for one wrap."""
     holder = {layer.name: chain[-1] if chain else "" for layer, chain in zip(model.layers, of_layers, strict=True)}
     for layer in model.layers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 
@@ -23,7 +23,7 @@ class Beside:
     power_cap: str | None = None
     """Limit of each GPU, such as ``500 W``."""
 
-    def checked(self, plan: Plan | None, one: bool = True) -> None:
+    def checked(self, plan: JobPlan | None, one: bool = True) -> None:
         """Raise SpecError for several runs (not *one*), and for failures without the length of a job in *plan*."""
         options = {"--with-failures": self.with_failures, "--store": self.store, "--power-cap": self.power_cap}
         for option, value in options.items():
@@ -32,7 +32,7 @@ class Beside:
         if self.with_failures and plan is None:
             raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
 
-    def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: Plan | None) -> dict[str, Any]:
+    def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: JobPlan | None) -> dict[str, Any]:
         """Return the *document* of *run*, whose whole job is *plan*, with what is asked for. Raise SpecError for several jobs."""
         if "jobs" in document:
             for option, value in (("--power-cap", self.power_cap), ("--with-failures", self.with_failures)):

@@ -15,7 +15,7 @@ from sim.parallel.chakra import EXACT, MEETS, OF_PARTS
 from sim.parallel.program import Op
 from sim.report.files import write_files
 from sim.spec.chakra_files import GROUPS_FILE
-from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, Message, Value, metadata_bytes, node_bytes
+from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode, Value, metadata_bytes, node_bytes
 
 _TYPES: Final = {name: number for number, name in enumerate(NODE_TYPES)}
 After = Sequence[int]
@@ -41,7 +41,7 @@ class Recording:
     """The nodes of one rank in the making; each method adds one and returns its number."""
 
     def __init__(self) -> None:
-        self.nodes: list[Message] = []
+        self.nodes: list[TraceNode] = []
         self._time = 0.0
 
     def compute(self, name: str, seconds: float, after: After, host: bool = False) -> int:
@@ -71,7 +71,7 @@ class Recording:
     def _add(self, name: str, kind: str, after: After, attributes: Mapping[str, Value], micros: int = 0) -> int:
         number = len(self.nodes)
         deps = tuple(dict.fromkeys(after))
-        self.nodes.append(Message(number, name, _TYPES[kind], (), deps, 0, micros, "", attributes))
+        self.nodes.append(TraceNode(number, name, _TYPES[kind], (), deps, 0, micros, "", attributes))
         return number
 
 
@@ -90,6 +90,6 @@ def write_ranks(folder: Path, name: str, ranks: Iterable[Iterable[bytes]], made:
     return f"{folder}/: {name}.0.et{f' to {name}.{count - 1}.et' if count > 1 else ''}{beside}"
 
 
-def as_bytes(nodes: Iterable[Message]) -> list[bytes]:
+def as_bytes(nodes: Iterable[TraceNode]) -> list[bytes]:
     """Return *nodes* as they stand in a file."""
     return [node_bytes(node) for node in nodes]

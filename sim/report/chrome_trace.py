@@ -12,17 +12,17 @@ from sim import __version__
 from sim.report.files import write_file, write_files
 from sim.spec.yaml import SpecError
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 
-def span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, args: dict[str, Any]) -> Event:
+def span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, args: dict[str, Any]) -> TraceEvent:
     """Return what goes on from *t0* to *t1* (s) in one track."""
     start, length = round(t0 * 1e6, 6), round((t1 - t0) * 1e6, 6)
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, "args": args}
 
 
 def headed(
-    rank: int, world_size: int, shows: Mapping[str, Any], events: Sequence[Event], groups: Sequence[Mapping[str, Any]] = ()
+    rank: int, world_size: int, shows: Mapping[str, Any], events: Sequence[TraceEvent], groups: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Return the trace of *events* of *rank* (of several the first) as Kineto's JSON object; *shows* says what is simulated.
 

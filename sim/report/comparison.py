@@ -11,11 +11,11 @@ from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.energy import brief_energy, power_cap_text
 from sim.report.layout import layout_words
-from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
+from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.report.table import rate_text
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row, front
+from sim.study.compare import ComparedMachine, front
 from sim.units import rounded, show
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def require_sort(sort: str) -> None:
         raise SpecError(f"--sort {sort}: write one of {', '.join(SORTS)}")
 
 
-def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", note: str = "") -> dict[str, Any]:
+def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: str = "time", note: str = "") -> dict[str, Any]:
     """Return the JSON document of a comparison, sorted by *sort*; machines that cannot run the workload come last, with the reason.
 
     *note* says which machine could, where none of them can.
@@ -265,7 +265,7 @@ def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:,.2f}"
 
 
-class Shown(NamedTuple):
+class ShownColumn(NamedTuple):
     """What an axis shows of a machine: where its figure stands in the row, what it is, and how many of its unit are one there."""
 
     path: str
@@ -280,20 +280,20 @@ class Shown(NamedTuple):
         return value / self.scale if value else None
 
 
-def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[Shown, Shown]:
+def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[ShownColumn, ShownColumn]:
     """Return by what *rows* are compared: time and cost of an epoch, or of the whole job; of one of a given time, epochs and cost."""
     job = next((row["whole_job"] for row in rows if row["whole_job"]), None)
     if job is None:
-        return Shown("epoch_time_s", "hours per epoch", 3600.0), Shown("cost_per_epoch_usd", "USD per epoch")
-    time = Shown("whole_job/time_s", "hours, whole job", 3600.0) if is_long(job) else Shown("whole_job/epochs", _EPOCHS)
-    return time, Shown("whole_job/cost_usd", "USD, whole job")
+        return ShownColumn("epoch_time_s", "hours per epoch", 3600.0), ShownColumn("cost_per_epoch_usd", "USD per epoch")
+    time = ShownColumn("whole_job/time_s", "hours, whole job", 3600.0) if is_long(job) else ShownColumn("whole_job/epochs", _EPOCHS)
+    return time, ShownColumn("whole_job/cost_usd", "USD, whole job")
 
 
 def comparison_plot(document: dict[str, Any]) -> Picture:
     """Return a picture: cost over time of every machine with a price, the Pareto front joined."""
     time, cost = shown_by(document["rows"])
     points = [
-        Named(x, y, row["hardware"], row["pareto"])
+        NamedPoint(x, y, row["hardware"], row["pareto"])
         for row in document["rows"] if (x := time.of(row)) is not None and (y := cost.of(row)) is not None
     ]  # fmt: skip
     drawn, axes = scattered(document["workload"], points, time.title, cost.title)
@@ -315,7 +315,7 @@ def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, Map
             )
 
 
-def scattered(title: str, points: Sequence[Named], across: str, up: str) -> tuple[Figure, Axes]:
+def scattered(title: str, points: Sequence[NamedPoint], across: str, up: str) -> tuple[Figure, Axes]:
     """Return a figure of *points* over two logarithmic axes, called *across* and *up*; without any it says that no price is known."""
     drawn, (axes,) = figure(1, (9, 6))
     axes.set_title(title, fontsize=11, loc="left")

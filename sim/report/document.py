@@ -10,7 +10,7 @@ from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market, job_price
 from sim.analysis.utilization import model_flops_utilization
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.parallel.lower.exchange_plan import gradient_volume
@@ -36,7 +36,7 @@ def run_document(
     noted: Sequence[str] = (),
     bottlenecks: Sequence[Bottleneck] = (),
     market: Market = "on_demand",
-    plan: Plan | None = None,
+    plan: JobPlan | None = None,
 ) -> dict[str, Any]:
     """Return the document of *run* at the prices of *market*; *inputs* are the SHA-256 of each description, *noted* are further warnings.
 
@@ -58,7 +58,7 @@ def run_document(
     return {"schema": SCHEMA, "jobs": jobs}
 
 
-def _whole_job(run: Run, number: int, plan: Plan | None, document: Mapping[str, Any]) -> dict[str, Any] | None:
+def _whole_job(run: Run, number: int, plan: JobPlan | None, document: Mapping[str, Any]) -> dict[str, Any] | None:
     if plan is None:
         return None
     return whole_job_document(plan, course(plan, document, run.hardware, run.jobs[number].job.workload), document["price"]["usd_per_h"])

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.energy import KWH, Kind, energy_figures, grid_of
+from sim.analysis.energy import KWH, NodesOfKind, energy_figures, grid_of
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.study.power_cap import Limited, limited
@@ -31,7 +31,7 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload,
     grid = grid_of(group.price.region if group.price else None, machine.provider)
     per_step = document["throughput_samples_per_s"] * document["step_time_s"]
     kinds = [
-        Kind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _alike(machine, used).items()
+        NodesOfKind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _alike(machine, used).items()
         for node in [machine.groups[number].node]
     ]  # fmt: skip
     figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.model.sequence)

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from sim.analysis.stalls import in_turn
-from sim.events import Cause, EventLog, Wait, Work
+from sim.events import Cause, EventLog, WaitSpan, WorkSpan
 from sim.simulate import Run
 
 LONGEST_PERIOD = 24
@@ -25,7 +25,7 @@ _ROUNDING = 1e-9  # of a period: states that agree so far are the same (sim.anal
 _INSTANT = 1e-12  # seconds
 _OWN_STREAMS = frozenset({"gpu", "comm", "copy"})
 
-Span = TypeVar("Span", Wait, Work)
+Span = TypeVar("Span", WaitSpan, WorkSpan)
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class RankExcerpt:
     index: int
     """Place in ``log.ranks``."""
     boundaries: Sequence[float]
-    waits: Sequence[Wait]
-    compute: Sequence[Work]
-    collectives: Sequence[Work]
+    waits: Sequence[WaitSpan]
+    compute: Sequence[WorkSpan]
+    collectives: Sequence[WorkSpan]
     """From the moment at which this rank could begin to each one's end."""
-    bounds: Sequence[Work]
+    bounds: Sequence[WorkSpan]
     """Who is to blame while they move data."""
-    copies: Sequence[Work]
-    loader: Sequence[Work]
+    copies: Sequence[WorkSpan]
+    loader: Sequence[WorkSpan]
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ def _boundaries(log: EventLog, rank: int, loop: _Loop, steps: int) -> list[float
     return [first, *(end + copy * loop.period for copy in range(loop.copies) for end in own)]
 
 
-def _rank(log: EventLog, index: int, boundaries: Sequence[float], loop: _Loop, pieces: Sequence[Work], loader: _Loader) -> RankExcerpt:
+def _rank(log: EventLog, index: int, boundaries: Sequence[float], loop: _Loop, pieces: Sequence[WorkSpan], loader: _Loader) -> RankExcerpt:
     start, end = boundaries[0], boundaries[-1]
     waits = [wait for wait in log.waits if wait.rank == index]
-    streams: dict[str, list[Work]] = defaultdict(list)
+    streams: dict[str, list[WorkSpan]] = defaultdict(list)
     for work in log.work:
         if work.rank == index:
             streams[work.stream if work.stream in _OWN_STREAMS else "loader"].append(work)
@@ -168,22 +168,22 @@ def _rank(log: EventLog, index: int, boundaries: Sequence[float], loop: _Loop, p
 # --- collectives -----------------------------------------------------------------------------------------------------
 
 
-def _comm(log: EventLog) -> dict[int, list[Work]]:
+def _comm(log: EventLog) -> dict[int, list[WorkSpan]]:
     """Return who is to blame while collectives run, by the rank they are written with."""
-    works_of: dict[int, list[Work]] = defaultdict(list)
+    works_of: dict[int, list[WorkSpan]] = defaultdict(list)
     for work in log.work:
         if work.stream == "comm":
             works_of[work.rank].append(work)
     return {rank: _in_order(in_turn(works)) for rank, works in works_of.items()}
 
 
-def _collectives(pieces: Sequence[Work], waits: Sequence[Wait], compute: Sequence[Work], rank: int) -> list[Work]:
+def _collectives(pieces: Sequence[WorkSpan], waits: Sequence[WaitSpan], compute: Sequence[WorkSpan], rank: int) -> list[WorkSpan]:
     """Return one span for each collective in *pieces*, from where *rank* has arrived at it and its stream is free."""
     ready: dict[int, list[float]] = defaultdict(list)
     for work in compute:
         ready[work.ident].append(work.t1)
     gradient = [wait for wait in waits if wait.cause is Cause.GRADIENT]
-    collectives: list[Work] = []
+    collectives: list[WorkSpan] = []
     free = -math.inf
     for group in _whole(pieces):
         arrived = _arrival(group[0], ready.get(group[0].ident, []) if group[0].ident >= 0 else [], gradient)
@@ -192,7 +192,7 @@ def _collectives(pieces: Sequence[Work], waits: Sequence[Wait], compute: Sequenc
     return collectives
 
 
-def _arrival(first: Work, ready: Sequence[float], gradient: Sequence[Wait]) -> float:
+def _arrival(first: WorkSpan, ready: Sequence[float], gradient: Sequence[WaitSpan]) -> float:
     """Return when a rank had come to the collective that begins with *first*: its gradients were *ready*, or it waited for them."""
     begin = first.t0
     place = bisect_left(gradient, begin, key=lambda wait: wait.t0)
@@ -203,9 +203,9 @@ def _arrival(first: Work, ready: Sequence[float], gradient: Sequence[Wait]) -> f
     return min(arrived, ready[last - 1]) if last and ready[last - 1] > max(earlier, default=-math.inf) else arrived
 
 
-def _whole(pieces: Sequence[Work]) -> list[list[Work]]:
+def _whole(pieces: Sequence[WorkSpan]) -> list[list[WorkSpan]]:
     """Return *pieces* by collective: one tells its bytes last, and nothing comes between its pieces."""
-    groups: list[list[Work]] = []
+    groups: list[list[WorkSpan]] = []
     for piece in pieces:
         last = groups[-1][-1] if groups else None
         if last is None or last.nbytes > 0 or last.ident != piece.ident or piece.t0 > last.t1 + _INSTANT:
@@ -218,8 +218,8 @@ def _whole(pieces: Sequence[Work]) -> list[list[Work]]:
 
 
 def _builds(
-    works: Sequence[Work], waits: Sequence[Wait], loop: _Loop, between: tuple[float, float], taken: int, workers: int
-) -> list[Work]:
+    works: Sequence[WorkSpan], waits: Sequence[WaitSpan], loop: _Loop, between: tuple[float, float], taken: int, workers: int
+) -> list[WorkSpan]:
     """Return the loader's work in *between*, and all that built the batches waited for in it; a period takes *taken* batches."""
     start, end = between
     wanted = [(wait.ident, wait.t1) for wait in waits if wait.cause is Cause.INPUT]
@@ -243,7 +243,7 @@ def _builds(
     ]
 
 
-def _models(builds: dict[int, list[Work]], waited: Sequence[int], loop: _Loop, taken: int) -> dict[int, bool]:
+def _models(builds: dict[int, list[WorkSpan]], waited: Sequence[int], loop: _Loop, taken: int) -> dict[int, bool]:
     """Return one batch for each that a period takes, and whether the rank waits for it: what its copies are made of."""
     if taken == 0:
         return {}
@@ -253,7 +253,7 @@ def _models(builds: dict[int, list[Work]], waited: Sequence[int], loop: _Loop, t
     return {ident: ident in waited for ident in models.values()}
 
 
-def _renumbered(work: Work, ident: int, workers: int) -> Work:
+def _renumbered(work: WorkSpan, ident: int, workers: int) -> WorkSpan:
     stream = f"worker {ident % workers}" if work.stream.startswith("worker") and workers else work.stream
     return work._replace(ident=ident, stream=stream)
 

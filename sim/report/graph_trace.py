@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.events import Cause
-from sim.report.chrome_trace import Event, headed, span, write_traces
+from sim.report.chrome_trace import TraceEvent, headed, span, write_traces
 from sim.report.layout_trace import COMPUTE, WAITS
 from sim.study.graph import GraphRun
 from sim.training.graphs.run import Done, named
@@ -34,7 +34,7 @@ def write_graph_trace(run: GraphRun, path: Path) -> str:
 
 def _document(run: GraphRun, ranks: Sequence[int]) -> dict[str, Any]:
     shown = set(ranks)
-    events: list[Event] = [event for rank in ranks for event in _names(rank)]
+    events: list[TraceEvent] = [event for rank in ranks for event in _names(rank)]
     for work in run.played.log.work:
         if work.stream in _TRACKS and work.rank in shown:
             track, _, category = _TRACKS[work.stream]
@@ -50,13 +50,13 @@ def _document(run: GraphRun, ranks: Sequence[int]) -> dict[str, Any]:
     return headed(ranks[0], len(run.ranks), {"hardware": run.hardware.name, "chakra": run.name}, events)
 
 
-def _names(rank: int) -> list[Event]:
+def _names(rank: int) -> list[TraceEvent]:
     tracks = {WAITS: "waits", **{track: name for track, name, _ in _TRACKS.values()}}
-    own: list[Event] = [{"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}]
+    own: list[TraceEvent] = [{"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}]
     return own + [{"ph": "M", "name": "thread_name", "pid": rank, "tid": track, "args": {"name": name}} for track, name in tracks.items()]
 
 
-def _operation(done: Done, rank: int, track: int) -> Event:
+def _operation(done: Done, rank: int, track: int) -> TraceEvent:
     details = {"stream": track, "operation": named(done.node), "bytes": round(done.node.nbytes), "ranks": list(done.ranks)}
     resource = done.pieces[-1].resource if done.pieces else ""
     return span("kernel", done.node.name or named(done.node), rank, track, done.begin, done.end, details | {"resource": resource})

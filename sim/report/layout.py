@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sim import __version__
 from sim.analysis.cost import Market, job_price
-from sim.analysis.whole_job import Pace, epochs_in, whole_job
+from sim.analysis.whole_job import MachinePace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.checkpointing import checkpointed_share, recomputed
@@ -123,7 +123,7 @@ def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float 
     plan = in_epochs(answer.plan, run.global_batch, workload)
     if answer.parts and plan.epochs:
         epoch = math.fsum(part.time for part in answer.parts) / plan.epochs
-    pace = Pace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
+    pace = MachinePace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
     return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
 
 

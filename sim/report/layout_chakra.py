@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.events import Work as Worked
+from sim.events import WorkSpan as Worked
 from sim.mesh import LayoutRun, scene_of
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Receive, Send, Start, Tag, Update, Wait, Work
 from sim.report.chakra import Communicators, Recording, as_bytes, write_ranks
-from sim.spec.chakra_wire import Message, node_bytes
-from sim.training.layouts.scene import PASSES, Scene, words
+from sim.spec.chakra_wire import TraceNode, node_bytes
+from sim.training.layouts.scene import PASSES, LayoutScene, words
 from sim.training.layouts.times import Exposed, UnitTime
 
 
@@ -46,7 +46,7 @@ def write_layout(run: LayoutRun, folder: Path) -> str:
 class _Stage:
     """The graph of one stage; what differs from rank to rank is filled in by `of_rank`."""
 
-    def __init__(self, run: LayoutRun, scene: Scene, stage: int, tags: dict[Tag, int]) -> None:
+    def __init__(self, run: LayoutRun, scene: LayoutScene, stage: int, tags: dict[Tag, int]) -> None:
         self.run = run
         self.scene = scene
         self.stage = stage
@@ -219,7 +219,7 @@ class _Stage:
         return nodes
 
 
-def _stage_at(node: Message, end: str) -> int:
+def _stage_at(node: TraceNode, end: str) -> int:
     value = node.attributes[end]
     assert isinstance(value, int)
     return value

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from sim.mesh import worker_node
 from sim.spec.layout_files import Launch, launch_files
-from sim.study.plan.question import Plan
-from sim.study.plan.refine import Way
+from sim.study.plan.question import LayoutPlan
+from sim.study.plan.refine import LayoutWay
 from sim.study.plan.search import Outcome
 
 
-def run_command(plan: Plan, way: Way) -> str:
+def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
     """Return the `sim run` line of *way*."""
     scenario, candidate, setting = plan.question.scenario, way.candidate, way.setting
     own = candidate.parallel
@@ -42,7 +42,7 @@ def run_command(plan: Plan, way: Way) -> str:
     return shlex.join(words)
 
 
-def launch_of(plan: Plan, outcome: Outcome) -> Launch:
+def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
     """Return what launch files say of *outcome*."""
     candidate, setting = outcome.way.candidate, outcome.way.setting
     model = setting.workload.model
@@ -68,7 +68,7 @@ def _accelerator(name: str) -> str:
     return f"{model}-80GB" if model == "A100" and "80GB" in name else model
 
 
-def export_files(plan: Plan, place: int = 0) -> tuple[dict[str, str], Mapping[str, str]]:
+def export_files(plan: LayoutPlan, place: int = 0) -> tuple[dict[str, str], Mapping[str, str]]:
     """Return the launch files of the layout at *place* in the table, by name, and why others are left out."""
     outcome = plan.tally.outcomes[place]
     return launch_files(launch_of(plan, outcome), run_command(plan, outcome.way))

@@ -33,7 +33,7 @@ _SHOWN: Final = 30
 """Ranks of a group that torch names before it writes three dots."""
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """One collective, or a message to the rank at the same place in another stage."""
 
     op: str
@@ -44,18 +44,18 @@ class Sent(NamedTuple):
     sends: bool = True
 
 
-def sent_by(run: LayoutRun, stage: int) -> dict[Tag, Sent]:
+def sent_by(run: LayoutRun, stage: int) -> dict[Tag, SentMessage]:
     """Return what the ranks of *stage* send and receive, by what it is for."""
-    sent_of: dict[Tag, Sent] = {}
+    sent_of: dict[Tag, SentMessage] = {}
     for each in program(run.layout, stage):
         if isinstance(each, Start):
-            sent_of[each.tag] = Sent(each.op, each.axis, sum(message.nbytes for message in each.messages))
+            sent_of[each.tag] = SentMessage(each.op, each.axis, sum(message.nbytes for message in each.messages))
         elif isinstance(each, Send | Receive):
-            sent_of[each.tag] = Sent("send_recv", "pipeline", each.nbytes, each.stage, isinstance(each, Send))
+            sent_of[each.tag] = SentMessage("send_recv", "pipeline", each.nbytes, each.stage, isinstance(each, Send))
     return sent_of
 
 
-def arguments(run: LayoutRun, rank: int, tag: Tag, sent: Sent) -> dict[str, Any]:
+def arguments(run: LayoutRun, rank: int, tag: Tag, sent: SentMessage) -> dict[str, Any]:
     """Return the arguments of the kernel of *sent* on *rank*."""
     width, mesh = _width(run, tag, sent), run.mesh
     ranks = mesh.group(rank, sent.axis)
@@ -106,7 +106,7 @@ def groups(run: LayoutRun, rank: int) -> list[dict[str, Any]]:
     ]
 
 
-def _width(run: LayoutRun, tag: Tag, sent: Sent) -> float:
+def _width(run: LayoutRun, tag: Tag, sent: SentMessage) -> float:
     """Return the bytes of an element of what *tag* names."""
     if sent.axis == "everyone":
         return 4.0

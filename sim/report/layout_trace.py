@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim.events import Cause, Work
+from sim.events import Cause, WorkSpan
 from sim.mesh import LayoutRun
 from sim.parallel.program import Tag
-from sim.report.chrome_trace import Event, headed, span, write_traces
+from sim.report.chrome_trace import TraceEvent, headed, span, write_traces
 from sim.report.layout_groups import arguments, groups, sent_by
 from sim.training.layouts.scene import words
 from sim.units import counted
@@ -50,18 +50,18 @@ def write_layout_trace(run: LayoutRun, path: Path) -> str:
 
 
 def _document(run: LayoutRun, ranks: Sequence[int]) -> dict[str, Any]:
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     for rank in ranks:
         events += _rank(run, rank)
     shows = {"hardware": run.hardware.name, "workload": run.workload.name}
     return headed(ranks[0], run.gpus, shows, events, groups(run, ranks[0]))
 
 
-def _rank(run: LayoutRun, rank: int) -> list[Event]:
+def _rank(run: LayoutRun, rank: int) -> list[TraceEvent]:
     """Return the events of *rank*, which are those of its stage."""
     stage = run.mesh.stage_of(rank)
     step = run.played.stages[stage]
-    events: list[Event] = [
+    events: list[TraceEvent] = [
         {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"stage {stage}: rank {rank}"}},
         {"ph": "M", "name": "thread_name", "pid": rank, "tid": WAITS, "args": {"name": "waits"}},
         span("user_annotation", "ProfilerStep#1", rank, 1, step.begin, step.end, {}),
@@ -91,7 +91,7 @@ def _rank(run: LayoutRun, rank: int) -> list[Event]:
     return events
 
 
-def _details(work: Work, stream: int) -> dict[str, Any]:
+def _details(work: WorkSpan, stream: int) -> dict[str, Any]:
     return {"stream": stream, "device": 0, "what": work.name, "resource": work.resource, "bytes": work.nbytes}
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.whole_job import tokens_text
-from sim.study.pretraining import Part
+from sim.study.pretraining import PretrainingPart
 from sim.units import show
 
 MOST_ROWS = 12
 """Rows of the table; of more parts the first and last are shown."""
 
 
-def pretraining_document(parts: Sequence[Part], price: float | None) -> dict[str, Any] | None:
+def pretraining_document(parts: Sequence[PretrainingPart], price: float | None) -> dict[str, Any] | None:
     """Return *parts* at *price* (USD/s; None: unknown), and their sums; None without parts."""
     if not parts:
         return None

@@ -10,7 +10,7 @@ from sim.report.columns import Title, aligned
 from sim.report.comparison import grouped, scattered
 from sim.report.energy import job_energy, kwh_text, power_cap_text
 from sim.report.layout import layout_words
-from sim.report.picture import Named, Picture, name_points, picture
+from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
@@ -170,7 +170,7 @@ def recommendation_plot(document: dict[str, Any]) -> Picture:
     """Return a picture: cost over time of every candidate, or over the epochs of a job of a given time; the budget dashed."""
     by_time, budget = document["job"]["time_s"] is not None, document["budget"]
     points = [
-        Named(
+        NamedPoint(
             row["epochs"] if by_time else row["total_time_s"] / 3600, row["total_cost_usd"], _named(row),
             place == 0 and document["best"] is not None,
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim.events import Cause, Wait, Work
+from sim.events import Cause, WaitSpan, WorkSpan
 from sim.report.chakra import Recording, as_bytes, write_ranks
 from sim.report.excerpt import RankExcerpt, excerpt
 from sim.report.kernels import operation_of
@@ -41,7 +41,7 @@ def write_run(run: Run, folder: Path) -> str:
 class _Exchange(NamedTuple):
     """A collective of the step, when this rank had come to it (s), and how much later its slowest rank had, beyond those before it."""
 
-    work: Work
+    work: WorkSpan
     came: float
     late: float
 
@@ -83,7 +83,7 @@ def _exchanges(rank: RankExcerpt, start: float, end: float) -> Iterator[_Exchang
         free, late = work.t1, moves if waits else late
 
 
-def _cut(waits: Sequence[Wait], at: Sequence[float]) -> Iterator[Wait]:
+def _cut(waits: Sequence[WaitSpan], at: Sequence[float]) -> Iterator[WaitSpan]:
     """Yield *waits*, each cut where a collective begins inside it."""
     for wait in waits:
         begin = wait.t0
@@ -102,7 +102,7 @@ def _collective(run: Run, made: Recording, exchange: _Exchange, after: Sequence[
     return made.collective(work.name, operation_of(work.name, work.nbytes, job.workload, ranks), work.nbytes, "", ranks, after)
 
 
-def _name(rank: RankExcerpt, wait: Wait) -> str:
+def _name(rank: RankExcerpt, wait: WaitSpan) -> str:
     """Return what the rank computed meanwhile, or what it waited for."""
     if wait.cause is not Cause.COMPUTE:
         return wait.cause.value

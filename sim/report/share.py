@@ -8,11 +8,11 @@ from typing import Any
 from sim import __version__
 from sim.report.picture import Picture, figure, picture
 from sim.report.verdict import stack_assumed, volume_assumed
-from sim.study.share import Outcome, Shared
+from sim.study.share import PolicyOutcome, SharedMachine
 from sim.units import show
 
 
-def share_document(answer: Shared) -> dict[str, Any]:
+def share_document(answer: SharedMachine) -> dict[str, Any]:
     """Return the JSON document of *answer*; gains are shares of what the first policy, even, gives."""
     return {
         "schema": 1, "hardware": answer.hardware, "workers": answer.cores[0], "most_workers": answer.cores[1],
@@ -21,7 +21,7 @@ def share_document(answer: Shared) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _assumed(answer: Shared) -> list[str]:
+def _assumed(answer: SharedMachine) -> list[str]:
     workloads = {job.workload.name: job.workload for job in answer.jobs}
     nodes = [group.node for group in answer.machine.groups if group.role == "worker" and group.node.gpu_count]
     given = [text for workload in workloads.values() for text in volume_assumed(answer.machine, nodes, workload)]
@@ -33,7 +33,7 @@ def _assumed(answer: Shared) -> list[str]:
     ]
 
 
-def _policy(answer: Shared, outcome: Outcome) -> dict[str, Any]:
+def _policy(answer: SharedMachine, outcome: PolicyOutcome) -> dict[str, Any]:
     baseline = answer.outcomes[0]
     jobs: list[dict[str, Any]] = [
         {

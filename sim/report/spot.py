@@ -10,7 +10,7 @@ from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.study.spot import SpotAnswer
-from sim.study.transient import Outcome, Spread, spread, undisturbed
+from sim.study.transient import DrawnCourse, Spread, spread, undisturbed
 from sim.units import counted, show
 
 QUANTILES = 40
@@ -58,7 +58,7 @@ def spot_document(answer: SpotAnswer) -> dict[str, Any]:
     }
 
 
-def _distribution(outcomes: Sequence[Outcome]) -> list[dict[str, float]]:
+def _distribution(outcomes: Sequence[DrawnCourse]) -> list[dict[str, float]]:
     """Return quantiles of time and cost, each by itself, from the least to the most."""
     times, costs = (sorted(getattr(outcome, name) for outcome in outcomes) for name in ("time", "cost"))
     places = [round(step * (len(outcomes) - 1) / QUANTILES) for step in range(QUANTILES + 1)]

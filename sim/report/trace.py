@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.analysis.stalls import Window, blame
-from sim.events import STALLS, Cause, EventLog, Wait, Work
-from sim.report.chrome_trace import Event, headed, write_traces
+from sim.events import STALLS, Cause, EventLog, WaitSpan, WorkSpan
+from sim.report.chrome_trace import TraceEvent, headed, write_traces
 from sim.report.excerpt import Excerpt, RankExcerpt, excerpt
 from sim.report.kernels import collective_kernel
 from sim.simulate import Run
@@ -50,7 +50,7 @@ def trace_document(run: Run, chosen: Excerpt, only: RankExcerpt | None = None) -
     """Return the trace of *chosen* as Kineto's JSON object; of one rank alone, without counters, where *only* names it."""
     numbers, origin = _numbers(run.log), _origin(chosen)
     shown = [rank for rank in chosen.ranks if only is None or rank is only]
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     for rank in shown:
         track = _Track(run, rank, numbers[rank.index], origin)
         events += [*track.names(), *track.host(), *track.device(), *track.loader(), *track.arrows()]
@@ -117,7 +117,7 @@ class _Track:
     pid: int
     origin: float
 
-    def names(self) -> Iterator[Event]:
+    def names(self) -> Iterator[TraceEvent]:
         """Name the process, its threads and its streams."""
         of_log = self.run.log.ranks[self.rank.index]
         others = f" (stands for {of_log.size} ranks)" if of_log.size > 1 else ""
@@ -127,7 +127,7 @@ class _Track:
         for tid, name in sorted(threads.items()):
             yield _meta("thread_name", self.pid, tid, name)
 
-    def host(self) -> Iterator[Event]:
+    def host(self) -> Iterator[TraceEvent]:
         """Yield what the training loop does: steps, waiting for batches; and the causes of all waits."""
         for step, (start, end) in enumerate(zip(self.rank.boundaries, self.rank.boundaries[1:], strict=False)):
             yield self._slice("user_annotation", f"ProfilerStep#{step}", HOST, start, end)
@@ -138,7 +138,7 @@ class _Track:
                 cause = {"cause": wait.cause.value, "resource": wait.resource}
                 yield self._slice("wait", f"wait: {wait.cause.value}", WAITS, wait.t0, wait.t1, **cause)
 
-    def device(self) -> Iterator[Event]:
+    def device(self) -> Iterator[TraceEvent]:
         """Yield kernels and copies, each with its launch."""
         correlation = 1
         launches = [wait for wait in self.rank.waits if wait.cause is Cause.LAUNCH]
@@ -161,13 +161,13 @@ class _Track:
         for work in self.rank.bounds:
             yield self._slice("gpu_user_annotation", work.resource, COMM, work.t0, work.t1, cause=work.cause.value, resource=work.resource)
 
-    def loader(self) -> Iterator[Event]:
+    def loader(self) -> Iterator[TraceEvent]:
         """Yield what builds batches."""
         for work in self.rank.loader:
             arguments = {"cause": work.cause.value, "resource": work.resource, "batch": work.ident, "stream_name": work.stream}
             yield self._slice("loader", work.name, _tid(work.stream), work.t0, work.t1, **arguments)
 
-    def arrows(self) -> Iterator[Event]:
+    def arrows(self) -> Iterator[TraceEvent]:
         """Yield an arrow from each bucket's gradients to its collective."""
         for number, work in enumerate(self.rank.collectives):
             ready = [done for done in self.rank.compute if done.ident == work.ident and done.t1 <= work.t0 + 1e-12]
@@ -189,18 +189,18 @@ class _Track:
         pinned = self.run.jobs[self.run.log.ranks[self.rank.index].job].job.workload.input.pin_memory
         return f"Memcpy HtoD ({'Pinned' if pinned else 'Pageable'} -> Device)"
 
-    def _launch(self, operator: str, call: str, between: tuple[float, float], correlation: int) -> Iterator[Event]:
+    def _launch(self, operator: str, call: str, between: tuple[float, float], correlation: int) -> Iterator[TraceEvent]:
         yield self._slice("cpu_op", operator, HOST, *between, **{"External id": correlation})
         yield self._slice("cuda_runtime", call, HOST, *between, correlation=correlation, **{"External id": correlation})
 
-    def _kernel(self, work: Work, category: str, name: str, stream: int, correlation: int) -> Event:
+    def _kernel(self, work: WorkSpan, category: str, name: str, stream: int, correlation: int) -> TraceEvent:
         arguments: dict[str, Any] = {"device": self.pid, "stream": stream, "correlation": correlation, "External id": correlation}
         arguments |= {"resource": work.resource}
         arguments |= {"bytes": round(work.nbytes)} if work.nbytes else {}
         arguments |= {"bucket": work.ident} if work.ident >= 0 else {}
         return self._slice(category, name, stream, work.t0, work.t1, **arguments)
 
-    def _slice(self, category: str, name: str, tid: int, start: float, end: float, **arguments: Any) -> Event:
+    def _slice(self, category: str, name: str, tid: int, start: float, end: float, **arguments: Any) -> TraceEvent:
         begin = self._micros(start)
         duration = round(self._micros(end) - begin, _DIGITS)
         event = {"ph": "X", "cat": category, "name": name, "pid": self.pid, "tid": tid, "ts": begin, "dur": duration}
@@ -210,7 +210,7 @@ class _Track:
         return round(1e6 * (time - self.origin), _DIGITS)
 
 
-def _launched(works: Sequence[Work], launches: Sequence[Wait]) -> Iterator[tuple[Work | None, tuple[float, float]]]:
+def _launched(works: Sequence[WorkSpan], launches: Sequence[WaitSpan]) -> Iterator[tuple[WorkSpan | None, tuple[float, float]]]:
     """Yield each of *works* and when it was launched: in the wait for the host right before it; None for a launch without a kernel."""
     waiting = list(launches)[::-1]
     for work in works:
@@ -231,11 +231,11 @@ def _tid(stream: str) -> int:
     return LOADER + 2 + int(stream.split()[1]) if stream.startswith("worker") else LOADER + (stream == "pin")
 
 
-def _meta(kind: str, pid: int, tid: int, name: str) -> Event:
+def _meta(kind: str, pid: int, tid: int, name: str) -> TraceEvent:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
 
 
-def _counters(log: EventLog, chosen: Excerpt, origin: float, pid: int) -> Iterator[Event]:
+def _counters(log: EventLog, chosen: Excerpt, origin: float, pid: int) -> Iterator[TraceEvent]:
     """Yield the use of each resource in per cent of what it carries."""
     yield _meta("process_name", pid, 0, "use of resources, per cent")
     for link, steps in sorted(chosen.loads.items()):

@@ -15,7 +15,7 @@ from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.resources import described
 from sim.simulate import Run
-from sim.study.whatif import Crowded, Outcome, Upgrade, WhatIf, break_even
+from sim.study.whatif import Crowded, StepOutcome, Upgrade, WhatIf, break_even
 from sim.units import counted, show
 
 SEEN = 1e-3
@@ -74,7 +74,7 @@ def _resource(answer: WhatIf, upgrade: Upgrade) -> dict[str, Any]:
     }
 
 
-def _outcome(answer: WhatIf, then: Outcome) -> dict[str, Any]:
+def _outcome(answer: WhatIf, then: StepOutcome) -> dict[str, Any]:
     rise, rate = break_even(answer.now, then), price(answer.run.hardware)
     return {
         "step_time_s": then.step_time,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.study.whole_job import Course
 from sim.units import show
 
 
-def whole_job_document(plan: Plan, course: Course, usd_per_h: float | None) -> dict[str, Any]:
+def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -> dict[str, Any]:
     """Return the figures of the whole job of *plan* at a price (None: unknown)."""
     time = course.parts.total
     return {

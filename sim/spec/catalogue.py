@@ -76,11 +76,11 @@ def _in_folders(*folders: Path) -> dict[str, Path]:
     return files
 
 
-Library = Path | tuple[Path, ...] | None
+SearchFolders = Path | tuple[Path, ...] | None
 """Further folders, searched in order before the catalogue."""
 
 
-def locate(name: str, folder: str, near: Library = None, written_in: Path | None = None) -> Path:
+def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path | None = None) -> Path:
     """Return the file that *name* stands for in *folder* of the library.
 
     *written_in* is the file that holds the name (None: a command line): a path is relative to it, and its own parts come

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim.spec.catalogue import catalogue
-from sim.spec.chakra_wire import Malformed, Message, messages
+from sim.spec.chakra_wire import Malformed, TraceNode, messages
 from sim.spec.yaml import SpecError
 
 GROUPS_FILE: Final = "comm_group.json"
@@ -28,7 +28,7 @@ class TraceFiles(NamedTuple):
 
     name: str
     paths: tuple[Path, ...]
-    ranks: tuple[list[Message], ...]
+    ranks: tuple[list[TraceNode], ...]
     groups: Mapping[str, tuple[int, ...]]
     """Ranks of each communicator that a file names."""
     sha256: str
@@ -104,7 +104,7 @@ def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
     return TraceFiles(name, paths, ranks, read_groups(source, len(paths)) if source else {}, digest.hexdigest())
 
 
-def _read(path: Path, note: Callable[[bytes], None]) -> list[Message]:
+def _read(path: Path, note: Callable[[bytes], None]) -> list[TraceNode]:
     """Return the nodes of *path*, whose bytes *note* gets. Raise SpecError where that fails."""
     try:
         data = path.read_bytes()

@@ -45,7 +45,7 @@ class Malformed(ValueError):
     """Bytes that are no trace; the text says where and why."""
 
 
-class Message(NamedTuple):
+class TraceNode(NamedTuple):
     """One node of a trace, as it is written."""
 
     id: int
@@ -60,7 +60,7 @@ class Message(NamedTuple):
     attributes: Mapping[str, Value] = {}
 
 
-def messages(data: bytes) -> list[Message]:
+def messages(data: bytes) -> list[TraceNode]:
     """Return the nodes of a trace. Raise Malformed where *data* is none."""
     if data[:2] == _GZIP:
         try:
@@ -139,7 +139,7 @@ def _metadata(data: bytes) -> None:
         raise Malformed("is no Chakra trace: its first message is not Chakra's GlobalMetadata") from None
 
 
-def _node(data: bytes, number: int) -> Message:
+def _node(data: bytes, number: int) -> TraceNode:
     said: dict[int, Any] = {4: [], 5: [], 10: {}}
     try:
         for field, wire, value in _fields(data):
@@ -157,7 +157,7 @@ def _node(data: bytes, number: int) -> Message:
     except (Malformed, struct.error) as error:
         named = f" (node {said[1]})" if 1 in said else ""
         raise Malformed(f"message {number}{named} is no Chakra node: {error}") from None
-    return Message(
+    return TraceNode(
         said.get(1, 0), said.get(2, ""), said.get(3, 0), tuple(said[4]), tuple(said[5]), said.get(6, 0), said.get(7, 0), said.get(8, ""),
         said[10],
     )  # fmt: skip
@@ -225,7 +225,7 @@ def _listed(kind: str, data: bytes) -> list[Any]:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _of_json(data: bytes) -> list[Message]:
+def _of_json(data: bytes) -> list[TraceNode]:
     """Return the nodes of concatenated JSON objects, of which the first is the metadata."""
     decoder, objects, at = json.JSONDecoder(), [], 0
     try:
@@ -238,9 +238,9 @@ def _of_json(data: bytes) -> list[Message]:
     return [_json_node(value, number) for number, value in enumerate(objects[1:], 1)]
 
 
-def _json_node(value: Any, number: int) -> Message:
+def _json_node(value: Any, number: int) -> TraceNode:
     try:
-        return Message(
+        return TraceNode(
             int(value.get("id", 0)),
             str(value.get("name", "")),
             _json_type(value.get("type", 0)),
@@ -287,7 +287,7 @@ def metadata_bytes(**texts: str) -> bytes:
     return _number(len(body)) + body
 
 
-def node_bytes(node: Message) -> bytes:
+def node_bytes(node: TraceNode) -> bytes:
     """Return *node* behind its length."""
     body = b"".join(
         (

@@ -198,11 +198,11 @@ def _then(hint: str) -> str:
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
-Row = tuple[int, list[str]]
+CsvRow = tuple[int, list[str]]
 """The line on which a row begins, and its cells."""
 
 
-def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[Row]:
+def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[CsvRow]:
     """Yield the rows of numbered *lines*; a quoted cell may span several. Raise SpecError where they are not CSV."""
     reader = csv.reader((line + "\n" for _, line in lines), strict=True)
     read = 0

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.spec.wiring import CLASSES, Card, Contradiction, Near, Pair, Tree, Wiring, pairs, tree
+from sim.spec.wiring import CLASSES, Card, Near, Pair, Tree, Wiring, WiringContradiction, pairs, tree
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
@@ -241,7 +241,7 @@ def _count_cpus(cpus: Sequence[str]) -> int | None:
 def _tree(rows: Sequence[_Row], gpus: int, classes: dict[Pair, Near], places: Sequence[str], file: str) -> Tree:
     try:
         return tree(len(rows), gpus, classes, [*places, *[""] * (len(rows) - gpus)])
-    except Contradiction as error:
+    except WiringContradiction as error:
         one, other = error.pair
         cell = rows[one].cells[other]
         names = f"{rows[one].label.text} and {rows[other].label.text}"

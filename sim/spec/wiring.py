@@ -105,7 +105,7 @@ class Wiring:
     """What a reader should know about this reading: sentences."""
 
 
-class Contradiction(ValueError):
+class WiringContradiction(ValueError):
     """Two devices, by number, whose class fits no tree beside the others'."""
 
     def __init__(self, pair: Pair, printed: Near, needed: str) -> None:
@@ -170,11 +170,11 @@ def _groups(count: int, joined: Iterable[Pair]) -> list[int]:
 def _check(pair: Pair, near: Near, switch: Sequence[int], root: Sequence[int], bridge: Sequence[int]) -> None:
     one, other = pair
     if near != "PIX" and switch[one] == switch[other]:
-        raise Contradiction(pair, near, "PIX, since PIX leads from one to the other through further devices")
+        raise WiringContradiction(pair, near, "PIX, since PIX leads from one to the other through further devices")
     if near not in ("PIX", "PXB") and root[one] == root[other]:
-        raise Contradiction(pair, near, "PXB, since PIX and PXB lead from one to the other through further devices")
+        raise WiringContradiction(pair, near, "PXB, since PIX and PXB lead from one to the other through further devices")
     if near == "SYS" and bridge[one] == bridge[other]:
-        raise Contradiction(pair, near, "NODE, since nearer classes lead from one to the other through further devices")
+        raise WiringContradiction(pair, near, "NODE, since nearer classes lead from one to the other through further devices")
 
 
 def _sockets(bridge: Sequence[int], classes: Mapping[Pair, Near], places: Sequence[str]) -> list[int]:

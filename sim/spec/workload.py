@@ -25,7 +25,7 @@ from sim.spec.fields import (
 from sim.spec.layer import WIDTHS as WIDTHS
 from sim.spec.layer import Attention as Attention
 from sim.spec.layer import Layer as Layer
-from sim.spec.layer import Share as Share
+from sim.spec.layer import TensorShare as TensorShare
 from sim.spec.lengths import Lengths as Lengths
 from sim.spec.lengths import Padding, with_lengths
 from sim.spec.measured import MeasuredOn

@@ -20,19 +20,19 @@ from sim.study.one_batch import at_global_batch
 from sim.study.pool import each
 from sim.study.scenario import Scenario, sorted_overrides
 
-Document = Mapping[str, Any]
-Documents = Callable[[Scenario], Document]
+RunDocument = Mapping[str, Any]
+MakesDocument = Callable[[Scenario], RunDocument]
 """What turns a scenario into the document of its run (see `sim.documents`)."""
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedMachine:
     """One machine: the document of its run, or why there is none."""
 
     hardware: str
     nodes: int | None
     """As asked for; None is what the file describes."""
-    document: Document | None
+    document: RunDocument | None
     problem: str = ""
     provider: str = ""
     """Who rents it out; empty where nobody does."""
@@ -72,13 +72,13 @@ def _problems(name: str) -> Sequence[str]:
 def compare(
     scenario: Scenario,
     hardware: Sequence[str],
-    documents: Documents,
+    documents: MakesDocument,
     *,
     nodes: Sequence[int] = (),
     global_batch: int | None = None,
     processes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Row]:
+) -> list[ComparedMachine]:
     """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* hears how many of all are done.
 
     With *global_batch* each trains on so many samples per optimizer step (`sim.study.one_batch`).
@@ -111,12 +111,14 @@ def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:
         raise problem
 
 
-def _row(documents: Documents, global_batch: int | None, scenario: Scenario) -> Row:
+def _row(documents: MakesDocument, global_batch: int | None, scenario: Scenario) -> ComparedMachine:
     try:
         question = scenario if global_batch is None else at_global_batch(scenario, global_batch)
-        return Row(scenario.hardware, scenario.nodes, documents(question), provider=load_hardware(scenario.hardware).spec.provider)
+        return ComparedMachine(
+            scenario.hardware, scenario.nodes, documents(question), provider=load_hardware(scenario.hardware).spec.provider
+        )
     except SpecError as error:
-        return Row(scenario.hardware, scenario.nodes, None, str(error))
+        return ComparedMachine(scenario.hardware, scenario.nodes, None, str(error))
 
 
 def front(points: Iterable[tuple[float, float | None]]) -> list[bool]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.analysis.course import MOST, draw
-from sim.analysis.energy import GridIntensity, Kind, NodePower, grid_of, mean_power, named_grid, power_model, shares_of
+from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
 from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
@@ -353,7 +353,7 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
 def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
     """Return the power of the mean node while the job works, while it saves or waits for a failed peer, and while it restarts."""
     model = power_model()
-    kinds = [Kind(node, count, node.gpu_count, mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
+    kinds = [NodesOfKind(node, count, node.gpu_count, mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
     unmixed = [kind._replace(mix=None) for kind in kinds]
     return {
         "working": limit.power if limit else mean_power(kinds, shares_of(steps.stalls), model),

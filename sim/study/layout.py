@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.check import check_run, own_notes
 from sim.cluster.build import place
 from sim.mesh import LayoutRun, mesh_options, run_layout
@@ -18,7 +18,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.pretraining import Part, parts_of
+from sim.study.pretraining import PretrainingPart, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
 
@@ -31,9 +31,9 @@ class LayoutAnswer:
     inputs: Mapping[str, str]
     warnings: Sequence[str] = ()
     market: Market = "on_demand"
-    plan: Plan | None = None
+    plan: JobPlan | None = None
     """The whole job, where one is asked for."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PretrainingPart, ...] = ()
     """Parts of a budget of tokens whose batch or sequence are not the same."""
 
 

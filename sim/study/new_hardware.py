@@ -24,7 +24,7 @@ from sim.spec.wiring import Branch, Card, Domain, Lanes, Wiring
 from sim.spec.yaml import SpecError
 from sim.study import new_parts
 from sim.study.new_file import write_new
-from sim.study.new_parts import Choice
+from sim.study.new_parts import PartChoice
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _NOT_TOLD: Final = "not in the topology"
@@ -72,7 +72,7 @@ def new_hardware(
 def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Options()) -> str:
     """Return the YAML of a machine wired like *wiring*, which was read from *file*."""
     gpu = new_parts.find_gpu(wiring, options.gpu, file)
-    cpu = Choice(options.cpu.lower(), "given") if options.cpu else new_parts.find_cpu(wiring.processor, gpu)
+    cpu = PartChoice(options.cpu.lower(), "given") if options.cpu else new_parts.find_cpu(wiring.processor, gpu)
     lanes = new_parts.pcie_lanes(gpu, wiring.lanes)
     notes = [*wiring.notes, *_notes(wiring, gpu, lanes)]
     lines = [
@@ -204,7 +204,7 @@ def _peer_to_peer(wiring: Wiring) -> str:
     return "sys" if is_amd and wiring.gpus <= 2 else "pxb"
 
 
-def _host(wiring: Wiring, gpu: Gpu, cpu: Choice, options: Options) -> list[str]:
+def _host(wiring: Wiring, gpu: Gpu, cpu: PartChoice, options: Options) -> list[str]:
     vcpus = wiring.vcpus or _VCPUS_PER_GPU * wiring.gpus
     memory = (
         _checked(options.memory, "size", "--memory")
@@ -229,7 +229,7 @@ def _host(wiring: Wiring, gpu: Gpu, cpu: Choice, options: Options) -> list[str]:
     ]
 
 
-def _cpu(wiring: Wiring, choice: Choice) -> str:
+def _cpu(wiring: Wiring, choice: PartChoice) -> str:
     """Return the processor; where its sockets are split into more NUMA nodes, each gets its part of the memory bandwidth."""
     cpu = new_parts.part(Cpu, choice.name, new_parts.CPUS, "--cpu")
     sockets = wiring.numa_nodes if wiring.numa_nodes in (1, 2) else min(2, len(wiring.domains))

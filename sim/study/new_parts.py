@@ -66,7 +66,7 @@ _BRANDS: Final = {"nvidia", "tesla", "geforce", "generation"}
 
 
 @dataclass(frozen=True)
-class Choice:
+class PartChoice:
     """A part by name, and why it."""
 
     name: str
@@ -206,13 +206,15 @@ def pcie_part(lanes: Lanes) -> tuple[str, Link, float]:
 # --- processor and network -------------------------------------------------------------------------------------------
 
 
-def find_cpu(processor: Processor | None, gpu: Gpu) -> Choice:
+def find_cpu(processor: Processor | None, gpu: Gpu) -> PartChoice:
     """Return the catalogue's processor of the generation that *processor* tells, else one usual beside *gpu*."""
     cpu = _by_cpuid(processor) if processor is not None else None
     if processor is None or cpu is None:
         told = "not in the topology" if processor is None else f"none of vendor {processor.vendor} in the catalogue"
-        return Choice(_CPU_BY_AGE.get(gpu.architecture, _OLDEST_CPU), f"{told}; usual beside {gpu.architecture} GPUs")
-    return Choice(cpu, f"vendor {processor.vendor}, family {processor.family}, model {processor.model}: of this generation or next to it")
+        return PartChoice(_CPU_BY_AGE.get(gpu.architecture, _OLDEST_CPU), f"{told}; usual beside {gpu.architecture} GPUs")
+    return PartChoice(
+        cpu, f"vendor {processor.vendor}, family {processor.family}, model {processor.model}: of this generation or next to it"
+    )
 
 
 def _by_cpuid(processor: Processor) -> str | None:
@@ -225,20 +227,20 @@ def _by_cpuid(processor: Processor) -> str | None:
     return next((name for least, name in by_model.items() if processor.model >= least), _OLDEST_CPU)
 
 
-def find_transport(cards: tuple[Card, ...], wanted: str | None) -> Choice:
+def find_transport(cards: tuple[Card, ...], wanted: str | None) -> PartChoice:
     """Return the transport class of the NICs."""
     if wanted is not None:
         part(Transport, wanted, TRANSPORTS, "--transport")
-        return Choice(wanted.lower(), "given")
+        return PartChoice(wanted.lower(), "given")
     if not cards:
-        return Choice("tcp", "not in the topology; an Ethernet card stands in")
+        return PartChoice("tcp", "not in the topology; an Ethernet card stands in")
     card = cards[0]
     for start, name in {"rdmap": "efa", "efa": "efa", "roce": "roce", "bnxt": "roce", "irdma": "roce", "mana": "roce"}.items():
         if card.name.startswith(start):
-            return Choice(name, f"by the name {shorten(card.name)}")
+            return PartChoice(name, f"by the name {shorten(card.name)}")
     if card.kind == "infiniband" or card.name.startswith(("mlx", "ib", "NIC")):
         is_roce = card.kind == "ethernet"
-        return Choice(
+        return PartChoice(
             "roce" if is_roce else "infiniband", f"by {'PCI class and ' if card.kind else ''}name; Ethernet cards of mlx5 speak RoCE"
         )
-    return Choice("tcp", "the topology tells no RDMA card by name; set node.nic.transport where it is one, for example to efa")
+    return PartChoice("tcp", "the topology tells no RDMA card by name; set node.nic.transport where it is one, for example to efa")

@@ -36,7 +36,7 @@ _MOST: Final = 2**20
 
 
 @dataclass(frozen=True)
-class Made:
+class NewWorkload:
     """A workload that was written: where, a line about it, a command that runs it, and what the description does not hold."""
 
     path: Path
@@ -47,7 +47,7 @@ class Made:
 
 def new_workload(
     sources: Sequence[str], output: Path | None = None, name: str | None = None, sequence: int | None = None, overwrite: bool = False
-) -> Made:
+) -> NewWorkload:
     """Write the workload that *sources* describe to *output* (default: its name in this folder) and return where it is.
 
     *sources* are files, folders with a ``config.json``, or a hub id. Raise SpecError, and write nothing, where they do not make a workload.
@@ -66,7 +66,7 @@ def new_workload(
     return write(told, name or _named(sources, told, output), output, sequence, ", ".join(places), overwrite)
 
 
-def write(told: Told, name: str, output: Path | None, sequence: int | None, origin: str, overwrite: bool = False) -> Made:
+def write(told: Told, name: str, output: Path | None, sequence: int | None, origin: str, overwrite: bool = False) -> NewWorkload:
     """Write what is *told* as the workload *name*; *origin* says whence. Raise SpecError, and write nothing, where it is wrong."""
     if not _NAME.fullmatch(name):
         raise SpecError(f"--name {name}: write letters, digits, '.', '_', '+' or '-'")
@@ -90,7 +90,7 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
     note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
         note += f" (the model takes {shape.max_seq:,}; --sequence N)"
-    return Made(path, note, command, tuple(told.notes))
+    return NewWorkload(path, note, command, tuple(told.notes))
 
 
 def _shape(told: Told, origin: str) -> Transformer:
@@ -303,7 +303,7 @@ Ask = Callable[[str, str], str]
 """Puts a question with a default and returns the answer."""
 
 
-def asked(ask: Ask) -> Told:
+def by_questions(ask: Ask) -> Told:
     """Return what the user answers about a decoder: sizes like those of Llama unless told otherwise."""
     like = ask("like which decoder of the catalogue (empty: none, its sizes are asked for)", "")
     if like:

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
-from sim.analysis.whole_job import Plan, WholeJob
+from sim.analysis.whole_job import JobPlan, WholeJob
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row
+from sim.study.compare import ComparedMachine
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
@@ -90,7 +90,7 @@ class Candidate:
 class Recommendation:
     """The best candidate within the budget (None where nothing is), all of them in order of preference, and what to know."""
 
-    plan: Plan
+    plan: JobPlan
     budget: Budget
     best: Candidate | None
     runner_up: Candidate | None
@@ -108,8 +108,8 @@ class Recommendation:
 
 def recommend(
     scenario: Scenario,
-    rows: Sequence[Row],
-    plan: Plan,
+    rows: Sequence[ComparedMachine],
+    plan: JobPlan,
     budget: Budget,
     markets: Sequence[Market] = MARKETS,
     mean_lifetime: str | None = None,
@@ -145,7 +145,7 @@ def recommend(
     return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
 
 
-def require_one_budget(plan: Plan, budget: Budget) -> None:
+def require_one_budget(plan: JobPlan, budget: Budget) -> None:
     """Raise SpecError unless *budget* is of time or of money, and of money where *plan* is of time."""
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
@@ -163,7 +163,7 @@ class _Gathered(NamedTuple):
 
 
 def _gathered(
-    scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequence[Market], mean: float | None, with_failures: bool
+    scenario: Scenario, rows: Sequence[ComparedMachine], plan: JobPlan, markets: Sequence[Market], mean: float | None, with_failures: bool
 ) -> _Gathered:
     """Return the candidates that *rows* make on *markets*; spot machines live *mean* seconds, or as was measured if that is None."""
     for_hardware, for_workload = sorted_overrides(scenario)
@@ -200,10 +200,10 @@ def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_li
     return ""
 
 
-def _partly_left_out(rows: Sequence[Row]) -> list[str]:
+def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:
     """Return which numbers of nodes a machine cannot run the job on that runs it on others, and why."""
     ran = {row.hardware for row in rows if row.document is not None}
-    failed: dict[str, list[Row]] = defaultdict(list)
+    failed: dict[str, list[ComparedMachine]] = defaultdict(list)
     for row in rows:
         if row.document is None and row.hardware in ran and row.nodes is not None:
             failed[row.hardware].append(row)
@@ -232,7 +232,7 @@ def _why_not(machine: Hardware, markets: Sequence[Market], priced: Sequence[Mark
 
 
 def _candidates(
-    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, markets: Sequence[Market],
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, markets: Sequence[Market],
     disturbed: tuple[float | None, bool],
 ) -> list[Candidate]:  # fmt: skip
     """Return the ways to pay for one machine, *disturbed* by revocations (mean life, s) and whether by failures."""
@@ -256,7 +256,7 @@ def _candidates(
     return candidates
 
 
-def _failing(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
+def _failing(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
     """Return what becomes of *candidate* by the share that the drawn weeks of its market leave to work; their spares are paid for as well.
 
     Start and checkpoints are those of the weeks.
@@ -275,7 +275,7 @@ def _failing(candidate: Candidate, plan: Plan, machine: Hardware, workload: Work
     return replace(failing, job=job, cost=rate * paid * lasts, interval=interval)
 
 
-def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
+def _revoked(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
     """Return what becomes of *candidate* on spot machines, whose lives are known or *mean* seconds on average.
 
     A job of a given time does the epochs of one that is shorter by what revocations make that one longer.
@@ -296,7 +296,7 @@ def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Work
 # --- how sure, and what would change it ------------------------------------------------------------------------------
 
 
-def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Sequence[Candidate], mean: float | None) -> list[str]:
+def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: Sequence[Candidate], mean: float | None) -> list[str]:
     """Return how sure the choice is, and what would change it."""
     best, runner_up = (*allowed, None, None)[:2]
     if best is None:
@@ -373,7 +373,7 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     return [f"spot prices are known only for {_several(priced)}" if priced else "no spot price is known for any of them"]
 
 
-def _of_nodes(rows: Sequence[Row]) -> list[str]:
+def _of_nodes(rows: Sequence[ComparedMachine]) -> list[str]:
     """Return which numbers of nodes were tried, where they were asked for."""
     counts = sorted({row.nodes for row in rows if row.nodes is not None})
     if not counts:
@@ -382,7 +382,7 @@ def _of_nodes(rows: Sequence[Row]) -> list[str]:
     return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
 
 
-def _of_batches(rows: Sequence[Row], global_batch: int | None) -> str:
+def _of_batches(rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
     """Return at which global batch the candidates train, for an epoch is worth less the larger it is; nothing of planned layouts alone."""
     documents = [row.document for row in rows if row.document is not None]
     if documents and all("layout_gap" in document for document in documents):
@@ -417,7 +417,7 @@ def _of_spot(best: Candidate, mean: float | None) -> str:
     return f"{saves}time and cost are means over revocations {lives}; `spot` shows how they spread"
 
 
-def _sureness(plan: Plan, budget: Budget, best: Candidate) -> str:
+def _sureness(plan: JobPlan, budget: Budget, best: Candidate) -> str:
     error = best.document.get("expected_error")
     if not error:
         return "no measured run of this kind of machine backs the prediction"

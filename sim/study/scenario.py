@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.check import check_job, check_run, require, warn_job
 from sim.cluster.build import Placement, place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
@@ -22,8 +22,8 @@ from sim.spec.catalogue import suggestions
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override
-from sim.spec.own_prices import Priced
-from sim.spec.references import Piece, child, put
+from sim.spec.own_prices import PriceOverride
+from sim.spec.references import SpecPiece, child, put
 from sim.spec.schema import UNFOLDED, home
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
@@ -60,7 +60,7 @@ class Scenario:
     fold: bool = True
     market: Market = "on_demand"
     """At whose prices time is paid for."""
-    plan: Plan | None = None
+    plan: JobPlan | None = None
     """How long the whole job is, where that is asked for."""
     layout: tuple[tuple[str, str, str | int], ...] = ()
     """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
@@ -87,7 +87,7 @@ class Answer:
     bottlenecks: Sequence[Bottleneck] = ()
     """By job, where they were asked for."""
     market: Market = "on_demand"
-    plan: Plan | None = None
+    plan: JobPlan | None = None
 
 
 def has_layout(scenario: Scenario) -> bool:
@@ -278,9 +278,9 @@ def _with_nodes(machine: Loaded[Hardware], nodes: int, option: str) -> Loaded[Ha
     """Return *machine* with *nodes* workers; messages about their number name the *option*."""
     spec = with_nodes(machine.spec, nodes)
     at = next(number for number, group in enumerate(spec.groups) if group.role == "worker")
-    top = Piece(machine.document.value, machine.document.root)
+    top = SpecPiece(machine.document.value, machine.document.root)
     groups = child(top, "groups")
-    top = put(top, "groups", put(groups, at, put(child(groups, at), "count", Piece(nodes, Mark(option)))))
+    top = put(top, "groups", put(groups, at, put(child(groups, at), "count", SpecPiece(nodes, Mark(option)))))
     return Loaded(spec, fingerprint(top.value), Document(top.value, top.mark, machine.document.implied))
 
 
@@ -310,7 +310,7 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
     _one_number_of_micro_batches(laid, of_workload)
-    priced = [Priced(scenario.prices)] if scenario.prices else []
+    priced = [PriceOverride(scenario.prices)] if scenario.prices else []
     return [*priced, *of_hardware], [*given, *laid, *of_workload]
 
 
@@ -367,8 +367,8 @@ def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int) -> Loaded[W
 def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Workload]:
     """Return *loaded* with *batch* samples per GPU; messages about them name the *option*."""
     training = loaded.spec.training.model_copy(update={"batch": batch})
-    top = Piece(loaded.document.value, loaded.document.root)
-    top = put(top, "training", put(child(top, "training"), "batch", Piece(batch, Mark(option))))
+    top = SpecPiece(loaded.document.value, loaded.document.root)
+    top = put(top, "training", put(child(top, "training"), "batch", SpecPiece(batch, Mark(option))))
     document = Document(top.value, top.mark, loaded.document.implied)
     return Loaded(loaded.spec.model_copy(update={"training": training}), fingerprint(top.value), document)
 

@@ -17,10 +17,10 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 
-Placement = Literal["NCS", "NCC", "CC", "CS"]
+ServerPlacement = Literal["NCS", "NCC", "CC", "CS"]
 """PHub's names: (non-)colocated and sharded over as many servers as workers, or one central server."""
 
-PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+PLACEMENTS: tuple[ServerPlacement, ...] = get_args(ServerPlacement)
 
 
 class HostBytes(NamedTuple):
@@ -36,7 +36,7 @@ class BoundRow(NamedTuple):
     """One model size (bytes) and what the busiest host needs by placement, bytes/s in and out together."""
 
     nbytes: int
-    needed: Mapping[Placement, float]
+    needed: Mapping[ServerPlacement, float]
 
 
 class BoundTable(NamedTuple):
@@ -45,7 +45,7 @@ class BoundTable(NamedTuple):
     hardware: str
     workers: int
     compute_time: float
-    there: Mapping[Placement, float]
+    there: Mapping[ServerPlacement, float]
     rows: tuple[BoundRow, ...]
     machine: Hardware
     inputs: Mapping[str, str]
@@ -71,7 +71,7 @@ def bound_table(
     return BoundTable(machine.name, workers, time, there, rows, machine, {"hardware": loaded.sha256})
 
 
-def ports(machine: Hardware) -> dict[Placement, float]:
+def ports(machine: Hardware) -> dict[ServerPlacement, float]:
     """Return what the ports of the busiest host carry by placement, bytes/s in and out together: the slowest of its kind.
 
     Servers on hosts of their own push as much as workers do, so the slower of both counts; where no such hosts are described, they have
@@ -86,13 +86,13 @@ def ports(machine: Hardware) -> dict[Placement, float]:
     return {"NCS": min(worker, server), "NCC": server, "CC": worker, "CS": worker}
 
 
-def bandwidth_bound(placement: Placement, workers: int, nbytes: float, compute_time: float) -> float:
+def bandwidth_bound(placement: ServerPlacement, workers: int, nbytes: float, compute_time: float) -> float:
     """Return the bytes/s, in and out together, that the busiest host needs to hide the exchange of *nbytes* behind *compute_time* (s).
 
     With N workers, M the model and T the compute time: NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T, CS 4(N-1)/N M/T.
     """
-    if placement not in get_args(Placement):
-        raise ValueError(f"servers are placed as one of {', '.join(get_args(Placement))}, not {placement}")
+    if placement not in get_args(ServerPlacement):
+        raise ValueError(f"servers are placed as one of {', '.join(get_args(ServerPlacement))}, not {placement}")
     if not compute_time > 0:
         raise ValueError(f"an exchange hides behind more than {compute_time} s of compute")
     if not 0 < nbytes < math.inf:

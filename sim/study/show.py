@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from sim.cluster.gpu import element_bytes, peaks_for
-from sim.cluster.measured import Setting, pass_time
+from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
 from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.spec.hardware import Gpu
@@ -128,7 +128,7 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
     }
     row["intensity_flop_per_byte"] = _intensity(row)
     if gpu is not None:
-        here = Setting(gpu, training.precision, workload.layer_stack, batch)
+        here = PassSetting(gpu, training.precision, workload.layer_stack, batch)
         times = [pass_time(layer, workload.model.measured, here, backward).time for backward in (False, True)]
         row |= dict(zip(_TIMES, times, strict=True))
     return row

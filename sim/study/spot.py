@@ -13,7 +13,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from sim.analysis.cost import node_price, price
-from sim.analysis.transient import Exponential, Lives, checkpoint_time, lifetimes_of, restore_time, survival
+from sim.analysis.transient import ExponentialLives, Lives, checkpoint_time, lifetimes_of, restore_time, survival
 from sim.analysis.whole_job import START_UP, WholeJob
 from sim.cluster.build import with_nodes
 from sim.spec.hardware import Group, Hardware
@@ -21,9 +21,9 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import Document, Documents, compare
+from sim.study.compare import MakesDocument, RunDocument, compare
 from sim.study.scenario import Scenario, sorted_overrides
-from sim.study.transient import POLICIES, Outcome, Policy, SpotJob, best_interval, courses, spread, undisturbed
+from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, courses, spread, undisturbed
 from sim.study.whole_job import checkpoint_bytes
 from sim.units import UnitError, parse
 
@@ -55,18 +55,18 @@ class SpotAnswer:
     """A job on spot machines, drawn many times, and the same job on demand."""
 
     machine: Hardware
-    document: Document
+    document: RunDocument
     """Of the undisturbed run on all workers."""
     job: SpotJob
     interval: float
     """Samples between checkpoints; infinite: only the result is saved."""
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[DrawnCourse]
     on_demand_time: float
     on_demand_cost: float | None
     notes: Sequence[str]
 
 
-def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: int | None = None) -> SpotAnswer:
+def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes: int | None = None) -> SpotAnswer:
     """Return what *wanted* takes on the spot machines of *scenario*. Raise SpecError where no life or price of them is known."""
     for_hardware, for_workload = sorted_overrides(scenario)
     machine = load_hardware(scenario.hardware, for_hardware).spec
@@ -121,7 +121,7 @@ def _workers(machine: Hardware) -> Group:
     return groups[0]
 
 
-def _policy(wanted: Wanted, workload: Workload) -> Policy:
+def _policy(wanted: Wanted, workload: Workload) -> SpotPolicy:
     stack = workload.training.stack
     name = wanted.policy or ("shrink" if stack.asynchronous else "wait")
     policy = next((policy_named for policy_named in POLICIES if policy_named == name), None)
@@ -133,7 +133,7 @@ def _policy(wanted: Wanted, workload: Workload) -> Policy:
 def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Lifetimes | None, list[str]]:
     measured = lifetimes_of(group.node.gpu)
     if wanted.mean_lifetime is not None:
-        return Exponential(mean_seconds(wanted.mean_lifetime)), measured, ["revocations come at random, with the mean given"]
+        return ExponentialLives(mean_seconds(wanted.mean_lifetime)), measured, ["revocations come at random, with the mean given"]
     if measured is None:
         raise SpecError(
             f"{machine.name}: no interruption data for spot machines with {group.node.gpu.name}; add a mean, for example "
@@ -146,7 +146,7 @@ def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Life
     return survival(measured), measured, notes
 
 
-def _counts(workers: int, policy: Policy) -> list[int]:
+def _counts(workers: int, policy: SpotPolicy) -> list[int]:
     """Return the numbers of workers to simulate, the last being all."""
     if policy == "wait":
         return [workers]
@@ -155,7 +155,7 @@ def _counts(workers: int, policy: Policy) -> list[int]:
     return sorted({round(workers ** (place / (ALL_SPEEDS - 1))) for place in range(ALL_SPEEDS)})
 
 
-def _speeds(workers: int, documents: Sequence[Document]) -> tuple[float, ...]:
+def _speeds(workers: int, documents: Sequence[RunDocument]) -> tuple[float, ...]:
     """Return samples/s with 1 to *workers* workers alive, straight lines between what was simulated."""
     import numpy as np
 
@@ -164,7 +164,7 @@ def _speeds(workers: int, documents: Sequence[Document]) -> tuple[float, ...]:
     return tuple(float(speed) for speed in np.interp(range(1, workers + 1), counts, speeds))
 
 
-def _samples(wanted: Wanted, workload: Workload, document: Document) -> float:
+def _samples(wanted: Wanted, workload: Workload, document: RunDocument) -> float:
     if (wanted.epochs is None) == (wanted.steps is None):
         raise SpecError("--epochs or --steps: write one of the two, for example --epochs 90")
     if wanted.epochs is not None:
@@ -229,7 +229,7 @@ def expected(
     """
     measured = lifetimes_of(machine.groups[0].node.gpu)
     if mean_lifetime is not None:
-        lives: Lives = Exponential(mean_lifetime)
+        lives: Lives = ExponentialLives(mean_lifetime)
     elif measured is not None:
         lives = survival(measured)
     else:

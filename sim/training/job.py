@@ -12,8 +12,7 @@ from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.cluster.page_cache import from_others
 from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
-from sim.events import Cause, EventLog
-from sim.events import Rank as LoggedRank
+from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.program import Start
 from sim.spec.hardware import Node
 from sim.spec.stack import Stack
@@ -23,7 +22,7 @@ from sim.training.collectives.play.gloo import GlooExecutor, GlooPlan
 from sim.training.collectives.play.phase import PhaseExecutor
 from sim.training.collectives.play.transfer import TransferExecutor
 from sim.training.collectives.price.plan import CollectivePlan, Live, Tuning
-from sim.training.exchange import Backend, Collective, Exchange
+from sim.training.exchange import Backend, GradientExchange, PlaysCollective
 from sim.training.input_pipeline import (
     CORE_WEIGHT,
     PAGEABLE_SLOWDOWN,
@@ -31,7 +30,7 @@ from sim.training.input_pipeline import (
     DaliPipeline,
     Inline,
     InputPipeline,
-    Site,
+    LoaderSite,
     Synthetic,
     WorkerLoader,
 )
@@ -46,8 +45,8 @@ from sim.training.step_plan import StepPlan, norm_patience, plan_steps
 REFERENCE_GPU_BANDWIDTH = 900e9
 """Memory bandwidth (bytes/s) of the V100 on which data sets state their GPU decode time; other GPUs scale with theirs."""
 
-Executor = Callable[[Network, EventLog, int, CollectivePlan, Live], Collective]
-Wiring = CollectivePlan | ServerPlan
+Executor = Callable[[Network, EventLog, int, CollectivePlan, Live], PlaysCollective]
+RankWiring = CollectivePlan | ServerPlan
 """What gradients travel over: the job's collectives, or parameter servers."""
 EXECUTORS: Mapping[str, Executor] = {"phase": PhaseExecutor, "transfer": TransferExecutor}
 """How all-reduces are played: each as one activity, or every transfer as a flow of its own."""
@@ -140,7 +139,7 @@ def batch_cost(
 
 
 @dataclass(frozen=True)
-class Stage:
+class JobStage:
     """The cluster while it is simulated; *burst* tells by slot whether the disk still has burst credits."""
 
     network: Network
@@ -167,7 +166,7 @@ def add_disks(network: Network, cluster: Sequence[Slot], burst: Mapping[str, boo
 
 
 def make_ranks(
-    stage: Stage, number: int, job: Job, wiring: Wiring | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
+    stage: JobStage, number: int, job: Job, wiring: RankWiring | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
 ) -> list[Replica]:
     """Return *job*'s ranks, ready to train, their loaders already at work; each tells *finished_step* after every step.
 
@@ -192,7 +191,7 @@ def make_ranks(
     return ranks
 
 
-def _paces(stage: Stage, number: int, job: Job, rank_class: RankClass) -> Iterator[Pace]:
+def _paces(stage: JobStage, number: int, job: Job, rank_class: RankClass) -> Iterator[Pace]:
     """Return how the steps of one class differ: none of an asynchronous job waits for its slowest rank."""
     workload, gpu = job.workload_in(rank_class.slot), rank_class.slot.node.gpu
     noise = workload.training.noise
@@ -231,35 +230,37 @@ def _live_gpu(network: Network, rank_class: RankClass, workload: Workload, plan:
     return LiveGpu(network, name, slowdown, shared, cores, weight, norm_patience(workload, plan))
 
 
-def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None) -> Exchange:
+def _exchange(
+    stage: JobStage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None
+) -> GradientExchange:
     """Return how the ranks meet; one rank alone meets nobody."""
     if rings is None:
-        alone = Exchange(stage.network.env, stage.log, ranks, None, gpus)
+        alone = GradientExchange(stage.network.env, stage.log, ranks, None, gpus)
         alone.made_of = tuple
         return alone
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
-    made = Exchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
+    made = GradientExchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
     if isinstance(collective, PhaseExecutor):
         messages = [message for each in plan.program if isinstance(each, Start) for message in each.messages]
         made.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
     return made
 
 
-def _collective(stage: Stage, rank: int, plan: CollectivePlan) -> Collective:
+def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollective:
     if isinstance(plan, GlooPlan):
         return GlooExecutor(stage.network, stage.log, rank, plan, stage.built.live)
     return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live)
 
 
 def _served(
-    stage: Stage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], servers: ServerPlan
-) -> list[Exchange]:
+    stage: JobStage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], servers: ServerPlan
+) -> list[GradientExchange]:
     """Return how each class of workers meets the parameter servers: all in one exchange, or each in its own."""
 
-    def exchange(mine: Sequence[int], beside: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None) -> Exchange:
+    def exchange(mine: Sequence[int], beside: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None) -> GradientExchange:
         executor = ServerExecutor(stage.network, stage.log, mine[0], servers, stage.built.live, senders, crowd)
-        made = Exchange(stage.network.env, stage.log, mine, Backend(executor, Cause.NETWORK), beside)
+        made = GradientExchange(stage.network.env, stage.log, mine, Backend(executor, Cause.NETWORK), beside)
         made.remembers = executor.remembers
         return made
 
@@ -271,7 +272,7 @@ def _served(
     ]
 
 
-def _crowd(stage: Stage, rank_class: RankClass, servers: ServerPlan) -> Crowd:
+def _crowd(stage: JobStage, rank_class: RankClass, servers: ServerPlan) -> Crowd:
     """Return whom one worker of a class stands for: on the links of its own node, unless a server is there, only those of the node."""
     if any(site.slot is rank_class.slot for site in servers.sites):
         return Crowd(rank_class.size, {})
@@ -280,7 +281,7 @@ def _crowd(stage: Stage, rank_class: RankClass, servers: ServerPlan) -> Crowd:
     return Crowd(rank_class.size, dict.fromkeys(own, (rank_class.members - 1) / others if others else 0.0))
 
 
-def _site(stage: Stage, index: int, rank_class: RankClass, job: Job, hit_ratio: float) -> Site:
+def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_ratio: float) -> LoaderSite:
     workload, node, members = job.workload_in(rank_class.slot), rank_class.slot.node, float(rank_class.members)
     dataset, remote = workload.dataset, from_others(node.page_cache, hit_ratio, len(job.placement))
     disk: dict[str, float] = {}
@@ -292,7 +293,7 @@ def _site(stage: Stage, index: int, rank_class: RankClass, job: Job, hit_ratio: 
         ios = ios_per_sample(node.storage.volume, dataset) / dataset.sample
         disk = {rank_class.disk: members, iops_link(rank_class.slot.name): members * ios}
     slowdown = 1.0 if workload.input.pin_memory or workload.input.loader.startswith("dali") else PAGEABLE_SLOWDOWN
-    return Site(
+    return LoaderSite(
         network=stage.network,
         log=stage.log,
         rank=index,
@@ -321,7 +322,7 @@ def _peers(rank_class: RankClass, live: Mapping[str, str]) -> dict[str, float]:
     return load | {name: amount for name, amount in copies.items() if amount}
 
 
-def _loader(site: Site, workload: Workload) -> InputPipeline:
+def _loader(site: LoaderSite, workload: Workload) -> InputPipeline:
     options = workload.input
     if options.own_loader is not None:
         return own_pipeline(site, options, options.own_loader)

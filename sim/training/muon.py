@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from sim.cluster.gpu import Kernels, layer_time
+from sim.cluster.gpu import KernelWork, layer_time
 from sim.spec.hardware import Gpu
 from sim.spec.workload import Layer, Model, Workload
 
@@ -33,10 +33,10 @@ def matrices(model: Model) -> Counter[tuple[int, int]]:
     return counts
 
 
-def muon_work(workload: Workload, gpu: Gpu, share: float = 1.0) -> Kernels:
+def muon_work(workload: Workload, gpu: Gpu, share: float = 1.0) -> KernelWork:
     """Return the GPU time and launches of orthogonalising a *share* of the model's matrices; none for another optimizer."""
     if workload.training.optimizer.name != "muon":
-        return Kernels(0.0, 0.0)
+        return KernelWork(0.0, 0.0)
     stack = workload.training.stack
     time = launches = 0.0
     for (inner, outer), count in matrices(workload.model).items():
@@ -45,7 +45,7 @@ def muon_work(workload: Workload, gpu: Gpu, share: float = 1.0) -> Kernels:
             product = layer_time(_product(rows, between, columns), gpu, "bf16", stack, 1)
             time += ITERATIONS * count * product.time
             launches += ITERATIONS * count * product.launches
-    return Kernels(share * time, share * launches)
+    return KernelWork(share * time, share * launches)
 
 
 def _product(rows: int, inner: int, outer: int) -> Layer:

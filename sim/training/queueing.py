@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-Stage = Mapping[str, float]
+Visit = Mapping[str, float]
 """Seconds that one worker alone takes at each station that it visits side by side."""
 
 
-def mean_others(workers: int, think: float, stages: Sequence[Stage], near: Mapping[str, float] | None = None) -> dict[str, float]:
+def mean_others(workers: int, think: float, stages: Sequence[Visit], near: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return how many of the other workers one of *workers* meets at each station, in the mean.
 
     *think* is the time (s) of a cycle outside the *stages*, which follow one another. *near* gives the share of the others that use the

@@ -25,9 +25,9 @@ from sim.spec.fields import at
 from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.price.plan import CORE, CORES, Live, Load, live_name
+from sim.training.collectives.price.plan import CORE, CORES, LinkLoad, Live, live_name
 from sim.training.collectives.price.traffic import FABRIC
-from sim.training.sharding import Shard, shards
+from sim.training.sharding import ServerShard, shards
 
 
 class Sender(NamedTuple):
@@ -50,11 +50,11 @@ class Leg(NamedTuple):
 
     name: str
     volume: float
-    load: Load
+    load: LinkLoad
     cap: float = float("inf")
 
 
-class Stage(NamedTuple):
+class ServerStage(NamedTuple):
     """Legs side by side, then a latency (s)."""
 
     legs: tuple[Leg, ...]
@@ -68,7 +68,7 @@ class ServerPlan:
     parts: tuple[tuple[Slot, tuple[int, ...]], ...]
     sites: tuple[Site, ...]
     servers: Servers
-    shards: tuple[tuple[Shard, ...], ...]
+    shards: tuple[tuple[ServerShard, ...], ...]
     fabric: Fabric
     asynchronous: bool
     between: Ways = NOWHERE
@@ -110,16 +110,18 @@ class ServerPlan:
                             loads_of[link].append((leg.name, round(load * leg.volume)))
         return {link: tuple(loads) for link, loads in loads_of.items()}
 
-    def stages(self, bucket: int, senders: Sequence[Sender]) -> list[Stage]:
+    def stages(self, bucket: int, senders: Sequence[Sender]) -> list[ServerStage]:
         """Return the stages of the exchange of *bucket* among *senders* and all servers."""
         legs = [_Traffic(self, site, self.shards[bucket][max(site.number, 0)], senders) for site in self.sites]
         legs = [leg for leg in legs if leg.shard.nbytes > 0]
         latency = max(sender.slot.node.nic.transport.hop_latency for sender in senders) + self.fabric.latency
-        between = [Stage(tuple(leg.between_racks() for leg in legs), latency * (self.servers.racks - 1))] if self.servers.racks > 1 else []
+        between = (
+            [ServerStage(tuple(leg.between_racks() for leg in legs), latency * (self.servers.racks - 1))] if self.servers.racks > 1 else []
+        )
         if self.servers.pipelined:
-            return [Stage(tuple(leg.whole() for leg in legs), 2 * latency), *between]
+            return [ServerStage(tuple(leg.whole() for leg in legs), 2 * latency), *between]
         push, apply, pull = (tuple(getattr(leg, name)() for leg in legs) for name in ("push", "apply", "pull"))
-        return [Stage(push, latency), Stage(apply), *between, Stage(pull, latency)]
+        return [ServerStage(push, latency), ServerStage(apply), *between, ServerStage(pull, latency)]
 
     @cached_property
     def host_bytes(self) -> dict[str, float]:
@@ -181,7 +183,7 @@ class _Traffic:
 
     plan: ServerPlan
     site: Site
-    shard: Shard
+    shard: ServerShard
     senders: Sequence[Sender]
 
     @property

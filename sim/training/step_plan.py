@@ -16,10 +16,10 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from sim.cluster.gpu import Kernels, memory_time
+from sim.cluster.gpu import KernelWork, memory_time
 from sim.parallel.lower.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
 from sim.parallel.lower.step_program import StepProgram, step_program
-from sim.parallel.program import Instruction, Load, Pack, Part, Program, Start, Unpack, Wait, Work
+from sim.parallel.program import Instruction, Load, Pack, PassPart, Program, Start, Unpack, Wait, Work
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, same_layers
@@ -107,7 +107,7 @@ class StepPlan:
         starts = [each for each in self.program if isinstance(each, Start) and each.tag[1] >= 0 and each.tag[2] == self._last]
         return tuple(sum(message.nbytes for message in start.messages) for start in starts)
 
-    def passes(self, part: Part, micro_batch: int = -1) -> list[tuple[Work | Pack, Segment]]:
+    def passes(self, part: PassPart, micro_batch: int = -1) -> list[tuple[Work | Pack, Segment]]:
         """Return forward or backward of one micro-batch, the last by default: its work, and filling buckets where nothing comes before."""
         number = micro_batch if micro_batch >= 0 else self._last
         return [
@@ -146,7 +146,7 @@ def kernels(time: float, launches: float, launch_cpu: float) -> Segment:
     return _new(Segment, (time, host, max(launch_cpu, host + time / launches - time), -1, False))
 
 
-class Pass(NamedTuple):
+class TimedPass(NamedTuple):
     """Every layer's forward in order and backward in reverse, and when each gradient tensor is ready after backward began (s)."""
 
     forward: list[Segment]
@@ -188,7 +188,7 @@ def _plans(different: tuple[Same, ...], ranks: int) -> dict[Same, StepPlan]:
 
 
 @lru_cache(maxsize=128)
-def one_pass(question: Same) -> Pass:
+def one_pass(question: Same) -> TimedPass:
     """Return what one GPU does in one forward and backward pass, layer by layer."""
     workload, gpu, cpu_speed = question.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
@@ -209,7 +209,7 @@ def one_pass(question: Same) -> Pass:
         _joined([*map(run_forward, again[index]), run_backward(index)]) if index in again else run_backward(index)
         for index in reversed(range(len(layers)))
     ]
-    return Pass(forward, backward, _ready(workload, forward, backward))
+    return TimedPass(forward, backward, _ready(workload, forward, backward))
 
 
 def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Segment]) -> list[float]:
@@ -222,7 +222,7 @@ def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Se
     return [end if overlap else ends[-1] for end, layer in zip(ends, layers, strict=True) for _ in layer.gradients]
 
 
-def _plan(question: Same, each_pass: Pass, program: StepProgram, ranks: int) -> StepPlan:
+def _plan(question: Same, each_pass: TimedPass, program: StepProgram, ranks: int) -> StepPlan:
     workload, gpu, cpu_speed = question.held
     stack = workload.training.stack
     # a parameter server runs the optimizer
@@ -234,7 +234,7 @@ def _plan(question: Same, each_pass: Pass, program: StepProgram, ranks: int) -> 
     return StepPlan(program.instructions, (*_segments(workload, gpu, each_pass, program), optimizer))
 
 
-def _segments(workload: Workload, gpu: Gpu, each_pass: Pass, program: StepProgram) -> Iterator[Segment | None]:
+def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepProgram) -> Iterator[Segment | None]:
     """Yield what each instruction but the update takes; a bucket is filled with the work before it, as one."""
     copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
     after = Segment(sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets))
@@ -278,18 +278,18 @@ def _updated(layer: Layer, workload: Workload, ranks: int) -> float:
     return nbytes - layer.gradients[0] * layer.widths(width)[0] * (1.0 - min(1.0, samples * layer.rows_per_sample / layer.rows))
 
 
-def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> Kernels:
+def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> KernelWork:
     """Return the GPU time of one optimizer step of one of *ranks*, and the launches it takes the host."""
     stack, optimizer = workload.training.stack, workload.training.optimizer
     if optimizer.name == "none":
-        return Kernels(0.0, 0.0)
+        return KernelWork(0.0, 0.0)
     tensors = sum(len(layer.gradients) for layer in workload.model.layers)
     updated = sum(_updated(layer, workload, ranks) for layer in workload.model.layers)
     kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
     passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
     busy = memory_time(updated * passes, gpu) + kernels * gpu.kernel_time
     more = muon_work(workload, gpu)
-    return Kernels(busy * stack.optimizer_factor + more.time, kernels * stack.optimizer_factor + more.launches)
+    return KernelWork(busy * stack.optimizer_factor + more.time, kernels * stack.optimizer_factor + more.launches)
 
 
 def gradient_checks(workload: Workload) -> float:

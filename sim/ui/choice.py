@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlencode
 
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.spec.catalogue import suggestions
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
@@ -126,7 +126,7 @@ def _count(choice: Choice, control: str) -> int | None:
     return numbers[0]
 
 
-def _plan(choice: Choice) -> Plan | None:
+def _plan(choice: Choice) -> JobPlan | None:
     return plan_of(_amount(choice, "epochs"), _amount(choice, "hours"), tokens=choice.get("tokens") or None)
 
 

@@ -31,7 +31,7 @@ class File:
     content: bytes
 
 
-class Kind(NamedTuple):
+class PageDownload(NamedTuple):
     """A file that the page offers: what the link says, and what makes it."""
 
     title: str
@@ -98,11 +98,11 @@ def _written(value: object, choice: Choice) -> str:
 
 
 FILES: Final = {
-    "run.json": Kind("JSON", "application/json", _json),
-    "run.csv": Kind("CSV", "text/csv", _csv),
-    "hardware.yaml": Kind("Hardware (YAML)", "application/yaml", _hardware),
-    "workload.yaml": Kind("Workload (YAML)", "application/yaml", _workload),
-    "trace.json.gz": Kind("Trace", "application/gzip", _trace),
-    "report.html": Kind("Report (HTML)", "text/html", _report),
+    "run.json": PageDownload("JSON", "application/json", _json),
+    "run.csv": PageDownload("CSV", "text/csv", _csv),
+    "hardware.yaml": PageDownload("Hardware (YAML)", "application/yaml", _hardware),
+    "workload.yaml": PageDownload("Workload (YAML)", "application/yaml", _workload),
+    "trace.json.gz": PageDownload("Trace", "application/gzip", _trace),
+    "report.html": PageDownload("Report (HTML)", "text/html", _report),
 }
 """Files by name, in the order of their links."""

@@ -12,7 +12,7 @@ from sim.mesh import LayoutRun
 from sim.report.document import run_document
 from sim.report.figures import figures_csv
 from sim.report.layout import flat_figures, layout_document
-from sim.report.page.frame import Part
+from sim.report.page.frame import PagePart
 from sim.report.page.layout import layout_page, layout_parts
 from sim.report.page.markup import Html, joined
 from sim.report.page.run import run_page, run_parts
@@ -38,14 +38,14 @@ _GBPS: Final = 1e9 / 8
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ViewOutcome:
     """A finished run of either kind, and its document."""
 
     run: Run | LayoutRun
     document: dict[str, Any]
 
     @property
-    def parts(self) -> tuple[Html, list[Part]]:
+    def parts(self) -> tuple[Html, list[PagePart]]:
         """Return the outcome and the parts of its page."""
         if isinstance(self.run, LayoutRun):
             return layout_parts(self.run, self.document)
@@ -67,13 +67,13 @@ class Outcome:
         return run_csv(jobs_of(self.document))
 
 
-def outcome_of(scenario: Scenario) -> Outcome:
+def outcome_of(scenario: Scenario) -> ViewOutcome:
     """Return the finished run of *scenario*, as ``run --fast`` has it. Raise SpecError with all that is wrong."""
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
-        return Outcome(laid_out.run, layout_document(laid_out))
+        return ViewOutcome(laid_out.run, layout_document(laid_out))
     finished = answer(scenario, keep_rates=True)
-    return Outcome(
+    return ViewOutcome(
         finished.run, run_document(finished.run, finished.inputs, finished.warnings, finished.bottlenecks, finished.market, finished.plan)
     )
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.spec.chakra_wire import _SCALARS, Malformed, Message, messages, metadata_bytes, node_bytes
+from sim.spec.chakra_wire import _SCALARS, Malformed, TraceNode, messages, metadata_bytes, node_bytes
 
 ALL_REDUCE = (
     b"\x07\x0a\x050.0.4"  # GlobalMetadata of 7 bytes: version
@@ -23,7 +23,7 @@ ALL_REDUCE = (
     b"\x52\x0f\x0a\x09comm_size\x48\x80\x80\x40"  # int64_val 1 MiB
 )
 """The second rank of ASTRA-sim's all-reduce microbenchmark of 1 MB, by the rules of protobuf's encoding."""
-NODE = Message(1, "all_reduce", 7, attributes={"is_cpu_op": False, "comm_type": 0, "comm_size": 1 << 20})
+NODE = TraceNode(1, "all_reduce", 7, attributes={"is_cpu_op": False, "comm_type": 0, "comm_size": 1 << 20})
 
 JSON = """{"version": "0.0.4"}{"id": "7", "name": "gemm", "type": "COMP_NODE", "ctrlDeps": ["3"], "dataDeps": ["1", "2"],
 "durationMicros": "12", "inputs": {"values": "[]"}, "attr": [{"name": "is_cpu_op", "boolVal": false}, {"name": "num_ops", "int64Val": "99"},
@@ -33,7 +33,7 @@ attributes = st.dictionaries(
     st.text(min_size=1, max_size=8), st.booleans() | st.integers(0, 2**63 - 1) | st.floats(allow_nan=False) | st.text(), max_size=4
 )
 nodes = st.builds(
-    Message,
+    TraceNode,
     st.integers(0, 2**64 - 1),
     st.text(),
     st.integers(0, 7),
@@ -52,7 +52,7 @@ def test_bytes_by_hand() -> None:
 
 
 @given(st.lists(nodes, max_size=4))
-def test_what_is_written_is_read(written: list[Message]) -> None:
+def test_what_is_written_is_read(written: list[TraceNode]) -> None:
     data = metadata_bytes(producer="test") + b"".join(map(node_bytes, written))
     assert messages(data) == written
     assert messages(gzip.compress(data)) == written
@@ -60,7 +60,7 @@ def test_what_is_written_is_read(written: list[Message]) -> None:
 
 def test_json_says_the_same() -> None:
     said = {"is_cpu_op": False, "num_ops": 99, "involved_dim": [True, False], "scale": 1.5}
-    assert messages(JSON.encode()) == [Message(7, "gemm", 4, (3,), (1, 2), 0, 12, "[]", said)]
+    assert messages(JSON.encode()) == [TraceNode(7, "gemm", 4, (3,), (1, 2), 0, 12, "[]", said)]
 
 
 @pytest.mark.parametrize("kept", range(1, len(ALL_REDUCE)))
@@ -161,7 +161,7 @@ def test_the_library_writes_what_is_read_here() -> None:
 
 
 @given(nodes)
-def test_the_library_reads_what_is_written_here(node: Message) -> None:
+def test_the_library_reads_what_is_written_here(node: TraceNode) -> None:
     kind = _declared()
     data = node_bytes(node)
     start = next(place for place, byte in enumerate(data) if byte < 0x80) + 1

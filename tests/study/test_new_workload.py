@@ -17,7 +17,7 @@ from sim.spec.hf_families import FAMILIES
 from sim.spec.library import load_workload
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
-from sim.study.new_workload import asked, new_workload, write
+from sim.study.new_workload import by_questions, new_workload, write
 
 
 def usual(layers: int, hidden: int, heads: int, inner: int, vocab: int, positions: int, **more: Any) -> dict[str, Any]:
@@ -183,11 +183,11 @@ def test_launch_files(tmp_path: Path) -> None:
 
 def test_answers_on_a_terminal(tmp_path: Path) -> None:
     answers = {"layers": "4", "hidden size": "512", "attention heads": "8", "tokens of a sample": "1024", "vocabulary": "5000"}
-    made = write(asked(lambda question, default: answers.get(question, default)), "mine", tmp_path / "mine.yaml", None, "answers")
+    made = write(by_questions(lambda question, default: answers.get(question, default)), "mine", tmp_path / "mine.yaml", None, "answers")
     found = load_workload(str(made.path)).spec.model
     assert found.transformer is not None
     assert (found.transformer.layers, found.transformer.ffn, found.sequence) == (4, 1536, 1024)
-    like = asked(lambda question, default: "llama-3.2-1b" if "catalogue" in question else default)
+    like = by_questions(lambda question, default: "llama-3.2-1b" if "catalogue" in question else default)
     assert like.model == "llama-3.2-1b"
 
 

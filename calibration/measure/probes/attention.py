@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.products import PRECISION_TYPES, affordable, precisions
 from calibration.measure.probes.timing import repeated
@@ -23,7 +23,7 @@ _BOTH_WAYS: Final = 3.5
 """FLOP of forward and backward over those of forward: two products and five."""
 
 
-def attention_questions(bench: Bench) -> list[Row]:
+def attention_questions(bench: Bench) -> list[AnswerRow]:
     """Return shapes, ways and precisions; 8 bits are not among them, as torch's attention has none."""
     questions = [
         {"precision": precision, "way": way, "shape": [heads, keys, tokens, size], "causal": causal,
@@ -34,7 +34,7 @@ def attention_questions(bench: Bench) -> list[Row]:
     return affordable(bench, questions)
 
 
-def attention_answer(bench: Bench, question: Row) -> Row:
+def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one call of one shape."""
     import torch
 

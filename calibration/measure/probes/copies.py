@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.timing import repeated
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 
 SIZES: Final = tuple(4**power for power in range(5, 15))
 """Bytes: 1 KiB to 256 MiB."""
@@ -27,7 +27,7 @@ def _one_gpu(bench: Bench) -> str:
     return _no_gpu(bench) or ("" if torch.cuda.device_count() > 1 else "one GPU: no peer")
 
 
-def copy_questions(bench: Bench) -> list[Row]:
+def copy_questions(bench: Bench) -> list[AnswerRow]:
     """Return directions, kinds of host memory and sizes; what all ranks do at once for one large size."""
     alone = [
         {"way": way, "host": host, "bytes": size, "together": 1}
@@ -40,7 +40,7 @@ def copy_questions(bench: Bench) -> list[Row]:
     return alone + (together if ranks > 1 else [])
 
 
-def copy_answer(bench: Bench, question: Row) -> Row:
+def copy_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one copy, on one GPU or on all at once."""
     if question["together"] == 1:
         return {"times_s": copy_times(question, bench.seconds)}
@@ -48,7 +48,7 @@ def copy_answer(bench: Bench, question: Row) -> Row:
     return {"times_by_rank_s": by_rank}
 
 
-def copy_task(rank: Rank, question: Row, seconds: float) -> list[float]:
+def copy_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
     """Copy on this rank, beside the others."""
     import torch.distributed as dist
 
@@ -62,7 +62,7 @@ def _flag() -> object:
     return torch.zeros(1)
 
 
-def copy_times(question: Row, seconds: float) -> list[float]:
+def copy_times(question: AnswerRow, seconds: float) -> list[float]:
     """Return the seconds of copies between host memory and this process's GPU."""
     import torch
 
@@ -74,7 +74,7 @@ def copy_times(question: Row, seconds: float) -> list[float]:
     return repeated(lambda: host.copy_(device, non_blocking=pinned), "cuda", seconds)
 
 
-def peer_questions(bench: Bench) -> list[Row]:
+def peer_questions(bench: Bench) -> list[AnswerRow]:
     """Return pairs of this machine's GPUs: the first two by size, every other ordered pair for one large size."""
     import torch
 
@@ -84,7 +84,7 @@ def peer_questions(bench: Bench) -> list[Row]:
     return first + [{"source": pair[0], "target": pair[1], "bytes": size} for pair in pairs if pair != (0, 1) for size in _LARGEST]
 
 
-def peer_answer(bench: Bench, question: Row) -> Row:
+def peer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time a copy from GPU to GPU, and say whether they address each other."""
     import torch
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from sim.spec.yaml import SpecError
 
@@ -33,13 +33,13 @@ _ALIGNED: Final = 4096
 _DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
-def disk_questions(bench: Bench) -> list[Row]:
+def disk_questions(bench: Bench) -> list[AnswerRow]:
     """Return ways of reading."""
     places = [{"way": "random", "block_bytes": block, "threads": threads} for block in (4096, 2**17, 2**20) for threads in (1, 8)]
     return [{"way": "sequential", "block_bytes": CHUNK, "threads": 1}, *places]
 
 
-def disk_answer(bench: Bench, question: Row) -> Row:
+def disk_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Read the file in one way; times are of one block each, sequential and by one thread, else of rounds of all threads."""
     path = bench.once("file", lambda: _file(bench))
     cache = forget(path)

@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.timing import synchronize
-from calibration.measure.team import Rank, Team
+from calibration.measure.team import Team, TeamRank
 
 SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
 """Bytes, as nccl-tests count them: what one rank has of an all-reduce, what each gets of an all-gather."""
@@ -38,18 +38,20 @@ def only_one(bench: Bench) -> str:
     return "" if bench.team.ranks > 1 else "one rank: nothing to exchange with"
 
 
-def exchange_questions(bench: Bench) -> list[Row]:
+def exchange_questions(bench: Bench) -> list[AnswerRow]:
     """Return operations, ranks that take part, and sizes."""
     sizes = SIZES[::2] if bench.quick else SIZES
     most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
     reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in teams(bench.team) for size in sizes if size <= most]
     gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in teams(bench.team) for size in SMALL]
     size = BESIDE[bench.device]
-    beside: list[Row] = [{"op": "all_reduce"} | teams(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []
+    beside: list[AnswerRow] = (
+        [{"op": "all_reduce"} | teams(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []
+    )
     return [*reduces, *gathers, *beside]
 
 
-def teams(team: Team) -> list[Row]:
+def teams(team: Team) -> list[AnswerRow]:
     """Return which ranks exchange: two and all of one machine, and of several one of each and all."""
     local = team.ranks // team.nodes
     inside = [{"ranks": ranks} for ranks in sorted({2, local}) if 1 < ranks <= local]
@@ -57,7 +59,7 @@ def teams(team: Team) -> list[Row]:
     return inside + across
 
 
-def exchange_answer(bench: Bench, question: Row) -> Row:
+def exchange_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one collective: seconds of one call, the slowest rank's, and processor seconds of a call and rank."""
     if "beside" in question:
         return _slowest(bench.team.ask(beside_task, question))
@@ -66,7 +68,7 @@ def exchange_answer(bench: Bench, question: Row) -> Row:
     return {"times_s": times, "cpu_s": sum(used for _, used in by_rank) / len(by_rank)}
 
 
-def exchange_task(rank: Rank, question: Row, seconds: float) -> tuple[list[float], float] | None:
+def exchange_task(rank: TeamRank, question: AnswerRow, seconds: float) -> tuple[list[float], float] | None:
     """Take part in a collective, or stand aside where fewer ranks are asked."""
     import torch.distributed as dist
 
@@ -89,12 +91,12 @@ def exchange_task(rank: Rank, question: Row, seconds: float) -> tuple[list[float
     return times, (time.process_time() - used) / repetitions / calls
 
 
-def _slowest(by_rank: list[dict[str, list[float]]]) -> Row:
+def _slowest(by_rank: list[dict[str, list[float]]]) -> AnswerRow:
     """Return the slowest rank's time of each repetition."""
     return {name: [max(times) for times in zip(*(one[name] for one in by_rank), strict=True)] for name in by_rank[0]}
 
 
-def beside_task(rank: Rank, question: Row) -> dict[str, list[float]]:
+def beside_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
     """Time an all-reduce and matrix products, each alone and both at once: seconds of one repetition each.
 
     There are as many products as take about half of the all-reduce alone, so that it runs beside all of them.
@@ -143,7 +145,7 @@ def _elapsed(call: Any, device: str) -> float:
     return time.perf_counter() - start
 
 
-def members_of(rank: Rank, ranks: int, nodes: int) -> tuple[int, ...]:
+def members_of(rank: TeamRank, ranks: int, nodes: int) -> tuple[int, ...]:
     """Return which of *rank*'s team take part: *ranks* in all, the first ones of each of the first *nodes* machines."""
     local = rank.ranks // rank.nodes
     return tuple(node * local + number for node in range(nodes) for number in range(ranks // nodes))
@@ -153,7 +155,7 @@ _groups: dict[tuple[int, ...], Any] = {}
 """Of this process, by its members: a group costs a rendezvous."""
 
 
-def _group(rank: Rank, members: tuple[int, ...]) -> Any:
+def _group(rank: TeamRank, members: tuple[int, ...]) -> Any:
     import torch.distributed as dist
 
     if members not in _groups:

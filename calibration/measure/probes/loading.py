@@ -11,7 +11,7 @@ import time
 import warnings
 from typing import Any, Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.pictures import Encoded, decoded, jpeg, prepared
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.timing import repeated
@@ -30,14 +30,14 @@ def no_pillow(bench: Bench) -> str:
     return ""
 
 
-def loading_questions(bench: Bench) -> list[Row]:
+def loading_questions(bench: Bench) -> list[AnswerRow]:
     """Return stages in one process, then numbers of workers up to twice the cores."""
     counts = [count for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if count <= 2 * bench.cores]
     workers = [{"stage": "loader", "workers": count} for count in (counts[:2] if bench.quick else counts)]
     return [{"stage": "decode", "workers": 0}, {"stage": "prepare", "workers": 0}, *workers]
 
 
-def loading_answer(bench: Bench, question: Row) -> Row:
+def loading_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time pictures: one after another in this process, or batches of a loader; seconds of one picture each."""
     import torch
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe, shares_processors
 from calibration.measure.probes.timing import repeated
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 
 SIZES: Final = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 LAYERS: Final = ((32, 4096, 4096), (64, 1000, 2048), (256, 1024, 1024), (1024, 4096, 1024), (3072, 1024, 4096))
@@ -86,17 +86,17 @@ def _rate(bench: Bench) -> float:
     return 2 * 256**3 / min(repeated(lambda: one @ one, "cpu", 0.02))
 
 
-def affordable(bench: Bench, rows: list[Row]) -> list[Row]:
+def affordable(bench: Bench, rows: list[AnswerRow]) -> list[AnswerRow]:
     """Return those of *rows* that one call takes a third of the time for at most; of a quick run every second."""
     most = _rate(bench) * bench.seconds / 3
     kept = [row for row in rows if row["flop"] <= most]
     return kept[:: 2 if bench.quick else 1]
 
 
-def gemm_questions(bench: Bench) -> list[Row]:
+def gemm_questions(bench: Bench) -> list[AnswerRow]:
     """Return shapes and precisions of matrix products."""
     shapes = [(size, size, size) for size in SIZES] + list(LAYERS)
-    questions: list[Row] = [
+    questions: list[AnswerRow] = [
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]
     questions = [row for row in questions if row["precision"] != "fp8" or all(size % _FP8_MULTIPLE == 0 for size in row["shape"][1:])]
@@ -104,14 +104,14 @@ def gemm_questions(bench: Bench) -> list[Row]:
     return ([together] if shares_processors(bench) else []) + affordable(bench, questions)
 
 
-def gemm_answer(bench: Bench, question: Row) -> Row:
+def gemm_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one matrix product, on one rank or on all at once."""
     if "together" in question:
         return {"times_by_rank_s": bench.team.ask(gemm_task, question, bench.seconds)}
     return {"times_s": gemm_times(question, bench.device, bench.seconds)}
 
 
-def gemm_times(question: Row, device: str, seconds: float) -> list[float]:
+def gemm_times(question: AnswerRow, device: str, seconds: float) -> list[float]:
     """Return the seconds of matrix products in this process."""
     import torch
 
@@ -125,7 +125,7 @@ def gemm_times(question: Row, device: str, seconds: float) -> list[float]:
     return _times(question, device, seconds, lambda: torch.matmul(left, right))
 
 
-def gemm_task(rank: Rank, question: Row, seconds: float) -> list[float]:
+def gemm_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
     """Multiply on this rank, beside the others."""
     import torch.distributed as dist
 
@@ -133,7 +133,7 @@ def gemm_task(rank: Rank, question: Row, seconds: float) -> list[float]:
     return gemm_times(question, rank.device, 4 * seconds)
 
 
-def convolution_questions(bench: Bench) -> list[Row]:
+def convolution_questions(bench: Bench) -> list[AnswerRow]:
     """Return classes, shapes and precisions of convolutions."""
     questions = [
         {"precision": precision, "class": kind, "shape": [batch, *shape], "flop": _convolution_flop(batch, *shape)}
@@ -149,7 +149,7 @@ def _convolution_flop(batch: int, inputs: int, outputs: int, edge: int, window: 
     return 2 * batch * outputs * (-(-edge // stride)) ** 2 * window**2 * inputs // groups
 
 
-def convolution_answer(bench: Bench, question: Row) -> Row:
+def convolution_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one convolution's forward pass."""
     import torch
 
@@ -161,7 +161,7 @@ def convolution_answer(bench: Bench, question: Row) -> Row:
     return {"times_s": _times(question, bench.device, bench.seconds, call)}
 
 
-def _times(question: Row, device: str, seconds: float, call: Callable[[], Any]) -> list[float]:
+def _times(question: AnswerRow, device: str, seconds: float, call: Callable[[], Any]) -> list[float]:
     import torch
 
     with torch.no_grad(), tf32(question["precision"] == "tf32"):

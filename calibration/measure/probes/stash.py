@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.measure.ddp_steps import RankSteps, StepsWanted, run_rank, spawn
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.disk import forget
 from calibration.measure.probes.loading import no_pillow
 from calibration.measure.probes.pictures import EDGE, Files, jpeg
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.training import SMALL, models, step_task, wanted_steps
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 from sim.analysis.differential import RunTimes, Stall, fetch, interconnect, prep
 
 RUNS: Final = ("RUN0", "RUN1", "RUN2", "RUN3")
@@ -45,13 +45,13 @@ def _skipped(bench: Bench) -> str:
     return no_pillow(bench)
 
 
-def stash_questions(bench: Bench) -> list[Row]:
+def stash_questions(bench: Bench) -> list[AnswerRow]:
     """Return the four runs."""
     workers = max(1, bench.cores // bench.neighbours)
     return [_job(bench).asked | {"run": run, "ranks": 1 if run == "RUN0" else bench.team.ranks, "workers": workers} for run in RUNS]
 
 
-def stash_answer(bench: Bench, question: Row) -> Row:
+def stash_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Make one run: seconds of each step by rank."""
     wanted = wanted_steps(question, bench, exchange=True)
     wanted = StepsWanted(**(vars(wanted) | {"steps": QUICK_STEPS if bench.quick else STEPS}))
@@ -65,7 +65,7 @@ def stash_answer(bench: Bench, question: Row) -> Row:
     return {"cache": cache} | _row(bench.team.ask(real_task, wanted, folder, question["workers"]))
 
 
-def _row(by_rank: list[RankSteps]) -> Row:
+def _row(by_rank: list[RankSteps]) -> AnswerRow:
     return {"times_by_rank_s": [one.times for one in by_rank]}
 
 
@@ -84,7 +84,7 @@ def _read(folder: Path) -> str:
     return "warm"
 
 
-def real_task(rank: Rank, wanted: StepsWanted, folder: Path, workers: int) -> RankSteps:
+def real_task(rank: TeamRank, wanted: StepsWanted, folder: Path, workers: int) -> RankSteps:
     """Run the steps as one rank on its part of the pictures."""
     from torch.utils.data import DataLoader
 
@@ -95,7 +95,7 @@ def real_task(rank: Rank, wanted: StepsWanted, folder: Path, workers: int) -> Ra
     return run_rank(wanted, lambda: ((next(batches),), {}))
 
 
-def stalls(rows: list[Row]) -> dict[str, Stall]:
+def stalls(rows: list[AnswerRow]) -> dict[str, Stall]:
     """Return Stash's stalls per step of the four runs, seconds and shares; empty where a run is missing."""
     step_of = {row["run"]: statistics.fmean(statistics.fmean(times) for times in row["times_by_rank_s"]) for row in rows}
     if set(step_of) != set(RUNS):

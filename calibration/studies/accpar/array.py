@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy
 
-from calibration.studies.accpar.cost import Row, Side, State, edge_bytes, node_bytes, part
-from calibration.studies.accpar.network import Network
+from calibration.studies.accpar.cost import CostRow, Side, SplitState, edge_bytes, node_bytes, part
+from calibration.studies.accpar.network import LayerNetwork
 
 
 class Board(NamedTuple):
@@ -33,7 +33,7 @@ class Boards(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Array:
+class BoardArray:
     """Groups of equal boards, in the order of the first splits."""
 
     groups: tuple[Boards, ...]
@@ -55,24 +55,24 @@ class Array:
         """Tell whether the boards differ."""
         return len(self.groups) > 1
 
-    def halves(self) -> tuple[Array, Array]:
+    def halves(self) -> tuple[BoardArray, BoardArray]:
         """Return both sides of the next split: the first group and the rest, or half of equal boards each."""
         if self.unlike:
-            return Array(self.groups[:1]), Array(self.groups[1:])
+            return BoardArray(self.groups[:1]), BoardArray(self.groups[1:])
         board, number = self.groups[0]
-        return Array((Boards(board, number - number // 2),)), Array((Boards(board, number // 2),))
+        return BoardArray((Boards(board, number - number // 2),)), BoardArray((Boards(board, number // 2),))
 
 
-Choice = Callable[[Network, tuple[Array, Array]], list[State]]
+StateChoice = Callable[[LayerNetwork, tuple[BoardArray, BoardArray]], list[SplitState]]
 """Chooses the state of each node of a network for two sides."""
 
 
 class Spent(NamedTuple):
     """Seconds of each node, and of each edge in the order of `Network.edges`."""
 
-    nodes: Row
-    edges: Row
-    levels: tuple[tuple[State, ...], ...]
+    nodes: CostRow
+    edges: CostRow
+    levels: tuple[tuple[SplitState, ...], ...]
     """States of the nodes at each level, of the first group there."""
 
     @property
@@ -81,7 +81,7 @@ class Spent(NamedTuple):
         return float(numpy.sum(self.nodes) + numpy.sum(self.edges))
 
 
-def spent(network: Network, array: Array, choose: Choice) -> Spent:
+def spent(network: LayerNetwork, array: BoardArray, choose: StateChoice) -> Spent:
     """Return what a step takes when *choose* shares *network* at every level of *array*."""
     if array.count == 1:
         flop = numpy.array([node.flop for node in network.nodes])
@@ -96,11 +96,11 @@ def spent(network: Network, array: Array, choose: Choice) -> Spent:
     return Spent(nodes, edges, (tuple(states), *inner[0].levels))
 
 
-def _share(network: Network, states: Sequence[State], side: int) -> Network:
+def _share(network: LayerNetwork, states: Sequence[SplitState], side: int) -> LayerNetwork:
     return network._replace(nodes=tuple(part(node, state, side) for node, state in zip(network.nodes, states, strict=True)))
 
 
-def _fetched(network: Network, states: Sequence[State], side: int, bandwidth: float) -> tuple[Row, Row]:
+def _fetched(network: LayerNetwork, states: Sequence[SplitState], side: int, bandwidth: float) -> tuple[CostRow, CostRow]:
     """Return the seconds in which *side* fetches, by node and by edge."""
     nodes = numpy.array([node_bytes(node, [state])[0] for node, state in zip(network.nodes, states, strict=True)])
     edges = [

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sim.commands.options import Folder, Html, Json, Processes, Sets
+from sim.commands.options import Folder, HtmlOption, JsonOption, Processes, Sets
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_text, talk, write_result
 
@@ -26,9 +26,9 @@ class AccPar:
         batch: Annotated[int | None, typer.Option("--global-batch", min=1, help="samples of a step, of all boards; by default 512")] = None,
         sets: Sets = [],  # noqa: B006
         processes: Processes = None,
-        as_json: Json = False,
+        as_json: JsonOption = False,
         output: Folder = None,
-        html: Html = None,
+        html: HtmlOption = None,
     ) -> None:
         """Split tensors over unlike accelerators as AccPar (HPCA 2020) did, against data parallelism, one weird trick and HyPar."""
         from calibration.studies.accpar.document import accpar_document, accpar_text

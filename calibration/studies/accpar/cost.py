@@ -14,9 +14,9 @@ from typing import Final, Literal, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from calibration.studies.accpar.network import Node
+from calibration.studies.accpar.network import LayerNode
 
-Row = NDArray[numpy.float64]
+CostRow = NDArray[numpy.float64]
 How = Literal["batch", "input", "output", "channel", "complete"]
 """How a layer is split; sums of residual blocks are split by batch or channel, or complete on both sides."""
 ELEMENT: Final = 2.0
@@ -24,17 +24,17 @@ ELEMENT: Final = 2.0
 OF_LAYERS: Final[tuple[How, ...]] = ("batch", "input", "output")
 OF_JOINS: Final[tuple[How, ...]] = ("batch", "channel", "complete")
 
-Place = Literal["rows", "columns", "all"]
+SplitPlace = Literal["rows", "columns", "all"]
 """What a side holds of a tensor: its share of the samples, of the channels, or everything."""
 
 
 class Layouts(NamedTuple):
     """What each side reads and writes: of the feature map F in forward, of the error E in backward."""
 
-    reads: Place
-    writes: Place
-    error_reads: Place
-    error_writes: Place
+    reads: SplitPlace
+    writes: SplitPlace
+    error_reads: SplitPlace
+    error_writes: SplitPlace
 
 
 LAYOUTS: Final[dict[How, Layouts]] = {
@@ -46,7 +46,7 @@ LAYOUTS: Final[dict[How, Layouts]] = {
 }
 
 
-class State(NamedTuple):
+class SplitState(NamedTuple):
     """One way to share a node: how, and the share of the first side."""
 
     how: How
@@ -60,21 +60,21 @@ class Side(NamedTuple):
     bandwidth: float
 
 
-def states_of(node: Node, ways: Sequence[How], ratios: Sequence[float]) -> list[State]:
+def states_of(node: LayerNode, ways: Sequence[How], ratios: Sequence[float]) -> list[SplitState]:
     """Return the states of *node* in which no side has less than one sample or channel; of a join those that need none."""
     wanted = [state for how in (OF_JOINS if node.kind == "join" else ways) for state in _ratios(how, ratios)]
     return [state for state in wanted if _divided(node, state.how) * min(state.ratio, 1.0 - state.ratio) >= 1.0 - 1e-9]
 
 
-def _ratios(how: How, ratios: Sequence[float]) -> list[State]:
-    return [State(how, ratio) for ratio in (ratios if how != "complete" else ratios[:1])]
+def _ratios(how: How, ratios: Sequence[float]) -> list[SplitState]:
+    return [SplitState(how, ratio) for ratio in (ratios if how != "complete" else ratios[:1])]
 
 
-def _divided(node: Node, how: How) -> float:
+def _divided(node: LayerNode, how: How) -> float:
     return {"batch": node.rows, "input": node.inputs, "output": node.outputs, "channel": node.outputs, "complete": numpy.inf}[how]
 
 
-def missing(have: Place, held: Row, need: Place, wanted: Row) -> Row:
+def missing(have: SplitPlace, held: CostRow, need: SplitPlace, wanted: CostRow) -> CostRow:
     """Return the part of a tensor that a side with *held* of it laid out as *have* lacks of *wanted*, laid out as *need*."""
     if have == "all":
         return 0.0 * held * wanted
@@ -83,13 +83,13 @@ def missing(have: Place, held: Row, need: Place, wanted: Row) -> Row:
     return numpy.maximum(0.0, wanted - held) if have == need else wanted * (1.0 - held)
 
 
-def shares(states: Sequence[State], side: int) -> Row:
+def shares(states: Sequence[SplitState], side: int) -> CostRow:
     """Return the share of *side* (0 or 1) in each of *states*."""
     ratios = numpy.array([state.ratio for state in states], dtype=float)
     return ratios if side == 0 else 1.0 - ratios
 
 
-def partial_sums(node: Node, how: How) -> float:
+def partial_sums(node: LayerNode, how: How) -> float:
     """Return the bytes of partial sums that each side fetches from the other."""
     if node.kind == "join":
         return 0.0
@@ -97,12 +97,12 @@ def partial_sums(node: Node, how: How) -> float:
     return ELEMENT * {"batch": node.weights, "input": node.output, "output": of_input}[how]
 
 
-def node_bytes(node: Node, states: Sequence[State]) -> Row:
+def node_bytes(node: LayerNode, states: Sequence[SplitState]) -> CostRow:
     """Return the bytes that each side fetches inside *node*, by state."""
     return numpy.array([partial_sums(node, state.how) for state in states], dtype=float)
 
 
-def edge_bytes(source: Node, node: Node, before: Sequence[State], after: Sequence[State], side: int) -> Row:
+def edge_bytes(source: LayerNode, node: LayerNode, before: Sequence[SplitState], after: Sequence[SplitState], side: int) -> CostRow:
     """Return the bytes that *side* fetches between *source* and *node*: of the feature map and of its error, by pair of states."""
     held, wanted = shares(before, side)[:, None], shares(after, side)[None, :]
     nbytes = numpy.zeros((len(before), len(after)))
@@ -116,7 +116,7 @@ def edge_bytes(source: Node, node: Node, before: Sequence[State], after: Sequenc
     return nbytes
 
 
-def part(node: Node, state: State, side: int) -> Node:
+def part(node: LayerNode, state: SplitState, side: int) -> LayerNode:
     """Return what *side* has of *node* in *state*."""
     share = state.ratio if side == 0 else 1.0 - state.ratio
     flop, rows, inputs, outputs = node.flop * share, node.rows * share, node.inputs * share, node.outputs * share

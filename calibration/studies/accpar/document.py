@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from calibration.studies.accpar.array import Spent
 from calibration.studies.accpar.strategies import STEPS, STRATEGIES
-from calibration.studies.accpar.study import PUBLISHED, WIRES, AccparStudy, Result
+from calibration.studies.accpar.study import PUBLISHED, WIRES, AccparStudy, StepResult
 from sim import __version__
 from sim.units import show
 
@@ -52,7 +52,7 @@ def _boards(study: AccparStudy, wires: str) -> dict[str, Any]:
     }
 
 
-def _rows(result: Result) -> list[dict[str, Any]]:
+def _rows(result: StepResult) -> list[dict[str, Any]]:
     return [
         {
             "wires": result.case.wires,

@@ -8,7 +8,7 @@ from typing import Any
 from calibration.studies.accpar.document import WIRED, verdict_of
 from calibration.studies.accpar.strategies import STRATEGIES
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, bullets, section, table, tiles
 from sim.report.page.words import as_tenths, as_time
 
@@ -24,11 +24,11 @@ def accpar_page(document: Mapping[str, Any]) -> str:
     ]
     hero = outcome(title, verdict_of(document), f"{document['hardware']}, {document['global_batch']} samples a step", tiles(rows))
     parts = [_gains(figures, wires, named) for wires, named in WIRED.items()]
-    parts.append(Part("differs", "What differs", section("differs", "Why the means are not the paper's", bullets(document["differs"]))))
+    parts.append(PagePart("differs", "What differs", section("differs", "Why the means are not the paper's", bullets(document["differs"]))))
     return page(title, "study", hero, [*parts, *basis(figures, None)], {"accpar": document})
 
 
-def _gains(figures: Figures, wires: str, named: str) -> Part:
+def _gains(figures: Figures, wires: str, named: str) -> PagePart:
     places = {(row["model"], row["strategy"]): place for place, row in enumerate(figures.value("rows")) if row["wires"] == wires}
     others = [name for name in STRATEGIES if name != "data parallel"]
     cells: list[list[Child]] = []
@@ -37,4 +37,4 @@ def _gains(figures: Figures, wires: str, named: str) -> Part:
         cells.append([model, step, *(figures.shown(f"rows/{places[model, name]}/speedup", as_tenths) for name in others)])
     head = [("network", False), ("data parallel", True), *((name, True) for name in others)]
     shown = section(wires, named.capitalize(), table(head, cells, f"Times faster than data parallelism: {named}", "sortable"))
-    return Part(wires, named.capitalize(), shown)
+    return PagePart(wires, named.capitalize(), shown)

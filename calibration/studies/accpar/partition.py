@@ -13,29 +13,29 @@ from typing import Literal, NamedTuple
 
 import numpy
 
-from calibration.studies.accpar.cost import Row, Side, State, edge_bytes, node_bytes, shares
-from calibration.studies.accpar.network import Network
+from calibration.studies.accpar.cost import CostRow, Side, SplitState, edge_bytes, node_bytes, shares
+from calibration.studies.accpar.network import LayerNetwork
 from sim.spec.yaml import SpecError
 
-Objective = Literal["time", "bytes"]
+PartitionObjective = Literal["time", "bytes"]
 Sides = tuple[Side, Side]
 
 
 class Costs(NamedTuple):
     """Of two sides that share a network: of each node by state, of each edge by pair of states."""
 
-    nodes: Sequence[Row]
-    edges: dict[tuple[int, int], Row]
+    nodes: Sequence[CostRow]
+    edges: dict[tuple[int, int], CostRow]
 
 
 class _Chain(NamedTuple):
     """Cost from each state of a start to each state of an end, and the states of the nodes between that reach it."""
 
-    cost: Row
-    through: list[Row]
+    cost: CostRow
+    through: list[CostRow]
 
 
-def costs(network: Network, states: Sequence[Sequence[State]], sides: Sides, objective: Objective) -> Costs:
+def costs(network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: Sides, objective: PartitionObjective) -> Costs:
     """Return what each node and edge costs in each state."""
     nodes = []
     for node, own in zip(network.nodes, states, strict=True):
@@ -57,13 +57,15 @@ def costs(network: Network, states: Sequence[Sequence[State]], sides: Sides, obj
     return Costs(nodes, edges)
 
 
-def best(network: Network, states: Sequence[Sequence[State]], sides: Sides, objective: Objective) -> tuple[float, list[State]]:
+def best(
+    network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: Sides, objective: PartitionObjective
+) -> tuple[float, list[SplitState]]:
     """Return the least cost of sharing *network* between *sides*, and the state of each node. Raise SpecError where one has no state."""
     if none := next((node.name for node, own in zip(network.nodes, states, strict=True) if not own), None):
         raise SpecError(f"{none}: too few samples and channels for so many boards; write a larger batch")
     cost = costs(network, states, sides, objective)
     reached = cost.nodes[network.segments[0].end]
-    steps: list[tuple[list[_Chain], Row]] = []
+    steps: list[tuple[list[_Chain], CostRow]] = []
     before = network.segments[0].end
     for paths, end in network.segments[1:]:
         chains = [_chain(cost, (before, *path, end)) for path in paths]
@@ -86,7 +88,9 @@ def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
     return _Chain(total, through)
 
 
-def _traced(network: Network, states: Sequence[Sequence[State]], steps: Sequence[tuple[list[_Chain], Row]], last: int) -> list[State]:
+def _traced(
+    network: LayerNetwork, states: Sequence[Sequence[SplitState]], steps: Sequence[tuple[list[_Chain], CostRow]], last: int
+) -> list[SplitState]:
     """Return the states along the best way that ends in state *last*."""
     chosen: dict[int, int] = {network.segments[-1].end: last}
     for number in range(len(network.segments) - 1, 0, -1):

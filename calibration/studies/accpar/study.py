@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from calibration.studies.accpar.array import Array, Board, Boards, Spent, spent
+from calibration.studies.accpar.array import Board, BoardArray, Boards, Spent, spent
 from calibration.studies.accpar.network import network_of
 from calibration.studies.accpar.strategies import STRATEGIES
 from sim.spec.hardware import Group, Hardware
@@ -28,20 +28,20 @@ TORUS: Final = 4
 
 
 @dataclass(frozen=True)
-class Case:
+class NetworkCase:
     """One network between boards and one model."""
 
     wires: str
     model: str
-    array: Array
+    array: BoardArray
     batch: int
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
     """What a step takes with each strategy."""
 
-    case: Case
+    case: NetworkCase
     spent: Mapping[str, Spent]
 
     def speedup(self, strategy: str) -> float:
@@ -55,10 +55,10 @@ class AccparStudy:
 
     hardware: Loaded[Hardware]
     batch: int
-    results: Sequence[Result]
+    results: Sequence[StepResult]
     inputs: Mapping[str, str] = field(default_factory=dict)
 
-    def on(self, wires: str) -> list[Result]:
+    def on(self, wires: str) -> list[StepResult]:
         """Return the results on one network between boards."""
         return [result for result in self.results if result.case.wires == wires]
 
@@ -82,7 +82,7 @@ def accpar_study(
     """
     machine = load_hardware(hardware, list(overrides))
     inputs = {"hardware": machine.sha256} | {name: load_workload(name).sha256 for name in models}
-    cases = [Case(wires, model, array_of(machine.spec, wires), batch) for wires in WIRES for model in models]
+    cases = [NetworkCase(wires, model, array_of(machine.spec, wires), batch) for wires in WIRES for model in models]
     results = []
     for result in each(solved, cases, processes):
         results.append(result)
@@ -90,17 +90,17 @@ def accpar_study(
     return AccparStudy(machine, batch, results, inputs)
 
 
-def solved(case: Case) -> Result:
+def solved(case: NetworkCase) -> StepResult:
     """Return what every strategy takes in *case*."""
     network = network_of(load_workload(case.model).spec.model, case.batch)
-    return Result(case, {name: spent(network, case.array, choose) for name, choose in STRATEGIES.items()})
+    return StepResult(case, {name: spent(network, case.array, choose) for name, choose in STRATEGIES.items()})
 
 
-def array_of(hardware: Hardware, wires: str) -> Array:
+def array_of(hardware: Hardware, wires: str) -> BoardArray:
     """Return the boards of *hardware*, the slowest first, each node one board. Raise SpecError where they have no bfloat16 units."""
     groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     boards = [Boards(_board(group, wires, hardware.name), group.count) for group in groups]
-    return Array(tuple(sorted(boards, key=lambda each: each.board.speed)))
+    return BoardArray(tuple(sorted(boards, key=lambda each: each.board.speed)))
 
 
 def _board(group: Group, wires: str, name: str) -> Board:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.commands.options import Folder, Html, Json, Processes
+from sim.commands.options import Folder, HtmlOption, JsonOption, Processes
 from sim.terminal import print_json, show_text, talk, write_result
 
 
@@ -13,7 +13,7 @@ class Stash2022:
     examples = ("stash2022 -o stash2022", "stash2022 --html stash2022.html")
 
     @staticmethod
-    def run(processes: Processes = None, as_json: Json = False, output: Folder = None, html: Html = None) -> None:
+    def run(processes: Processes = None, as_json: JsonOption = False, output: Folder = None, html: HtmlOption = None) -> None:
         """Characterise Amazon's P2 and P3 instances as Stash (arXiv 2208.14344) did: which published findings reappear."""
         from calibration.studies.stash2022.document import cost_rows, study_document, study_text
         from calibration.studies.stash2022.page import study_page

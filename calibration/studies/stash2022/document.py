@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calibration.studies.stash2022.findings import Finding, by_case, findings, observations
-from calibration.studies.stash2022.study import BERT, BERT_STACK, FAMILIES, MICRO_BATCH, SLICES, SMALL, STACK, Family, Row, Study
+from calibration.studies.stash2022.study import (
+    BERT,
+    BERT_STACK,
+    FAMILIES,
+    MICRO_BATCH,
+    SLICES,
+    SMALL,
+    STACK,
+    InstanceFamily,
+    StashRow,
+    StashStudy,
+)
 from sim import __version__
 from sim.analysis import differential
 from sim.report.basis import said_once
@@ -16,10 +27,10 @@ from sim.report.verdict import volume_assumed
 from sim.spec.library import load_hardware, load_workload
 from sim.units import show
 
-Cell = Callable[[Row], float | None]
+Cell = Callable[[StashRow], float | None]
 
 
-def study_document(study: Study) -> dict[str, Any]:
+def study_document(study: StashStudy) -> dict[str, Any]:
     """Return the JSON document of the study."""
     return {
         "schema": 1,
@@ -39,11 +50,11 @@ def study_document(study: Study) -> dict[str, Any]:
     }
 
 
-def _machines(study: Study) -> list[str]:
+def _machines(study: StashStudy) -> list[str]:
     return list(dict.fromkeys(row.case.machine for row in (*study.rows, *study.micro)))
 
 
-def _assumed(study: Study) -> list[str]:
+def _assumed(study: StashStudy) -> list[str]:
     """Return what the study takes for granted of all its cases, and of some."""
     workload = load_workload(SMALL[0]).spec
     machines = [load_hardware(name).spec for name in _machines(study)]
@@ -68,7 +79,7 @@ def finding_row(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _machine(row: Row) -> dict[str, Any]:
+def _machine(row: StashRow) -> dict[str, Any]:
     return {
         "hardware": row.case.machine,
         "hypothetical": row.case.machine in SLICES,
@@ -83,7 +94,7 @@ def _machine(row: Row) -> dict[str, Any]:
     }
 
 
-def stall_row(row: Row) -> dict[str, Any]:
+def stall_row(row: StashRow) -> dict[str, Any]:
     """Return the flat row of one case of the main study; interconnect stalls are those of one node."""
     return _machine(row) | {
         "loader_threads": row.case.threads,
@@ -104,7 +115,7 @@ def stall_row(row: Row) -> dict[str, Any]:
     }
 
 
-def micro_row(row: Row) -> dict[str, Any]:
+def micro_row(row: StashRow) -> dict[str, Any]:
     """Return the flat row of one network of the micro study."""
     return _machine(row) | {
         "communication_s_per_step": row.communication,
@@ -113,7 +124,7 @@ def micro_row(row: Row) -> dict[str, Any]:
     }
 
 
-def cost_rows(study: Study) -> list[dict[str, Any]]:
+def cost_rows(study: StashStudy) -> list[dict[str, Any]]:
     """Return for each model and batch the machines that can be rented, ranked by the cost of a warm epoch, and their rank by time."""
     ranked = []
     for rows in by_case(study).values():
@@ -129,7 +140,7 @@ def cost_rows(study: Study) -> list[dict[str, Any]]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def study_text(study: Study) -> str:
+def study_text(study: StashStudy) -> str:
     """Return the study as text: findings first, then one table a stall, costs, and the micro study."""
     models, machines = ({getattr(row.case, name) for row in study.rows} for name in ("model", "machine"))
     parts = [
@@ -153,7 +164,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _family(study: Study, family: Family) -> list[str]:
+def _family(study: StashStudy, family: InstanceFamily) -> list[str]:
     batches = "; ".join(
         f"{', '.join(model for model in family.batches if family.batches[model] == sizes)} {'/'.join(map(str, sizes))}"
         for sizes in dict.fromkeys(family.batches.values())
@@ -170,7 +181,7 @@ def _family(study: Study, family: Family) -> list[str]:
     return [f"{head}\n{_table(study, family, cell, form)}" for head, (_, cell, form) in zip(heads, tables, strict=True)]
 
 
-def _table(study: Study, family: Family, cell: Cell, form: str) -> str:
+def _table(study: StashStudy, family: InstanceFamily, cell: Cell, form: str) -> str:
     models = list(family.batches)
     lines = []
     for machine in family.machines:
@@ -187,7 +198,7 @@ def _range(values: Sequence[float | None], form: str) -> str:
     return "" if not texts else texts[0] if len(texts) == 1 else f"{texts[0]} .. {texts[-1]}"
 
 
-def _micro(study: Study) -> str:
+def _micro(study: StashStudy) -> str:
     apart = {row.case.model: row for row in study.micro if row.nodes > 1}
     lines = [
         [

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from calibration.studies.stash2022.study import SLICES, SLOWED, STALLED, Crossing, Row, Study
+from calibration.studies.stash2022.study import SLICES, SLOWED, STALLED, Crossing, StashRow, StashStudy
 from sim.analysis import differential
 
-Verdict = Literal["yes", "in direction", "no"]
+FindingVerdict = Literal["yes", "in direction", "no"]
 STALL_BAND = (STALLED, 0.95)
 SLOWDOWN_BAND = (4.0, 6.0)
 """Of a peak that passes for "up to 90%", and for "up to 5x"."""
@@ -37,29 +37,29 @@ class Finding:
 
     check: str
     says: str
-    reappears: Verdict
+    reappears: FindingVerdict
     reached: tuple[str, ...]
     figures: dict[str, float | None] = field(default_factory=dict)
 
 
-def findings(study: Study) -> list[Finding]:
+def findings(study: StashStudy) -> list[Finding]:
     """Return each published finding with its verdict."""
     return [_interconnect(study), _network(study), _price(study), _slices(study), _costs(study), _layers(study)]
 
 
-def name(row: Row) -> str:
+def name(row: StashRow) -> str:
     """Return a case in words."""
     return f"{row.case.model} at {row.case.batch} on {row.case.machine}"
 
 
-def whole(study: Study) -> list[Row]:
+def whole_machines(study: StashStudy) -> list[StashRow]:
     """Return the rows of one node."""
     return [row for row in study.rows if row.nodes == 1]
 
 
-def _interconnect(study: Study) -> Finding:
-    worst = max(whole(study), key=lambda row: row.interconnect)
-    real = max((row for row in whole(study) if row.case.machine not in SLICES), key=lambda row: row.interconnect)
+def _interconnect(study: StashStudy) -> Finding:
+    worst = max(whole_machines(study), key=lambda row: row.interconnect)
+    real = max((row for row in whole_machines(study) if row.case.machine not in SLICES), key=lambda row: row.interconnect)
     peak = worst.interconnect
     return Finding(
         "A1",
@@ -73,7 +73,7 @@ def _interconnect(study: Study) -> Finding:
     )
 
 
-def _network(study: Study) -> Finding:
+def _network(study: StashStudy) -> Finding:
     rows = [(row.network, row) for row in study.rows if row.network is not None]
     peak, worst = max(rows, key=lambda pair: pair[0])
     low, high = SLOWDOWN_BAND
@@ -92,7 +92,7 @@ def _network(study: Study) -> Finding:
     )
 
 
-def _verdict(band: tuple[float, float], peak: float, direction: bool) -> Verdict:
+def _verdict(band: tuple[float, float], peak: float, direction: bool) -> FindingVerdict:
     return "yes" if band[0] <= peak <= band[1] else "in direction" if direction else "no"
 
 
@@ -106,7 +106,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "none"
 
 
-def _price(study: Study) -> Finding:
+def _price(study: StashStudy) -> Finding:
     """Say whether a dearer machine is slower somewhere, and which is cheapest by the epoch."""
     cases = by_case(study)
     beaten = {key: pair for key, rows in cases.items() if (pair := _dearer_but_slower(rows))}
@@ -135,22 +135,22 @@ def _price(study: Study) -> Finding:
     )
 
 
-def by_case(study: Study) -> dict[tuple[str, int], list[Row]]:
+def by_case(study: StashStudy) -> dict[tuple[str, int], list[StashRow]]:
     """Return the rows of machines that can be rented by model and batch, where there are several."""
-    cases: dict[tuple[str, int], list[Row]] = {}
+    cases: dict[tuple[str, int], list[StashRow]] = {}
     for row in study.rows:
         if row.case.machine not in SLICES:
             cases.setdefault((row.case.model, row.case.batch), []).append(row)
     return {key: rows for key, rows in cases.items() if len(rows) > 1}
 
 
-def _dearer_but_slower(rows: Sequence[Row]) -> tuple[Row, Row] | None:
+def _dearer_but_slower(rows: Sequence[StashRow]) -> tuple[StashRow, StashRow] | None:
     """Return the dearer machine that a cheaper one beats by most in warm epoch time, and that one; None where none does."""
     pairs = [(dear, cheap) for dear in rows for cheap in rows if dear.price > cheap.price and dear.times.warm > cheap.times.warm]
     return max(pairs, key=lambda pair: pair[0].times.warm / pair[1].times.warm, default=None)
 
 
-def _slices(study: Study) -> Finding:
+def _slices(study: StashStudy) -> Finding:
     good = {(row.case.model, row.case.batch): row for row in study.on("p3.8xlarge")}
     rises = [
         (row.interconnect - good[row.case.model, row.case.batch].interconnect, row)
@@ -172,7 +172,7 @@ def _slices(study: Study) -> Finding:
     )
 
 
-def _costs(study: Study) -> Finding:
+def _costs(study: StashStudy) -> Finding:
     """Compare the prices with those of Stash's code, by which the study's costs follow from its times."""
     prices = {row.case.machine: 3600 * row.price for row in study.rows if row.case.machine in PRICES}
     wrong = [machine for machine, price in prices.items() if abs(price / PRICES[machine] - 1) > 1e-6]
@@ -188,7 +188,7 @@ def _costs(study: Study) -> Finding:
 # --- layers and gradients --------------------------------------------------------------------------------------------
 
 
-class Fit(NamedTuple):
+class LeastSquares(NamedTuple):
     """Seconds of communication a step as ``start + per_tensor * tensors + per_byte * bytes``, by least squares."""
 
     start: float
@@ -197,7 +197,7 @@ class Fit(NamedTuple):
     r2: float
 
 
-def fit(rows: Sequence[Row]) -> Fit:
+def fit(rows: Sequence[StashRow]) -> LeastSquares:
     """Return how communication in *rows* follows from gradient tensors and bytes."""
     import numpy as np
 
@@ -206,10 +206,12 @@ def fit(rows: Sequence[Row]) -> Fit:
     solution, *_ = np.linalg.lstsq(causes, times, rcond=None)
     rest = times - causes @ solution
     start, per_tensor, per_byte = map(float, solution)
-    return Fit(start, per_tensor, per_byte, 1.0 - float(rest @ rest) / float(((times - times.mean()) ** 2).sum()))
+    return LeastSquares(start, per_tensor, per_byte, 1.0 - float(rest @ rest) / float(((times - times.mean()) ** 2).sum()))
 
 
-def more_is_slower(rows: Sequence[Row], more: Callable[[Row], float], alike: Callable[[Row], float], within: float) -> tuple[int, int]:
+def more_is_slower(
+    rows: Sequence[StashRow], more: Callable[[StashRow], float], alike: Callable[[StashRow], float], within: float
+) -> tuple[int, int]:
     """Return of how many pairs of networks *alike* the one with clearly *more* communicates longer, and how many pairs there are."""
     longer = [
         (more(one) > more(other)) == (one.communication > other.communication)
@@ -220,7 +222,7 @@ def more_is_slower(rows: Sequence[Row], more: Callable[[Row], float], alike: Cal
     return sum(longer), len(longer)
 
 
-def _layers(study: Study) -> Finding:
+def _layers(study: StashStudy) -> Finding:
     lines: list[str] = []
     figures: dict[str, float | None] = {}
     agree = True
@@ -240,7 +242,7 @@ def _layers(study: Study) -> Finding:
     return Finding("A6", said, "yes" if agree else "in direction" if _grows(study) else "no", tuple(lines), figures)
 
 
-def _grows(study: Study) -> bool:
+def _grows(study: StashStudy) -> bool:
     """Return whether both coefficients are positive over the network, where communication is not hidden."""
     return min(fit([row for row in study.micro if row.nodes > 1])[1:3]) > 0
 
@@ -248,7 +250,7 @@ def _grows(study: Study) -> bool:
 # --- what else the study shows ---------------------------------------------------------------------------------------
 
 
-def observations(study: Study) -> list[str]:
+def observations(study: StashStudy) -> list[str]:
     """Return sentences on processor and disk stalls, and on what normalisation and residuals change; no claims of the abstract."""
     lines = [
         _spread("processor (prep) stalls with DALI on the GPU", study.rows, lambda row: differential.prep(row.times).share),
@@ -265,7 +267,7 @@ def observations(study: Study) -> list[str]:
     return lines
 
 
-def _budget(study: Study) -> list[str]:
+def _budget(study: StashStudy) -> list[str]:
     """Say what a time budget of twice the fastest machine's saves: the paper recommends machines by such a budget."""
     savings = []
     for rows in by_case(study).values():
@@ -281,7 +283,7 @@ def _budget(study: Study) -> list[str]:
     ]
 
 
-def _spread(what: str, rows: Sequence[Row], share: Callable[[Row], float]) -> str:
+def _spread(what: str, rows: Sequence[StashRow], share: Callable[[StashRow], float]) -> str:
     ordered = sorted(rows, key=share)
     least, middle, most = ordered[0], ordered[len(ordered) // 2], ordered[-1]
     return f"{what}: {100 * share(least):.0f} to {100 * share(most):.0f}%, median {100 * share(middle):.0f}%; most: {name(most)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from calibration.studies.stash2022.study import FAMILIES, Family
+from calibration.studies.stash2022.study import FAMILIES, InstanceFamily
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, axis, chart
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartPoint, axis, chart
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_tenths, as_time
 from sim.study.descriptions import Descriptions
@@ -82,26 +82,26 @@ def _tiles(figures: Figures) -> Html:
     return tiles(rows)
 
 
-def _findings(figures: Figures) -> Part:
+def _findings(figures: Figures) -> PagePart:
     shown: list[Child] = []
     for finding in figures.value("findings"):
         answer = tag("span", finding["reappears"], class_="flag" if finding["reappears"] != "yes" else None)
         shown += [tag("h3", f"{finding['check']} {finding['published']}: ", answer), bullets(finding["reached"])]
     shown += [tag("h3", "Beside the abstract"), bullets(figures.value("observations"))]
     lead = "What the paper's abstract says (arXiv 2208.14344), and what of it reappears, at which figures and batches."
-    return Part("findings", "Findings", section("findings", "Published findings", *shown, lead=lead))
+    return PagePart("findings", "Findings", section("findings", "Published findings", *shown, lead=lead))
 
 
 # --- maps ------------------------------------------------------------------------------------------------------------
 
 
-def _map(figures: Figures, measure: Measure) -> Part:
+def _map(figures: Figures, measure: Measure) -> PagePart:
     values = [value for row in figures.value("rows") if (value := _cell(row, measure)) is not None]
     shown: list[Child] = []
     for family in FAMILIES:
         if any(row["hardware"] in family.machines for row in figures.value("rows")):
             shown += [tag("h3", family.name), _family(figures, measure, family, max(values))]
-    return Part(measure.ident, measure.ident.capitalize(), section(measure.ident, measure.title, *shown, lead=measure.lead))
+    return PagePart(measure.ident, measure.ident.capitalize(), section(measure.ident, measure.title, *shown, lead=measure.lead))
 
 
 def _cell(row: Mapping[str, Any], measure: Measure) -> float | None:
@@ -109,7 +109,7 @@ def _cell(row: Mapping[str, Any], measure: Measure) -> float | None:
     return None if measure.ident == "interconnect" and row["gpus"] == 1 else row[measure.key]
 
 
-def _family(figures: Figures, measure: Measure, family: Family, most: float) -> Html:
+def _family(figures: Figures, measure: Measure, family: InstanceFamily, most: float) -> Html:
     places = {(row["hardware"], row["model"], row["batch_per_gpu"]): place for place, row in enumerate(figures.value("rows"))}
     tried = {model: [batch for batch in batches if _tried(places, family, model, batch)] for model, batches in family.batches.items()}
     cases = [(model, batch) for model, batches in tried.items() for batch in batches]
@@ -127,7 +127,7 @@ def _family(figures: Figures, measure: Measure, family: Family, most: float) -> 
     return tag("div", inner, class_="table marks", tabindex="0", role="group", aria_label=f"{caption}; arrow keys go from cell to cell")
 
 
-def _tried(places: Mapping[tuple[str, str, int], int], family: Family, model: str, batch: int) -> bool:
+def _tried(places: Mapping[tuple[str, str, int], int], family: InstanceFamily, model: str, batch: int) -> bool:
     return any((machine, model, batch) in places for machine in family.machines)
 
 
@@ -146,10 +146,10 @@ def _shade(figures: Figures, measure: Measure, place: int | None, most: float) -
 # --- layers and gradients, costs ---------------------------------------------------------------------------------------
 
 
-def _micro(figures: Figures) -> Part:
+def _micro(figures: Figures) -> PagePart:
     rows = [figures.inside(f"micro/{place}") for place in range(len(figures.value("micro")))]
     if not rows:
-        return Part("layers", "", section("layers", "Layers and gradients", tag("p", "The micro study was left out.")))
+        return PagePart("layers", "", section("layers", "Layers and gradients", tag("p", "The micro study was left out.")))
     drawn = [
         tag("figure", _scatter(rows, key, title, scale))
         for key, title, scale in (("gradient_tensors", "gradient tensors", 1.0), ("gradient_bytes", "MB of gradients", 1e6))
@@ -170,7 +170,7 @@ def _micro(figures: Figures) -> Part:
     batch = rows[0].value("batch_per_gpu")
     lead = f"What communication adds to a step of {batch} samples per GPU, by how many tensors and how many bytes are exchanged."
     shown = section("layers", "Layers and gradients", *drawn, caption, details("All networks", networks), lead=lead)
-    return Part("layers", "Layers", shown)
+    return PagePart("layers", "Layers", shown)
 
 
 def _megabytes(nbytes: float) -> str:
@@ -180,7 +180,7 @@ def _megabytes(nbytes: float) -> str:
 def _scatter(rows: Sequence[Figures], key: str, title: str, scale: float) -> Html:
     most = max(row.value("nodes") for row in rows)
     points = [
-        Point(
+        ChartPoint(
             row.value(key) / scale, 1e3 * row.value("communication_s_per_step"), row.value("model"),
             f"{row.value('model')}\n{row.value('hardware')}\n{row.value('gradient_tensors')} tensors, "
             f"{_megabytes(row.value('gradient_bytes'))}\n{as_time(row.value('communication_s_per_step'))} a step",
@@ -194,7 +194,7 @@ def _scatter(rows: Sequence[Figures], key: str, title: str, scale: float) -> Htm
     return chart(points, across, up, f"What communication adds to a step, over {title}")
 
 
-def _costs(figures: Figures) -> Part:
+def _costs(figures: Figures) -> PagePart:
     cases: dict[tuple[str, int], list[Figures]] = {}
     for place, row in enumerate(figures.value("rows")):
         if not row["hypothetical"]:
@@ -210,12 +210,12 @@ def _costs(figures: Figures) -> Part:
     ]  # fmt: skip
     lead = "Of machines that can be rented, by a warm epoch."
     drawn = section("cheapest", "Cheapest and fastest", table(head, cells, "Cheapest and fastest machines", "sortable"), lead=lead)
-    return Part("cheapest", "Cheapest", drawn)
+    return PagePart("cheapest", "Cheapest", drawn)
 
 
 def _chosen(row: Figures) -> list[Child]:
     return [row.value("hardware"), row.shown("warm_cost_per_epoch_usd", as_money), row.shown("warm_epoch_time_s", as_time)]
 
 
-def _left_out(failed: Sequence[str]) -> Part:
-    return Part("left-out", "Cannot run", section("left-out", "Cases that cannot run", bullets(failed)))
+def _left_out(failed: Sequence[str]) -> PagePart:
+    return PagePart("left-out", "Cannot run", section("left-out", "Cases that cannot run", bullets(failed)))

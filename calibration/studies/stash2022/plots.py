@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from calibration.studies.stash2022.study import FAMILIES, Family, Row, Study
+from calibration.studies.stash2022.study import FAMILIES, InstanceFamily, StashRow, StashStudy
 from sim.analysis import differential
 from sim.events import Cause
-from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
+from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.style import COLOURS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
 
-def study_plots(study: Study) -> dict[str, bytes]:
+def study_plots(study: StashStudy) -> dict[str, bytes]:
     """Return PNGs by file name."""
     drawn = {
         "interconnect": _stalls(study, "interconnect stall, % of RUN1", _interconnect),
@@ -30,11 +30,11 @@ def study_plots(study: Study) -> dict[str, bytes]:
     return {name: content for title, made in drawn.items() for name, content in made.files(title).items()}
 
 
-def _interconnect(row: Row) -> float | None:
+def _interconnect(row: StashRow) -> float | None:
     return 100 * row.interconnect if row.nodes == 1 and row.gpus > 1 else None
 
 
-def _stalls(study: Study, title: str, cell: Callable[[Row], float | None]) -> Picture:
+def _stalls(study: StashStudy, title: str, cell: Callable[[StashRow], float | None]) -> Picture:
     """Return a PNG with one group of bars a model and batch, one bar a machine, for each family."""
     drawn, axes = figure(len(FAMILIES), (13, 3.6 * len(FAMILIES)))
     for place, family in zip(axes, FAMILIES, strict=True):
@@ -44,7 +44,7 @@ def _stalls(study: Study, title: str, cell: Callable[[Row], float | None]) -> Pi
     return picture(drawn)
 
 
-def _bars(axes: Axes, study: Study, family: Family, cell: Callable[[Row], float | None]) -> None:
+def _bars(axes: Axes, study: StashStudy, family: InstanceFamily, cell: Callable[[StashRow], float | None]) -> None:
     cases = [(model, batch) for model, batches in family.batches.items() for batch in batches]
     shown: Mapping[str, dict[tuple[str, int], float]] = {
         machine: {(row.case.model, row.case.batch): value for row in study.on(machine) if (value := cell(row)) is not None}
@@ -61,22 +61,22 @@ def _bars(axes: Axes, study: Study, family: Family, cell: Callable[[Row], float 
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _layers(study: Study) -> Picture:
+def _layers(study: StashStudy) -> Picture:
     """Return a picture: what communication adds to a step, over gradient tensors and over gradient bytes."""
     drawn, axes = figure(2, (9, 8))
-    causes: dict[str, Callable[[Row], float]] = {
+    causes: dict[str, Callable[[StashRow], float]] = {
         "gradient tensors": lambda row: row.tensors,
         "gradient MB": lambda row: row.gradient_bytes / 1e6,
     }
     for place, (label, cause) in zip(axes, causes.items(), strict=True):
-        named: list[Named] = []
+        named: list[NamedPoint] = []
         for nodes, colour in ((1, COLOURS[Cause.INTERCONNECT]), (2, COLOURS[Cause.NETWORK])):
             rows = [row for row in study.micro if row.nodes == nodes]
             if not rows:
                 continue
             places = [(cause(row), 1e3 * row.communication) for row in rows]
             place.scatter(*zip(*places, strict=True), color=colour, label=rows[0].case.machine)
-            named += [Named(*at, row.case.model) for row, at in zip(rows, places, strict=True) if "_" not in row.case.model]
+            named += [NamedPoint(*at, row.case.model) for row, at in zip(rows, places, strict=True) if "_" not in row.case.model]
         place.set_xlabel(label)
         place.set_ylabel("ms that communication adds to a step", fontsize=8)
         place.set_xscale("log")

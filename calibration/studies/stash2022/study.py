@@ -43,7 +43,7 @@ BERT_STACK = "torch-1.13-ddp"
 
 
 @dataclass(frozen=True)
-class Family:
+class InstanceFamily:
     """One generation of instances, and what Stash trained on it."""
 
     name: str
@@ -55,13 +55,13 @@ class Family:
     """Samples per GPU, by model."""
 
 
-P2 = Family(
+P2 = InstanceFamily(
     "P2",
     {"p2.xlarge": 2, "p2.8xlarge": 16, "p2.16xlarge": 32, "2x-p2.8xlarge": 16},
     {"p2.16xlarge": "2x-p2.8xlarge"},
     dict.fromkeys(SMALL, (32, 64, 96, 128)),
 )
-P3 = Family(
+P3 = InstanceFamily(
     "P3",
     {
         "p3.2xlarge": 4, "p3.8xlarge": 16, "p3.8xlarge-mixed-quad": 16, "p3.8xlarge-two-islands": 16, "p3.16xlarge": 32,
@@ -76,7 +76,7 @@ SLICES = ("p3.8xlarge-mixed-quad", "p3.8xlarge-two-islands")
 
 
 @dataclass(frozen=True)
-class Case:
+class StashCase:
     """One model and batch per GPU on one machine, as Stash trained it."""
 
     machine: str
@@ -94,10 +94,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
+class StashRow:
     """What Stash's procedure measures of one case."""
 
-    case: Case
+    case: StashCase
     gpus: int
     nodes: int
     steps: int
@@ -140,25 +140,25 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Study:
+class StashStudy:
     """All of it."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[StashRow, ...]
     left_out: tuple[str, ...]
     """Cases that cannot run, and why."""
-    micro: tuple[Row, ...]
+    micro: tuple[StashRow, ...]
     """Models of the micro study on the 8 GPUs of P3; RUN2 and RUN3 stand for RUN1, as it uses synthetic data."""
     stalled: tuple[Crossing, ...]
     """For each P3 model the largest batch that loses `STALLED` of RUN1 to the interconnect, on the machine where it loses most."""
     slowed: tuple[Crossing, ...]
     """For each P3 model the least batch at which the network slows training at most `SLOWED` times."""
 
-    def on(self, machine: str) -> list[Row]:
+    def on(self, machine: str) -> list[StashRow]:
         """Return the rows of one machine."""
         return [row for row in self.rows if row.case.machine == machine]
 
 
-def read_for(study: Study) -> Descriptions:
+def read_for(study: StashStudy) -> Descriptions:
     """Return the machines and workloads of *study*."""
     machines = {row.case.machine: row.case for row in (*study.rows, *study.micro)}
     models = {row.case.model: row.case for row in (*study.rows, *study.micro)}
@@ -174,10 +174,10 @@ _MOST = 512
 """Largest batch of the run scripts."""
 
 
-def cases(families: Sequence[Family]) -> list[Case]:
+def cases(families: Sequence[InstanceFamily]) -> list[StashCase]:
     """Return every case of *families*."""
     return [
-        Case(machine, model, batch, threads)
+        StashCase(machine, model, batch, threads)
         for family in families
         for model, batches in family.batches.items()
         for batch in batches
@@ -185,18 +185,18 @@ def cases(families: Sequence[Family]) -> list[Case]:
     ]
 
 
-def stash2022(processes: int | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
+def stash2022(processes: int | None = None, progress: Callable[[int, int], None] | None = None) -> StashStudy:
     """Run the whole study on *processes* processes; *progress* hears how many runs of all are done."""
     main = cases(FAMILIES)
-    micro = [Case(machine, model, MICRO_BATCH, threads) for model in MICRO for machine, threads in _micro_machines().items()]
+    micro = [StashCase(machine, model, MICRO_BATCH, threads) for model in MICRO for machine, threads in _micro_machines().items()]
     tasks = [*(partial(_measured, case) for case in main), *(partial(_synthetic, case) for case in micro)]
-    outcomes: list[Row | str] = []
+    outcomes: list[StashRow | str] = []
     searches = 2 * len(P3.batches)
     for outcome in each(_call, tasks, processes):
         outcomes.append(outcome)
         _tell(progress, len(outcomes), len(tasks) + searches)
-    main_rows = _with_twins([row for row in outcomes[: len(main)] if isinstance(row, Row)])
-    layers = _with_twins([row for row in outcomes[len(main) :] if isinstance(row, Row)])
+    main_rows = _with_twins([row for row in outcomes[: len(main)] if isinstance(row, StashRow)])
+    layers = _with_twins([row for row in outcomes[len(main) :] if isinstance(row, StashRow)])
     worst = max((row for row in main_rows if row.nodes == 1), key=lambda row: row.interconnect).case
     questions = [
         *(partial(_last_stalled, worst, model) for model in P3.batches),
@@ -207,7 +207,7 @@ def stash2022(processes: int | None = None, progress: Callable[[int, int], None]
         crossings.append(crossing)
         _tell(progress, len(tasks) + len(crossings), len(tasks) + searches)
     left_out = tuple(problem for problem in outcomes if isinstance(problem, str))
-    return Study(tuple(main_rows), left_out, tuple(layers), tuple(crossings[: len(P3.batches)]), tuple(crossings[len(P3.batches) :]))
+    return StashStudy(tuple(main_rows), left_out, tuple(layers), tuple(crossings[: len(P3.batches)]), tuple(crossings[len(P3.batches) :]))
 
 
 def _tell(progress: Callable[[int, int], None] | None, done: int, of: int) -> None:
@@ -219,7 +219,7 @@ def _micro_machines() -> dict[str, int]:
     return {name: P3.machines[name] for pair in P3.twins.items() for name in pair}
 
 
-def _call(task: Callable[[], Row | str]) -> Row | str:
+def _call(task: Callable[[], StashRow | str]) -> StashRow | str:
     return task()
 
 
@@ -230,7 +230,7 @@ def _cross(question: Callable[[], Crossing]) -> Crossing:
 # --- one case --------------------------------------------------------------------------------------------------------
 
 
-def _measured(case: Case) -> Row | str:
+def _measured(case: StashCase) -> StashRow | str:
     """Return what RUN0 to RUN3 measure of *case*, or why it cannot run."""
     try:
         return _row(case, runs(case.scenario))
@@ -238,7 +238,7 @@ def _measured(case: Case) -> Row | str:
         return str(error)
 
 
-def _synthetic(case: Case) -> Row | str:
+def _synthetic(case: StashCase) -> StashRow | str:
     """Return what RUN0 and RUN1 measure of *case*."""
     try:
         together = synthetic_run(case.scenario)
@@ -247,11 +247,11 @@ def _synthetic(case: Case) -> Row | str:
         return str(error)
 
 
-def _row(case: Case, runs: Runs) -> Row:
+def _row(case: StashCase, runs: Runs) -> StashRow:
     job = runs.real.jobs[0]
     tensors, nbytes = gradients(job.job.workload.model)
     rate = price(runs.real.hardware) or 0.0
-    return Row(case, job.job.ranks, len(job.job.placement), job.warm.steps, runs.times(), rate, tensors, nbytes)
+    return StashRow(case, job.job.ranks, len(job.job.placement), job.warm.steps, runs.times(), rate, tensors, nbytes)
 
 
 def gradients(model: Model) -> tuple[int, float]:
@@ -260,7 +260,7 @@ def gradients(model: Model) -> tuple[int, float]:
     return len(sizes), 4.0 * sum(sizes)
 
 
-def _with_twins(rows: Sequence[Row]) -> list[Row]:
+def _with_twins(rows: Sequence[StashRow]) -> list[StashRow]:
     """Return *rows*, those that have networked twins with their time."""
     twins = {twin: machine for family in FAMILIES for machine, twin in family.twins.items()}
     twin_times = {
@@ -270,18 +270,18 @@ def _with_twins(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         twin = twin_times.get((row.case.machine, row.case.model, row.case.batch))
         times = row.times._replace(twin=twin)
-        rows_with_twins.append(Row(row.case, row.gpus, row.nodes, row.steps, times, row.price, row.tensors, row.gradient_bytes))
+        rows_with_twins.append(StashRow(row.case, row.gpus, row.nodes, row.steps, times, row.price, row.tensors, row.gradient_bytes))
     return rows_with_twins
 
 
 # --- batches that a finding needs ------------------------------------------------------------------------------------
 
 
-def _last_stalled(worst: Case, model: str) -> Crossing:
+def _last_stalled(worst: StashCase, model: str) -> Crossing:
     """Return the largest batch of *model* that loses `STALLED` on the machine of *worst*: the share falls as the batch grows."""
 
     def stalls(batch: int) -> bool:
-        scenario = Case(worst.machine, model, batch, worst.threads).scenario
+        scenario = StashCase(worst.machine, model, batch, worst.threads).scenario
         return 1.0 - _step(one_gpu_run(scenario)) / _step(synthetic_run(scenario)) >= STALLED
 
     least = _least_batch(lambda batch: not stalls(batch), _fitting(worst.machine, model))
@@ -293,7 +293,7 @@ def _first_bearable(model: str) -> Crossing:
     [(machine, twin)] = P3.twins.items()
 
     def bearable(batch: int) -> bool:
-        one_machine, apart = (Case(name, model, batch, P3.machines[name]).scenario for name in (machine, twin))
+        one_machine, apart = (StashCase(name, model, batch, P3.machines[name]).scenario for name in (machine, twin))
         return _step(synthetic_run(apart)) <= SLOWED * _step(synthetic_run(one_machine))
 
     return Crossing(model, twin, _least_batch(bearable, min(_fitting(machine, model), _fitting(twin, model))))
@@ -312,7 +312,7 @@ def _least_batch(holds: Callable[[int], bool], most: int) -> int | None:
 
 def _fitting(machine: str, model: str) -> int:
     """Return the largest batch of *model* that fits the GPUs of *machine*, up to the largest that Stash trained."""
-    scenario = Case(machine, model, 1, 1).scenario
+    scenario = StashCase(machine, model, 1, 1).scenario
     fitting = synthetic_run(Scenario(machine, model, scenario.overrides, batch="max", precision=scenario.precision, stack=scenario.stack))
     return min(_MOST, fitting.jobs[0].job.workload.training.batch)
 

@@ -36,10 +36,10 @@ def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks
     """Return the messages that the strategy *name* makes. Raise SpecError unless each gradient is in one of them."""
     strategy = cast(ExchangeStrategy, extension(EXCHANGES, name))
 
-    def asked() -> list[Bucket]:
+    def buckets_given() -> list[Bucket]:
         return [Bucket(tuple(sorted(tensors)), delay) for tensors, delay in strategy.buckets(tuple(sizes), tuple(ready), ranks)]
 
-    buckets = cast("list[Bucket]", called(EXCHANGES, name, asked))
+    buckets = cast("list[Bucket]", called(EXCHANGES, name, buckets_given))
     for bucket in buckets:
         if not bucket.tensors or not all(is_place(place, len(sizes)) for place in bucket.tensors):
             raise SpecError(f"exchange {name}: a message of the gradients {list(bucket.tensors)!r}; write numbers below {len(sizes)}")

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from sim.parallel.lower.lowering import Layout, Lowering
-from sim.parallel.lower.wrapped import Course, Wrap
+from sim.parallel.lower.wrapped import Wrap, WrapCourse
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Free, Instruction, Message, Part, Start, Tag, Wait, Work
+from sim.parallel.program import Free, Instruction, Message, PassPart, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 
 
@@ -28,17 +28,17 @@ class Sharded(Lowering):
         """Reduce-scatters that the next one waits for: one is in flight at a time."""
         self.ends_with: list[Tag] = []
         """Operations that end with this backward."""
-        self.courses: dict[tuple[int, ...], Course] = {}
+        self.courses: dict[tuple[int, ...], WrapCourse] = {}
 
     @property
     def pipelined(self) -> bool:
         """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
         return self.layout.mesh.stages > 1
 
-    def _course(self, units: Sequence[int]) -> Course:
+    def _course(self, units: Sequence[int]) -> WrapCourse:
         key = tuple(units)
         if key not in self.courses:
-            self.courses[key] = Course(self.layout, key)
+            self.courses[key] = WrapCourse(self.layout, key)
         return self.courses[key]
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
@@ -117,7 +117,7 @@ class Sharded(Lowering):
         for wrap in following[:depth]:
             yield from gathers.started(wrap, prefetch=behind, limited=behind and self._limited)
 
-    def _complete(self, course: Course, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
+    def _complete(self, course: WrapCourse, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
         """Return the wraps that backward is done with at each place: of FSDP1 once it has their gradients, else as it leaves their module.
 
         No gradient passes through the input of what is entered up to the place *lowest*: it is done with the whole backward.
@@ -168,7 +168,7 @@ class Sharded(Lowering):
 class _Gathers:
     """The gathers of one pass over a chunk: each wrap that is not held is gathered once."""
 
-    def __init__(self, lowering: Sharded, action: Action, part: Part) -> None:
+    def __init__(self, lowering: Sharded, action: Action, part: PassPart) -> None:
         self.layout = lowering.layout
         self.held = lowering.held.copy()
         self.direction, self.micro_batch = f"gather {part}", action.micro_batch

@@ -19,7 +19,7 @@ _VISIBLE = 1e-4
 """Share of a bar below which a piece is not drawn."""
 
 
-class Piece(NamedTuple):
+class BarPiece(NamedTuple):
     """A piece of a bar: where its figure stands, its colour token, its name, and what to say of it."""
 
     path: str
@@ -38,7 +38,7 @@ def reach(rows: Iterable[Figures], key: str) -> float:
     return max(float(row.value(key)) * (1 + missed_by(row)) for row in rows)
 
 
-def bar(figures: Figures, pieces: Sequence[Piece], key: str, scale: float, off: float = 0.0) -> Html:
+def bar(figures: Figures, pieces: Sequence[BarPiece], key: str, scale: float, off: float = 0.0) -> Html:
     """Return a bar of *pieces* of the figure at *key*; *scale* is the value that fills the whole width.
 
     *off* is the share by which the whole may be wrong, for an error bar; 0 for none.
@@ -92,12 +92,12 @@ def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:
     return tag("div", *lines, class_="bars marks", tabindex="0", role="group", aria_label=label)
 
 
-def stall_pieces(figures: Figures) -> list[Piece]:
+def stall_pieces(figures: Figures) -> list[BarPiece]:
     """Return a piece for every cause of the stall table in *figures*."""
     pieces = []
     for cause in STALLS:
         path = f"stalls_s/{cause.value}"
-        pieces.append(Piece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
+        pieces.append(BarPiece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
     return pieces
 
 
@@ -123,7 +123,7 @@ def stalls(figures: Figures) -> Html:
 def step_stalls(figures: Figures, meanings: Mapping[Cause, str]) -> tuple[Html, Html, Html]:
     """Return a rank's step of a layout or a graph by cause: a bar, its key, and the table that says the same; *meanings* by cause."""
     causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
-    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, meanings[cause]) for cause in causes]
+    pieces = [BarPiece(f"stalls_s/{cause.value}", cause.value, cause.value, meanings[cause]) for cause in causes]
     step, off = figures.shown("step_time_s", as_time), missed_by(figures)
     drawn = named_bars([("step", bar(figures, pieces, "step_time_s", reach([figures], "step_time_s"), off), step)], "Step")
     means = tag("figcaption", f"{ERROR_BARS} {_sentence(figures.value('expected_error')['basis'])}") if off > 0 else None

@@ -9,8 +9,8 @@ from typing import Any
 from sim.report.collective_error import NOT_NCCLS, band_of
 from sim.report.page.bars import ERROR_BARS
 from sim.report.page.basis import basis
-from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_number, as_percent, as_time
 from sim.study.descriptions import Descriptions
@@ -68,19 +68,19 @@ def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
     return tiles(shown)
 
 
-def size_axis(rows: Sequence[Figures]) -> Axis:
+def size_axis(rows: Sequence[Figures]) -> ChartAxis:
     """Return an axis that writes some of the sizes of *rows*, evenly."""
     sizes = [float(row.value("bytes")) for row in rows]
     apart = -(-len(sizes) // _TICKS)
     return replace(axis("size", sizes, as_memory), own=tuple(sizes[::apart]))
 
 
-def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> Part:
+def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> PagePart:
     """Return a part: the figure *key* of *rows* over their sizes; *names* are its anchor, its name in the navigation, and its title."""
     errors = {band["band"]: band["p90"] for band in (figures.value("expected_error") or {"bands": []})["bands"]}
     chosen = [f"{row.value('algorithm')} {row.value('protocol')}" for row in rows]
     points = [
-        Point(
+        ChartPoint(
             float(row.value("bytes")), row.value(key), how,
             f"{as_memory(row.value('bytes'))}\n{write(row.value(key))}\n{how}, {counted(row.value('channels'), 'channel')}\n"
             f"bound by {row.value('bottleneck')}",
@@ -97,10 +97,10 @@ def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str,
         "figcaption",
         f"Algorithm and protocol are shown where they change.{f' {ERROR_BARS}' if any(point.off_up for point in points) else ''}",
     )
-    return Part(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
+    return PagePart(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
 
 
-def _table(rows: Sequence[Figures]) -> Part:
+def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
             row.shown("bytes", as_memory), row.shown("time_s", as_time), row.shown("algbw_bytes_per_s", as_bandwidth),
@@ -113,4 +113,4 @@ def _table(rows: Sequence[Figures]) -> Part:
         ("size", True), ("time", True), ("algbw", True), ("busbw", True), ("algorithm", False), ("protocol", False), ("channels", True),
         ("bottleneck", False),
     ]  # fmt: skip
-    return Part("table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable")))
+    return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable")))

@@ -8,7 +8,7 @@ from typing import Any
 from sim.events import STALLS
 from sim.report.difference import FIGURES, input_lines, sentences
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces, swatch
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag, tiles
 from sim.report.page.words import as_memory, as_money, as_time, unbroken
 from sim.report.style import MEANINGS
@@ -44,7 +44,7 @@ def _tiles(old: Figures, new: Figures) -> Html:
     return tiles(rows)
 
 
-def _steps(old: Figures, new: Figures) -> Part:
+def _steps(old: Figures, new: Figures) -> PagePart:
     shown: list[Child] = []
     for epoch, below in _EPOCHS.items():
         pair = [("before", old.inside(below)), ("after", new.inside(below))]
@@ -53,10 +53,10 @@ def _steps(old: Figures, new: Figures) -> Part:
             (name, bar(run, stall_pieces(run), "step_time_s", scale), run.shown("step_time_s", as_time)) for name, run in pair
         ]
         shown += [tag("h3", f"{epoch} epoch"), tag("figure", named_bars(drawn, f"Seconds of a step by cause, {epoch} epoch"))]
-    return Part("steps", "Steps", section("steps", "Where a step goes", *shown, stall_key(), lead="Seconds of a step by cause."))
+    return PagePart("steps", "Steps", section("steps", "Where a step goes", *shown, stall_key(), lead="Seconds of a step by cause."))
 
 
-def _causes(figures: Figures, old: Figures, new: Figures) -> Part:
+def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
             joined(swatch(cause.value), cause.value), old.shown(f"stalls_s/{cause.value}", as_time),
@@ -67,14 +67,14 @@ def _causes(figures: Figures, old: Figures, new: Figures) -> Part:
     ]  # fmt: skip
     head = [("cause", False), ("before", True), ("after", True), ("change", True), ("what happens meanwhile", False)]
     lead = "A step is the sum of its causes, so the changes sum to its own."
-    return Part("causes", "Causes", section("causes", "What changed in a warm step", table(head, rows, "Causes"), lead=lead))
+    return PagePart("causes", "Causes", section("causes", "What changed in a warm step", table(head, rows, "Causes"), lead=lead))
 
 
 def _signed(seconds: float) -> str:
     return "0 s" if not seconds else f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"
 
 
-def _figures(figures: Figures) -> Part:
+def _figures(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
             title,
@@ -85,10 +85,10 @@ def _figures(figures: Figures) -> Part:
         if figures.value(key) != [None, None]
     ]
     head = [("figure", False), ("before", True), ("after", True), ("", False)]
-    return Part("figures", "Figures", section("figures", "Figures", table(head, rows, "Figures")))
+    return PagePart("figures", "Figures", section("figures", "Figures", table(head, rows, "Figures")))
 
 
-def _inputs(document: Mapping[str, Any]) -> Part:
+def _inputs(document: Mapping[str, Any]) -> PagePart:
     lines = input_lines(document["inputs"])
     shown = bullets(lines) if lines else tag("p", "No input that the documents name differs.")
-    return Part("inputs", "Inputs", section("inputs", "Inputs that differ", shown, lead="Before -> after."))
+    return PagePart("inputs", "Inputs", section("inputs", "Inputs that differ", shown, lead="Before -> after."))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.report.page.bars import ERROR_BARS, Piece, bar, error_tile, missed_by, named_bars, swatch
-from sim.report.page.chart import Point, axis, chart, linear_axis, with_errors
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, missed_by, named_bars, swatch
+from sim.report.page.chart import ChartPoint, axis, chart, linear_axis, with_errors
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
@@ -33,11 +33,13 @@ def plan_page(document: Mapping[str, Any]) -> str:
     more = {place: figures.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
     parts = [_table(dict(enumerate(rows)) | more), _time(figures, rows), _trade(figures)]
     failing = with_failures(figures)
-    parts += [Part("failures", "With failures", section("failures", "With failures", failing))] if failing else []
+    parts += [PagePart("failures", "With failures", section("failures", "With failures", failing))] if failing else []
     parts += [_turns(document)] if document["sensitivity"] else []
     assumed = section("assumed", "Assumed", bullets(document["assumptions"]))
     command = section("command", "Run it", tag("pre", document["layouts"][0]["command"], tabindex="0", style="white-space:pre-wrap"))
-    return page(title, "plan", hero, [*parts, Part("command", "Run it", command), Part("assumed", "Assumed", assumed)], {"plan": document})
+    return page(
+        title, "plan", hero, [*parts, PagePart("command", "Run it", command), PagePart("assumed", "Assumed", assumed)], {"plan": document}
+    )
 
 
 def _tiles(figures: Figures, best: Figures) -> Html:
@@ -71,7 +73,7 @@ def _of_a_million(usd: float) -> str:
     return as_money(1e6 * usd)
 
 
-def _table(rows: Mapping[int, Figures]) -> Part:
+def _table(rows: Mapping[int, Figures]) -> PagePart:
     """Return the table of *rows*, by their place among all layouts."""
     unit = _unit(rows[0])
     priced = [row.value(f"cost_per_{unit}_usd") is not None for row in rows.values()]
@@ -88,7 +90,9 @@ def _table(rows: Mapping[int, Figures]) -> Part:
     head += [("memory left", True), *([(f"per million {unit}s", True)] if any(priced) else [])]
     lead = "Best first; ~ marks layouts that the model cannot tell from the best."
     lead += " Below them, others that are not beaten in time, memory and money at once." if len(rows) > SHOWN else ""
-    return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead))
+    return PagePart(
+        "table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead)
+    )
 
 
 def _named(row: Figures, place: int) -> Html:
@@ -100,21 +104,21 @@ def _named(row: Figures, place: int) -> Html:
     )
 
 
-def _time(figures: Figures, rows: list[Figures]) -> Part:
+def _time(figures: Figures, rows: list[Figures]) -> PagePart:
     off = missed_by(figures)
     scale = (1 + off) * max(row.value("step_time_s") for row in rows)
     names = [name for name in _COLOURS if any(row.value(f"seconds/{name}") > 1e-9 for row in rows)]
     drawn: list[tuple[Child, Html, Child]] = []
     for place, row in enumerate(rows):
-        pieces = [Piece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
+        pieces = [BarPiece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
         drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale, off), row.shown("step_time_s", as_time)))
     key = tag("ul", *(tag("li", swatch(_COLOURS[name]), name) for name in names), class_="key")
     lead = "A step of each layout of the table, by its number: compute, and what compute waits for, mean over ranks."
     lead += f" {ERROR_BARS}" if off else ""
-    return Part("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))
+    return PagePart("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))
 
 
-def _trade(figures: Figures) -> Part:
+def _trade(figures: Figures) -> PagePart:
     layouts = figures.value("layouts")
     rows = [figures.inside(f"layouts/{place}") for place in range(len(layouts))]
     off, points = missed_by(figures), []
@@ -124,20 +128,20 @@ def _trade(figures: Figures) -> Part:
         tight = "" if row.value("memory_verdict") == "fits" else "\nmemory is nearly full: its allocator may retry, which is counted"
         says = f"{row.value('name')}\n{as_time(time)}, {free:.1f} GiB free{tight}"
         best = place == 0
-        points.append(Point(time, free, str(place + 1), says, marked, best, row.value("pareto"), best, off if best else 0.0))
+        points.append(ChartPoint(time, free, str(place + 1), says, marked, best, row.value("pareto"), best, off if best else 0.0))
     across = axis("time of a step", with_errors(points), as_time)
     up = linear_axis("GiB free", [point.y for point in points], as_number)
     drawn = chart(points, across, up, "Memory left over time of a step")
     lead = "Every simulated layout; numbered ones are not beaten in time, memory and money at once. Orange: the best"
     lead += f". {ERROR_BARS}" if off else "."
-    return Part("trade", "Time and memory", section("trade", "Time, memory and money", tag("figure", drawn), lead=lead))
+    return PagePart("trade", "Time and memory", section("trade", "Time, memory and money", tag("figure", drawn), lead=lead))
 
 
-def _turns(document: Mapping[str, Any]) -> Part:
+def _turns(document: Mapping[str, Any]) -> PagePart:
     rows: list[list[Child]] = []
     for turn in document["sensitivity"]:
         time = "-" if turn["step_time_s"] is None else as_time(turn["step_time_s"])
         flips = "-" if turn["flips_at"] is None else f"{100 * turn['flips_at']:.0f} % of the NICs' speed"
         rows.append([turn["change"], turn["best"] or turn["problem"], "the same" if turn["same"] else "another", time, flips])
     head = [("change", False), ("best then", False), ("layout", False), ("step", True), ("equal at", False)]
-    return Part("changes", "If things change", section("changes", "If things change", table(head, rows, "Changes")))
+    return PagePart("changes", "If things change", section("changes", "If things change", table(head, rows, "Changes")))

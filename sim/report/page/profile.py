@@ -7,9 +7,9 @@ from typing import Any
 
 from sim.events import STALLS
 from sim.report.attribution import noticed
-from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
+from sim.report.page.bars import BarPiece, bar, named_bars, stall_key, swatch
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
@@ -76,7 +76,7 @@ def _percent(value: float) -> str:
     return f"{value:.1f}%"
 
 
-def _runs(figures: Figures) -> Part:
+def _runs(figures: Figures) -> PagePart:
     runs = [name for name in RUNS if figures.value(f"runs/{name}") is not None]
     scale = max(figures.value(f"runs/{name}/step_time_s") for name in runs)
     drawn: list[tuple[Child, Html, Child]] = [
@@ -93,7 +93,7 @@ def _runs(figures: Figures) -> Part:
     ]  # fmt: skip
     head = [("run", False), ("machine", False), ("GPUs", True), ("step", True), ("epoch", True)]
     lead = "What Stash runs on a rented machine, simulated; every difference between two runs is one of its stalls."
-    return Part("runs", "Runs", section("runs", "The runs", chart, table(head, rows, "Runs"), lead=lead))
+    return PagePart("runs", "Runs", section("runs", "The runs", chart, table(head, rows, "Runs"), lead=lead))
 
 
 def _run_bar(figures: Figures, name: str, scale: float) -> Html:
@@ -106,7 +106,7 @@ def _run_bar(figures: Figures, name: str, scale: float) -> Html:
     return tag("div", mark, class_="stack")
 
 
-def _stalls(figures: Figures) -> Part:
+def _stalls(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
             name, figures.shown(f"stash/{name}/time_s_per_epoch", as_time), figures.shown(f"stash/{name}/percent", _percent), AGAINST[name],
@@ -119,7 +119,7 @@ def _stalls(figures: Figures) -> Part:
     lead = "Stash blames the whole difference of two runs on one stall. Directly attributed, it is made of these causes."
     made = table(head, rows, "Stalls")
     formulas = tag("p", FORMULAS[figures.value("formulas")])
-    return Part(
+    return PagePart(
         "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _apart(figures), lead=lead)
     )
 
@@ -154,12 +154,12 @@ def _signed(seconds: float) -> str:
     return f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"
 
 
-def _direct(figures: Figures) -> Part:
+def _direct(figures: Figures) -> PagePart:
     scale = max(figures.value(f"runs/{name}/step_time_s") for name in ("run2_cold", "run3_warm"))
     drawn: list[tuple[Child, Html, Child]] = []
     for kind, run in (("warm", "run3_warm"), ("cold", "run2_cold")):
         pieces = [
-            Piece(f"direct_stalls_s/{kind}/{cause.value}", cause.value, cause.value, MEANINGS[cause])
+            BarPiece(f"direct_stalls_s/{kind}/{cause.value}", cause.value, cause.value, MEANINGS[cause])
             for cause in STALLS
         ]  # fmt: skip
         drawn.append(
@@ -167,15 +167,15 @@ def _direct(figures: Figures) -> Part:
         )
     bars = tag("figure", named_bars(drawn, "Seconds of a step by cause, in a warm and in a cold epoch"))
     lead = "The same two epochs by direct attribution: every moment of a rank's step, by what it does or waits for."
-    return Part("direct", "Direct", section("direct", "Where a step goes, directly", bars, stall_key(), lead=lead))
+    return PagePart("direct", "Direct", section("direct", "Where a step goes, directly", bars, stall_key(), lead=lead))
 
 
-def _data(figures: Figures) -> Part:
+def _data(figures: Figures) -> PagePart:
     rates = [name for name, value in figures.value("rates_samples_per_s").items() if value is not None]
     rows: list[list[Child]] = [[name, figures.shown(f"rates_samples_per_s/{name}", as_number), RATES[name]] for name in rates]
     drawn = table([("rate", False), ("samples/s", True), ("from", False)], rows, "Rates of the data path")
     lead = "DS-Analyzer's rates, from the times of its runs: none is that of a cold epoch, which takes RUN2."
-    return Part(
+    return PagePart(
         "data", "Data", section("data", "Data: rates and needs", drawn, tag("h3", "What would end the stall"), _needs(figures), lead=lead)
     )
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from sim.report.page.bars import ERROR_BARS, missed_by, named_bars, reach
 from sim.report.page.basis import basis
-from sim.report.page.chart import Axis, Point, axis, chart, with_errors
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, with_errors
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
@@ -88,7 +88,7 @@ def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
     return joined("median; one in ten above ", chosen.shown("expected_error/p90", as_percent)) if error else "nothing like it was measured"
 
 
-def _money(figures: Figures, rows: Sequence[Figures]) -> Part:
+def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     by_time = figures.value("job/time_s") is not None
     keys = ("epochs", -1.0) if by_time else ("total_time_s", 1.0)
     on_front = front((keys[1] * row.value(keys[0]), row.value("total_cost_usd")) for row in rows)
@@ -107,10 +107,10 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> Part:
         f"{dashed}Logarithmic axes; spot and on-demand are points of their own. {ERROR_BARS}",
     )
     lead = f"Each point is a machine, a number of nodes and a market: what {figures.value('workload')} takes there, and what it costs."
-    return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
+    return PagePart("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
 
 
-def _point(row: Figures, place: int, by_time: bool, first: bool) -> Point:
+def _point(row: Figures, place: int, by_time: bool, first: bool) -> ChartPoint:
     own = {key: row.value(key) for key in ("hardware", "nodes", "market", "total_time_s", "total_cost_usd", "epochs")}
     across, scale = ("epochs", 1.0) if by_time else ("total_time_s", 3600.0)
     met = "within the budget" if row.value("within_budget") else "misses the budget"
@@ -118,10 +118,10 @@ def _point(row: Figures, place: int, by_time: bool, first: bool) -> Point:
     says = f"{_named(own)}\n{_taken(own)} for {epochs_text(own['epochs'])}\n{met}"
     best = place == 0 and row.value("within_budget")
     off = 0.0 if by_time else missed_by(row)
-    return Point(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)
+    return ChartPoint(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)
 
 
-def _budget(time: float | None, money: float | None, across: Axis, up: Axis) -> list[tuple[float, float]]:
+def _budget(time: float | None, money: float | None, across: ChartAxis, up: ChartAxis) -> list[tuple[float, float]]:
     if time is not None:
         return [(time / 3600, up.low), (time / 3600, up.high)]
     return [(across.low, money or across.low), (across.high, money or across.low)]
@@ -131,7 +131,7 @@ def _plain(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _parts(rows: Sequence[Figures]) -> Part:
+def _parts(rows: Sequence[Figures]) -> PagePart:
     near = _LONG * rows[0].value("total_time_s")
     shown = [row for row in rows if row.value("total_time_s") <= near][:_BARS]
     scale = reach(shown, "total_time_s")
@@ -142,14 +142,14 @@ def _parts(rows: Sequence[Figures]) -> Part:
     lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times as long as the first." if len(rows) > len(shown) else ""
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in shown) else ""
     bars = tag("figure", named_bars(drawn, "Seconds of the whole job, by candidate"), class_="long")
-    return Part("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
+    return PagePart("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
 
 
 def _name_of(row: Figures) -> str:
     return _named({key: row.value(key) for key in ("hardware", "nodes", "market")})
 
 
-def _table(rows: Sequence[Figures]) -> Part:
+def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
             joined(
@@ -170,11 +170,11 @@ def _table(rows: Sequence[Figures]) -> Part:
     ]  # fmt: skip
     drawn = table(head, cells, "Candidates", "sortable")
     lead = "In order of preference. * within the budget. Click a header to sort."
-    return Part("table", "Candidates", section("table", "All candidates", drawn, lead=lead))
+    return PagePart("table", "Candidates", section("table", "All candidates", drawn, lead=lead))
 
 
-def _left_out(failed: Mapping[str, str]) -> Part:
-    return Part(
+def _left_out(failed: Mapping[str, str]) -> PagePart:
+    return PagePart(
         "left-out",
         "Left out",
         section(

@@ -9,10 +9,10 @@ from sim.analysis.bottleneck import Bottleneck
 from sim.report.excerpt import Excerpt, excerpt
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
-from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
-from sim.report.page.drawing import Bound, drawings, use_table
+from sim.report.page.bars import BarPiece, bar, named_bars, stalls, swatch
+from sim.report.page.drawing import JobBound, drawings, use_table
 from sim.report.page.energy import LEAD, energy, energy_tile
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import PagePart, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, step, table, tag, tiles
 from sim.report.page.provenance import provenance
@@ -41,7 +41,7 @@ def run_page(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottle
     return page(title, "run", hero, parts, {"run": document, "view": view})
 
 
-def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> tuple[Html, list[Part], dict[str, Any]]:
+def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> tuple[Html, list[PagePart], dict[str, Any]]:
     """Return the outcome of *run*, the parts of its page, and the document of what they show beyond its own; see `run_page`."""
     chosen = excerpt(run, STEPS)
     view: dict[str, Any] = {"note": chosen.note, "jobs": []}
@@ -130,7 +130,7 @@ class _Job:
 
     # --- the parts -----------------------------------------------------------------------------------------------
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[PagePart]:
         """Return all parts of the job."""
         made = {
             "time": self._time(), "job": self._job(), "failures": with_failures(self.figures),
@@ -150,11 +150,11 @@ class _Job:
         }
         return [self._part(ident, html, leads.get(ident)) for ident, html in made.items() if html]
 
-    def _part(self, ident: str, html: Html, lead: Child) -> Part:
+    def _part(self, ident: str, html: Html, lead: Child) -> PagePart:
         name = f"{ident}-{self.number}" if self.several else ident
         title = f"Job {self.number}: {_TITLES[ident].lower()}" if self.several else _TITLES[ident]
         listed = title if not self.several else f"Job {self.number}: {self.figures.value('workload')}" if ident == "time" else ""
-        return Part(name, listed, section(name, title, html, lead=lead))
+        return PagePart(name, listed, section(name, title, html, lead=lead))
 
     def _time(self) -> Html:
         rows: list[list[Child]] = [
@@ -182,7 +182,7 @@ class _Job:
 
     def _machine(self) -> Html:
         held = bound_by(self.run, self.number, self.bottleneck)
-        return drawings(self.run, self.number, self.uses, Bound(held, self._slowest))
+        return drawings(self.run, self.number, self.uses, JobBound(held, self._slowest))
 
     def _exchange(self) -> Child:
         exchange = self.figures.value("collective")
@@ -195,7 +195,7 @@ class _Job:
     def _memory(self) -> Html:
         uses_of = {name: value for name, value in self.figures.value("gpu_memory_bytes").items() if name != "total" and value > 0}
         pieces = [
-            Piece(f"gpu_memory_bytes/{name}", name, name.replace("_", " "), as_memory(value)) for name, value in uses_of.items()
+            BarPiece(f"gpu_memory_bytes/{name}", name, name.replace("_", " "), as_memory(value)) for name, value in uses_of.items()
         ]  # fmt: skip
         capacity = self.own.value("gpu_memory_bytes")
         filled = tag("div", bar(self.figures, pieces, "gpu_memory_bytes/total", capacity), class_="room")

@@ -8,8 +8,8 @@ from typing import Any
 from sim.report.basis import basis_of
 from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, axis, chart
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartPoint, axis, chart
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
 from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time
 from sim.study.descriptions import Descriptions
@@ -60,7 +60,7 @@ def efficiency(size: Figures, first: Figures) -> float:
     return mine / theirs
 
 
-def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[Part]:
+def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[PagePart]:
     name = f"Job {job}: " if several else ""
     suffix = f"-{job}" if several else ""
     speed = section(
@@ -73,8 +73,8 @@ def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[Part]:
         f"time{suffix}", f"{name}Where a step goes", _steps(sizes), stall_key(), lead="Seconds of a warm step by cause, at each size."
     )
     return [
-        Part(f"speed{suffix}", f"{name}Speed", speed), Part(f"time{suffix}", f"{name}Where a step goes", steps),
-        Part(f"table{suffix}", f"{name}Table", section(f"table{suffix}", f"{name}Table", _table(sizes))),
+        PagePart(f"speed{suffix}", f"{name}Speed", speed), PagePart(f"time{suffix}", f"{name}Where a step goes", steps),
+        PagePart(f"table{suffix}", f"{name}Table", section(f"table{suffix}", f"{name}Table", _table(sizes))),
     ]  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def _speed(sizes: Sequence[Figures]) -> Html:
     across = axis("GPUs", [gpus for gpus, _ in rates], as_number, own=True)
     up = axis("samples per second", [rate for _, rate in (*rates, *ideal)], as_number)
     points = [
-        Point(
+        ChartPoint(
             gpus, rate, as_percent(efficiency(figures, sizes[0])),
             f"{gpus:.0f} GPUs\n{as_rate(rate)}\nefficiency {as_percent(efficiency(figures, sizes[0]))}",
             (figures.marked("gpus"), figures.marked("throughput_samples_per_s")), True, True,
@@ -124,6 +124,6 @@ def _table(sizes: Sequence[Figures]) -> Html:
     return table([(title, True) for title in titles], rows, "Sizes", "sortable")
 
 
-def _left_out(failed: Sequence[tuple[int, int, str]]) -> Part:
+def _left_out(failed: Sequence[tuple[int, int, str]]) -> PagePart:
     listed = bullets(f"{nodes} nodes, {gpus} GPUs: {problem}" for nodes, gpus, problem in failed)
-    return Part("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", listed))
+    return PagePart("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", listed))

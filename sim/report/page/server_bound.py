@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, axis, chart
+from sim.report.page.chart import ChartPoint, axis, chart
 from sim.report.page.collective import size_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_time
 from sim.report.server_bound import MEANINGS
@@ -45,9 +45,9 @@ def _tiles(figures: Figures) -> Html:
     return tiles(rows)
 
 
-def _needed(figures: Figures, rows: Sequence[Figures]) -> Part:
+def _needed(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     points = [
-        Point(
+        ChartPoint(
             float(row.value("bytes")), row.value(f"needed_bytes_per_s/{name}"), name,
             f"{name}: {meaning}\n{as_memory(row.value('bytes'))}\n{as_bandwidth(row.value(f'needed_bytes_per_s/{name}'))} needed, "
             f"{as_bandwidth(figures.value(f'port_bytes_per_s/{name}'))} there",
@@ -63,14 +63,14 @@ def _needed(figures: Figures, rows: Sequence[Figures]) -> Part:
     drawn = chart(points, size_axis(rows), up, "Bandwidth that each placement needs over the size of the model", lines)
     key = tag("figcaption", tag("span", "Orange", class_="flag"), ": more than the ports carry. Both axes are logarithmic.")
     lead = "What the busiest host must carry so that the exchange takes no longer than a step computes (arXiv 1805.07891, section 2)."
-    return Part("needed", "Needed", section("needed", "What hosts need", tag("figure", drawn, key), lead=lead))
+    return PagePart("needed", "Needed", section("needed", "What hosts need", tag("figure", drawn, key), lead=lead))
 
 
-def _table(rows: Sequence[Figures]) -> Part:
+def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [[row.shown("bytes", as_memory), *(_cell(row, name) for name in MEANINGS)] for row in rows]
     head = [("model", True), *((name, True) for name in MEANINGS)]
     meanings = tag("ul", *(tag("li", tag("b", name), f": {meaning}") for name, meaning in MEANINGS.items()))
-    return Part(
+    return PagePart(
         "table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable"), meanings, lead="Starred: hidden.")
     )
 

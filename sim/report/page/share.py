@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.report.page.bars import named_bars
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_number, as_plain, as_rate, as_time
 from sim.report.share import workers_of
@@ -55,7 +55,7 @@ def _signed(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:+.1f}%"  # + 0.0: never -0.0
 
 
-def _courses(figures: Figures) -> Part:
+def _courses(figures: Figures) -> PagePart:
     longest = max(policy["makespan_s"] for policy in figures.value("policies"))
     drawn: list[Child] = []
     for place, policy in enumerate(figures.value("policies")):
@@ -70,7 +70,7 @@ def _courses(figures: Figures) -> Part:
         bars = tag("figure", tag("div", named_bars(rows, f"When each job runs, divided by the policy {policy['policy']}"), class_="short"))
         drawn += [tag("h3", policy["policy"]), bars]
     lead = "From start to end; end time at right. Dashed: when the last job finishes with an even division."
-    return Part("courses", "Courses", section("courses", "Who runs when", *drawn, lead=lead))
+    return PagePart("courses", "Courses", section("courses", "Who runs when", *drawn, lead=lead))
 
 
 def _job(job: Figures, longest: float, even: float) -> Html:
@@ -90,7 +90,7 @@ def _job(job: Figures, longest: float, even: float) -> Html:
     return tag("div", tag("div", before, mark, class_="stack"), line, class_="whole")
 
 
-def _table(figures: Figures) -> Part:
+def _table(figures: Figures) -> PagePart:
     rows: list[list[Child]] = []
     for place, policy in enumerate(figures.value("policies")):
         for number, job in enumerate(policy["jobs"]):
@@ -103,4 +103,4 @@ def _table(figures: Figures) -> Part:
     titles = ["GPUs", "workers a GPU", "samples/s", "gain", "epochs", "from", "to"]
     head = [("policy", False), ("job", False), *((title, True) for title in titles)]
     lead = "Workers while most jobs run; they are divided again whenever one comes or goes. Samples/s: mean from start to end, caches warm."
-    return Part("table", "Table", section("table", "All figures", table(head, rows, "Jobs by policy", "sortable"), lead=lead))
+    return PagePart("table", "Table", section("table", "All figures", table(head, rows, "Jobs by policy", "sortable"), lead=lead))

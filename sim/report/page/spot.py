@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, chart, linear_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartPoint, chart, linear_axis
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.report.spot import policy_in_words, slower
@@ -66,7 +66,7 @@ def _few(value: float) -> str:
     return f"{value:.2g}"
 
 
-def _spread(spot: Figures) -> Part:
+def _spread(spot: Figures) -> PagePart:
     drawn = [curve for key, scale, unit, write in _SPREADS if (curve := _chart(spot, key, scale, unit, write)) is not None]
     rows: list[list[Child]] = [
         [name, *(spot.shown(f"spot/{key}/{path}", write) for key, _, _, write in _SPREADS)]
@@ -79,7 +79,7 @@ def _spread(spot: Figures) -> Part:
     figures = table([("", False), ("time", True), ("cost", True)], rows, "Time and cost", "narrow")
     same = None if drawn else tag("p", "All simulated runs take equally long: none is interrupted.")
     lead = f"Each of {spot.value('trials')} courses draws how long its machines live. How many are done within a time, and for how much."
-    return Part("spread", "Time and money", section("spread", "How time and money spread", *drawn, same, figures, lead=lead))
+    return PagePart("spread", "Time and money", section("spread", "How time and money spread", *drawn, same, figures, lead=lead))
 
 
 def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> Html | None:
@@ -89,7 +89,7 @@ def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> H
     for place, quantile in enumerate(quantiles):
         at = (figures.marked(f"distribution/{place}/{key}"), figures.marked(f"distribution/{place}/share"))
         says = f"{write(quantile[key])}\n{as_percent(quantile['share'])} of the courses stay within it"
-        points.append(Point(quantile[key] / scale, 100 * quantile["share"], "", says, at))
+        points.append(ChartPoint(quantile[key] / scale, 100 * quantile["share"], "", says, at))
     demand = figures.value(f"on_demand/{key}")
     values = [point.x for point in points]
     if max(values) - min(values) <= _UNLIKE * max(values):
@@ -102,7 +102,7 @@ def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> H
     return tag("figure", chart(points, across, up, f"Share of courses within a {key.partition('_')[0]}", lines), caption)
 
 
-def _course(figures: Figures) -> Part:
+def _course(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         ["workers", figures.shown("workers", as_number)],
         ["start-up of a machine", figures.shown("start_up_s", as_time)],
@@ -115,4 +115,4 @@ def _course(figures: Figures) -> Part:
     ]
     drawn = table([("", False), ("", True)], rows, "A course", "narrow")
     lead = f"After an interruption: {policy_in_words(figures.document)}"
-    return Part("course", "A course", section("course", "What a course is made of", drawn, lead=lead))
+    return PagePart("course", "A course", section("course", "What a course is made of", drawn, lead=lead))

@@ -8,8 +8,8 @@ from typing import Any
 
 from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, section, step, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.study.descriptions import Descriptions
@@ -82,7 +82,7 @@ def _tiles(figures: Figures) -> Html:
     return tiles(rows)
 
 
-def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
+def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
     """Return the chart of speed over the field *key*; None where its values are words, or just one."""
     numbered = [row for row in rows if key in row.value("numbers")]
     values = {row.value(f"numbers/{step(key)}") for row in numbered}
@@ -92,7 +92,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
     groups = _alike(numbered, key)
     ends = {group[-1].below for group in groups} if 1 < len(groups) <= _LINES else set()
     points = [
-        Point(
+        ChartPoint(
             row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), _others(row, key), _says(row),
             (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best, row.below in ends,
             off_up=missed_by(row) if row is best or row.below in ends else 0.0,
@@ -106,7 +106,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
     up = _axis("samples per second", ends_up, as_number)
     drawn = tag("figure", chart(points, across, up, f"Samples per second over {key}", _lines(numbered, key)))
     ident = f"over-{place}"
-    return Part(ident, key.rpartition(".")[2], section(ident, f"Over {key}", drawn, lead=_lead(numbered, key)))
+    return PagePart(ident, key.rpartition(".")[2], section(ident, f"Over {key}", drawn, lead=_lead(numbered, key)))
 
 
 def _others(row: Figures, key: str) -> str:
@@ -140,7 +140,7 @@ def _lines(rows: Sequence[Figures], key: str) -> list[tuple[str, list[tuple[floa
     return [("ideal", line) for line in corners if len(line) > 1]
 
 
-def _axis(title: str, values: Iterable[float], write: Any) -> Axis:
+def _axis(title: str, values: Iterable[float], write: Any) -> ChartAxis:
     numbers = list(values)
     logarithmic = min(numbers) > 0 and max(numbers) > _LOGARITHMIC * min(numbers)
     return axis(title, numbers, write) if logarithmic else linear_axis(title, numbers, write)
@@ -153,7 +153,7 @@ def _says(row: Figures) -> str:
     return f"{fields}\n{as_rate(row.value('throughput_samples_per_s'))}\na step takes {as_time(row.value('step_time_s'))}{money}"
 
 
-def _steps(rows: Sequence[Figures]) -> Part:
+def _steps(rows: Sequence[Figures]) -> PagePart:
     apart = -(-len(rows) // _BARS)
     chosen = rows[::apart]
     scale = reach(chosen, "step_time_s")
@@ -164,10 +164,10 @@ def _steps(rows: Sequence[Figures]) -> Part:
     bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
     lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if apart > 1 else "")
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
-    return Part("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
+    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
 
 
-def _table(rows: Sequence[Figures], varied: Sequence[str]) -> Part:
+def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
     cells: list[list[Child]] = [
         [
             *(row.value(f"point/{step(key)}") for key in varied), row.shown("step_time_s", as_time),
@@ -182,10 +182,10 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> Part:
         *((title, True) for title in ("step", "samples/s", "compute", "epoch", "an epoch costs", "expected error")),
     ]
     lead = f"The first {_ROWS} points; the file has all." if len(rows) > _ROWS else "A click on a title sorts."
-    return Part("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))
+    return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))
 
 
-def _left_out(failed: Sequence[Mapping[str, Any]]) -> Part:
+def _left_out(failed: Sequence[Mapping[str, Any]]) -> PagePart:
     listed = bullets(f"{named(row)}: {row['problem']}" for row in failed)
     shown = listed if len(failed) <= _BARS else details(f"{len(failed)} points", listed)
-    return Part("left-out", "Cannot run", section("left-out", "Points that cannot run", shown))
+    return PagePart("left-out", "Cannot run", section("left-out", "Points that cannot run", shown))

@@ -8,7 +8,7 @@ from typing import Any
 from sim.analysis.bottleneck import Resource
 from sim.report.page.bars import ERROR_BARS, error_bar, error_tile, missed_by, named_bars
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_money, as_price, as_time
 from sim.report.whatif import LABELS, NAMES, little_or_nothing, matters
@@ -65,7 +65,7 @@ def _tiles(figures: Figures) -> Html:
     ])  # fmt: skip
 
 
-def _ranking(figures: Figures, rows: Sequence[Figures]) -> Part:
+def _ranking(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     now = figures.value("step_time_s")
     off = missed_by(figures)
     scale = max([now, *((1 + off) * row.value(f"{kind}/step_time_s") for row in rows for kind in _FILLS)])
@@ -82,7 +82,7 @@ def _ranking(figures: Figures, rows: Sequence[Figures]) -> Part:
     rest = [tag("p", line) for line in little_or_nothing(figures.value("resources"))]
     lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
     lead += f" {ERROR_BARS}" if rows and off else ""
-    return Part("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))
+    return PagePart("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))
 
 
 def _bar(row: Figures, kind: str, fill: str, scale: float, now: float, off: float) -> Html:
@@ -105,7 +105,7 @@ def _key(figures: Figures) -> Html:
     return tag("ul", *(tag("li", item) for item in items), class_="key")
 
 
-def _worth(rows: Sequence[Figures]) -> Part:
+def _worth(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
             NAMES[row.value("resource")], row.shown("twice/step_time_s", as_time), _gain(row, "twice"),
@@ -119,7 +119,7 @@ def _worth(rows: Sequence[Figures]) -> Part:
     drawn = table([("resource", False), *((title, True) for title in titles)], cells, "What upgrades are worth", "sortable")
     lead = "Breaks even: the price of all nodes at which an epoch costs what it does now. Enough: beyond it, more gains under 1%."
     lead += " On critical path: time per step that is not overlapped."
-    return Part("worth", "Worth", section("worth", "What an upgrade is worth", drawn, lead=lead))
+    return PagePart("worth", "Worth", section("worth", "What an upgrade is worth", drawn, lead=lead))
 
 
 def _gain(row: Figures, kind: str) -> Html:

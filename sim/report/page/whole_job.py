@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.markup import Child, Figures, Html, joined, table, tag
 from sim.report.page.words import as_money, as_time
 from sim.report.whole_job import epochs_text
@@ -13,7 +13,7 @@ def parts_bar(job: Figures, key: str, scale: float, off: float = 0.0) -> Html:
 
     *off* is the share by which the whole may be wrong, for an error bar.
     """
-    pieces = [Piece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
+    pieces = [BarPiece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
     return bar(job, pieces, key, scale, off)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from sim.spec.fields import Factor, Seconds, Spec
 
 
-class Kernels(Spec):
+class StackKernels(Spec):
     """How forward and backward run on one GPU, relative to the layer model."""
 
     launch_cpu: Seconds
@@ -66,7 +66,7 @@ class Kernels(Spec):
     """Version that decides which kernels convolutions have: before 5.1 no Winograd on GPUs older than Maxwell."""
 
 
-class Update(Spec):
+class UpdateWork(Spec):
     """What happens to gradients between backward and the next step, exchange apart."""
 
     gradient_clipping: bool = False

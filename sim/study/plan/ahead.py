@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 from sim.analysis.layout_memory import StageMemory
 from sim.spec.extensions import any_given
 from sim.study.cluster import on_cluster, pack
-from sim.study.journal import Figures
+from sim.study.journal import RowFigures
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import figures_of, played_of
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import LEAST, Ahead, Alone, Found, Level, Refine, Step, Task, Way
-from sim.study.plan.space import Candidate
+from sim.study.plan.refine import LEAST, Ahead, Alone, Found, LayoutWay, Level, Refine, RefineTask, Step
+from sim.study.plan.space import LayoutCandidate
 from sim.study.pool import as_asked, each
 from sim.training.layouts.prices import PriceBook
 
@@ -70,14 +70,14 @@ class _Item(NamedTuple):
 
     name: _Name
     setting: bytes
-    candidate: Candidate
+    candidate: LayoutCandidate
 
 
 class _Sent(NamedTuple):
     """A simulated step as it comes back."""
 
     memory: tuple[StageMemory, ...]
-    figures: Figures
+    figures: RowFigures
 
 
 class _Waves:
@@ -89,7 +89,7 @@ class _Waves:
         self._settings: dict[int, bytes] = {}
         self._here = 0.0
 
-    def __call__(self, task: Task, ahead: Ahead) -> Found:
+    def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
         if _name(task) not in self._found:
             if self._is_kept(task) or (self._here < START and not self._crew.remote):
                 begin = time.perf_counter()
@@ -99,10 +99,10 @@ class _Waves:
             self._compute(task, ahead)
         return self._found.pop(_name(task))
 
-    def _is_kept(self, task: Task) -> bool:
+    def _is_kept(self, task: RefineTask) -> bool:
         return task.level == LEAST and self._alone.kept is not None and self._alone.kept.has(*task.way)
 
-    def _compute(self, task: Task, ahead: Ahead) -> None:
+    def _compute(self, task: RefineTask, ahead: Ahead) -> None:
         """Compute a wave that has *task* in it, and keep what comes."""
         new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._found and not self._is_kept(each)]
         later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
@@ -122,14 +122,14 @@ class _Waves:
         return self._settings[id(setting)]
 
 
-def _name(task: Task) -> _Name:
+def _name(task: RefineTask) -> _Name:
     return task.number, task.level
 
 
 def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, Found | _Sent]:
     """Answer *item* in another process: the step of a layout goes back as its figures, without the log of what happened when."""
-    way = Way(_setting(item.setting), item.candidate)
-    answer = Alone(objective, memory)(Task(*item.name, way), lambda most: [])
+    way = LayoutWay(_setting(item.setting), item.candidate)
+    answer = Alone(objective, memory)(RefineTask(*item.name, way), lambda most: [])
     if isinstance(answer, Step) and answer.played is not None:
         return item.name, _Sent(answer.memory, figures_of(answer.played))
     return item.name, answer

@@ -15,7 +15,7 @@ from sim.cluster.symmetry import refine
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op, Program, Send, Start
 
-Group = tuple[int, ...]
+RankGroup = tuple[int, ...]
 Loads = Mapping[str, float]
 """Bytes on each live link per unit of an operation."""
 
@@ -26,7 +26,7 @@ class Alike:
 
     rank: Sequence[int]
     """The first rank of the class of each rank."""
-    groups: Mapping[tuple[str, Group], Sequence[Group]]
+    groups: Mapping[tuple[str, RankGroup], Sequence[RankGroup]]
     """By kind ("send" or an axis) and members: all groups of its class."""
     links: frozenset[str]
     """The first link of each class."""
@@ -36,12 +36,12 @@ class Alike:
         return self.rank.count(rank)
 
 
-def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[Group, Sequence[Loads]]]]], capacity: Mapping[str, float]) -> Alike:
+def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[RankGroup, Sequence[Loads]]]]], capacity: Mapping[str, float]) -> Alike:
     """Return the classes of ranks of *mesh*; *kinds* gives every group of each kind with what its operations load.
 
     *capacity* is that of every link loaded.
     """
-    names: list[tuple[str, Group]] = []
+    names: list[tuple[str, RankGroup]] = []
     activities: list[tuple[Hashable, Mapping[str, Hashable]]] = []
     for kind, groups in kinds:
         for members, loads in groups:
@@ -56,7 +56,7 @@ def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[Group, Sequence[
     first: dict[int, str] = {}
     for link, number in link_class.items():
         first.setdefault(number, link)
-    together: dict[int, list[Group]] = defaultdict(list)
+    together: dict[int, list[RankGroup]] = defaultdict(list)
     for (_, members), number in zip(names, activity_class, strict=True):
         together[number].append(members)
     ranks = [int(first[link_class[f"rank{rank}"]].removeprefix("rank")) for rank in range(mesh.gpus)]
@@ -77,7 +77,7 @@ def operations(programs: Iterable[Program]) -> dict[GroupAxis, list[tuple[Op, fl
     return messages_of
 
 
-def sends(mesh: Mesh, programs: Sequence[Program]) -> list[Group]:
+def sends(mesh: Mesh, programs: Sequence[Program]) -> list[RankGroup]:
     """Return the pairs of ranks between which messages of a pipeline go, *programs* being those of its stages."""
     targets = [sorted({each.stage for each in program if isinstance(each, Send)}) for program in programs]
     return [(rank, mesh.group(rank, "pipeline")[target]) for rank in range(mesh.gpus) for target in targets[mesh.stage_of(rank)]]

@@ -14,7 +14,7 @@ from typing import Final
 
 from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, before_use
 from sim.training.layouts.prices import SHARED
-from sim.training.layouts.scene import Scene
+from sim.training.layouts.scene import LayoutScene
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
 """Bursts of a pass (seconds, all launches, the first launch, whether the host waits before), seconds in all, and what nothing hides."""
@@ -23,7 +23,7 @@ _STEPS: Final = 3
 """Steps that are tried where stages never all meet."""
 
 
-def least_time(scene: Scene) -> float:
+def least_time(scene: LayoutScene) -> float:
     """Return seconds that no simulation of *scene* goes below."""
     programs = [list(program) for program in scene.programs]
     if all(Wait(_MEETING) in program for program in programs):
@@ -43,7 +43,7 @@ def least_time(scene: Scene) -> float:
     return best
 
 
-def least_work(scene: Scene) -> float:
+def least_work(scene: LayoutScene) -> float:
     """Return the seconds that GPUs compute in a step of *scene* with nothing beside them, mean over stages."""
     recurrence = _Recurrence(scene)
     recurrence.run([list(program) for program in scene.programs])
@@ -79,7 +79,7 @@ class _Rank:
 class _Recurrence:
     """All stages, each run as far as what it needs is known."""
 
-    def __init__(self, scene: Scene, before: bool = False) -> None:
+    def __init__(self, scene: LayoutScene, before: bool = False) -> None:
         self.scene = scene
         self.ranks = [_Rank(host=float("-inf") if before else 0.0) for _ in scene.programs]
         self.arrivals: dict[Tag, list[tuple[float, float]]] = {}

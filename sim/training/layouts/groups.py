@@ -12,8 +12,8 @@ import simpy
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Start, Wait
-from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.meetings import SLOWEST, Key, Meeting, Meetings
+from sim.training.layouts.kernels import StageKernels
+from sim.training.layouts.meetings import SLOWEST, Meeting, MeetingKey, Meetings
 from sim.training.layouts.prices import SHARED
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -22,7 +22,7 @@ SimProcess = Generator[simpy.Event, object, None]
 class Groups:
     """The groups of one stage, whose number is *number*."""
 
-    def __init__(self, meetings: Meetings, kernels: Kernels, program: Program, number: int) -> None:
+    def __init__(self, meetings: Meetings, kernels: StageKernels, program: Program, number: int) -> None:
         self.meetings = meetings
         self.kernels = kernels
         self.account = kernels.account
@@ -56,7 +56,7 @@ class Groups:
             self.meetings.communicator(communicator).enter(meeting)
         return ()
 
-    def meeting(self, start: Start) -> tuple[Meeting, Key]:
+    def meeting(self, start: Start) -> tuple[Meeting, MeetingKey]:
         """Return the operation that *start* enters, and the name of the communicator that plays it."""
         meetings, shared, step = self.meetings, start.axis in SHARED, self.account.step
         price = meetings.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)

@@ -21,7 +21,7 @@ from sim.training.collectives.price.traffic import CORE_LIMIT, FABRIC
 CORE_LINK = "core"
 
 
-class Stream(NamedTuple):
+class SwitchStream(NamedTuple):
     """So many *messages* from node *source* to node *target*, each of which a byte of the payload weighs as *sent*."""
 
     source: int
@@ -37,7 +37,7 @@ class Switches:
     hardware: Hardware
     nodes: int
 
-    def load(self, streams: Iterable[Stream]) -> dict[str, float]:
+    def load(self, streams: Iterable[SwitchStream]) -> dict[str, float]:
         """Return what *streams* put on each live link, per byte of one of them."""
         load: dict[str, float] = defaultdict(float)
         for stream in streams:
@@ -70,13 +70,13 @@ class Switches:
     def _relative(self) -> Mapping[str, bool]:
         return {f"{port.name}.{way}": port.relative for port in self._between.ports for way in ("up", "down")}
 
-    def _own(self, stream: Stream) -> Iterable[tuple[str, float]]:
+    def _own(self, stream: SwitchStream) -> Iterable[tuple[str, float]]:
         """Yield what one message of *stream* weighs on each uplink that it crosses."""
         _, nic, onto, on_nic, on_wire = stream.sent
         for name in self._between.between(stream.source, stream.target, nic, nic if onto is None else onto):
             yield name, on_nic if self._relative[name] else on_wire
 
-    def _mean(self, stream: Stream) -> Iterable[tuple[str, float]]:
+    def _mean(self, stream: SwitchStream) -> Iterable[tuple[str, float]]:
         """Yield the share of one node in what all load that send to any other."""
         for name, amount in self._between.load([stream.sent]).items():
             yield name, amount / self.nodes

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy
 import pytest
 
-from calibration.studies.accpar.array import Array, Board, Boards, spent
-from calibration.studies.accpar.cost import ELEMENT, LAYOUTS, How, Side, State, edge_bytes, missing, partial_sums, states_of
+from calibration.studies.accpar.array import Board, BoardArray, Boards, spent
+from calibration.studies.accpar.cost import ELEMENT, LAYOUTS, How, Side, SplitState, edge_bytes, missing, partial_sums, states_of
 from calibration.studies.accpar.document import accpar_document, accpar_text
-from calibration.studies.accpar.network import Network, Node, Segment, network_of
+from calibration.studies.accpar.network import LayerNetwork, LayerNode, NetworkSegment, network_of
 from calibration.studies.accpar.page import accpar_page
 from calibration.studies.accpar.partition import Costs, best, costs
 from calibration.studies.accpar.strategies import STRATEGIES, accpar, hypar, one_weird_trick
@@ -25,28 +25,31 @@ from sim.spec.yaml import SpecError
 WAYS: tuple[How, ...] = ("batch", "input", "output")
 
 
-def node(draw: random.Random, kind: str = "conv") -> Node:
+def node(draw: random.Random, kind: str = "conv") -> LayerNode:
     flop = 0.0 if kind == "join" else draw.uniform(1e9, 1e12)
     sizes = [draw.uniform(1e4, 1e8) for _ in range(3)]
-    return Node("n", kind, sizes[0], sizes[1], sizes[2], flop, 64, 16, 16, draw.uniform(0.2, 1.0))  # type: ignore[arg-type]
+    return LayerNode("n", kind, sizes[0], sizes[1], sizes[2], flop, 64, 16, 16, draw.uniform(0.2, 1.0))  # type: ignore[arg-type]
 
 
-def small_networks() -> list[Network]:
+def small_networks() -> list[LayerNetwork]:
     """Return chains, a block with a plain shortcut, one with a layer on it, and two blocks in a row."""
     draw = random.Random(3)
     found = []
     for _ in range(4):
         chain = [node(draw) for _ in range(5)]
-        found.append(Network((chain[0]._replace(first=True), *chain[1:]), tuple(Segment(((),), place) for place in range(5))))
+        found.append(LayerNetwork((chain[0]._replace(first=True), *chain[1:]), tuple(NetworkSegment(((),), place) for place in range(5))))
         block = [node(draw), node(draw), node(draw), node(draw, "join"), node(draw)]
-        plain = (Segment(((),), 0), Segment(((1, 2), ()), 3), Segment(((),), 4))
-        found += [Network(tuple(block), plain), Network(tuple(block), (Segment(((),), 0), Segment(((1,), (2,)), 3), Segment(((),), 4)))]
+        plain = (NetworkSegment(((),), 0), NetworkSegment(((1, 2), ()), 3), NetworkSegment(((),), 4))
+        found += [
+            LayerNetwork(tuple(block), plain),
+            LayerNetwork(tuple(block), (NetworkSegment(((),), 0), NetworkSegment(((1,), (2,)), 3), NetworkSegment(((),), 4))),
+        ]
         twice = [node(draw), node(draw), node(draw, "join"), node(draw), node(draw, "join")]
-        found.append(Network(tuple(twice), (Segment(((),), 0), Segment(((1,), ()), 2), Segment(((3,), ()), 4))))
+        found.append(LayerNetwork(tuple(twice), (NetworkSegment(((),), 0), NetworkSegment(((1,), ()), 2), NetworkSegment(((3,), ()), 4))))
     return found
 
 
-def least(network: Network, states: list[list[State]], sides: tuple[Side, Side], objective: str) -> float:
+def least(network: LayerNetwork, states: list[list[SplitState]], sides: tuple[Side, Side], objective: str) -> float:
     """Return the least cost over all combinations of states."""
     cost = costs(network, states, sides, objective)  # type: ignore[arg-type]
     every = (
@@ -71,7 +74,7 @@ def test_the_programme_finds_what_all_combinations_find() -> None:
 
 def test_costs_between_layers_are_those_of_accpar() -> None:
     """Oracle: the nine terms of AccPar's table for ratios a and 1 - a, and the halves of its published program."""
-    own = Node("a", "conv", 1.0, 1.0, 100.0, 0.0, 64, 64, 64)
+    own = LayerNode("a", "conv", 1.0, 1.0, 100.0, 0.0, 64, 64, 64)
     other = own._replace(input=100.0)
     for share in (0.3, 0.5):
         rest = 1.0 - share
@@ -82,7 +85,7 @@ def test_costs_between_layers_are_those_of_accpar() -> None:
             ("output", "batch"): both, ("output", "input"): 0.0, ("output", "output"): rest * 100.0,
         }  # fmt: skip
         found = {
-            (one, two): edge_bytes(own, other, [State(one, share)], [State(two, share)], 0)[0, 0] / ELEMENT  # type: ignore[arg-type]
+            (one, two): edge_bytes(own, other, [SplitState(one, share)], [SplitState(two, share)], 0)[0, 0] / ELEMENT  # type: ignore[arg-type]
             for one, two in table
         }
         assert found == pytest.approx(table)
@@ -106,7 +109,7 @@ def test_data_parallelism_costs_an_all_reduce() -> None:
     """Oracle: 2 (1 - 1/n) times the gradients' bytes over a board's rate, and the products at the peak, on equal boards."""
     network = network_of(load_workload("alexnet").spec.model, 64)
     for count in (2, 8, 16):
-        found = spent(network, Array((Boards(Board("b", 1e14, 1e9), count),)), STRATEGIES["data parallel"]).total
+        found = spent(network, BoardArray((Boards(Board("b", 1e14, 1e9), count),)), STRATEGIES["data parallel"]).total
         weights = ELEMENT * sum(each.weights for each in network.nodes)
         products = sum(each.flop for each in network.nodes) / (count * 1e14)
         assert found == pytest.approx(2 * (1 - 1 / count) * weights / 1e9 + products)
@@ -115,11 +118,11 @@ def test_data_parallelism_costs_an_all_reduce() -> None:
 def test_the_other_strategies_are_special_cases() -> None:
     """Oracles: what each may choose; on one pair of equal boards AccPar is no slower than any, as each is among its states."""
     network = network_of(load_workload("vgg11").spec.model, 64)
-    pair = (Array((Boards(Board("b", 1e14, 1e9), 1),)),) * 2
+    pair = (BoardArray((Boards(Board("b", 1e14, 1e9), 1),)),) * 2
     trick = {each.kind: state.how for each, state in zip(network.nodes, one_weird_trick(network, pair), strict=True)}
     assert trick == {"conv": "batch", "gemm": "input"}
     assert {state.how for state in hypar(network, pair)} <= {"batch", "input"}
-    array = Array((Boards(Board("b", 1e14, 1e9), 2),))
+    array = BoardArray((Boards(Board("b", 1e14, 1e9), 2),))
     times = {name: spent(network, array, choose).total for name, choose in STRATEGIES.items()}
     assert min(times, key=lambda name: times[name]) == "AccPar"
     states = [states_of(each, ("batch", "input"), (0.5,)) for each in network.nodes]
@@ -130,7 +133,7 @@ def test_the_other_strategies_are_special_cases() -> None:
     assert total == pytest.approx(least_of_chain(sent, states))
 
 
-def least_of_chain(sent: Costs, states: list[list[State]]) -> float:
+def least_of_chain(sent: Costs, states: list[list[SplitState]]) -> float:
     """Return the least cost of a chain, by relaxing edges from the end to the start."""
     value = [0.0] * len(states[-1])
     for number in range(len(states) - 1, 0, -1):
@@ -144,7 +147,7 @@ def least_of_chain(sent: Costs, states: list[list[State]]) -> float:
 def test_unlike_boards_get_unlike_shares() -> None:
     """Oracle: with free wires a layer's time is least where both sides take equally long: the ratio of their speeds."""
     network = network_of(load_workload("alexnet").spec.model, 512)
-    array = Array((Boards(Board("slow", 1e13, 1e30), 1), Boards(Board("fast", 3e13, 1e30), 1)))
+    array = BoardArray((Boards(Board("slow", 1e13, 1e30), 1), Boards(Board("fast", 3e13, 1e30), 1)))
     states = accpar(network, array.halves())
     assert {state.ratio for state in states} == {0.25}
     flop = sum(each.flop for each in network.nodes)

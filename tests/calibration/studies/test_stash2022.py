@@ -12,7 +12,7 @@ from calibration.studies.stash2022 import plots as stash2022_plots
 from calibration.studies.stash2022 import study as module
 from calibration.studies.stash2022.document import cost_rows, findings_text, micro_row, stall_row, study_document, study_text
 from calibration.studies.stash2022.findings import PRICES, Finding, by_case, findings, fit, more_is_slower, observations
-from calibration.studies.stash2022.study import FAMILIES, MICRO, P2, P3, Case, Crossing, Row, Study, cases, gradients
+from calibration.studies.stash2022.study import FAMILIES, MICRO, P2, P3, Crossing, StashCase, StashRow, StashStudy, cases, gradients
 from sim.analysis import differential
 from sim.analysis.differential import RunTimes
 from sim.cli import main
@@ -23,19 +23,19 @@ from tests.calibration.studies.small_study import SMALL_P3, small_study
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
+def study() -> StashStudy:
     return small_study()
 
 
-def by_check(study: Study) -> dict[str, Finding]:
+def by_check(study: StashStudy) -> dict[str, Finding]:
     return {finding.check: finding for finding in findings(study)}
 
 
-def row(study: Study, machine: str, batch: int) -> Row:
+def row(study: StashStudy, machine: str, batch: int) -> StashRow:
     return next(found for found in study.on(machine) if found.case.batch == batch)
 
 
-def test_figures_are_those_of_the_profile(study: Study) -> None:
+def test_figures_are_those_of_the_profile(study: StashStudy) -> None:
     """Oracle: `sim profile` of one case, whose runs are made one by one."""
     found = row(study, "p3.16xlarge", 32)
     alone = profile(found.case.scenario)
@@ -46,7 +46,7 @@ def test_figures_are_those_of_the_profile(study: Study) -> None:
     assert stall_row(found)["run3_step_time_s"] == pytest.approx(step, rel=0.01)  # an epoch fills the pipeline once
 
 
-def test_a1_what_peaks_is_a_slice(study: Study) -> None:
+def test_a1_what_peaks_is_a_slice(study: StashStudy) -> None:
     """Abstract: up to 90% of training time. 79% is reached at Stash's least batch, which is not called a success."""
     found = by_check(study)["A1"]
     peak = found.figures["peak_percent"]
@@ -56,13 +56,13 @@ def test_a1_what_peaks_is_a_slice(study: Study) -> None:
     assert "p3.8xlarge-two-islands" in found.reached[0]
     [crossing] = study.stalled
     assert crossing.batch is not None
-    case = Case(crossing.machine, crossing.model, crossing.batch, 16)
+    case = StashCase(crossing.machine, crossing.model, crossing.batch, 16)
     for batch, stalls in ((crossing.batch, True), (crossing.batch + 1, False)):
         times = profile(replace(case, batch=batch).scenario, "none").times
         assert (differential.interconnect(times).share >= 0.8) == stalls
 
 
-def test_a2_the_network_slows_training_several_times(study: Study) -> None:
+def test_a2_the_network_slows_training_several_times(study: StashStudy) -> None:
     """Abstract: up to 5 times; a figure beyond it is told as one, with the batch from which it holds."""
     found = by_check(study)["A2"]
     peak = found.figures["peak_slowdown"]
@@ -77,7 +77,7 @@ def test_a2_the_network_slows_training_several_times(study: Study) -> None:
     assert before > after
 
 
-def test_a3_a4_directions_of_the_abstract(study: Study) -> None:
+def test_a3_a4_directions_of_the_abstract(study: StashStudy) -> None:
     """Abstract: dearer is not always faster; the interconnect can be allocated sub-optimally."""
     found = by_check(study)
     assert found["A3"].reappears == found["A4"].reappears == "yes"
@@ -92,7 +92,7 @@ def test_a3_a4_directions_of_the_abstract(study: Study) -> None:
     assert costs == sorted(costs)
 
 
-def test_a5_costs_are_times_at_the_prices_of_stashs_code(study: Study) -> None:
+def test_a5_costs_are_times_at_the_prices_of_stashs_code(study: StashStudy) -> None:
     """By hand: cost = T x price / 3600; prep = T3 - T1, fetch = T2 - T3, as shares of T3 and T2."""
     for found in study.rows:
         line, times = stall_row(found), found.times
@@ -103,7 +103,7 @@ def test_a5_costs_are_times_at_the_prices_of_stashs_code(study: Study) -> None:
     assert by_check(study)["A5"].reappears == "yes"
 
 
-def test_a6_layers_and_gradients(study: Study) -> None:
+def test_a6_layers_and_gradients(study: StashStudy) -> None:
     """Directions: as many bytes in more tensors, and more bytes in about as many tensors, take longer over the network."""
     apart = {found.case.model: found for found in study.micro if found.nodes == 2}
     assert apart["resnet10"].communication > apart["resnet10_nobn"].communication
@@ -114,9 +114,9 @@ def test_a6_layers_and_gradients(study: Study) -> None:
 
 def test_the_fit_finds_what_made_the_times() -> None:
     """Closed form: communication of 1 ms + 2 us a tensor + 3 ns a byte is found again; where bytes are free, pairs disagree."""
-    plain = Row(Case("toy", "toy", 32, 1), 8, 1, 100, RunTimes(10.0, 10.0, 10.0, 10.0), 0.0, 10, 1e6)
+    plain = StashRow(StashCase("toy", "toy", 32, 1), 8, 1, 100, RunTimes(10.0, 10.0, 10.0, 10.0), 0.0, 10, 1e6)
 
-    def made(tensors: int, nbytes: float, per_byte: float) -> Row:
+    def made(tensors: int, nbytes: float, per_byte: float) -> StashRow:
         step = 1e-3 + 2e-6 * tensors + per_byte * nbytes
         return replace(plain, tensors=tensors, gradient_bytes=nbytes, times=plain.times._replace(synthetic=10.0 + 100 * step))
 
@@ -156,7 +156,7 @@ def test_bert_is_trained_with_torchs_ddp_at_four_samples() -> None:
     assert (tensors, nbytes) == (391, pytest.approx(1336e6, rel=0.01))
 
 
-def test_a_time_budget_saves_what_the_cheapest_within_it_saves(study: Study) -> None:
+def test_a_time_budget_saves_what_the_cheapest_within_it_saves(study: StashStudy) -> None:
     savings = []
     for rows in by_case(study).values():
         first = min(found.times.warm for found in rows)
@@ -166,7 +166,7 @@ def test_a_time_budget_saves_what_the_cheapest_within_it_saves(study: Study) -> 
     assert f"{100 * max(savings):.0f}% at most" in said and f"of {len(savings)} cases" in said
 
 
-def test_the_report_says_what_was_computed(study: Study) -> None:
+def test_the_report_says_what_was_computed(study: StashStudy) -> None:
     """Round trip: each verdict and figure of the document stands in the text; another outcome makes another text."""
     document, text = study_document(study), study_text(study)
     for finding in document["findings"]:
@@ -182,7 +182,7 @@ def test_the_report_says_what_was_computed(study: Study) -> None:
 
 
 def test_the_command_writes_all_its_files(
-    study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: StashStudy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stash2022_plots, "FAMILIES", (SMALL_P3,))
     monkeypatch.setattr(module, "stash2022", lambda processes, progress: study)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from sim.spec.yaml import SpecError
 from sim.training.collectives.play.script import WRITERS, Script, numbered, straight
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.own import Transfer
 from sim.training.collectives.price.point_to_point import partners_at_once
 from sim.training.collectives.price.pricing import nvls_piece, nvls_shards, piece_of, switch_edge, tree_piece
@@ -25,7 +25,7 @@ from tests.oracle.collectives.ring import ring_all_gather, ring_all_reduce, ring
 from tests.oracle.collectives.tree import tree_all_reduce
 
 
-def _ring(layout: Layout, op: str, nbytes: float) -> list[Script]:
+def _ring(layout: JobLayout, op: str, nbytes: float) -> list[Script]:
     each, ranks = nbytes / layout.channels, range(layout.ranks)
     writers: Mapping[str, Callable[[], list[Transfer]]] = {
         "all_reduce": lambda: ring_all_reduce(ranks, each),
@@ -38,7 +38,7 @@ def _ring(layout: Layout, op: str, nbytes: float) -> list[Script]:
     return [Script(transfers, [ring[transfer.src] for transfer in transfers]) for ring in layout.rings]
 
 
-def _tree(layout: Layout, op: str, nbytes: float) -> list[Script]:
+def _tree(layout: JobLayout, op: str, nbytes: float) -> list[Script]:
     each, local = nbytes / layout.channels, layout.most_local
     pieces = max(1, round(each / 2 / tree_piece(each / 2, sum(layout.tree_hops))))
     transfers = tree_all_reduce(range(layout.ranks), each, pieces, 1 if layout.isolated else local)
@@ -53,7 +53,7 @@ def _tree(layout: Layout, op: str, nbytes: float) -> list[Script]:
     return [Script(transfers, [edge(channel, transfer.src, transfer.dst) for transfer in transfers]) for channel in range(layout.channels)]
 
 
-def _nvls(layout: Layout, op: str, nbytes: float) -> list[Script]:
+def _nvls(layout: JobLayout, op: str, nbytes: float) -> list[Script]:
     if layout.nodes > 1 or op != "all_reduce":
         raise SpecError("NVLS between nodes, or other than all_reduce, is played as one activity only")
     (part,) = layout.parts
@@ -63,7 +63,7 @@ def _nvls(layout: Layout, op: str, nbytes: float) -> list[Script]:
     return [Script(transfers, [switch_edge(part, names[transfer.src], names[transfer.dst]) for transfer in transfers])]
 
 
-def _hierarchical(layout: Layout, op: str, nbytes: float, *racks: int) -> list[Script]:
+def _hierarchical(layout: JobLayout, op: str, nbytes: float, *racks: int) -> list[Script]:
     """Return one script per ring of the node; its ranks stand in the order of the ring. *racks* are the nodes of one, where they count."""
     local = layout.most_local
     rings = [ring_channels(part.slot.graph, part.gpus).channels for part in layout.every_node]

@@ -15,17 +15,17 @@ from sim.spec.yaml import SpecError
 
 Version = Literal["2.3", "2.4", "2.10", "2.30"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
-Row = tuple[float, float, float]
+ConstantRow = tuple[float, float, float]
 """One value per protocol, or one per number of nodes: 1, 2, more."""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 
 GENERATIONS: tuple[Generation, ...] = ("volta", "ampere", "hopper", "blackwell")
-NO_ROW: Row = (0, 0, 0)
+NO_ROW: ConstantRow = (0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Constants:
+class TunerConstants:
     """Everything in which one version's tuner differs from the other's."""
 
     name: Version
@@ -33,18 +33,18 @@ class Constants:
     """Whether NCCL_ALGO and NCCL_PROTO are one list for all functions; then only all_reduce heeds NCCL_ALGO."""
     algorithms: tuple[str, ...]
     """In the order in which the tuner tries them: the first of equals wins."""
-    startup: Mapping[str, Row]
-    nvlink_hop: Mapping[str, Row]
-    pcie_hop: Mapping[str, Row]
-    network_hop: Mapping[str, Row]
+    startup: Mapping[str, ConstantRow]
+    nvlink_hop: Mapping[str, ConstantRow]
+    pcie_hop: Mapping[str, ConstantRow]
+    network_hop: Mapping[str, ConstantRow]
     generations: tuple[tuple[int, Generation], ...]
     """Least compute capability (x 10) of each row of the limits below, newest first."""
-    ll_limit: tuple[Row, ...]
+    ll_limit: tuple[ConstantRow, ...]
     """Of all channels together, by generation on one node; on several the first row is Intel's and ARM's, the second AMD's."""
-    ring_ll128_limit: Mapping[Generation, Row]
-    tree_ll128_limit: Mapping[Generation, Row]
-    tree_limit: Mapping[Generation, Row]
-    nvls_tree_limit: Mapping[Generation, Row]
+    ring_ll128_limit: Mapping[Generation, ConstantRow]
+    tree_ll128_limit: Mapping[Generation, ConstantRow]
+    tree_limit: Mapping[Generation, ConstantRow]
+    nvls_tree_limit: Mapping[Generation, ConstantRow]
     """Limits per channel, by number of nodes."""
     ll128_capabilities: frozenset[int] | None
     """Compute capabilities on which LL128 is on by default; None is every one from 70."""
@@ -150,10 +150,10 @@ SIMPLE_ORDER = 0.1  # of the one channel in plain order where the search finds n
 _SPEEDS_SM90 = (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0)
 _SLOW = (3.0, 2.4, 1.2, 0.24, 0.12)
 
-_ALL_20: Row = (20, 20, 20)
-_TREE_LIMIT: Mapping[Generation, Row] = {"volta": (26.5, 18.5, 10), "ampere": (24, 23.6, 17.8)}
+_ALL_20: ConstantRow = (20, 20, 20)
+_TREE_LIMIT: Mapping[Generation, ConstantRow] = {"volta": (26.5, 18.5, 10), "ampere": (24, 23.6, 17.8)}
 
-NCCL_2_30 = Constants(
+NCCL_2_30 = TunerConstants(
     name="2.30",
     one_list=False,
     algorithms=("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"),
@@ -211,7 +211,7 @@ NCCL_2_30 = Constants(
     ),
 )  # fmt: skip
 
-NCCL_2_10 = Constants(
+NCCL_2_10 = TunerConstants(
     name="2.10",
     one_list=True,
     algorithms=("Tree", "Ring", "CollNet"),
@@ -256,10 +256,10 @@ NCCL_2_10 = Constants(
 NCCL_2_4 = replace(NCCL_2_10, name="2.4", algorithms=("Tree", "Ring"), max_channels=16)  # src/include/core.h; no tuner: threshold.py
 NCCL_2_3 = replace(NCCL_2_4, name="2.3", algorithms=("Ring",))
 
-VERSIONS: Mapping[str, Constants] = {"2.3": NCCL_2_3, "2.4": NCCL_2_4, "2.10": NCCL_2_10, "2.30": NCCL_2_30}
+VERSIONS: Mapping[str, TunerConstants] = {"2.3": NCCL_2_3, "2.4": NCCL_2_4, "2.10": NCCL_2_10, "2.30": NCCL_2_30}
 
 
-def constants_of(version: str) -> Constants:
+def constants_of(version: str) -> TunerConstants:
     """Return the constants of *version*; raise SpecError for one that is not modelled."""
     if version not in VERSIONS:
         raise SpecError(f"NCCL {version} is not modelled; choose one of {', '.join(VERSIONS)}")

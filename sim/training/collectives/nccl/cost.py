@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from sim.training.collectives.nccl import constants as nccl
-from sim.training.collectives.nccl.constants import PROTOCOLS, Constants, Generation, Row
+from sim.training.collectives.nccl.constants import PROTOCOLS, ConstantRow, Generation, TunerConstants
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
 
@@ -28,7 +28,7 @@ _PIPELINES = ("broadcast", "reduce")
 _COLLNET = ("CollNet", "CollNetDirect", "CollNetChain")
 
 
-class Pattern(NamedTuple):
+class ChannelPattern(NamedTuple):
     """What NCCL's search found for one pattern: *channels*, and the bytes/s of one inside a node and between nodes."""
 
     channels: int
@@ -37,13 +37,13 @@ class Pattern(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Machine:
+class TunerMachine:
     """What the tuner knows of a job: *ranks* on *nodes* nodes, what the search found, and the hardware in broad classes."""
 
     ranks: int
     nodes: int
-    ring: Pattern
-    tree: Pattern
+    ring: ChannelPattern
+    tree: ChannelPattern
     compute_capability: int
     """Ten times CUDA's: 70 for a V100."""
     intra_path: Literal["nvlink", "pcie"]
@@ -58,9 +58,9 @@ class Machine:
     plain_tree: bool = False
     """Whether trees enter and leave a node at one GPU, as they do with one rank per node."""
     nvswitch: bool = False
-    nvls: Pattern | None = None
+    nvls: ChannelPattern | None = None
     """Reduction in NVSwitch, where GPUs and switch can."""
-    collnet: Pattern | None = None
+    collnet: ChannelPattern | None = None
     """Reduction in the network, where it can."""
 
     @property
@@ -70,13 +70,13 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Case:
+class TunerCase:
     """One collective of one size on one machine, under one version."""
 
     collective: Collective
     nbytes: float
-    machine: Machine
-    constants: Constants
+    machine: TunerMachine
+    constants: TunerConstants
 
     def latency(self, algorithm: str, protocol: str) -> float:
         """Return the seconds that *algorithm* takes beyond its bytes."""
@@ -141,7 +141,7 @@ class Case:
         plugin = self.machine.plugin_latency / MICROSECOND if self.constants.plugin_latency else 0.0
         return self.constants.network_hop["Tree" if lone else algorithm][place] + plugin * (2 if PROTOCOLS[place] == "Simple" else 1)
 
-    def together(self, pattern: Pattern, algorithm: str) -> float:
+    def together(self, pattern: ChannelPattern, algorithm: str) -> float:
         """Return what all channels of *pattern* carry; up to two nodes NCCL takes the speed inside a node."""
         each = pattern.intra if self.machine.nodes <= 2 or algorithm in _COLLNET else pattern.inter
         bound = self.constants.ampere_limit if self.machine.compute_capability == 80 else math.inf
@@ -152,7 +152,7 @@ class Case:
         """Return the row of the limits."""
         return next(name for least, name in self.constants.generations if self.machine.compute_capability >= least)
 
-    def limit(self, rows: Mapping[Generation, Row]) -> float:
+    def limit(self, rows: Mapping[Generation, ConstantRow]) -> float:
         """Return the limit of one channel."""
         return rows[self.generation][min(self.machine.nodes, 3) - 1]
 
@@ -201,7 +201,7 @@ class Case:
 # --- latency, microseconds -------------------------------------------------------------------------------------------
 
 
-def _ring_latency(case: Case, place: int) -> float:
+def _ring_latency(case: TunerCase, place: int) -> float:
     if case.collective in _PIPELINES:
         row = "Tree" if PROTOCOLS[place] == "Simple" and not case.machine.same_channels else "Ring"
         hop = case.constants.network_hop[row][place] if case.machine.nodes > 1 else case.local_hop(row, place)
@@ -211,36 +211,36 @@ def _ring_latency(case: Case, place: int) -> float:
     return (case.steps - case.network_steps) * local + case.network_steps * case.network_hop("Ring", place)
 
 
-def _tree_latency(case: Case, place: int) -> float:
+def _tree_latency(case: TunerCase, place: int) -> float:
     return 2 * (case.peers * case.local_hop("Tree", place) + case.doublings * case.network_hop("Tree", place))
 
 
-def _collnet_latency(algorithm: str) -> Callable[[Case, int], float]:
-    def latency(case: Case, place: int) -> float:
+def _collnet_latency(algorithm: str) -> Callable[[TunerCase, int], float]:
+    def latency(case: TunerCase, place: int) -> float:
         local = min(1, case.peers) * case.local_hop(algorithm, place) + case.peers * case.constants.arity_latency
         return 2 * local + case.network_hop(algorithm, place)
 
     return latency
 
 
-def _chain_latency(case: Case, place: int) -> float:
+def _chain_latency(case: TunerCase, place: int) -> float:
     return 2 * case.peers * case.local_hop("CollNetChain", place) + case.network_hop("CollNetChain", place)
 
 
-def _nvls_latency(case: Case, place: int) -> float:
+def _nvls_latency(case: TunerCase, place: int) -> float:
     return case.local_hop("NVLS", place) + (case.network_hop("NVLS", place) if case.machine.nodes > 1 else 0.0)
 
 
-def _nvls_tree_latency(case: Case, place: int) -> float:
+def _nvls_tree_latency(case: TunerCase, place: int) -> float:
     return case.local_hop("NVLSTree", place) + 2 * case.doublings * case.network_hop("NVLSTree", place)
 
 
-def _pat_latency(case: Case, place: int) -> float:
+def _pat_latency(case: TunerCase, place: int) -> float:
     hop, rank = nccl.PAT_LATENCY
     return case.doublings * case.network_hop("PAT", place) * hop + case.machine.ranks * rank
 
 
-_LATENCIES: Mapping[str, Callable[[Case, int], float]] = {
+_LATENCIES: Mapping[str, Callable[[TunerCase, int], float]] = {
     "Tree": _tree_latency,
     "Ring": _ring_latency,
     "CollNet": _collnet_latency("CollNet"),
@@ -255,7 +255,7 @@ _LATENCIES: Mapping[str, Callable[[Case, int], float]] = {
 # --- bandwidth, GB/s of the collective's own bytes -------------------------------------------------------------------
 
 
-def _ring_bandwidth(case: Case, place: int) -> float:
+def _ring_bandwidth(case: TunerCase, place: int) -> float:
     ring, constants = case.machine.ring, case.constants
     bus = case.together(ring, "Ring")
     if PROTOCOLS[place] == "LL":
@@ -267,7 +267,7 @@ def _ring_bandwidth(case: Case, place: int) -> float:
     return bus * case.machine.ranks / case.steps
 
 
-def _tree_bandwidth(case: Case, place: int) -> float:
+def _tree_bandwidth(case: TunerCase, place: int) -> float:
     tree, constants = case.machine.tree, case.constants
     bus = min(case.together(tree, "Tree") * nccl.TREE_SHARE, tree.channels * case.limit(constants.tree_limit))
     if PROTOCOLS[place] == "LL":
@@ -279,11 +279,11 @@ def _tree_bandwidth(case: Case, place: int) -> float:
     return bus * (constants.plain_tree_share if plain else 1.0) / 2
 
 
-def _collnet_bandwidth(case: Case, place: int) -> float:
+def _collnet_bandwidth(case: TunerCase, place: int) -> float:
     return case.together(case.machine.collnet, "CollNet") / 2 if case.machine.collnet else 0.0
 
 
-def _collnet_direct_bandwidth(case: Case, place: int) -> float:
+def _collnet_direct_bandwidth(case: TunerCase, place: int) -> float:
     collnet, machine = case.machine.collnet, case.machine
     if collnet is None:
         return 0.0
@@ -294,8 +294,8 @@ def _collnet_direct_bandwidth(case: Case, place: int) -> float:
     return case.together(collnet, "CollNetDirect") / (per_channel - (per_channel - 1) / 2) * share / 2
 
 
-def _nvls_bandwidth(algorithm: str) -> Callable[[Case, int], float]:
-    def bandwidth(case: Case, place: int) -> float:
+def _nvls_bandwidth(algorithm: str) -> Callable[[TunerCase, int], float]:
+    def bandwidth(case: TunerCase, place: int) -> float:
         nvls, machine = case.machine.nvls, case.machine
         if nvls is None:
             return 0.0
@@ -310,11 +310,11 @@ def _nvls_bandwidth(algorithm: str) -> Callable[[Case, int], float]:
     return bandwidth
 
 
-def _pat_bandwidth(case: Case, place: int) -> float:
+def _pat_bandwidth(case: TunerCase, place: int) -> float:
     return case.together(case.machine.tree, "PAT") * nccl.PAT_SHARE
 
 
-_BANDWIDTHS: Mapping[str, Callable[[Case, int], float]] = {
+_BANDWIDTHS: Mapping[str, Callable[[TunerCase, int], float]] = {
     "Tree": _tree_bandwidth,
     "Ring": _ring_bandwidth,
     "CollNet": _collnet_bandwidth,

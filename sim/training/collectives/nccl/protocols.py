@@ -21,20 +21,20 @@ WIRE_BYTES = {"LL": 8 / 4, "LL128": 128 / 120, "Simple": 1.0}
 """Bytes on the wire per byte of payload."""
 
 
-Kind = Literal["nvlink", "pcie", "network"]
+HopKind = Literal["nvlink", "pcie", "network"]
 
 
-def wire_bytes(kind: Kind, protocol: str, row: str = "Ring") -> float:
+def wire_bytes(kind: HopKind, protocol: str, row: str = "Ring") -> float:
     """Return what a byte of payload weighs on the links of a hop of rings or of trees (*row*)."""
     return 1 / (TREE_SHARE * TREE_LL128_SHARE[0]) if (kind, protocol, row) == ("nvlink", "LL128", "Tree") else WIRE_BYTES[protocol]
 
 
-def kind_of(route: Route, network: bool) -> Kind:
+def kind_of(route: Route, network: bool) -> HopKind:
     """Return the row of NCCL's tables that *route* takes; *network* tells whether the hop leaves the node."""
     return "network" if network else "nvlink" if route.path_class in ("NVL", "NVS") else "pcie"
 
 
-def latency_share(protocol: str, kind: Kind, row: str = "Ring") -> float:
+def latency_share(protocol: str, kind: HopKind, row: str = "Ring") -> float:
     """Return LL's or LL128's share of Simple's hop latency in NCCL's own tables, for hops of rings or of trees (*row*)."""
     rows = {"nvlink": NCCL_2_30.nvlink_hop, "pcie": NCCL_2_30.pcie_hop, "network": NCCL_2_30.network_hop}
     of = "Ring" if protocol == "Simple" else row

@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 
 from sim.cluster.topology import PATH_CLASSES, NodeGraph
 from sim.training.collectives.nccl import constants as nccl
-from sim.training.collectives.nccl.constants import Constants, constants_of
-from sim.training.collectives.nccl.cost import GB, Machine, Pattern
+from sim.training.collectives.nccl.constants import TunerConstants, constants_of
+from sim.training.collectives.nccl.cost import GB, ChannelPattern, TunerMachine
 from sim.training.collectives.routes.channels import NETWORK, Channel, Channels, Hop, ring_channels
 
 _PXB, _PHB = PATH_CLASSES.index("PXB"), PATH_CLASSES.index("PHB")
@@ -40,13 +40,15 @@ class _Load(NamedTuple):
         return {link: self.inside.get(link, 0) * intra + self.outside.get(link, 0) * inter for link in links}
 
 
-def nccl_bandwidth(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30") -> Pattern:
+def nccl_bandwidth(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30") -> ChannelPattern:
     """Return the rings that NCCL lays on *gpus* of each of *nodes* equal nodes: their number, and the bytes/s that it assumes of each."""
     return nccl_machine(graph, gpus, nodes, version).ring
 
 
 @lru_cache(maxsize=256)
-def nccl_machine(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30", collnet: Pattern | None = None) -> Machine:
+def nccl_machine(
+    graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30", collnet: ChannelPattern | None = None
+) -> TunerMachine:
     """Return what the tuner knows of a job on *gpus* of each of *nodes* equal nodes; *collnet* is the fabric's own reduction."""
     constants = constants_of(version)
     rings = ring_channels(graph, gpus, nodes)
@@ -55,7 +57,7 @@ def nccl_machine(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, versio
     most = constants.max_channels // 2  # src/init.cc; every channel is connected twice
     laid = _ring(loads, rates, _whole_rate(graph, gpus, rates), speeds, most)
     ring = _doubled(laid, most, constants, capability(graph))
-    return Machine(
+    return TunerMachine(
         ranks=len(gpus) * nodes,
         nodes=nodes,
         ring=ring,
@@ -86,7 +88,7 @@ def _is_direct(hop: Hop) -> bool:
     return not hop.staged and PATH_CLASSES.index(hop.route.path_class) <= _PXB
 
 
-def _speeds(constants: Constants, capability: int, nodes: int) -> tuple[float, ...]:
+def _speeds(constants: TunerConstants, capability: int, nodes: int) -> tuple[float, ...]:
     lists = constants.speeds_intra if nodes == 1 else constants.speeds_inter
     return tuple(speed * GB for speed in next(speeds for least, speeds in lists if capability >= least))
 
@@ -94,12 +96,12 @@ def _speeds(constants: Constants, capability: int, nodes: int) -> tuple[float, .
 # --- the links as NCCL sees them -------------------------------------------------------------------------------------
 
 
-def _rates(graph: NodeGraph, constants: Constants) -> dict[str, float]:
+def _rates(graph: NodeGraph, constants: TunerConstants) -> dict[str, float]:
     """Return the bytes/s that NCCL assumes of each link; of host memory it assumes nothing."""
     return {link: _rate(graph, constants, *link.split(">")) for link in graph.links if ">" in link}
 
 
-def _rate(graph: NodeGraph, constants: Constants, one: str, other: str) -> float:
+def _rate(graph: NodeGraph, constants: TunerConstants, one: str, other: str) -> float:
     if "net" in (one, other):
         return graph.node.nic.bandwidth
     if "nvswitch" in (one, other):
@@ -119,14 +121,14 @@ def _pcie(graph: NodeGraph, below: str, above: str) -> float:
     return (links.get(below) or links.get(above) or graph.node.topology.pcie).nccl_bandwidth
 
 
-def _nvlink(graph: NodeGraph, constants: Constants) -> float:
+def _nvlink(graph: NodeGraph, constants: TunerConstants) -> float:
     nvlink = graph.node.nvlink
     if nvlink is None:
         return 0.0
     return next((rate * GB for least, rate in constants.nvlink_rates if capability(graph) >= least), nvlink.link.nccl_bandwidth)
 
 
-def _socket_link(graph: NodeGraph, constants: Constants) -> float:
+def _socket_link(graph: NodeGraph, constants: TunerConstants) -> float:
     cpu = graph.node.host.cpu
     if cpu.vendor == "amd" and constants.amd_link is not None:
         return constants.amd_link * GB
@@ -157,16 +159,16 @@ def _weight(graph: NodeGraph, hop: Hop, link: str) -> float:
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
-def _ring(loads: Sequence[_Load], rates: Mapping[str, float], enough: float, speeds: Sequence[float], most: int) -> Pattern:
+def _ring(loads: Sequence[_Load], rates: Mapping[str, float], enough: float, speeds: Sequence[float], most: int) -> ChannelPattern:
     """Return the rings that carry most in all; *enough* is the most that a GPU could, *most* the largest number of channels."""
-    best = Pattern(0, 0.0, 0.0)
+    best = ChannelPattern(0, 0.0, 0.0)
     for speed in speeds:
         if best.channels and (speed / best.inter <= nccl.LEAST_STEP or best.channels * best.inter >= enough):
             break
         count = _fitting(loads, rates, speed, most)
         if count * speed > best.channels * best.inter:
-            best = Pattern(count, speed, speed)
-    return best if best.channels else Pattern(1, nccl.SIMPLE_ORDER * GB, nccl.SIMPLE_ORDER * GB)
+            best = ChannelPattern(count, speed, speed)
+    return best if best.channels else ChannelPattern(1, nccl.SIMPLE_ORDER * GB, nccl.SIMPLE_ORDER * GB)
 
 
 def _fitting(loads: Sequence[_Load], rates: Mapping[str, float], speed: float, most: int) -> int:
@@ -202,7 +204,7 @@ def _whole_rate(graph: NodeGraph, gpus: Sequence[int], rates: Mapping[str, float
     return max(*ports, *nvlinks)
 
 
-def _doubled(pattern: Pattern, most: int, constants: Constants, capability: int) -> Pattern:
+def _doubled(pattern: ChannelPattern, most: int, constants: TunerConstants, capability: int) -> ChannelPattern:
     """Return fast channels doubled, at half the speed."""
     newer = constants.keeps_some and capability > nccl.KEPT_ABOVE
     kept = newer and pattern.intra < nccl.KEPT_BELOW * GB and pattern.channels > nccl.KEPT_CHANNELS
@@ -210,7 +212,7 @@ def _doubled(pattern: Pattern, most: int, constants: Constants, capability: int)
         return pattern
     count = min(2 * pattern.channels, most)
     share = -(-count // pattern.channels)
-    return Pattern(count, pattern.intra / share, pattern.inter / share)
+    return ChannelPattern(count, pattern.intra / share, pattern.inter / share)
 
 
 def _raised(speeds: Sequence[float], start: float, most: float) -> Iterator[float]:
@@ -221,7 +223,7 @@ def _raised(speeds: Sequence[float], start: float, most: float) -> Iterator[floa
             return
 
 
-def _tree(ring: Pattern, loads: Sequence[_Load], rates: Mapping[str, float], speeds: Sequence[float]) -> Pattern:
+def _tree(ring: ChannelPattern, loads: Sequence[_Load], rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern:
     """Return the trees of several nodes: as many as *ring*, inside the node up to twice as fast, for two nodes send both ways at once."""
     intra, laid = ring.intra, [loads[place % len(loads)] for place in range(ring.channels)]
     for speed in _raised(speeds, ring.inter, 2 * ring.inter):
@@ -231,7 +233,7 @@ def _tree(ring: Pattern, loads: Sequence[_Load], rates: Mapping[str, float], spe
     return ring._replace(intra=intra)
 
 
-def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds: Sequence[float]) -> Pattern | None:
+def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern | None:
     """Return the reduction in NVSwitch: each GPU that a ring enters by draws from all, itself among them."""
     gpus = rings.channels[0].gpus
     if capability(graph) < nccl.NVLS_LEAST_CAPABILITY or not graph.switch_links or len(gpus) < nccl.NVLS_LEAST_RANKS:
@@ -247,7 +249,7 @@ def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds:
         if not _lay(laid, dict(rates), intra, speed):
             break
         inter = speed
-    return Pattern(len(laid), intra, inter)
+    return ChannelPattern(len(laid), intra, inter)
 
 
 def _pulls(gpus: Sequence[int], head: int) -> dict[str, float]:

@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from sim.spec.yaml import SpecError
-from sim.training.collectives.nccl.cost import MICROSECOND, Machine
+from sim.training.collectives.nccl.cost import MICROSECOND, TunerMachine
 
 VERSIONS = ("2.3", "2.4")
 
@@ -27,14 +27,14 @@ THREAD_THRESHOLD = {False: 32, True: 64}
 (src/include/enqueue.h, ``ncclThreadThreshold``)."""
 
 
-class Line(NamedTuple):
+class TunerLine(NamedTuple):
     """What NCCL takes an algorithm to cost: seconds beyond the bytes, and bytes/s."""
 
     latency: float
     bandwidth: float
 
 
-def lines(machine: Machine) -> dict[str, Line]:
+def lines(machine: TunerMachine) -> dict[str, TunerLine]:
     """Return what NCCL takes rings and trees to cost on *machine*."""
     nvlink = machine.intra_path == "nvlink"
     ring = RING_BANDWIDTH * machine.ring.channels if nvlink else RING_BANDWIDTH
@@ -42,12 +42,12 @@ def lines(machine: Machine) -> dict[str, Line]:
     levels = machine.nodes.bit_length() - 1
     inside = machine.ranks // machine.nodes - 1
     return {
-        "Ring": Line(RING_HOP * (machine.ranks - 1) * MICROSECOND, ring),
-        "Tree": Line((TREE_HOP * levels + TREE_HOP_INSIDE * inside) * MICROSECOND, tree),
+        "Ring": TunerLine(RING_HOP * (machine.ranks - 1) * MICROSECOND, ring),
+        "Tree": TunerLine((TREE_HOP * levels + TREE_HOP_INSIDE * inside) * MICROSECOND, tree),
     }
 
 
-def tree_threshold(machine: Machine) -> float:
+def tree_threshold(machine: TunerMachine) -> float:
     """Return the bytes up to which an all-reduce takes trees: NCCL_TREE_THRESHOLD where nobody sets it."""
     ring, tree = lines(machine).values()
     if machine.nodes < 2 or ring.latency <= tree.latency:
@@ -57,7 +57,7 @@ def tree_threshold(machine: Machine) -> float:
     return ring.bandwidth * tree.bandwidth / (ring.bandwidth - tree.bandwidth) * (ring.latency - tree.latency)
 
 
-def ll_channels(nbytes: float, machine: Machine, algorithm: str, pieces: int) -> tuple[float, int]:
+def ll_channels(nbytes: float, machine: TunerMachine, algorithm: str, pieces: int) -> tuple[float, int]:
     """Return the bytes up to which LL is taken, and the channels that it fills with *nbytes*; a loop has so many *pieces*."""
     threads, most = LL_THREADS
     while math.ceil(nbytes / (threads * pieces)) > LL_BYTES_PER_THREAD and 2 * threads <= most:
@@ -68,7 +68,7 @@ def ll_channels(nbytes: float, machine: Machine, algorithm: str, pieces: int) ->
 
 
 def by_threshold(
-    collective: str, nbytes: float, machine: Machine, version: str, algorithms: str | None, protocols: str | None
+    collective: str, nbytes: float, machine: TunerMachine, version: str, algorithms: str | None, protocols: str | None
 ) -> tuple[str, str, int]:
     """Return the algorithm, protocol and channels that NCCL *version* takes; raise SpecError for names that it does not know."""
     named = _named("NCCL_ALGO", algorithms, ("Ring", "Tree") if version == "2.4" else ("Ring",), version)

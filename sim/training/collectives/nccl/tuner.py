@@ -21,10 +21,10 @@ from sim.spec.stack import OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.nccl import threshold
-from sim.training.collectives.nccl.constants import PROTOCOLS, Constants, constants_of
-from sim.training.collectives.nccl.cost import GATHERS, Case, Collective, Machine, Pattern
+from sim.training.collectives.nccl.constants import PROTOCOLS, TunerConstants, constants_of
+from sim.training.collectives.nccl.cost import GATHERS, ChannelPattern, Collective, TunerCase, TunerMachine
 
-__all__ = ["Choice", "Considered", "Machine", "Pattern", "choose"]
+__all__ = ["ChannelPattern", "Considered", "TunerChoice", "TunerMachine", "choose"]
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
@@ -39,7 +39,7 @@ class Considered(NamedTuple):
     bandwidth: float
 
 
-class Choice(NamedTuple):
+class TunerChoice(NamedTuple):
     """What NCCL runs, how long it thinks that takes (s), and all that it considered."""
 
     algorithm: str
@@ -64,11 +64,11 @@ class _Named(NamedTuple):
 def choose(
     collective: Collective,
     nbytes: float,
-    machine: Machine,
+    machine: TunerMachine,
     version: str = "2.30",
     algorithms: str | None = None,
     protocols: str | None = None,
-) -> Choice:
+) -> TunerChoice:
     """Return NCCL's choice for *nbytes*: of the whole vector, in gather and scatter that of all ranks.
 
     *algorithms* and *protocols* are what NCCL_ALGO and NCCL_PROTO would say ("ring,tree", "^LL"; in 2.30 also "ring;allreduce:tree").
@@ -77,7 +77,7 @@ def choose(
     """
     constants = constants_of(version)
     _check(collective, nbytes, machine, constants)
-    case = Case(collective, nbytes, machine, constants)
+    case = TunerCase(collective, nbytes, machine, constants)
     if version in threshold.VERSIONS:
         return _by_threshold(collective, nbytes, machine, version, algorithms, protocols)
     named = _named("NCCL_ALGO", algorithms, constants.algorithms, case)
@@ -94,27 +94,27 @@ def choose(
     if not table:
         raise SpecError(_nothing_runs(case, named, spoken))
     best = min(table, key=lambda row: row.time)
-    return Choice(best.algorithm, best.protocol, case.channels(best.algorithm, best.protocol), best.time, tuple(table))
+    return TunerChoice(best.algorithm, best.protocol, case.channels(best.algorithm, best.protocol), best.time, tuple(table))
 
 
 def _by_threshold(
-    collective: Collective, nbytes: float, machine: Machine, version: str, algorithms: str | None, protocols: str | None
-) -> Choice:
+    collective: Collective, nbytes: float, machine: TunerMachine, version: str, algorithms: str | None, protocols: str | None
+) -> TunerChoice:
     """Return the choice of a version without a tuner, and the two lines that its threshold compares."""
     algorithm, protocol, channels = threshold.by_threshold(collective, nbytes, machine, version, algorithms, protocols)
     lines = threshold.lines(machine)
     trees = collective == "all_reduce" and version == "2.4" and machine.nodes > 1 and algorithms is None
     names = ("Tree", "Ring") if trees else (algorithm,)
     rows = tuple(Considered(name, protocol, line.latency + nbytes / line.bandwidth, *line) for name in names for line in [lines[name]])
-    return Choice(algorithm, protocol, channels, next(row.time for row in rows if row.algorithm == algorithm), rows)
+    return TunerChoice(algorithm, protocol, channels, next(row.time for row in rows if row.algorithm == algorithm), rows)
 
 
-def _considered(case: Case, algorithm: str, protocol: str) -> Considered:
+def _considered(case: TunerCase, algorithm: str, protocol: str) -> Considered:
     latency, bandwidth = case.latency(algorithm, protocol), case.bandwidth(algorithm, protocol)
     return Considered(algorithm, protocol, latency + case.nbytes / bandwidth, latency, bandwidth)
 
 
-def _check(collective: str, nbytes: float, machine: Machine, constants: Constants) -> None:
+def _check(collective: str, nbytes: float, machine: TunerMachine, constants: TunerConstants) -> None:
     if collective not in COLLECTIVES:
         raise SpecError(f"'{collective}' is no collective that NCCL tunes; write one of {', '.join(COLLECTIVES)}")
     if not (math.isfinite(nbytes) and nbytes >= 0):
@@ -136,19 +136,19 @@ def _protocols(algorithm: str) -> tuple[str, ...]:
     return PROTOCOLS if algorithm in ("Tree", "Ring") else ("Simple",)
 
 
-def _ll128_is_safe(case: Case) -> bool:
+def _ll128_is_safe(case: TunerCase) -> bool:
     """Tell whether LL128 is on by default: over NVLink only, and to NICs that no processor stands before."""
     machine, tested = case.machine, case.constants.ll128_capabilities
     validated = machine.compute_capability in tested if tested else machine.compute_capability >= nccl.LL128_LEAST_CAPABILITY
     return validated and (machine.intra_path == "nvlink" or machine.ranks == machine.nodes) and (machine.nodes == 1 or machine.nic_near)
 
 
-def _refusal(case: Case, algorithm: str) -> str | None:
+def _refusal(case: TunerCase, algorithm: str) -> str | None:
     """Return why *algorithm* cannot run, or None."""
     return next((f"needs {need}" for holds, need in _needs(case, algorithm) if not holds), None)
 
 
-def _needs(case: Case, algorithm: str) -> list[tuple[bool, str]]:
+def _needs(case: TunerCase, algorithm: str) -> list[tuple[bool, str]]:
     """Return what *algorithm* asks of the collective and the machine, and whether it holds (tuning.cc, enqueue.cc, nvls.cc)."""
     machine, nvls, collnet = case.machine, case.machine.nvls, case.machine.collnet
     only_reduces = (case.collective == "all_reduce", "all_reduce")
@@ -181,7 +181,7 @@ def _needs(case: Case, algorithm: str) -> list[tuple[bool, str]]:
     return needs.get(algorithm, [])
 
 
-def _nothing_runs(case: Case, named: _Named, spoken: _Named) -> str:
+def _nothing_runs(case: TunerCase, named: _Named, spoken: _Named) -> str:
     said = " and ".join(f"{name.variable}={name.text}" for name in (named, spoken) if name.text is not None)
     allowed = [algorithm for algorithm in case.constants.algorithms if named.allows(algorithm)]
     reasons = [f"{algorithm} {_refusal(case, algorithm) or _unwritten(algorithm, spoken)}" for algorithm in allowed]
@@ -197,7 +197,7 @@ def _unwritten(algorithm: str, spoken: _Named) -> str:
 # --- NCCL_ALGO and NCCL_PROTO ----------------------------------------------------------------------------------------
 
 
-def _named(variable: str, text: str | None, all_names: Collection[str], case: Case) -> _Named:
+def _named(variable: str, text: str | None, all_names: Collection[str], case: TunerCase) -> _Named:
     """Return the names that *text* allows for the collective; lists after ``function:`` stand for that function alone."""
     names = None
     for place, entry in enumerate(text.split(";") if text is not None else ()):
@@ -219,7 +219,7 @@ def _function(variable: str, text: str) -> Collective:
     raise SpecError(f"{variable}: '{text}' is no function of NCCL; write one of {spellings}")
 
 
-def _listed(variable: str, text: str, all_names: Collection[str], constants: Constants) -> frozenset[str]:
+def _listed(variable: str, text: str, all_names: Collection[str], constants: TunerConstants) -> frozenset[str]:
     """Return the names in a comma-separated list, or after ``^`` all others."""
     spelled = {name.lower(): name for name in all_names}
     words = [name.strip() for name in text.strip().removeprefix("^").split(",")]

@@ -25,9 +25,9 @@ from sim.events import Cause, EventLog
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.play.phase import PhaseExecutor, SimProcess
 from sim.training.collectives.price.gloo_ring import cut, gather_time, pass_time
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.plan import CORES_COPY, Chosen, CollectivePlan, Live, Op, Tuning, live_load, live_name
-from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, Cost, Load, Part
+from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, Cost, LinkLoad, SlotPart
 from sim.training.collectives.routes.channels import ring_channels
 
 NIC_LINKS = ("nic0>net", "net>nic0")
@@ -114,7 +114,7 @@ class GlooPlan(CollectivePlan):
         causes |= {live_name(live, part.slot.name, CORES): (tier, CORES_COPY) for part in self.parts}
         return causes | {live_name(live, *_SOCKET): (tier, f"the flow limit of {self.transport.name}")}
 
-    def staging(self, down: bool) -> Load:
+    def staging(self, down: bool) -> LinkLoad:
         """Return the load, for each byte a GPU copies *down* to the host or up again, when all GPUs of the job do."""
         load: dict[tuple[str, str], float] = defaultdict(float)
         for part in self.parts:
@@ -180,8 +180,8 @@ def _steps(op: Op, ranks: int, nbytes: float) -> tuple[int, float]:
 def plan_gloo(used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport, crossed: Crossed = NOTHING) -> GlooPlan:
     """Return how one job's collectives travel over Gloo; *used* gives each slot with the GPUs the job has on each of its nodes."""
     nodes = sum(slot.count for slot, _ in used)
-    parts = tuple(Part(slot, gpus, ring_channels(slot.graph, gpus, nodes).first(1)) for slot, gpus in used)
-    return GlooPlan(Layout(parts, fabric, crossed), Tuning(), transport=transport)
+    parts = tuple(SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes).first(1)) for slot, gpus in used)
+    return GlooPlan(JobLayout(parts, fabric, crossed), Tuning(), transport=transport)
 
 
 class GlooExecutor:

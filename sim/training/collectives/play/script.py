@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sim.spec.extensions import COLLECTIVES, names
 from sim.spec.yaml import SpecError
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.own import Transfer, own_steps, transfers
 from sim.training.collectives.price.traffic import Edge
 
@@ -23,14 +23,14 @@ class Script(NamedTuple):
     edges: Sequence[Edge]
 
 
-Writer = Callable[[Layout, str, float], list[Script]]
+Writer = Callable[[JobLayout, str, float], list[Script]]
 """Writes what each channel plays of an operation on so many bytes."""
 
 WRITERS: dict[str, Writer] = {}
 """Of built-in algorithms, by name: whoever has their schedules adds them, as tests do."""
 
 
-def scripts(layout: Layout, op: str, algorithm: str, nbytes: float) -> list[Script]:
+def scripts(layout: JobLayout, op: str, algorithm: str, nbytes: float) -> list[Script]:
     """Return what each channel plays; SpecError where the algorithm has no schedule of single transfers."""
     if algorithm in names(COLLECTIVES):
         return straight(layout, transfers(own_steps(algorithm, layout.ranks, layout.most_local), nbytes))
@@ -40,13 +40,13 @@ def scripts(layout: Layout, op: str, algorithm: str, nbytes: float) -> list[Scri
     return WRITERS[algorithm](layout, op, nbytes)
 
 
-def straight(layout: Layout, transfers: Sequence[Transfer]) -> list[Script]:
+def straight(layout: JobLayout, transfers: Sequence[Transfer]) -> list[Script]:
     """Return one script whose ranks are numbered through the nodes."""
     gpus = [gpu for part in layout.every_node for gpu in part.gpus]
     return [Script(transfers, [numbered(layout, gpus, transfer.src, transfer.dst) for transfer in transfers])]
 
 
-def numbered(layout: Layout, gpus: Sequence[int], src: int, dst: int) -> Edge:
+def numbered(layout: JobLayout, gpus: Sequence[int], src: int, dst: int) -> Edge:
     """Return the edge between the ranks *src* and *dst*, which are on the given *gpus* of their nodes."""
     local, nodes = layout.most_local, layout.every_node
     part, onward = nodes[src // local], nodes[dst // local]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
 from sim.spec.yaml import SpecError
-from sim.training.collectives.price.layout import Layout, depth
-from sim.training.collectives.price.spans import Priced, Span, heads, held, traffic_of
+from sim.training.collectives.price.layout import JobLayout, depth
+from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
 from sim.training.collectives.price.traffic import Edge, latency_of
 
 
@@ -26,13 +26,13 @@ class _Phase:
     pattern: Pattern = INSIDE
 
 
-def _in_turn(layout: Layout, protocol: str, phases: Sequence[_Phase]) -> Priced:
+def _in_turn(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Priced:
     """Return phases one after another, as one fluid of as many bytes a stream as the longest has."""
     phases = [phase for phase in phases if phase.edges and phase.steps]
     time, slowest, weighed = 0.0, [], []
     for phase in phases:
         between = phase.count * layout.nodes * len(phase.edges) if phase.edges[0].fabric else 0.0
-        traffic = traffic_of(layout, [Span(phase.edges, phase.count, 1, phase.pattern)], between)
+        traffic = traffic_of(layout, [EdgeSpan(phase.edges, phase.count, 1, phase.pattern)], between)
         alone = traffic.along(phase.edges, phase.nbytes, protocol, phase.count).slowest
         pace = held(alone, traffic, phase.nbytes, protocol)
         latency = max(edge.latency(protocol) for edge in phase.edges)
@@ -40,7 +40,7 @@ def _in_turn(layout: Layout, protocol: str, phases: Sequence[_Phase]) -> Priced:
         slowest.append((phase.steps * phase.nbytes / pace.rate, pace))
         weighed.append((phase, between))
     volume = max(phase.steps * phase.nbytes for phase in phases)
-    spans = [Span(phase.edges, phase.count * phase.steps * phase.nbytes / volume, 1, phase.pattern) for phase in phases]
+    spans = [EdgeSpan(phase.edges, phase.count * phase.steps * phase.nbytes / volume, 1, phase.pattern) for phase in phases]
     between = sum(streams * phase.steps * phase.nbytes / volume for phase, streams in weighed)
     bytes_time = sum(seconds for seconds, _ in slowest)
     pace = max(slowest)[1]._replace(rate=volume / bytes_time)
@@ -49,7 +49,7 @@ def _in_turn(layout: Layout, protocol: str, phases: Sequence[_Phase]) -> Priced:
     return Priced(volume, time, chunk, pace, traffic_of(layout, spans, between), latency_of(edges))
 
 
-def hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return shards reduced on rings within nodes, then each between the GPUs of its place, then gathered."""
     _alike(layout, "Hierarchical")
     local, nodes = layout.most_local, layout.nodes
@@ -57,7 +57,7 @@ def hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> Price
     return _in_turn(layout, protocol, [_within(layout, nbytes), between])
 
 
-def rack_hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return it with a level more: shards reduced within nodes, their parts within racks, and parts of those between racks."""
     _alike(layout, "RackHierarchical")
     rack, local = layout.crossed.per_leaf, layout.most_local
@@ -71,13 +71,13 @@ def rack_hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> 
     return _in_turn(layout, protocol, [_within(layout, nbytes), inside, between])
 
 
-def _within(layout: Layout, nbytes: float) -> _Phase:
+def _within(layout: JobLayout, nbytes: float) -> _Phase:
     """Return the rings within nodes that reduce to shards and gather them."""
     local, (inside, count) = layout.most_local, layout.rings_inside
     return _Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1))
 
 
-def halving_doubling(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return exchanges with partners 1, 2, 4 .. places away, of half, a quarter .. of the payload, and back."""
     try:
         rounds = rounds_of(layout.ranks)
@@ -104,7 +104,7 @@ def rounds_of(n: int) -> int:
     return n.bit_length() - 1
 
 
-def pat(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def pat(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return a gather or a scatter with one rank per node in log2 N steps, at each step twice the bytes."""
     nodes, count = layout.nodes, layout.channels
     steps = depth(nodes)
@@ -112,7 +112,7 @@ def pat(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     return _in_turn(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
 
 
-def _alike(layout: Layout, algorithm: str) -> None:
+def _alike(layout: JobLayout, algorithm: str) -> None:
     counts = {len(part.gpus) for part in layout.parts}
     if len(counts) > 1:
         said = " and ".join(str(count) for count in sorted(counts))

@@ -15,15 +15,15 @@ from operator import itemgetter
 
 from sim.cluster.fabric import NOTHING, Crossed
 from sim.spec.hardware import Fabric, Transport
-from sim.training.collectives.price.traffic import Edge, Part, nic_of
-from sim.training.collectives.routes.channels import NETWORK, Channel, Hop, Row, ring_channels
+from sim.training.collectives.price.traffic import Edge, SlotPart, nic_of
+from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Channel, Hop, ring_channels
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class JobLayout:
     """The nodes of one job, part by part, and what lies between them; all have the same number of channels."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SlotPart, ...]
     fabric: Fabric
     crossed: Crossed = NOTHING
     """The links between switches, as this job crosses them."""
@@ -79,12 +79,12 @@ class Layout:
         return (depth(self.ranks) - between if self.isolated else self.most_local - 1), between
 
     @cached_property
-    def every_node(self) -> tuple[Part, ...]:
+    def every_node(self) -> tuple[SlotPart, ...]:
         """Return the part of each node in turn; ranks are numbered through them."""
         return tuple(part for _, part in self.numbered)
 
     @cached_property
-    def numbered(self) -> tuple[tuple[int, Part], ...]:
+    def numbered(self) -> tuple[tuple[int, SlotPart], ...]:
         """Return the number and the part of each node, as they follow one another in the cluster."""
         parts = [(number, part) for part in self.parts for number in part.slot.numbers or (0,) * part.slot.count]
         return tuple(sorted(parts, key=itemgetter(0)))
@@ -96,7 +96,7 @@ class Layout:
         return tuple(_ring(self, nodes, channel) for channel in range(self.channels))
 
     @cached_property
-    def neighbours(self) -> tuple[tuple[Part, Part], ...]:
+    def neighbours(self) -> tuple[tuple[SlotPart, SlotPart], ...]:
         """Return pairs of parts whose nodes meet; equal nodes meet their like."""
         return tuple(zip(self.parts, (*self.parts[1:], self.parts[0]), strict=True)) if self.nodes > 1 else ()
 
@@ -116,30 +116,30 @@ class Layout:
         places = range(self.most_local)
         return tuple(self.across(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in self.neighbours for place in places)
 
-    def inside(self, part: Part, src: int, dst: int, row: Row = "Ring") -> Edge:
+    def inside(self, part: SlotPart, src: int, dst: int, row: AlgorithmRow = "Ring") -> Edge:
         """Return the edge between two GPUs of one node."""
         return Edge(((part, Hop(f"gpu{src}", f"gpu{dst}", part.slot.graph.route(src, dst), row)),))
 
-    def chain(self, part: Part, channel: int) -> list[Edge]:
+    def chain(self, part: SlotPart, channel: int) -> list[Edge]:
         """Return the hops of one node's chain below a tree, away from the NIC and back."""
         order = part.channels.channels[channel].gpus
         return [self.inside(part, *pair, "Tree") for pair in (*pairwise(order), *pairwise(order[::-1]))]
 
-    def pairs(self, part: Part) -> list[Edge]:
+    def pairs(self, part: SlotPart) -> list[Edge]:
         """Return the edges between all GPUs of one node."""
         return [self.inside(part, src, dst) for src, dst in permutations(part.gpus, 2)]
 
-    def between(self, part: Part, onward: Part, channel: int, tree: bool = False) -> Edge:
+    def between(self, part: SlotPart, onward: SlotPart, channel: int, tree: bool = False) -> Edge:
         """Return the edge between the first GPUs of two nodes' chains, for one of the two trees or for a whole channel."""
         leaving, arriving = _head(part.channels.channels[channel]), _head(onward.channels.channels[channel])
         return self.joined(part, _out(part, *leaving, tree), onward, _in(onward, *arriving, tree))
 
-    def across(self, part: Part, onward: Part, src: int, dst: int) -> Edge:
+    def across(self, part: SlotPart, onward: SlotPart, src: int, dst: int) -> Edge:
         """Return the edge between GPUs of two nodes, each by the NIC next to it."""
         out, into = part.slot.graph.nearest_nic(src), onward.slot.graph.nearest_nic(dst)
         return self.joined(part, _out(part, src, out), onward, _in(onward, dst, into))
 
-    def joined(self, part: Part, leaving: Hop, onward: Part, arriving: Hop, nodes: tuple[int, int] | None = None) -> Edge:
+    def joined(self, part: SlotPart, leaving: Hop, onward: SlotPart, arriving: Hop, nodes: tuple[int, int] | None = None) -> Edge:
         """Return the edge from a node of *part* to one of *onward*, the first of each or the *nodes* of these numbers."""
         switches = self.crossed.between(*(nodes or (part.slot.first, onward.slot.first)), nic_of(leaving), nic_of(arriving))
         return Edge(((part, leaving), (onward, arriving)), self.fabric, switches)
@@ -150,20 +150,20 @@ def _head(channel: Channel) -> tuple[int, int]:
     return channel.gpus[0], nic_of(channel.hops[0])
 
 
-_OF_A_TREE: tuple[Row, float] = ("Tree", 0.5)
+_OF_A_TREE: tuple[AlgorithmRow, float] = ("Tree", 0.5)
 # NVIDIA/nccl src/graph/connect.cc doubles the channels after the search: a ring of ours is two, each with sockets of its own, of
 # which each tree has one
 
 
-def _out(part: Part, gpu: int, nic: int, tree: bool = False) -> Hop:
+def _out(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
     return Hop(f"gpu{gpu}", NETWORK, part.slot.graph.to_nic(gpu, nic), *(_OF_A_TREE if tree else ()))
 
 
-def _in(part: Part, gpu: int, nic: int, tree: bool = False) -> Hop:
+def _in(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
     return Hop(NETWORK, f"gpu{gpu}", part.slot.graph.from_nic(nic, gpu), *(_OF_A_TREE if tree else ()))
 
 
-def _ring(layout: Layout, nodes: Sequence[tuple[int, Part]], channel: int) -> tuple[Edge, ...]:
+def _ring(layout: JobLayout, nodes: Sequence[tuple[int, SlotPart]], channel: int) -> tuple[Edge, ...]:
     """Return the edges of one ring through *nodes*, which are given with their numbers."""
     _, first = nodes[0]
     if first.channels.nodes == 1:

@@ -9,10 +9,10 @@ from sim.events import Cause
 from sim.training.collectives.price.plan import CORES_COPY
 from sim.training.collectives.price.traffic import CORES, TIER
 
-Meaning = tuple[Cause, str]
+LimitMeaning = tuple[Cause, str]
 
 
-def link_of(slot: Slot, link: str) -> tuple[float, Meaning]:
+def link_of(slot: Slot, link: str) -> tuple[float, LimitMeaning]:
     """Return capacity (bytes/s) and meaning of *link* of a node of *slot*, or of its cores, which copy for sockets."""
     if link == CORES:
         return slot.cores, (Cause.NETWORK, CORES_COPY)
@@ -20,7 +20,7 @@ def link_of(slot: Slot, link: str) -> tuple[float, Meaning]:
     return own.capacity, (TIER[own.tier], own.description)
 
 
-def held_back(rate: float, limit: Meaning, loaded: Iterable[tuple[float, float, Meaning]]) -> tuple[float, Meaning]:
+def held_back(rate: float, limit: LimitMeaning, loaded: Iterable[tuple[float, float, LimitMeaning]]) -> tuple[float, LimitMeaning]:
     """Return at which rate something goes with links to itself, and what limits it: *rate* by *limit* unless a link carries less.
 
     *loaded* has for each link its load per unit, its capacity and its meaning.

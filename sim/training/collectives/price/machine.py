@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sim.training.collectives.nccl.constants import constants_of
-from sim.training.collectives.nccl.cost import Machine, Pattern
+from sim.training.collectives.nccl.cost import ChannelPattern, TunerMachine
 from sim.training.collectives.nccl.search import nccl_machine
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 
 
-def machine_of(layout: Layout, version: str) -> Machine:
+def machine_of(layout: JobLayout, version: str) -> TunerMachine:
     """Return what NCCL *version*'s tuner would be told of the job on *layout*."""
     collnet = _collnet(layout)
     machines = [nccl_machine(part.slot.graph, part.gpus, layout.nodes, version, collnet) for part in layout.parts]
@@ -34,18 +34,18 @@ def machine_of(layout: Layout, version: str) -> Machine:
     )
 
 
-def _bounded(pattern: Pattern, version: str) -> Pattern:
+def _bounded(pattern: ChannelPattern, version: str) -> ChannelPattern:
     """Return *pattern* with as many channels as NCCL has at most: a rack has more NICs than that."""
     return pattern._replace(channels=min(pattern.channels, constants_of(version).max_channels))
 
 
-def _carried(pattern: Pattern) -> float:
+def _carried(pattern: ChannelPattern) -> float:
     return pattern.channels * pattern.inter
 
 
-def _collnet(layout: Layout) -> Pattern | None:
+def _collnet(layout: JobLayout) -> ChannelPattern | None:
     """Return the network's own reduction, where its switches can: as many channels as NICs, each at its rate."""
     if not layout.fabric.in_network_reduction or layout.nodes == 1:
         return None
     nic = min((part.slot.node.nic for part in layout.parts), key=lambda nic: nic.count * nic.bandwidth)
-    return Pattern(nic.count, nic.bandwidth, nic.bandwidth)
+    return ChannelPattern(nic.count, nic.bandwidth, nic.bandwidth)

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from sim.cluster.build import Slot
 from sim.events import Cause
 from sim.spec.hardware import Fabric
-from sim.training.collectives.price.layout import Layout
-from sim.training.collectives.price.traffic import Edge, Part
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.traffic import Edge, SlotPart
 from sim.training.collectives.routes.channels import ring_channels
 
 SIMPLE: Final = "Simple"
@@ -32,11 +32,14 @@ def edge_between(source: tuple[Slot, int, int], target: tuple[Slot, int, int], f
     if node == other:
         slot = Slot(OUT, out.node, 1, (), (), (node,))
         gpus = tuple(sorted({gpu, onto}))
-        part = Part(slot, gpus, ring_channels(out.graph, gpus))
-        return Layout((part,), fabric).inside(part, gpu, onto)
+        part = SlotPart(slot, gpus, ring_channels(out.graph, gpus))
+        return JobLayout((part,), fabric).inside(part, gpu, onto)
     leaving, arriving = Slot(OUT, out.node, 1, (), (), (node,)), Slot(IN, into.node, 1, (), (), (other,))
-    one, two = Part(leaving, (gpu,), ring_channels(out.graph, (gpu,), 2)), Part(arriving, (onto,), ring_channels(into.graph, (onto,), 2))
-    return Layout((one, two), fabric).across(one, two, gpu, onto)
+    one, two = (
+        SlotPart(leaving, (gpu,), ring_channels(out.graph, (gpu,), 2)),
+        SlotPart(arriving, (onto,), ring_channels(into.graph, (onto,), 2)),
+    )
+    return JobLayout((one, two), fabric).across(one, two, gpu, onto)
 
 
 def handing(edge: Edge, nbytes: float) -> Handing:

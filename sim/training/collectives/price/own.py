@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol, cast
 from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
 from sim.spec.extensions import COLLECTIVES, called, extension, is_place
 from sim.spec.yaml import SpecError
-from sim.training.collectives.price.layout import Layout
-from sim.training.collectives.price.spans import Priced, Span, held, traffic_of
-from sim.training.collectives.price.traffic import Edge, Pace, Traffic, latency_of
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.spans import EdgeSpan, Priced, held, traffic_of
+from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of
 
 Given = tuple[int, int, Iterable[int], bool]
 """A send as the user writes it: from rank, to rank, chunks, and whether they are added to the receiver's."""
@@ -38,7 +38,7 @@ class CollectiveAlgorithm(Protocol):
         """
 
 
-class Send(NamedTuple):
+class OwnSend(NamedTuple):
     """One send of a step."""
 
     src: int
@@ -63,14 +63,14 @@ class Transfer(NamedTuple):
     channel: int = 0
 
 
-class Steps(NamedTuple):
+class OwnSteps(NamedTuple):
     """A proven all-reduce: the number of *chunks*, and the sends of each step."""
 
     chunks: int
-    steps: tuple[tuple[Send, ...], ...]
+    steps: tuple[tuple[OwnSend, ...], ...]
 
 
-def own_steps(name: str, ranks: int, per_node: int) -> Steps:
+def own_steps(name: str, ranks: int, per_node: int) -> OwnSteps:
     """Return the steps of the all-reduce *name*, proven. Raise SpecError for what is no all-reduce."""
     return _proven_once(_Kept(name), name, ranks, per_node)
 
@@ -89,17 +89,17 @@ class _Kept:
 
 
 @lru_cache(maxsize=32)
-def _proven_once(algorithm: _Kept, name: str, ranks: int, per_node: int) -> Steps:
-    def asked() -> Steps:
+def _proven_once(algorithm: _Kept, name: str, ranks: int, per_node: int) -> OwnSteps:
+    def steps_given() -> OwnSteps:
         chunks, steps = algorithm.found.all_reduce(ranks, per_node)
-        return Steps(chunks, tuple(tuple(Send(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
+        return OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
 
-    steps_made = cast(Steps, called(COLLECTIVES, name, asked))
+    steps_made = cast(OwnSteps, called(COLLECTIVES, name, steps_given))
     proven(name, steps_made, ranks)
     return steps_made
 
 
-def proven(name: str, steps: Steps, ranks: int) -> None:
+def proven(name: str, steps: OwnSteps, ranks: int) -> None:
     """Raise SpecError, with the step and the rank, unless *steps* leaves every sum on every rank."""
     if isinstance(steps.chunks, bool) or not isinstance(steps.chunks, int) or steps.chunks < 1:
         raise SpecError(f"collective {name}: cuts the payload into {steps.chunks!r} chunks; write 1 or more")
@@ -124,7 +124,7 @@ def proven(name: str, steps: Steps, ranks: int) -> None:
                 raise SpecError(f"collective {name}: rank {rank} ends without what rank {lacking} contributes to chunk {chunk}; send it")
 
 
-def _sensible(where: str, step: Sequence[Send], ranks: int, chunks: int) -> None:
+def _sensible(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> None:
     """Raise SpecError for a step without sends, with unequal ones, or with ranks and chunks that are not there."""
     if not step:
         raise SpecError(f"{where} sends nothing; leave it out")
@@ -138,7 +138,7 @@ def _sensible(where: str, step: Sequence[Send], ranks: int, chunks: int) -> None
         raise SpecError(f"{where} has sends of {' and '.join(map(str, sizes))} chunks; write two steps")
 
 
-def transfers(steps: Steps, nbytes: float) -> list[Transfer]:
+def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
     """Return *steps* on *nbytes* as single transfers, each of which waits for what its two ends got and sent in the step before."""
     each = nbytes / steps.chunks
     made: list[Transfer] = []
@@ -163,24 +163,24 @@ class _Step(NamedTuple):
 
     edges: tuple[Edge, ...]
     traffic: Traffic
-    spans: tuple[Span, ...]
+    spans: tuple[EdgeSpan, ...]
     between: float
     share: float
     """Of the payload, that one send carries."""
     times: int
 
 
-def own(layout: Layout, algorithm: str, protocol: str, nbytes: float) -> Priced:
+def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Priced:
     """Return what the all-reduce *algorithm* of the user costs: its steps one after another, as one fluid."""
     steps = _steps(layout, algorithm, _Kept(algorithm))
-    time, volume, weighed = 0.0, 0.0, list[tuple[float, Pace]]()
+    time, volume, weighed = 0.0, 0.0, list[tuple[float, EdgePace]]()
     for step in steps:
         size = step.share * nbytes
         pace = held(step.traffic.along(step.edges, size, protocol).slowest, step.traffic, size, protocol)
         time += step.times * (size / pace.rate + max(edge.latency(protocol) for edge in step.edges))
         volume += step.times * size
         weighed.append((step.times * size / pace.rate, pace))
-    spans = [Span(span.edges, step.times * step.share * nbytes / volume, 1, span.pattern) for step in steps for span in step.spans]
+    spans = [EdgeSpan(span.edges, step.times * step.share * nbytes / volume, 1, span.pattern) for step in steps for span in step.spans]
     between = sum(step.between * step.times * step.share * nbytes / volume for step in steps)
     slowest = max(weighed)[1]._replace(rate=volume / sum(seconds for seconds, _ in weighed))
     edges = [edge for step in steps for edge in step.edges[:1] * step.times]
@@ -188,7 +188,7 @@ def own(layout: Layout, algorithm: str, protocol: str, nbytes: float) -> Priced:
 
 
 @lru_cache(maxsize=64)
-def _steps(layout: Layout, name: str, algorithm: _Kept) -> tuple[_Step, ...]:
+def _steps(layout: JobLayout, name: str, algorithm: _Kept) -> tuple[_Step, ...]:
     counts = sorted({len(part.gpus) for part in layout.parts})
     if len(counts) > 1:
         raise SpecError(f"{name} needs the same number of ranks on every node, not {' and '.join(map(str, counts))}: take Ring or Tree")
@@ -197,7 +197,7 @@ def _steps(layout: Layout, name: str, algorithm: _Kept) -> tuple[_Step, ...]:
     return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in alike.items())
 
 
-def _step(layout: Layout, pairs: Sequence[tuple[int, int]], share: float, times: int) -> _Step:
+def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, times: int) -> _Step:
     local, nodes = layout.most_local, layout.every_node
     across = [(src, dst) for src, dst in pairs if src // local != dst // local]
     inside: list[Edge] = []
@@ -213,7 +213,9 @@ def _step(layout: Layout, pairs: Sequence[tuple[int, int]], share: float, times:
                 inside.append(layout.inside(part, *ends))
             elif (src // local == busiest) == leaving:
                 outside.append(layout.across(nodes[src // local], nodes[dst // local], *ends))
-    spans = [span for span in (Span(inside, 1.0, 1, INSIDE), Span(outside, 1.0, 1, _pattern(across, local, layout.nodes))) if span.edges]
+    spans = [
+        span for span in (EdgeSpan(inside, 1.0, 1, INSIDE), EdgeSpan(outside, 1.0, 1, _pattern(across, local, layout.nodes))) if span.edges
+    ]
     traffic = traffic_of(layout, spans, float(len(across)))
     return _Step((*inside, *outside), traffic, tuple(spans), float(len(across)), share, times)
 

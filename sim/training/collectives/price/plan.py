@@ -22,13 +22,13 @@ from sim.spec.hardware import Fabric
 from sim.spec.stack import other_algorithm
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import NCCL_2_30, constants_of
-from sim.training.collectives.nccl.cost import Machine
+from sim.training.collectives.nccl.cost import TunerMachine
 from sim.training.collectives.nccl.tuner import choose
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.machine import machine_of
 from sim.training.collectives.price.point_to_point import SENDS, send_channels, send_protocol
 from sim.training.collectives.price.pricing import cost, cost_of
-from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, Load, Part
+from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, LinkLoad, SlotPart
 from sim.training.collectives.price.unequal import Weight, unequal
 from sim.training.collectives.routes.channels import ring_channels
 
@@ -38,10 +38,10 @@ __all__ = [
     "CollectivePlan",
     "Cost",
     "Edge",
+    "LinkLoad",
     "Live",
-    "Load",
     "Op",
-    "Part",
+    "SlotPart",
     "Tuning",
     "live_load",
     "live_name",
@@ -84,12 +84,12 @@ class Chosen(NamedTuple):
 class CollectivePlan:
     """The collectives of one job over its slots; the slot with the fewest channels sets their number."""
 
-    layout: Layout
+    layout: JobLayout
     tuning: Tuning
     _costs: dict[tuple[Op, float], Cost] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SlotPart, ...]:
         """Return the channels that each slot's nodes contribute."""
         return self.layout.parts
 
@@ -195,7 +195,7 @@ class CollectivePlan:
         return causes
 
     @cached_property
-    def _machine(self) -> Machine:
+    def _machine(self) -> TunerMachine:
         return machine_of(self.layout, self.tuning.version)
 
     @cached_property
@@ -204,7 +204,7 @@ class CollectivePlan:
         return other_algorithm(self.tuning.algorithms)
 
     @cached_property
-    def _loads(self) -> list[tuple[str, float, Load]]:
+    def _loads(self) -> list[tuple[str, float, LinkLoad]]:
         """Return what each algorithm in use puts on links, for a small and a large message; its operations take the same hops."""
         ops = {algorithm: op for op, algorithm in self._in_use}
         return [(name, size, cost(self.layout, op, name, "Simple", size, 1).load) for (name, op), size in product(ops.items(), (1e4, 1e8))]
@@ -227,7 +227,7 @@ def live_name(live: Live, slot: str, link: str) -> str:
     return live.get(slot, {}).get(link, f"{slot}.{link}")
 
 
-def live_load(load: Load, live: Live) -> dict[str, float]:
+def live_load(load: LinkLoad, live: Live) -> dict[str, float]:
     """Return *load* on the network's resources; physical links that share one carry the same."""
     live_loads: dict[str, float] = {}
     for (slot, link), amount in load.items():
@@ -247,7 +247,7 @@ def plan_collectives(
     if tuning.channels is not None and tuning.channels > NCCL_2_30.max_channels:
         raise SpecError(f"{tuning.channels} channels: NCCL has 1 to {NCCL_2_30.max_channels}; write one of those")
     nodes = sum(slot.count for slot, _ in used)
-    parts = [Part(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in used]
+    parts = [SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in used]
     fewest = min([len(part.channels.channels) for part in parts] + [tuning.channels or NCCL_2_30.max_channels])
     cut = tuple(part._replace(channels=part.channels.first(fewest)) for part in parts)
-    return CollectivePlan(Layout(cut, fabric or Fabric(), crossed), tuning)
+    return CollectivePlan(JobLayout(cut, fabric or Fabric(), crossed), tuning)

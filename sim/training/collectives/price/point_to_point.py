@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.nccl.constants import NCCL_2_30, constants_of
-from sim.training.collectives.nccl.cost import Case
+from sim.training.collectives.nccl.cost import TunerCase
 from sim.training.collectives.nccl.protocols import kind_of
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.machine import machine_of
 
 SENDS: Mapping[str, str] = {"all_to_all": "Pairwise", "send_recv": "SendRecv", "gather": "Gather", "scatter": "Scatter"}
@@ -23,7 +23,7 @@ SENDS: Mapping[str, str] = {"all_to_all": "Pairwise", "send_recv": "SendRecv", "
 
 
 @lru_cache(maxsize=256)
-def peer_channels(layout: Layout) -> int:
+def peer_channels(layout: JobLayout) -> int:
     """Return the channels that NCCL opens to a peer, a power of two."""
     if layout.nodes > 1:
         few = nccl.P2P_CHANNELS * layout.ranks <= nccl.P2P_SENDS_OF_A_CHANNEL * send_pool(layout)
@@ -32,13 +32,13 @@ def peer_channels(layout: Layout) -> int:
 
 
 @lru_cache(maxsize=256)
-def send_pool(layout: Layout) -> int:
+def send_pool(layout: JobLayout) -> int:
     """Return the channels that sends are spread over: all that NCCL's search connects for rings, up to a power of two."""
-    connected = Case("all_reduce", 1.0, machine_of(layout, NCCL_2_30.name), NCCL_2_30).all_channels
+    connected = TunerCase("all_reduce", 1.0, machine_of(layout, NCCL_2_30.name), NCCL_2_30).all_channels
     return min(_power_of_two(connected), NCCL_2_30.max_channels)
 
 
-def send_channels(layout: Layout, nbytes: float) -> int:
+def send_channels(layout: JobLayout, nbytes: float) -> int:
     """Return the channels that a message of *nbytes* takes."""
     most, several = peer_channels(layout), min(layout.nodes, 2)
     fewest = most
@@ -52,7 +52,7 @@ def send_channels(layout: Layout, nbytes: float) -> int:
     return count
 
 
-def send_protocol(layout: Layout, version: str, nbytes: float) -> str:
+def send_protocol(layout: JobLayout, version: str, nbytes: float) -> str:
     """Return the protocol of a message of *nbytes* under NCCL *version*.
 
     Connections between nodes that only send and receive share a buffer, which is Simple's (NVIDIA/nccl src/transport/net.cc).
@@ -63,12 +63,12 @@ def send_protocol(layout: Layout, version: str, nbytes: float) -> str:
     return "LL" if constants_of(version).sends_ll and few else "Simple"
 
 
-def partners_at_once(layout: Layout) -> int:
+def partners_at_once(layout: JobLayout) -> int:
     """Return how many partners a rank sends to, and receives from, side by side."""
     return nccl.P2P_PARTNERS_OF_A_CHANNEL * max(1, send_pool(layout) // peer_channels(layout))
 
 
-def _links(layout: Layout) -> int:
+def _links(layout: JobLayout) -> int:
     """Return the NVLinks between the farthest GPUs of one node, 1 where any two meet otherwise."""
     (part,) = layout.parts
     graph = part.slot.graph
@@ -78,7 +78,7 @@ def _links(layout: Layout) -> int:
     return min(pairs, default=1) or 1
 
 
-def _chunk(layout: Layout) -> float:
+def _chunk(layout: JobLayout) -> float:
     if layout.nodes > 1:
         return nccl.P2P_CHUNK["network"]
     hops = [hop for part in layout.parts for channel in part.channels.channels for hop in channel.hops]

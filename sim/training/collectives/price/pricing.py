@@ -20,11 +20,11 @@ from sim.spec.extensions import COLLECTIVES, names
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.price import in_turn, sends
-from sim.training.collectives.price.layout import Layout, depth
+from sim.training.collectives.price.layout import JobLayout, depth
 from sim.training.collectives.price.own import own
 from sim.training.collectives.price.recurrence import ring_time
-from sim.training.collectives.price.spans import Priced, Span, heads, held, traffic_of
-from sim.training.collectives.price.traffic import Cost, Edge, Pace, Part, Traffic, latency_of, outward
+from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
+from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPart, Traffic, latency_of, outward
 from sim.training.collectives.routes.channels import Hop
 
 ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
@@ -41,7 +41,7 @@ _NVLS_TREE_CUTS = ((16, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
 # same file: of each shard of each channel, smaller where there would be fewer rounds; between four nodes and more 64 KiB at most
 
 
-def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
+def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
     """Return what *op* on *nbytes* costs; *channels* is told on. Raise SpecError where *algorithm* cannot run on *layout*."""
     if algorithm in PRICES:
         priced = PRICES[algorithm](layout, op, protocol, nbytes)
@@ -54,7 +54,7 @@ def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, 
     return cost_of(layout, priced, algorithm, protocol, channels)
 
 
-def cost_of(layout: Layout, priced: Priced, algorithm: str, protocol: str, channels: int) -> Cost:
+def cost_of(layout: JobLayout, priced: Priced, algorithm: str, protocol: str, channels: int) -> Cost:
     """Return what was *priced* of a collective as one fluid activity."""
     launch = max(part.channels.launch for part in layout.parts)
     load = priced.traffic.load(priced.chunk, protocol)
@@ -83,7 +83,7 @@ def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
     return piece_of(volume, hops, protocol, _TREE_CUTS)
 
 
-def nvls_shards(layout: Layout) -> int:
+def nvls_shards(layout: JobLayout) -> int:
     """Return into how many shards a reduction in NVSwitch cuts: one for each GPU of each of its own channels."""
     newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
     return nccl.NVLS_CHANNELS[100 if newest else 90][layout.nodes > 1] * layout.most_local
@@ -107,7 +107,7 @@ def nvls_largest(nodes: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _ring_traffic(layout: Layout) -> Traffic:
+def _ring_traffic(layout: JobLayout) -> Traffic:
     streams = [(part, hop, 1.0) for part in layout.parts for channel in part.channels.channels for hop in channel.hops]
     if layout.nodes == 1:
         return Traffic(tuple(streams), 0.0, layout.fabric)
@@ -119,7 +119,7 @@ def _ring_traffic(layout: Layout) -> Traffic:
     return Traffic(tuple(streams), float(layout.nodes * layout.channels), layout.fabric, tuple(leaving), layout.crossed)
 
 
-def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     if op not in ROUNDS:
         return _ring_pipeline(layout, protocol, nbytes)
     traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
@@ -135,7 +135,7 @@ def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, latency_of(layout.rings[0]))
 
 
-def _by_thread_blocks(priced: Priced, layout: Layout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
+def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
     """Return *priced* of a ring as the thread blocks of *channels* channels play it.
 
     Under Simple they start late, and copy the last chunk that they receive while they send nothing. LL and LL128 pass on so little at
@@ -165,11 +165,11 @@ class _Blocks(NamedTuple):
     """Seconds before they run under Simple."""
     copy: float | None
     ll: float | None
-    cap: Pace | None
+    cap: EdgePace | None
 
 
 @lru_cache(maxsize=64)
-def _blocks(layout: Layout) -> _Blocks:
+def _blocks(layout: JobLayout) -> _Blocks:
     """Return what the slowest class on the rings of *layout* says of its blocks."""
     met = {transport.name: transport for part in layout.parts for transport in part.channels.transports}.values()
 
@@ -178,7 +178,7 @@ def _blocks(layout: Layout) -> _Blocks:
 
     caps = [(transport.channel_cap, transport.name) for transport in met if transport.channel_cap is not None]
     cap = min(caps, default=None)
-    pace = cap and Pace(cap[0], Cause.INTERCONNECT, f"the thread block of each channel ({cap[1]})")
+    pace = cap and EdgePace(cap[0], Cause.INTERCONNECT, f"the thread block of each channel ({cap[1]})")
     return _Blocks(max(transport.simple_start for transport in met), slowest("block_copy"), slowest("ll_cap"), pace)
 
 
@@ -187,7 +187,7 @@ _LONGEST = 1024
 
 
 def _through_switches(
-    layout: Layout, ring: Sequence[Edge], busy: tuple[float, ...], late: tuple[float, ...], slow: float
+    layout: JobLayout, ring: Sequence[Edge], busy: tuple[float, ...], late: tuple[float, ...], slow: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the occupancy and latency of the hops of *ring*, of which those between switches take *slow* seconds a chunk.
 
@@ -208,14 +208,14 @@ def _through_switches(
 
 
 @lru_cache(maxsize=64)
-def _different(layout: Layout) -> list[tuple[Edge, ...]]:
+def _different(layout: JobLayout) -> list[tuple[Edge, ...]]:
     """Return one ring of each kind that costs the same."""
     by_hops = {tuple((part.slot.name, hop.links) for edge in ring for part, hop in edge.hops): ring for ring in layout.rings}
     return list(by_hops.values())
 
 
 @lru_cache(maxsize=64)
-def _latencies(layout: Layout, protocol: str) -> list[tuple[float, ...]]:
+def _latencies(layout: JobLayout, protocol: str) -> list[tuple[float, ...]]:
     """Return the latency of every edge of each kind of ring."""
     return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _different(layout)]
 
@@ -229,7 +229,7 @@ def _latency(edge: Edge, protocol: str, nodes: int) -> float:
     return slower * edge.latency(protocol)
 
 
-def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
+def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
     """Return a broadcast or a reduce: piece after piece along the ring, of which one hop, from or to the root, stays empty."""
     traffic, volume = _ring_traffic(layout), nbytes / layout.channels
     piece = piece_of(volume, layout.ranks - 1, protocol)
@@ -250,9 +250,9 @@ def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
 class _Way:
     """What a pipeline crosses to the root and back: its spans, and the traffic they make. The same for every size."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[EdgeSpan, ...]
     traffic: Traffic
-    rising: tuple[Span, ...]
+    rising: tuple[EdgeSpan, ...]
     """Of them what leads to the root: the first piece meets nothing on its way up but what rises, the last but what falls."""
     first: Traffic
     """The traffic that they make."""
@@ -283,7 +283,9 @@ def _up_and_down(protocol: str, volume: float, way: _Way) -> Priced:
     return Priced(volume, time, piece, slowest, way.traffic, _way_latency_of(way))
 
 
-def _way(layout: Layout, inside: Span | None, rising: Span | None, between: float, across: Span | None = None, up: float = 1.0) -> _Way:
+def _way(
+    layout: JobLayout, inside: EdgeSpan | None, rising: EdgeSpan | None, between: float, across: EdgeSpan | None = None, up: float = 1.0
+) -> _Way:
     """Return the way over *inside*, of which *rising* leads up, and *across* between nodes, of whose streams the share *up* does."""
     spans = [span for span in (inside, across) if span]
     first = [span for span in (rising, replace(across, count=across.count * up) if across else None) if span]
@@ -291,76 +293,76 @@ def _way(layout: Layout, inside: Span | None, rising: Span | None, between: floa
     return _Way(tuple(spans), traffic_of(layout, spans, between), tuple(first), rising_traffic, layout.nodes)
 
 
-def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def _tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return a double binary tree: each of two trees has half of each channel, up and down."""
     return _up_and_down(protocol, nbytes / layout.channels / 2, _tree_way(layout))
 
 
 @lru_cache(maxsize=64)
-def _tree_way(layout: Layout) -> _Way:
+def _tree_way(layout: JobLayout) -> _Way:
     within, between = layout.tree_hops
     nodes = layout.nodes
-    across = Span(heads(layout, tree=True), float(min(nodes, 4)), between, TREE) if nodes > 1 else None
+    across = EdgeSpan(heads(layout, tree=True), float(min(nodes, 4)), between, TREE) if nodes > 1 else None
     return _way(layout, *_chains(layout, 2.0, within), 4.0 * (nodes - 1) * layout.channels, across, 0.5)
 
 
-def _chains(layout: Layout, count: float, hops: int) -> tuple[Span | None, Span | None]:
+def _chains(layout: JobLayout, count: float, hops: int) -> tuple[EdgeSpan | None, EdgeSpan | None]:
     """Return the chains below the NICs of all nodes, both ways and towards the NIC; None for single GPUs."""
     chains = [layout.chain(part, channel) for part in layout.parts for channel in range(layout.channels)]
     if not any(chains):
         return None, None
     towards = [edge for chain in chains for edge in chain[len(chain) // 2 :]]
-    return Span([edge for chain in chains for edge in chain], count, hops), Span(towards, count, hops)
+    return EdgeSpan([edge for chain in chains for edge in chain], count, hops), EdgeSpan(towards, count, hops)
 
 
-def _collnet(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def _collnet(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return a chain in each node whose first GPU sends to switches that add."""
     return _up_and_down(protocol, nbytes / layout.channels, _collnet_way(layout))
 
 
 @lru_cache(maxsize=64)
-def _collnet_way(layout: Layout) -> _Way:
-    across = Span(heads(layout), 1.0, 1, SWITCH)
+def _collnet_way(layout: JobLayout) -> _Way:
+    across = EdgeSpan(heads(layout), 1.0, 1, SWITCH)
     return _way(layout, *_chains(layout, 1.0, layout.most_local - 1), float(layout.nodes * layout.channels), across)
 
 
-def _collnet_direct(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def _collnet_direct(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return shards gathered at every GPU of a node, summed by the network, and handed back."""
     return _up_and_down(protocol, nbytes / layout.channels, _collnet_direct_way(layout))
 
 
 @lru_cache(maxsize=64)
-def _collnet_direct_way(layout: Layout) -> _Way:
+def _collnet_direct_way(layout: JobLayout) -> _Way:
     pairs, share = [edge for part in layout.parts for edge in layout.pairs(part)], layout.channels / layout.most_local
-    inside, rising = (Span(pairs, 2.0 * share, 1), Span(pairs, share, 1)) if pairs else (None, None)
-    return _way(layout, inside, rising, float(layout.nodes * layout.channels), Span(heads(layout), 1.0, 1, SWITCH))
+    inside, rising = (EdgeSpan(pairs, 2.0 * share, 1), EdgeSpan(pairs, share, 1)) if pairs else (None, None)
+    return _way(layout, inside, rising, float(layout.nodes * layout.channels), EdgeSpan(heads(layout), 1.0, 1, SWITCH))
 
 
 # --- reduction in NVSwitch -------------------------------------------------------------------------------------------
 
 
-def switch_edge(part: Part, src: str, dst: str) -> Edge:
+def switch_edge(part: SlotPart, src: str, dst: str) -> Edge:
     """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node, which is half of a hop between GPUs."""
     both_ways = part.slot.node.over_nvlink
     transport = both_ways.model_copy(update={"hop_latency": both_ways.hop_latency / 2})
     return Edge(((part, Hop(src, dst, Route(((f"{src}>{dst}",),), "NVS", transport))),))
 
 
-def _switch_edges(part: Part) -> list[Edge]:
+def _switch_edges(part: SlotPart) -> list[Edge]:
     both = [(f"gpu{gpu}", "nvswitch") for gpu in part.gpus] + [("nvswitch", f"gpu{gpu}") for gpu in part.gpus]
     return [switch_edge(part, src, dst) for src, dst in both]
 
 
-def _nvls(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def _nvls(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return a reduction in the switches of each node; between nodes by switches that add, or (`_nvls_tree`) by trees."""
     return _in_nvswitch(layout, op, protocol, nbytes, 1.0, 1)
 
 
-def _nvls_tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def _nvls_tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     return _in_nvswitch(layout, op, protocol, nbytes, min(layout.nodes, 4) / 2, depth(layout.nodes), 0.5)
 
 
-def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: float, hops: int, met: float = 1.0) -> Priced:
+def _in_nvswitch(layout: JobLayout, op: str, protocol: str, nbytes: float, sent: float, hops: int, met: float = 1.0) -> Priced:
     """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way; *met* is the share of one way.
 
     A switch adds words as they come: a piece is on its way for one load and one store (NVIDIA/nccl src/device/all_reduce.h), and
@@ -373,9 +375,9 @@ def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: fl
     volume = crossing * nbytes
     edges = [edge for part in layout.parts for edge in _switch_edges(part)]
     newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
-    spans = [Span(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 1)]
+    spans = [EdgeSpan(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 1)]
     if layout.nodes > 1:
-        spans.append(Span(heads(layout), sent / layout.channels / crossing, hops, SWITCH if hops == 1 and sent == 1.0 else TREE))
+        spans.append(EdgeSpan(heads(layout), sent / layout.channels / crossing, hops, SWITCH if hops == 1 and sent == 1.0 else TREE))
     shards = nvls_shards(layout)
     piece, largest = crossing * nvls_piece(nbytes, shards, layout.nodes), crossing * shards * nvls_largest(layout.nodes)
     late = edges[0].latency(protocol)
@@ -389,7 +391,7 @@ def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: fl
     return Priced(volume, time, volume, slowest, traffic, latency_of(edges[:1]))
 
 
-PRICES: Mapping[str, Callable[[Layout, str, str, float], Priced]] = {
+PRICES: Mapping[str, Callable[[JobLayout, str, str, float], Priced]] = {
     "Ring": _ring,
     "Tree": _tree,
     "CollNet": _collnet,

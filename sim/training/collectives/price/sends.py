@@ -14,51 +14,51 @@ from sim.cluster.fabric import ALL, ONE, RING
 from sim.events import Cause
 from sim.spec.transport import Transport
 from sim.training.collectives.nccl import constants as nccl
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.point_to_point import partners_at_once, send_channels, send_pool
-from sim.training.collectives.price.spans import Priced, Span, held, traffic_of
-from sim.training.collectives.price.traffic import Edge, Pace, Traffic, latency_of, outward
+from sim.training.collectives.price.spans import EdgeSpan, Priced, held, traffic_of
+from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of, outward
 
 
-def pairwise(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return an exchange of *nbytes* per rank: a block to everyone, all ranks at once."""
     block, local = nbytes / layout.ranks, layout.most_local
     spans, partners = [], layout.ranks - local
     inside = [edge for part in layout.parts for edge in layout.pairs(part)]
     if inside:
-        spans.append(Span(inside, 1.0, 1))
+        spans.append(EdgeSpan(inside, 1.0, 1))
     if partners:
         across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
         arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
-        spans.append(Span([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
+        spans.append(EdgeSpan([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
     traffic = traffic_of(layout, spans, float(partners * layout.ranks))
     edges = [edge for span in spans for edge in span.edges]
     return _priced(layout, protocol, block, edges, traffic, layout.ranks - 1, layout.ranks)  # a rank's block for itself is copied as well
 
 
-def send_recv(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def send_recv(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return sends of *nbytes* from each rank to the next, as nccl-tests numbers them: through the GPUs of a node, then the nodes."""
     inside = [layout.inside(part, *pair) for part in layout.parts for pair in zip(part.gpus, part.gpus[1:], strict=False)]
     if layout.nodes == 1:
         (part,) = layout.parts
         inside.append(layout.inside(part, part.gpus[-1], part.gpus[0]))
     across = [layout.across(part, onward, part.gpus[-1], onward.gpus[0]) for part, onward in layout.neighbours]
-    spans = [span for span in (Span(inside, 1.0, 1), Span(across, 1.0, 1, RING)) if span.edges]
+    spans = [span for span in (EdgeSpan(inside, 1.0, 1), EdgeSpan(across, 1.0, 1, RING)) if span.edges]
     traffic = traffic_of(layout, spans, float(layout.nodes) if across else 0.0)
     return _priced(layout, protocol, nbytes, [*inside, *across], traffic, 1)
 
 
-def gather(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def gather(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return sends of a block of *nbytes* / n from every rank to the first."""
     return _with_root(layout, protocol, nbytes / layout.ranks, to_root=True)
 
 
-def scatter(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+def scatter(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return sends of a block of *nbytes* / n from the first rank to every other."""
     return _with_root(layout, protocol, nbytes / layout.ranks, to_root=False)
 
 
-def _with_root(layout: Layout, protocol: str, block: float, to_root: bool) -> Priced:
+def _with_root(layout: JobLayout, protocol: str, block: float, to_root: bool) -> Priced:
     home = layout.every_node[0]
     root = home.gpus[0]
     ways = [(gpu, root) if to_root else (root, gpu) for gpu in home.gpus[1:]]
@@ -77,7 +77,7 @@ def _with_root(layout: Layout, protocol: str, block: float, to_root: bool) -> Pr
 
 
 def _priced(
-    layout: Layout, protocol: str, nbytes: float, edges: Sequence[Edge], traffic: Traffic, partners: int, messages: int = 0
+    layout: JobLayout, protocol: str, nbytes: float, edges: Sequence[Edge], traffic: Traffic, partners: int, messages: int = 0
 ) -> Priced:
     """Return sends of *nbytes* along each of *edges* to so many *partners* of each rank, which handles *messages* (by default, as many)."""
     rounds = math.ceil(partners / partners_at_once(layout))
@@ -87,7 +87,7 @@ def _priced(
     return Priced(nbytes, latency + nbytes / slowest.rate, nbytes, slowest, traffic, latency_of(edges))
 
 
-def by_thread_blocks(links: Pace, layout: Layout, protocol: str, nbytes: float, messages: float, most: float = 1.0) -> Pace:
+def by_thread_blocks(links: EdgePace, layout: JobLayout, protocol: str, nbytes: float, messages: float, most: float = 1.0) -> EdgePace:
     """Return the pace of one of a rank's *messages* of *nbytes*, of which *links* carry so much, with what thread blocks move.
 
     Of messages of unequal size *nbytes* is the mean, *most* the largest over it, and *messages* what a rank handles in all over it.
@@ -96,11 +96,11 @@ def by_thread_blocks(links: Pace, layout: Layout, protocol: str, nbytes: float, 
     for transport in layout.transports:
         limit = f"the thread block of each channel ({transport.name})"
         caps = [transport.channel_cap, transport.ll_cap if protocol == "LL" else None]
-        paces += [Pace(cap * channels / most, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
+        paces += [EdgePace(cap * channels / most, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
         if (cap := _of_a_block(transport, layout.nodes)) is not None:
             blocks = cap * min(channels / most, send_pool(layout) / messages)
             together = _uneven(links.rate, blocks) if _apart(layout, channels, messages) else min(links.rate, blocks)
-            paces.append(Pace(together, *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
+            paces.append(EdgePace(together, *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
     return min(paces)
 
 
@@ -111,7 +111,7 @@ def _of_a_block(transport: Transport, nodes: int) -> float | None:
     return max(transport.send_cap, transport.block_copy * nccl.P2P_THREADS / 2 / nccl.THREADS["Simple"])
 
 
-def _apart(layout: Layout, channels: int, messages: float) -> bool:
+def _apart(layout: JobLayout, channels: int, messages: float) -> bool:
     """Tell whether a rank's messages have channels of their own; otherwise every block moves a part of each."""
     return 1 < messages <= send_pool(layout) / channels
 

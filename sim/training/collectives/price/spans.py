@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from sim.cluster.fabric import INSIDE, Pattern
 from sim.events import Cause
-from sim.training.collectives.price.layout import Layout
-from sim.training.collectives.price.traffic import Edge, Pace, Traffic, outward
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, outward
 
 
 class Priced(NamedTuple):
@@ -18,13 +18,13 @@ class Priced(NamedTuple):
     volume: float
     time: float
     chunk: float
-    slowest: Pace
+    slowest: EdgePace
     traffic: Traffic
     latency_of: tuple[Cause, str]
 
 
 @dataclass(frozen=True)
-class Span:
+class EdgeSpan:
     """Edges of one kind, the streams on each, and how many of them follow one another on the longest way up."""
 
     edges: Sequence[Edge]
@@ -34,19 +34,19 @@ class Span:
     """Whom its edges join, where they lead to other nodes."""
 
 
-def heads(layout: Layout, tree: bool = False) -> list[Edge]:
+def heads(layout: JobLayout, tree: bool = False) -> list[Edge]:
     """Return the edges between the first GPUs of neighbouring nodes, channel by channel; *tree* as in `Layout.between`."""
     return [layout.between(*pair, channel, tree) for pair in layout.neighbours for channel in range(layout.channels)]
 
 
-def traffic_of(layout: Layout, spans: Sequence[Span], between: float) -> Traffic:
+def traffic_of(layout: JobLayout, spans: Sequence[EdgeSpan], between: float) -> Traffic:
     """Return what *spans* put on links; *between* streams in all lead from node to node."""
     streams = [(part, hop, span.count) for span in spans for edge in span.edges for part, hop in edge.hops]
     leaving = [outward(edge, span.pattern, span.count) for span in spans for edge in span.edges if edge.fabric]
     return Traffic(tuple(streams), between, layout.fabric, tuple(leaving), layout.crossed)
 
 
-def held(pace: Pace, traffic: Traffic, chunk: float, protocol: str) -> Pace:
+def held(pace: EdgePace, traffic: Traffic, chunk: float, protocol: str) -> EdgePace:
     """Return *pace*, or that between switches where it is slower."""
     across = traffic.across(chunk, protocol)
     return pace if across is None else min(pace, across)

@@ -23,7 +23,7 @@ def bus_factor(op: Op, ranks: int) -> float:
     return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
-class Row(NamedTuple):
+class CollectiveRow(NamedTuple):
     """One size: bytes, seconds, bytes/s, and what was chosen."""
 
     nbytes: int
@@ -43,7 +43,7 @@ class Table(NamedTuple):
     op: Op
     nodes: int
     ranks: int
-    rows: tuple[Row, ...]
+    rows: tuple[CollectiveRow, ...]
     bisection: float = 0.0
     """Bytes/s between two halves of the cluster, each way; 0 for one node."""
     machine: Hardware | None = None
@@ -73,7 +73,7 @@ def in_a_loop(alone: float, per_process: int, launch: float = LAUNCH) -> float:
 
 def rows(
     plan: CollectivePlan, op: Op, sizes: Sequence[int], per_process: int = 1, shares: Sequence[Sequence[float]] = ()
-) -> tuple[Row, ...]:
+) -> tuple[CollectiveRow, ...]:
     """Return how long *op* takes for each of *sizes* (bytes) as *plan* chooses; a process launches on *per_process* GPUs.
 
     *shares* are those of an all-to-all, where they are unequal.
@@ -81,10 +81,10 @@ def rows(
     return tuple(_row(plan, op, size, per_process, shares) for size in sizes)
 
 
-def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequence[Sequence[float]]) -> Row:
+def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequence[Sequence[float]]) -> CollectiveRow:
     cost = plan.exchange(float(size), of_matrix(plan.layout, shares)) if shares else plan.cost(float(size), op)
     time = in_a_loop(cost.alone, per_process)
     algbw = size / time
     moved = bus_factor(op, plan.ranks)
     bottleneck = cost.bottleneck if time == cost.alone else "launches of each process on its GPUs"
-    return Row(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, bottleneck)
+    return CollectiveRow(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, bottleneck)

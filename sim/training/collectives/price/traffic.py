@@ -32,11 +32,11 @@ CORE = (FABRIC, "core")
 """The resource that all traffic between nodes shares, where the fabric has a bandwidth of its own."""
 CORE_LIMIT = "the core of the fabric"
 
-Load = Mapping[tuple[str, str], float]
+LinkLoad = Mapping[tuple[str, str], float]
 """Load per payload byte on each resource, by slot and physical link."""
 
 
-class Part(NamedTuple):
+class SlotPart(NamedTuple):
     """The channels that the nodes of one slot contribute."""
 
     slot: Slot
@@ -47,7 +47,7 @@ class Part(NamedTuple):
 class Edge(NamedTuple):
     """From one rank to another: one hop, or two (pipelined) between nodes, each with the part it belongs to."""
 
-    hops: tuple[tuple[Part, Hop], ...]
+    hops: tuple[tuple[SlotPart, Hop], ...]
     fabric: Fabric | None = None
     """What it crosses between nodes."""
     switches: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def _latency(hop: Hop, protocol: str) -> float:
     return hop_latency(hop.route, hop.tier == "network", protocol, hop.row)
 
 
-class Pace(NamedTuple):
+class EdgePace(NamedTuple):
     """Payload bytes/s of an edge beside the other streams, and what limits it."""
 
     rate: float
@@ -113,7 +113,7 @@ class Cost(NamedTuple):
     """Bytes/s of one stream when nothing else runs, mean over the whole collective."""
     latency_share: float
     """Of the time at that rate, the share that is latency, not bytes of the slowest hop."""
-    load: Load
+    load: LinkLoad
     cause: Cause
     bottleneck: str
     """Tier and description of what limits the slowest hop."""
@@ -130,7 +130,7 @@ class Outward(NamedTuple):
     """*streams* that leave a node of *part* by *hop*, those of *pattern*; *onto* is the NIC at which they arrive (None: any)."""
 
     pattern: Pattern
-    part: Part
+    part: SlotPart
     hop: Hop
     onto: int | None
     streams: float
@@ -154,7 +154,7 @@ def outward(edge: Edge, pattern: Pattern, streams: float) -> Outward:
 class Traffic:
     """All streams of one algorithm: how many cross each hop of one node of each part, and how many the fabric between all nodes."""
 
-    streams: tuple[tuple[Part, Hop, float], ...]
+    streams: tuple[tuple[SlotPart, Hop, float], ...]
     between: float
     fabric: Fabric
     outward: tuple[Outward, ...] = ()
@@ -171,7 +171,7 @@ class Traffic:
                 counts[part.slot.name][link] += count
         return counts
 
-    def load(self, chunk: float, protocol: str) -> Load:
+    def load(self, chunk: float, protocol: str) -> LinkLoad:
         """Return the load of all streams with chunks of *chunk* bytes, per byte of one stream."""
         load = _load(self.streams, chunk, protocol)
         if self.fabric.core_bandwidth and self.between:
@@ -189,15 +189,15 @@ class Traffic:
                 loads[name] = max(amount, loads.get(name, 0.0))
         return loads
 
-    def across(self, chunk: float, protocol: str) -> Pace | None:
+    def across(self, chunk: float, protocol: str) -> EdgePace | None:
         """Return the payload bytes/s that the links between switches leave one stream, and which; None where there are none."""
         loads = self._on_switches(chunk, protocol)
         if not loads:
             return None
         rate, name = min((self.crossed.capacities[name] / amount, name) for name, amount in loads.items())
-        return Pace(rate, Cause.NETWORK, self.crossed.descriptions[name])
+        return EdgePace(rate, Cause.NETWORK, self.crossed.descriptions[name])
 
-    def pace(self, edge: Edge, chunk: float, protocol: str, count: float = 1.0) -> Pace:
+    def pace(self, edge: Edge, chunk: float, protocol: str, count: float = 1.0) -> EdgePace:
         """Return how fast one stream's chunks of *chunk* bytes cross *edge* beside the others, and what limits them.
 
         A *count* below 1 is the share of a stream that *edge* carries.
@@ -226,7 +226,7 @@ class Traffic:
             of_edge.append(kind.number)
         return list(kinds.values()), of_edge
 
-    def _slowest(self, kind: _Kind, reached: _Reached, protocol: str, part_of: float) -> Pace:
+    def _slowest(self, kind: _Kind, reached: _Reached, protocol: str, part_of: float) -> EdgePace:
         """Return the pace of the edges of *kind*, or their share of the fabric's core where that is less."""
         hops = [each_lane.hop for _, each_lane in kind.members[0]]
         wire = [_wire(hop, protocol) for hop in hops]
@@ -240,20 +240,20 @@ class Traffic:
             and kind.fabric.core_bandwidth
             and (share := kind.fabric.core_bandwidth / self.between / WIRE_BYTES[protocol]) < rate
         ):
-            return Pace(share, Cause.NETWORK, CORE_LIMIT)
+            return EdgePace(share, Cause.NETWORK, CORE_LIMIT)
         held = tuple(
             (place, reached[hops[place]].flow_cap <= rate * wire[place]) for place, each_rate in enumerate(rates) if each_rate == rate
         )
         if held not in kind.limits:
             kind.limits[held] = min(_limit(member, held) for member in kind.members)
-        return Pace(rate, *kind.limits[held])
+        return EdgePace(rate, *kind.limits[held])
 
 
 class Along(NamedTuple):
     """Payload bytes/s of each of several edges, and the pace of the slowest."""
 
     rates: tuple[float, ...]
-    slowest: Pace
+    slowest: EdgePace
 
 
 @dataclass
@@ -262,11 +262,11 @@ class _Kind:
 
     number: int
     fabric: Fabric | None
-    members: list[list[tuple[Part, Lane]]]
+    members: list[list[tuple[SlotPart, Lane]]]
     limits: dict[tuple[tuple[int, bool], ...], tuple[Cause, str]] = field(default_factory=dict)
 
 
-def _limit(lanes: Sequence[tuple[Part, Lane]], held: Sequence[tuple[int, bool]]) -> tuple[Cause, str]:
+def _limit(lanes: Sequence[tuple[SlotPart, Lane]], held: Sequence[tuple[int, bool]]) -> tuple[Cause, str]:
     """Return what holds an edge back whose slowest hops are *held*, each by its flows or by a link."""
     _, place, by_flow = min((lanes[place][1].link, place, by_flow) for place, by_flow in held)
     part, slowest = lanes[place]
@@ -309,7 +309,7 @@ def _sent(out: Outward, chunk: float, protocol: str) -> Sent:
     return Sent(out.pattern, nic_of(out.hop), out.onto, on_nic, out.streams * WIRE_BYTES[protocol])
 
 
-def _load(streams: Iterable[tuple[Part, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
+def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
     """Return what *streams* of one node weigh on its resources; what a transport cannot use weighs like bytes."""
     load: dict[tuple[str, str], float] = defaultdict(float)
     reached = _Reached(chunk)

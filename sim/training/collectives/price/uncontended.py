@@ -22,7 +22,7 @@ from sim.training.collectives.price.recurrence import RingTime, all_reduce_steps
 from sim.training.collectives.routes.channels import Channel, Channels, Hop
 
 
-class Estimate(NamedTuple):
+class RingEstimate(NamedTuple):
     """Seconds of one all-reduce, the part that is launch and latency, and the link that bounds the rest."""
 
     time: float
@@ -30,17 +30,17 @@ class Estimate(NamedTuple):
     bottleneck: str
 
 
-def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> Estimate:
+def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> RingEstimate:
     """Return how long *rings* take to all-reduce *nbytes* when alone; nodes are all like *graph*'s."""
     ranks = len(rings.channels[0].gpus) * rings.nodes
     if ranks == 1:
-        return Estimate(0.0, 0.0, "")
+        return RingEstimate(0.0, 0.0, "")
     crossings = rings.crossings
     chunk = nbytes / ranks / len(rings.channels)
     different = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
     alone = [_channel_time(graph, crossings, channel, chunk, all_reduce_steps(ranks)) for channel in different.values()]
     slowest, bottleneck = max(alone, key=lambda estimate: estimate[0].total)
-    return Estimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
+    return RingEstimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
 
 
 class Lane(NamedTuple):

@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sim.cluster.fabric import ALL
-from sim.training.collectives.price.layout import Layout
+from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.point_to_point import partners_at_once
 from sim.training.collectives.price.sends import by_thread_blocks
 from sim.training.collectives.price.spans import Priced, held
-from sim.training.collectives.price.traffic import Edge, Part, Traffic, latency_of, outward
+from sim.training.collectives.price.traffic import Edge, SlotPart, Traffic, latency_of, outward
 
-Place = tuple[int, int]
+NodeGpu = tuple[int, int]
 """A part of the layout, by number, and a GPU of one of its nodes."""
-Weight = Callable[[Place, Place], float]
+Weight = Callable[[NodeGpu, NodeGpu], float]
 """Bytes from one rank to another over the mean of all pairs; the same for every node of a part."""
 
 
@@ -33,8 +33,8 @@ class _Flows(NamedTuple):
     """Mean blocks that travel: inside one node of each part, and out of and into each of its GPUs from other nodes."""
 
     inside: Mapping[tuple[int, int, int], float]
-    out: Mapping[Place, float]
-    into: Mapping[Place, float]
+    out: Mapping[NodeGpu, float]
+    into: Mapping[NodeGpu, float]
     largest: float
     """From node to node, of one pair."""
     partners: int
@@ -43,7 +43,7 @@ class _Flows(NamedTuple):
     """Most that one rank sends, or receives, its own included."""
 
 
-def unequal(layout: Layout, protocol: str, nbytes: float, weight: Weight) -> Priced:
+def unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> Priced:
     """Return an exchange in which each rank hands out *nbytes* on average, those of each pair as *weight* says."""
     block, flows = nbytes / layout.ranks, _flows(layout, weight)
     inside = [(layout.inside(layout.parts[part], src, dst), share) for (part, src, dst), share in flows.inside.items()]
@@ -66,31 +66,31 @@ def unequal(layout: Layout, protocol: str, nbytes: float, weight: Weight) -> Pri
     return Priced(block, latency + block / slowest.rate, block, slowest, traffic, latency_of(edges))
 
 
-def of_matrix(layout: Layout, shares: Sequence[Sequence[float]]) -> Weight:
+def of_matrix(layout: JobLayout, shares: Sequence[Sequence[float]]) -> Weight:
     """Return the weights of a matrix of *shares*, row p those of rank p; every node of *layout* is a part by itself."""
     number = {(part, gpu): place for place, (part, gpu) in enumerate(_in_order(layout))}
     mean = sum(map(sum, shares)) / len(shares) ** 2
     return lambda source, target: shares[number[source]][number[target]] / mean
 
 
-def one_receives_most(layout: Layout, place: Place, load: float) -> Weight:
+def one_receives_most(layout: JobLayout, place: NodeGpu, load: float) -> Weight:
     """Return the weights where the rank at *place* receives *load* times the mean, and all others equally much."""
     rest = (layout.ranks - load) / (layout.ranks - 1)
     return lambda source, target: load if target == place else rest
 
 
-def _in_order(layout: Layout) -> Iterator[Place]:
+def _in_order(layout: JobLayout) -> Iterator[NodeGpu]:
     """Yield the places of all ranks as they are numbered: node by node."""
     numbers = {id(part): number for number, part in enumerate(layout.parts)}
     yield from ((numbers[id(part)], gpu) for part in layout.every_node for gpu in part.gpus)
 
 
-def _flows(layout: Layout, weight: Weight) -> _Flows:
+def _flows(layout: JobLayout, weight: Weight) -> _Flows:
     inside: dict[tuple[int, int, int], float] = {}
-    out: dict[Place, float] = defaultdict(float)
-    into: dict[Place, float] = defaultdict(float)
-    sent, received = defaultdict[Place, float](float), defaultdict[Place, float](float)
-    sends, receives, largest = defaultdict[Place, int](int), defaultdict[Place, int](int), 0.0
+    out: dict[NodeGpu, float] = defaultdict(float)
+    into: dict[NodeGpu, float] = defaultdict(float)
+    sent, received = defaultdict[NodeGpu, float](float), defaultdict[NodeGpu, float](float)
+    sends, receives, largest = defaultdict[NodeGpu, int](int), defaultdict[NodeGpu, int](int), 0.0
     places = [(number, gpu) for number, part in enumerate(layout.parts) for gpu in part.gpus]
     for source in places:
         for target in places:
@@ -115,7 +115,7 @@ def _flows(layout: Layout, weight: Weight) -> _Flows:
     )
 
 
-def _both_ways(layout: Layout, number: int, gpu: int) -> Edge:
+def _both_ways(layout: JobLayout, number: int, gpu: int) -> Edge:
     """Return the way from one GPU's node to others with the way back in to it."""
     part = layout.parts[number]
     other = _other(layout, number)
@@ -123,6 +123,6 @@ def _both_ways(layout: Layout, number: int, gpu: int) -> Edge:
     return Edge((leaving.hops[0], arriving.hops[1]), leaving.fabric, leaving.switches)
 
 
-def _other(layout: Layout, number: int) -> Part:
+def _other(layout: JobLayout, number: int) -> SlotPart:
     """Return the part of a node that one of part *number* sends to."""
     return layout.parts[number] if layout.parts[number].slot.count > 1 else layout.parts[number - 1]

@@ -23,9 +23,9 @@ from sim.spec.hardware import Transport
 from sim.training.collectives.routes.packing import pack_cycles, pack_paths
 from sim.training.collectives.routes.tours import shortest_tour, tree_order
 
-Kind = Literal["single", "nvswitch", "nvlink", "pcie"]
+ChannelKind = Literal["single", "nvswitch", "nvlink", "pcie"]
 
-Row = Literal["Ring", "Tree"]
+AlgorithmRow = Literal["Ring", "Tree"]
 
 NETWORK = "net"
 
@@ -37,7 +37,7 @@ class Hop:
     src: str
     dst: str
     route: Route
-    row: Row = "Ring"
+    row: AlgorithmRow = "Ring"
     """Of NCCL's latencies, those of rings or of trees, which between nodes also hold for rings of one GPU a node (`tuning.cc`)."""
     connections: float = 1.0
     """Of the connections that a channel opens to a peer, the share that one stream has."""
@@ -105,7 +105,7 @@ class Channels:
     """What one node contributes to the rings of a job of *nodes* nodes; all channels carry equal parts."""
 
     channels: tuple[Channel, ...]
-    kind: Kind
+    kind: ChannelKind
     nodes: int
 
     @property
@@ -192,7 +192,7 @@ def _hop(graph: NodeGraph, src: int, dst: int) -> Hop:
 # --- one node --------------------------------------------------------------------------------------------------------
 
 
-def _local_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[Kind, Sequence[tuple[int, ...]]]:
+def _local_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKind, Sequence[tuple[int, ...]]]:
     if len(gpus) == 1:
         return "single", [gpus]
     if graph.switch_links:
@@ -233,7 +233,7 @@ def _best_tour(graph: NodeGraph, gpus: tuple[int, ...], nic: int | None) -> tupl
 _Ordered = tuple[tuple[int, ...], int, int]  # order of GPUs, NIC in, NIC out
 
 
-def _network_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[Kind, Sequence[_Ordered]]:
+def _network_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKind, Sequence[_Ordered]]:
     nics = _near_nics(graph, gpus)
     if len(gpus) == 1:
         return "single", [(gpus, nic, nic) for nic in nics]
@@ -301,7 +301,7 @@ def _ends_within(graph: NodeGraph, nic: int, farthest: int) -> Callable[[int, in
 
 def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:
     """Return the channel that comes in by one NIC and leaves by another; *inside* are its hops between GPUs, if not the usual ones."""
-    row: Row = "Tree" if len(order) == 1 or graph.isolated else "Ring"
+    row: AlgorithmRow = "Tree" if len(order) == 1 or graph.isolated else "Ring"
     first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]), row)
     last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving), row)
     hops = [_hop(graph, src, dst) for src, dst in pairwise(order)] if inside is None else inside

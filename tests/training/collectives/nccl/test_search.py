@@ -11,14 +11,14 @@ from sim.cluster.topology import NodeGraph, node_graph
 from sim.spec.hardware import Node
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
-from sim.training.collectives.nccl.cost import Machine, Pattern
+from sim.training.collectives.nccl.cost import ChannelPattern, TunerMachine
 from sim.training.collectives.nccl.search import nccl_bandwidth, nccl_machine
 from tests.cluster import machines
 
 
-def pattern(channels: int, bandwidth: float, inter: float | None = None) -> Pattern:
+def pattern(channels: int, bandwidth: float, inter: float | None = None) -> ChannelPattern:
     """*bandwidth* in GB/s."""
-    return Pattern(channels, bandwidth * 1e9, (inter or bandwidth) * 1e9)
+    return ChannelPattern(channels, bandwidth * 1e9, (inter or bandwidth) * 1e9)
 
 
 @cache
@@ -26,7 +26,7 @@ def graph(name: str) -> NodeGraph:
     return node_graph(load_hardware(name).spec.groups[0].node)
 
 
-def catalogued(name: str, nodes: int = 1, version: str = "2.30") -> Machine:
+def catalogued(name: str, nodes: int = 1, version: str = "2.30") -> TunerMachine:
     known = graph(name)
     return nccl_machine(known, tuple(range(known.node.gpu_count)), nodes, version)
 

@@ -9,12 +9,12 @@ import pytest
 
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
-from sim.training.collectives.nccl.cost import Machine, Pattern
+from sim.training.collectives.nccl.cost import ChannelPattern, TunerMachine
 from sim.training.collectives.nccl.threshold import by_threshold, tree_threshold
 from sim.training.collectives.nccl.tuner import choose
 from sim.training.collectives.price.plan import Tuning
 
-PCIE = Machine(16, 4, Pattern(2, 3e9, 3e9), Pattern(2, 3e9, 3e9), 70, "pcie", "intel")
+PCIE = TunerMachine(16, 4, ChannelPattern(2, 3e9, 3e9), ChannelPattern(2, 3e9, 3e9), 70, "pcie", "intel")
 
 
 def test_trees_end_where_the_two_lines_cross() -> None:

@@ -15,19 +15,21 @@ from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.training.collectives.nccl.constants import NCCL_2_10, NCCL_2_30, PROTOCOLS, SIZE_FACTORS
 from sim.training.collectives.nccl.search import nccl_machine
-from sim.training.collectives.nccl.tuner import COLLECTIVES, Choice, Considered, Machine, Pattern, choose
+from sim.training.collectives.nccl.tuner import COLLECTIVES, ChannelPattern, Considered, TunerChoice, TunerMachine, choose
 
 KIB, MIB = 2**10, 2**20
 
 
-def pattern(channels: int, bandwidth: float, inter: float | None = None) -> Pattern:
+def pattern(channels: int, bandwidth: float, inter: float | None = None) -> ChannelPattern:
     """*bandwidth* in GB/s."""
-    return Pattern(channels, bandwidth * 1e9, (inter or bandwidth) * 1e9)
+    return ChannelPattern(channels, bandwidth * 1e9, (inter or bandwidth) * 1e9)
 
 
-def machine(ranks: int, nodes: int, channels: int, bandwidth: float, capability: int = 70, path: str = "nvlink", **keys: Any) -> Machine:
+def machine(
+    ranks: int, nodes: int, channels: int, bandwidth: float, capability: int = 70, path: str = "nvlink", **keys: Any
+) -> TunerMachine:
     found = pattern(channels, bandwidth)
-    return Machine(**{"ranks": ranks, "nodes": nodes, "ring": found, "tree": found, "compute_capability": capability,
+    return TunerMachine(**{"ranks": ranks, "nodes": nodes, "ring": found, "tree": found, "compute_capability": capability,
                       "intra_path": path, "cpu_vendor": "intel"} | keys)  # fmt: skip
 
 
@@ -37,7 +39,7 @@ PODS = machine(16, 2, 8, 48, 90, nvswitch=True, nic_near=True, nvls=pattern(8, 4
 LONE = machine(8, 8, 1, 12, 80, "pcie", nic_near=True)
 
 
-def catalogued(name: str, nodes: int = 1) -> Machine:
+def catalogued(name: str, nodes: int = 1) -> TunerMachine:
     node = load_hardware(name).spec.groups[0].node
     return nccl_machine(node_graph(node), tuple(range(node.gpu_count)), nodes)
 
@@ -53,11 +55,11 @@ MACHINES = [
 ]
 
 
-def row(choice: Choice, algorithm: str, protocol: str) -> Considered:
+def row(choice: TunerChoice, algorithm: str, protocol: str) -> Considered:
     return next(row for row in choice.table if row[:2] == (algorithm, protocol))
 
 
-def us(choice: Choice | Considered) -> float:
+def us(choice: TunerChoice | Considered) -> float:
     return choice.time * 1e6
 
 
@@ -328,7 +330,7 @@ def test_2_10_heeds_algorithms_in_all_reduce_only():
 def test_which_algorithms_run_where():
     """Rules of tuning.cc, enqueue.cc and nvls.cc."""
 
-    def able(collective: str, known: Machine) -> set[str]:
+    def able(collective: str, known: TunerMachine) -> set[str]:
         return {considered.algorithm for considered in choose(collective, MIB, known).table}  # type: ignore[arg-type]
 
     assert able("all_reduce", PODS) == {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sim.cluster.build import place, slots
 from sim.cluster.fabric import crossed
-from sim.training.collectives.price.layout import Layout
-from sim.training.collectives.price.traffic import Part
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.traffic import SlotPart
 from sim.training.collectives.routes.channels import ring_channels
 from sim.training.job import job_slots
 from tests.harness import cluster, machine, toy_node
@@ -14,8 +14,8 @@ from tests.harness import cluster, machine, toy_node
 def layout(hardware, placement=None, fold=True):
     placed = place(hardware, None, placement)
     used = job_slots(0, slots(hardware, [placed], fold))
-    parts = tuple(Part(slot, gpus, ring_channels(slot.graph, gpus, len(placed)).first(1)) for slot, gpus in used)
-    return Layout(parts, hardware.fabric, crossed(hardware, [[part.node for part in placed]], 0, fold))
+    parts = tuple(SlotPart(slot, gpus, ring_channels(slot.graph, gpus, len(placed)).first(1)) for slot, gpus in used)
+    return JobLayout(parts, hardware.fabric, crossed(hardware, [[part.node for part in placed]], 0, fold))
 
 
 def ends(edge):

@@ -15,7 +15,7 @@ from sim.report.collective_error import collective_error, unmeasured
 from sim.spec import extensions
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
-from sim.training.collectives.price.own import Send, Steps, proven, transfers
+from sim.training.collectives.price.own import OwnSend, OwnSteps, proven, transfers
 from sim.training.collectives.price.plan import Tuning
 from sim.training.job import EXECUTORS
 from stallsim.protocols import CollectiveAlgorithm
@@ -157,7 +157,7 @@ def test_what_is_proven_replays_to_all_sums(algorithm: CollectiveAlgorithm) -> N
     """Oracle: `schedule.replay`, where the star's first rank adds in any order, as a server does."""
     for ranks in (2, 4, 8):
         chunks, steps = algorithm.all_reduce(ranks, ranks)
-        found = Steps(chunks, tuple(tuple(Send(src, dst, tuple(of), adds) for src, dst, of, adds in step) for step in steps))
+        found = OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), adds) for src, dst, of, adds in step) for step in steps))
         proven(algorithm.name, found, ranks)
         held = replay(transfers(found, 64.0), range(ranks), chunks, reducers=[0] if algorithm.name == "Star" else ())
         assert set(held.values()) == {frozenset(range(ranks))}
@@ -179,7 +179,7 @@ def test_what_is_not_an_all_reduce_is_refused(seed: Any) -> None:
             "chunk": (src, dst, [(of[0] + 1) % 4], adds),
             "adds": (src, dst, of, not adds),
         }[change]
-    found = Steps(chunks, tuple(tuple(Send(src, dst, tuple(of), adds) for src, dst, of, adds in each) for each in steps))
+    found = OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), adds) for src, dst, of, adds in each) for each in steps))
     try:
         whole = set(replay(transfers(found, 4.0), range(4), 4).values()) == {frozenset(range(4))}
     except ScheduleError:
