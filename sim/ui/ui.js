@@ -40,7 +40,7 @@
       for (const each of [field, ...all(`[data-for="${field.id}"]`, form)]) { each.disabled = !!why && !field.value; each.title = why ?? ""; }
       const known = described[field.name];
       if (known === undefined) continue;
-      if (field.tagName === "SELECT") { const empty = field.querySelector("[data-empty]"); if (empty) empty.textContent = `as described: ${known}`; }
+      if (field.tagName === "SELECT") { const empty = field.querySelector("[data-empty]"); if (empty) empty.textContent = `as described: ${[...field.options].find((option) => option.value === known)?.textContent ?? known}`; }
       else field.placeholder = known;
     }
     all("input[type=range]", form).forEach(follow);

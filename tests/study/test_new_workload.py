@@ -203,7 +203,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         (
             "a.json",
             json.dumps({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}),
-            "or trace it where transformers is installed: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512:int64",
+            "or trace it where transformers is installed: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512",
         ),
         ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is no multiple of kv_heads \(5\)"),
         ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
