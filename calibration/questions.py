@@ -139,6 +139,11 @@ def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
     pattern = _pattern(record, machine)
     workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+    if record.sequence not in (None, workload.sequence):
+        if workload.model.transformer is None:
+            raise SpecError(f"sequence {record.sequence}: samples of {record.workload} have one length; name a workload of that length")
+        for_workload = (*for_workload, f"model.sequence={record.sequence}")
+        workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
     if record.global_batch is not None:
         batch = _of_one(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
         if record.batch_per_gpu not in (None, batch):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from calibration.foreign_columns import is_read
 from sim.spec.yaml import SpecError
 
 MEANINGS: Final[Mapping[str, str]] = {
@@ -67,7 +68,7 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str) -> lis
     for name, meant in meanings.items():
         if meant and meant not in header:
             problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
-        else:
+        elif not is_read(name):
             notes.append(f"{where}: column '{name}' is no part of a record and is left unread")
     there = {*header, *meanings.values()}
     if missing := [f"'{name}'" for name in REQUIRED if name not in there]:

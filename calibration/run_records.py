@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
-from calibration.foreign_columns import Cells, read_as
+from calibration.foreign_columns import Cells, layout_of, read_as, sequence_of
 from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows
@@ -60,6 +60,8 @@ class RunRecord:
     """On all nodes together."""
     global_batch: int | None = None
     """Samples of all GPUs and micro-batches of a step."""
+    sequence: int | None = None
+    """Tokens of a sample."""
 
     @property
     def where(self) -> str:
@@ -128,7 +130,7 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     for number, cells in csv_rows(lines[1:], str(path)):
         fitted = fitting(cells)
         try:
-            records.append(record(str(path), number, columns, fitted))
+            records.append(_of_its_sequence(record(str(path), number, columns, fitted), columns, fitted))
         except SpecError as error:
             where = f"{path}:{number}"
             row = dict(zip(columns, fitted, strict=False))
@@ -136,6 +138,19 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     if not records and not left_out:
         raise SpecError(f"{path}: holds no rows below its header")
     return RecordFile(tuple(records), tuple(notes), tuple(left_out))
+
+
+def _of_its_sequence(found: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
+    """Return *found* with the length of samples that a further column says. Raise SpecError for a run with a layout."""
+    if laid_out := layout_of(columns, cells):
+        raise SpecError(
+            f"{laid_out}: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs, with a column "
+            "gpu in place of a machine (docs/how-to/calibrate.md)"
+        )
+    tokens = sequence_of(columns, cells)
+    if tokens and not (tokens.isdigit() and int(tokens)):
+        raise SpecError(f"sequence '{tokens}': write the tokens of a sample, such as 4096")
+    return replace(found, sequence=int(tokens)) if tokens else found
 
 
 def named(hardware: str, workload: str) -> str:

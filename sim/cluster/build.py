@@ -60,9 +60,11 @@ def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
     """Return *hardware* with *nodes* nodes; raise SpecError unless it is one group of equal ones."""
     if nodes < 1:
         raise SpecError(f"--nodes {nodes}: write 1 or more")
-    workers = [group for group in hardware.groups if group.role == "worker"]
+    workers = {at: group.count for at, group in enumerate(hardware.groups) if group.role == "worker"}
     if len(workers) != 1:
-        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; --nodes needs a single one")
+        alike = {at: max(1, round(nodes * count / sum(workers.values()))) for at, count in workers.items()}
+        each = " ".join(f"--set groups.{at}.count={count}" for at, count in alike.items())
+        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; write the nodes of each, such as {each}")
     groups = tuple(group.model_copy(update={"count": nodes}) if group.role == "worker" else group for group in hardware.groups)
     return hardware.model_copy(update={"groups": groups})
 

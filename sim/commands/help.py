@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sim.commands.words import explained
 from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
@@ -93,6 +94,13 @@ def _write_examples(command: Any, formatter: Any) -> None:
 
 class Command(TyperCommand):
     """A command whose options come under headings."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse *args*; of an option that is not there, say what it may have meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            raise explained(error, self, ctx) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the name of the command: arguments and required options; what is in brackets may be left out."""

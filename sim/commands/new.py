@@ -32,8 +32,8 @@ def new(
         typer.Option(
             "--from",
             metavar="FILE|DIR|ID",
-            help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML; "
-            "repeatable; without it questions are asked",
+            help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML, "
+            "a script of Slurm, torchrun, accelerate or deepspeed; repeatable; without it questions are asked",
         ),
     ] = [],  # noqa: B006  typer copies the default
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the YAML goes")] = None,

@@ -25,6 +25,7 @@ from sim.commands.options import (
     PrecisionOption,
     PricesOption,
     Processes,
+    SampleTokens,
     Sets,
     StackOption,
     TokenBudget,
@@ -63,6 +64,7 @@ def recommend(
     power_cap: PowerCap = None,
     batch: BatchOption = None,
     global_batch: GlobalBatch = None,
+    sequence: SampleTokens = None,
     precision: PrecisionOption = None,
     stack: StackOption = None,
     sets: Sets = [],  # noqa: B006
@@ -91,7 +93,7 @@ def recommend(
     if batch is not None and global_batch is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
     scenario = Scenario(
-        "", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=plan,
+        "", workload, tuple(sets), batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack, plan=plan,
         prices=prices,
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
-from sim.report.energy import brief_energy, power_cap_text
+from sim.report.energy import brief_energy, epoch_tokens, power_cap_text
 from sim.report.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.report.table import rate_text
+from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
 from sim.units import rounded, show
@@ -138,6 +139,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             aligned(titles, [_cells(row, of_epoch, of_job, rate) for row in rows]),
             "",
             _FRONT,
+            *(_epoch_lines(rows) if of_epoch else []),
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
             *too_close(rows),
@@ -148,6 +150,13 @@ def comparison_text(document: dict[str, Any]) -> str:
     if document["left_out"]:
         lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {said}" for said in why_not(document["left_out"]))]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
+
+
+def _epoch_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many tokens an epoch of *rows* has, where all read as many."""
+    tokens = {epoch_tokens(row) for row in rows}
+    count = tokens.pop() if len(tokens) == 1 else None
+    return [] if count is None else [f"an epoch is {tokens_text(count)} (--tokens N for another budget)"]
 
 
 def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:

@@ -14,7 +14,7 @@ from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.parallel.routing import dropped
-from sim.report.energy import energy_text, with_energy
+from sim.report.energy import energy_text, epoch_tokens, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
 from sim.report.layout_wraps import wraps_text
@@ -210,7 +210,7 @@ def _bubble(run: LayoutRun, seconds: float) -> str:
 def _assumptions(run: LayoutRun) -> list[str]:
     training = run.workload.training
     sentences = [
-        f"software stack {training.stack.name}, {training.precision}, activation checkpointing {training.activation_checkpointing}",
+        f"software stack {training.stack.name}, {training.precision}, {_recomputing(run)}",
         _loading(run),
         "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
@@ -227,6 +227,25 @@ def _assumptions(run: LayoutRun) -> list[str]:
     if (share := dropped(run.mesh.parallel)) > 0:
         sentences.append(f"experts drop {100 * share:.3g}% of the tokens that are routed to them (capacity_factor)")
     return sentences
+
+
+_RECOMPUTED: Final = {
+    "blocks": "activations of all blocks recomputed",
+    "selective": "attention recomputed",
+    "operators": "activations recomputed but for attention and every second matrix product",
+}
+"""What backward computes again, by ``activation_checkpointing``."""
+
+
+def _recomputing(run: LayoutRun) -> str:
+    """Return in words what backward computes again."""
+    training = run.workload.training
+    if training.recompute_blocks and training.activation_checkpointing == "blocks":
+        return f"activations of {counted(training.recompute_blocks, 'block')} recomputed"
+    if (words := _RECOMPUTED.get(training.activation_checkpointing)) is not None:
+        return words
+    again = any(recomputed(training, unit) for unit in run.layout.units)
+    return "activations recomputed where the model's code or its stack says so" if again else "no activations recomputed"
 
 
 def _loading(run: LayoutRun) -> str:
@@ -310,7 +329,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document["energy"] is not None:
-        lines.append(f"  {energy_text(document['energy'])}")
+        lines.append(f"  {energy_text(document['energy'], epoch_tokens(document))}")
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     if document["whole_job"] is not None:

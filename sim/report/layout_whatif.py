@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.report.layout import layout_document, layout_name
-from sim.report.whatif import SEEN, idle_lines
+from sim.report.whatif import CHOSEN, SEEN, idle_lines
 from sim.study.layout_whatif import LINKS, LayoutUpgrade, LayoutWhatIf
 from sim.units import counted, show
 
@@ -62,6 +62,7 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
         lines.append(f"{name:>20} {show(row['twice_step_time_s'], 'time'):>10} {gains}")
     if idle:
         lines += ["", *(f"  {line}" for line in idle_lines(idle))]
+    lines.append(f"  {CHOSEN}")
     share = document["twice_micro_batches_time_per_sample"]
     if share is not None:
         lines.append(f"  Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import LAYOUT_STALLS, STALLS, Cause
-from sim.report.energy import energy_text
+from sim.report.energy import energy_text, epoch_tokens
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.prices import paid_text
@@ -48,7 +48,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document.get("energy") is not None:
-        lines.append(f"  {energy_text(document['energy'])}")
+        lines.append(f"  {energy_text(document['energy'], epoch_tokens(document))}")
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]

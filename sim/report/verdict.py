@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from sim.analysis.bottleneck import SAME, Bottleneck, Resource
 from sim.analysis.stalls import Blame
+from sim.cluster.gpu import ALIGNMENT
 from sim.epoch import Epoch
 from sim.events import Cause
 from sim.report.nccl_choice import choice_warnings
@@ -257,6 +258,24 @@ def batches_text(workload: Workload) -> str:
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
+    """Return what is taken for granted of kernels' times: rates of GPUs of *nodes* that nobody measured, sizes that do not fit them."""
+    return [*_unmeasured(nodes, workload), *_unaligned(workload)]
+
+
+def _unaligned(workload: Workload) -> list[str]:
+    """Return which widths of a transformer in 16 bits or less are none that Tensor Cores want."""
+    shape = workload.model.transformer
+    if shape is None or workload.training.precision in ("fp32", "tf32"):
+        return []
+    widths = {name: getattr(shape, name) for name in ("hidden", "head_dim", "ffn", "expert_ffn", "vocab")}
+    odd = [f"{name} {width:,}" for name, width in widths.items() if width and width % ALIGNMENT]
+    if not odd:
+        return []
+    kind = f"is no multiple of {ALIGNMENT}" if len(odd) == 1 else f"are no multiples of {ALIGNMENT}"
+    return [f"{' and '.join(odd)} {kind}: products are timed as if padded, real ones take longer (pad the model)"]
+
+
+def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
     """Return which GPUs of *nodes* take times by shape that nobody measured on them; nothing where no layer says its shape."""
     if not any(layer.tokens or layer.attention for layer in workload.model.layers):
         return []

@@ -7,10 +7,12 @@ key are named.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sim.spec.catalogue import catalogue
 from sim.spec.hf_defaults import DEFAULTS
 from sim.spec.hf_families import FAMILIES, NAMES, NEEDED, Shape, shape_of
 from sim.spec.hf_keys import Config, listed
@@ -77,16 +79,50 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
 
 def _instead(kind: str, said: Mapping[str, Any]) -> str:
     """Return what can be done about a configuration whose family *kind* is not known or does not have such layers."""
+    named = _class(said)
+    traced = f"; or trace it where transformers is installed: {_traced(named, said)}" if named else ""
+    if named and not named.endswith(_DECODERS):
+        ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
+        alone = f"; the catalogue has {', '.join(ready[:_NAMED])}" if ready else ""
+        return f", and {named} is no decoder{alone}{traced}"
     alike = _alike(kind, said)
     like = (
         f"; if its layers are like those of {' or '.join(alike)}, write that for model_type in a copy of the file" if alike and kind else ""
     )
     fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
     sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}"
-    architectures = said.get("architectures")
-    named = architectures[0] if isinstance(architectures, list) and architectures and isinstance(architectures[0], str) else ""
-    traced = f"; or trace it: python -m sim extract transformers:{named} --input input_ids=512:int64" if named.isidentifier() else ""
     return f"{like}{traced}{sizes}; or let 'python -m sim new workload' ask"
+
+
+_DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How transformers ends the names of classes that write text."""
+_NAMED: Final = 3
+"""Workloads of the catalogue that are named."""
+_SIZE: Final = re.compile(
+    r"(hidden|intermediate|embedding|vocab|image|patch|type_vocab)_size|num_(\w+_)?(layers|heads|channels|experts|experts_per_tok)|"
+    r"\w+_(layers|heads|dim|positions|position_embeddings)|d_(model|ff|kv)"
+)
+"""Settings that tell how large a model is; others stay as its class has them."""
+
+
+def _class(said: Mapping[str, Any]) -> str:
+    """Return the class of transformers that the file names, or nothing."""
+    names = said.get("architectures")
+    first = names[0] if isinstance(names, list) and names else ""
+    return first if isinstance(first, str) and first.isidentifier() else ""
+
+
+def _traced(named: str, said: Mapping[str, Any]) -> str:
+    """Return the command that traces the class *named* with the sizes *said*."""
+    side = said.get("image_size")
+    if isinstance(side, int) and "vocab_size" not in said:
+        shape = f"pixel_values={said.get('num_channels', 3)}x{side}x{side}"
+    else:
+        positions = said.get("max_position_embeddings")
+        shape = f"input_ids={min(512, positions) if isinstance(positions, int) and positions > 0 else 512}:int64"
+    sizes = {name: size for name, size in said.items() if type(size) is int and _SIZE.fullmatch(name)}
+    arguments = "".join(f" --arg {name}={size}" for name, size in sizes.items())
+    return f"python -m sim extract transformers:{named} --input {shape}{arguments}"
 
 
 def _alike(kind: str, said: Mapping[str, Any]) -> list[str]:

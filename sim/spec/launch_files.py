@@ -27,6 +27,8 @@ class Told:
     training: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
     global_batch: int | None = None
+    gpus: int | None = None
+    """Of all nodes."""
     notes: list[str] = field(default_factory=list)
     """What the description does not hold, for its comments."""
 
@@ -39,6 +41,7 @@ class Told:
             {**self.training, **other.training},
             {**self.parallel, **other.parallel},
             other.global_batch or self.global_batch,
+            other.gpus or self.gpus,
             self.notes + other.notes,
         )
 
@@ -80,7 +83,7 @@ def megatron(text: str, place: str) -> Told:
 
     A script without any size of the model tells of layout and batch alone.
     """
-    given = _Arguments(_arguments(text, place), place)
+    given = Arguments(arguments(text, place), place)
     sizes = ("num-layers", "hidden-size", "num-attention-heads")
     sized = any(option in given.said for option in sizes)
     for option in sizes if sized else ():
@@ -105,7 +108,7 @@ def megatron(text: str, place: str) -> Told:
 
 
 @dataclass(frozen=True)
-class _Arguments:
+class Arguments:
     """Options by name, without dashes in front; *place* is their file's name in messages."""
 
     said: Mapping[str, str]
@@ -121,7 +124,7 @@ class _Arguments:
         return int(value)
 
 
-def _megatron_shape(given: _Arguments) -> dict[str, Any]:
+def _megatron_shape(given: Arguments) -> dict[str, Any]:
     """Return the fields of the transformer."""
     shape: dict[str, Any] = {name: size for option, name in _MEGATRON_SIZES.items() if (size := given.number(option)) is not None}
     shape |= {"vocab": _megatron_vocabulary(given), **_megatron_kind(given.said)}
@@ -139,7 +142,7 @@ def _megatron_shape(given: _Arguments) -> dict[str, Any]:
     return shape
 
 
-def _arguments(text: str, place: str) -> dict[str, str]:
+def arguments(text: str, place: str) -> dict[str, str]:
     """Return the options of *text* by name, with variables of the script put in."""
     values = dict(_ASSIGNMENT.findall(text))
     plain = re.sub(r"(^|\s)#.*", r"\1", text.replace("\\\n", " "), flags=re.MULTILINE)
@@ -148,16 +151,16 @@ def _arguments(text: str, place: str) -> dict[str, str]:
         words = shlex.split(plain.replace("(", " ").replace(")", " ").replace('"', " ").replace("'", " "))
     except ValueError as error:
         raise SpecError(f"{place}: cannot be read as arguments: {error}") from None
-    options: dict[str, str] = {}
+    found: dict[str, str] = {}
     for index, word in enumerate(words):
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             after = words[index + 1] if index + 1 < len(words) else ""
-            options[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
-    unknown = next((f"--{name} {value}" for name, value in options.items() if value.startswith("$") and name in _NUMERIC), None)
+            found[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
+    unknown = next((f"--{name} {value}" for name, value in found.items() if value.startswith("$") and name in _NUMERIC), None)
     if unknown:
         raise SpecError(f"{place}: {unknown}: the script does not say what this variable is; write the number")
-    return options
+    return found
 
 
 _NUMERIC: Final = {*_MEGATRON_SIZES, *_MEGATRON_RANKS, *LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "vocab-size"} | {
@@ -166,7 +169,7 @@ _NUMERIC: Final = {*_MEGATRON_SIZES, *_MEGATRON_RANKS, *LATENT, "seq-length", "n
 }
 
 
-def _megatron_vocabulary(given: _Arguments) -> int:
+def _megatron_vocabulary(given: Arguments) -> int:
     """Return the padded vocabulary: a multiple of ``--make-vocab-size-divisible-by`` (128) times the tensor ranks."""
     if (padded := given.number("padded-vocab-size")) is not None:
         return padded
@@ -202,7 +205,7 @@ def _expert_layers(pattern: str, place: str) -> dict[str, Any]:
     return {"first_dense_layers": int(match[1])}
 
 
-def _virtual_stages(given: _Arguments, told: Told) -> dict[str, Any]:
+def _virtual_stages(given: Arguments, told: Told) -> dict[str, Any]:
     stages = told.parallel.get("pipeline", 1)
     virtual = given.number("num-virtual-stages-per-pipeline-rank")
     if each := given.number("num-layers-per-virtual-pipeline-stage"):
@@ -212,7 +215,7 @@ def _virtual_stages(given: _Arguments, told: Told) -> dict[str, Any]:
     return {"virtual_stages": virtual} if virtual and virtual > 1 and stages > 1 else {}
 
 
-def _megatron_training(given: _Arguments) -> dict[str, Any]:
+def _megatron_training(given: Arguments) -> dict[str, Any]:
     said = given.said
     precision = "fp8" if "fp8-format" in said else "bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32"
     recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))
@@ -394,6 +397,8 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
     for option, name in (("megatron_lm_tp_degree", "tensor"), ("megatron_lm_pp_degree", "pipeline")):
         size = megatron_block.get(option, 1)
         told.parallel |= {name: int(size)} if str(size).isdigit() and int(size) > 1 else {}
+    processes = said.get("num_processes")
+    told.gpus = processes if isinstance(processes, int) and processes > 1 else None
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:
         raise SpecError(f"{place}: is no configuration of Accelerate; write distributed_type")
     return told

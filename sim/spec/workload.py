@@ -103,7 +103,11 @@ class Model(Spec):
     @model_validator(mode="after")
     def _described(self) -> Model:
         if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):
-            raise ValueError("sequence, lora, frozen and lengths change the layers of a transformer; write transformer, or leave them out")
+            given = next(name for name in ("sequence", "lora", "frozen", "lengths") if getattr(self, name))
+            raise ValueError(
+                f"{given} needs a model described by its sizes (a block transformer); {self.name} is a table of layers as they were "
+                f"traced: leave {given} out, or trace it anew"
+            )
         return self
 
     @model_validator(mode="after")

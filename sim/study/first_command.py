@@ -51,11 +51,15 @@ _SHARDED: Final = (("--shard", "parallel.shard", "parameters"),)
 _CHANGES: Final = (_Change(), _Change(overrides=(_BLOCKS,)), _Change(_SHARDED), _Change(_SHARDED, (_BLOCKS,)))
 
 
-def first_command(path: str, shown: str, global_batch: int | None = None) -> str:
-    """Return a command for the workload in the file *path*, which it names as *shown*; a search where no usual layout fits."""
+def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None) -> str:
+    """Return a command for the workload in the file *path*, which it names as *shown*; a search where no usual layout fits.
+
+    *gpus* are the least that it takes.
+    """
     workload = load_workload(path).spec
     given = not workload.training.parallel.trivial or global_batch is not None
-    for change, nodes in _candidates(workload, given):
+    asked = -(-(gpus or 1) // NODE)
+    for change, nodes in _candidates(workload, given, asked):
         scenario = Scenario(
             MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, layout=change.layout, global_batch=global_batch
         )
@@ -63,16 +67,16 @@ def first_command(path: str, shown: str, global_batch: int | None = None) -> str
             more = f" --nodes {nodes}" if nodes > 1 else ""
             batch = f" --global-batch {global_batch}" if global_batch else ""
             return f"python -m sim run {MACHINE} {shlex.quote(shown)}{more}{change.text}{batch}"
-    nodes = max(1, math.ceil(STATES * workload.model.parameters / (NODE * ROOM)))
+    nodes = max(asked, math.ceil(STATES * workload.model.parameters / (NODE * ROOM)))
     return f"python -m sim plan {MACHINE} {shlex.quote(shown)} --nodes {nodes}"
 
 
-def _candidates(workload: Workload, given: bool) -> Iterator[tuple[_Change, int]]:
-    """Yield what is tried, the least change first; *given*: the workload says how it is laid out, so that it may take more nodes."""
+def _candidates(workload: Workload, given: bool, asked: int) -> Iterator[tuple[_Change, int]]:
+    """Yield what is tried on *asked* nodes at least, the least change first; *given*: a layout is, so that it may take more nodes."""
     parallel = workload.training.parallel
     tensor = [2**power for power in range(1, 4) if 2**power > parallel.tensor]
     wider = [_Change((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if given]
-    least = -(-parallel.model_ranks // NODE)
+    least = max(-(-parallel.model_ranks // NODE), asked)
     for doubling in range(_DOUBLINGS if given else 1):
         for change in (*_CHANGES, *wider):
             yield change, least * 2**doubling

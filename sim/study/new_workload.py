@@ -19,13 +19,15 @@ from sim.spec import launch_files, yaml
 from sim.spec.decoder import parameter_count
 from sim.spec.hf_config import decoder_of
 from sim.spec.launch_files import Told
+from sim.spec.launch_scripts import launch_script
 from sim.spec.library import load_part, load_workload
 from sim.spec.strict import parse_json
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
-from sim.study.first_command import first_command
+from sim.study.first_command import NODE, first_command
 from sim.study.new_file import write_new
+from sim.units import counted
 
 LONGEST: Final = 8192
 """Tokens of a sample where nothing says how many: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
@@ -80,12 +82,15 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
             f"{origin}: a sequence of {tokens} tokens is beyond the model's {shape.max_seq} positions; write --sequence {shape.max_seq}"
         )
     _whole_steps(told, origin)
+    if told.gpus and told.gpus % NODE:
+        whole = counted(-(-told.gpus // NODE), "node")
+        told.notes.append(f"the launch files ask for {counted(told.gpus, 'GPU')}; the command below takes {whole} of {NODE}")
 
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin), lambda file: load_workload(file).spec)
 
     made = written("")
-    command = first_command(str(path), str(path), told.global_batch)
+    command = first_command(str(path), str(path), told.global_batch, told.gpus)
     written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
     note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
     if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
@@ -135,6 +140,10 @@ _ARGUMENTS: Final = re.compile(
     r"--(num[-_]layers|(tensor|pipeline|expert)-model-parallel-size|context-parallel-size|micro-batch-size|global-batch-size)\b"
 )
 """What Megatron-LM's arguments are known by."""
+_LAUNCHER: Final = re.compile(
+    r"^#SBATCH|\b(torchrun|torch\.distributed\.(run|launch)|accelerate\s+launch|deepspeed)\b|--per_device_train", re.MULTILINE
+)
+"""What other scripts that start training are known by."""
 
 
 def _told(path: Path, text: str) -> Told:
@@ -147,7 +156,7 @@ def _told(path: Path, text: str) -> Told:
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{place}: is no TOML: {error}") from None
     if _ARGUMENTS.search(text):
-        return launch_files.megatron(text, place)
+        return launch_script(text, place).joined(launch_files.megatron(text, place))
     if suffix in (".yaml", ".yml"):
         said = yaml.parse(text, place).value
         if isinstance(said, Mapping) and "layers" in said:
@@ -161,14 +170,17 @@ def _told(path: Path, text: str) -> Told:
             return launch_files.accelerate(said, place)
     if suffix in (".py", ".pt", ".pth"):
         raise SpecError(f"{place}: models in torch are read by: python -m sim extract {shlex.quote(place)}:FUNCTION --input ... -o FILE")
-    if "#SBATCH" in text or "torchrun" in text:
-        raise SpecError(
-            f"{place}: is a script without the sizes of a model or a layout (--tensor-model-parallel-size ...); give the model's "
-            "config.json here, and the script's number of nodes to 'python -m sim run' as --nodes"
-        )
+    if _LAUNCHER.search(text):
+        told = launch_script(text, place)
+        if told == Told():
+            raise SpecError(
+                f"{place}: is a script that says neither how many GPUs it takes nor a size of the model or a layout "
+                "(--tensor-model-parallel-size ...); give the model's config.json alone, and nodes to 'python -m sim run' as --nodes"
+            )
+        return told
     raise SpecError(
-        f"{place}: is no config.json, no arguments of Megatron-LM (--num-layers ...), no TOML of torchtitan, no JSON of DeepSpeed "
-        "and no YAML of Accelerate"
+        f"{place}: is no config.json, no arguments of Megatron-LM (--num-layers ...), no script of Slurm or torchrun, "
+        "no TOML of torchtitan, no JSON of DeepSpeed and no YAML of Accelerate"
     )
 
 

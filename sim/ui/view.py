@@ -31,6 +31,7 @@ View = dict[str, Any]
 _OPTION: Final = re.compile(r"(--[a-z][a-z-]*) ([\w.+=-]*\w)")
 _SUGGESTED: Final = re.compile(rf"(?:{_OPTION.pattern}(?: (?=--)|(?! (?=--))))+")
 """Options in a sentence, several in a row taken together."""
+_OF_GROUP: Final = re.compile(r"groups\.\d+\.count=")
 _FIRST: Final = ("time", "steps", "stages", "memory", "job")
 """Parts that stand before the machines."""
 _GBPS: Final = 1e9 / 8
@@ -80,10 +81,10 @@ def outcome_of(scenario: Scenario) -> ViewOutcome:
 
 def view_of(choice: Choice) -> View:
     """Return what the page shows for *choice*; where it cannot run, each problem in the simulator's own sentence."""
-    said: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}}
+    said: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}, "fixed": {}}
     try:
         scenario = scenario_of(choice)
-        said["described"] = described(choice)
+        said |= {"described": described(choice), "fixed": fixed(choice)}
         outcome = outcome_of(scenario)
     except SpecError as error:
         problems = [named_as_called(problem) for problem in error.problems]
@@ -107,11 +108,12 @@ def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
     """
     changes = []
     for words in dict.fromkeys(match[0].strip() for match in _SUGGESTED.finditer(problem) if match.start() > 0):
-        options = dict(_OPTION.findall(words))
         values, sets = dict(choice.values), choice.sets
-        for option, value in options.items():
+        for option, value in _OPTION.findall(words):
             if option == "--set":
                 sets = (*sets, value)
+                if _OF_GROUP.match(value):  # which says in part what --nodes said in all
+                    values.pop("nodes", None)
             elif option in KEYS:
                 values[KEYS[option]] = value
         changed = Choice(values, sets)
@@ -144,6 +146,19 @@ def brief(document: Mapping[str, Any]) -> str:
     job = first["whole_job"]
     cost, what = (job["cost_usd"], "whole job") if job else (first["cost_per_epoch_usd"], "epoch")
     return ", ".join([f"step {as_time(first['step_time_s'])}", speed, *([] if cost is None else [f"{as_money(cost)} per {what}"])])
+
+
+def fixed(choice: Choice) -> dict[str, str]:
+    """Return by control why it changes nothing of this machine or workload, where it does not."""
+    scenario = scenario_of(choice.without("nodes", "batch", "nic", "price", "sequence"))
+    workers = [group for group in loaded_hardware(scenario).spec.groups if group.role == "worker"]
+    _, of_workload = sorted_overrides(scenario)
+    found = {}
+    if len(workers) > 1:
+        found["nodes"] = f"{len(workers)} groups of nodes: write groups.0.count=N and so on below, as any other field"
+    if load_workload(scenario.workload, of_workload).spec.model.transformer is None:
+        found["sequence"] = "the model is a table of layers, traced with one length"
+    return found
 
 
 def described(choice: Choice) -> dict[str, str]:

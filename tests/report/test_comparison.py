@@ -120,3 +120,12 @@ def test_an_extrapolated_error_is_marked() -> None:
     """The mark stands on the error that no measured run is like, and on no other."""
     known = {"median": 0.04, "p90": 0.12, "extrapolates": False}
     assert [_error(each) for each in (known, {**known, "extrapolates": True}, None)] == ["4-12%", "4-12%^", "?"]
+
+
+def test_an_epoch_of_tokens_says_how_many() -> None:
+    """Oracle: seconds of the epoch by tokens a second."""
+    row = machine("a", 10.0, 4.0)
+    assert "an epoch is" not in comparison_text(comparison_document("w", [row]))
+    assert row.document is not None
+    row = ComparedMachine(row.hardware, row.nodes, {**row.document, "tokens_per_s": 2e9 / row.document["epoch_time_s"]})
+    assert "\nan epoch is 2 billion tokens (--tokens N for another budget)" in comparison_text(comparison_document("w", [row]))

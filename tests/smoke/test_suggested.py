@@ -25,8 +25,10 @@ _OTHERS = frozenset(
     | {"--install-completion", "--show-completion"}
 )
 """Options of other programs that messages name, and those that only the script ``stallsim`` has."""
-_FOREIGN = ("sim/report/page/", "sim/spec/launch_files.py", "sim/study/new_workload.py")
-"""Where words that begin with two dashes are variables of CSS, or options of other programs that are read."""
+_FOREIGN = (
+    "sim/report/page/", "sim/spec/launch_files.py", "sim/spec/launch_scripts.py", "sim/study/new_workload.py", "sim/commands/words.py",
+)  # fmt: skip
+"""Where words that begin with two dashes are variables of CSS, or options of other programs, read or answered (`test_words`)."""
 _WITH_PACKAGE = "docs/develop/own-"
 """Pages whose commands need the package that they show: `tests.test_develop_pages` runs them with it."""
 _QUICK = ("list", "schema", "collective p3", "show")

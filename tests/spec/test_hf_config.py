@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sim.extract.target import parse_arguments, parse_input
+from sim.spec.catalogue import catalogue
 from sim.spec.decoder import parameter_count
 from sim.spec.hf_config import decoder_of
 from sim.spec.hf_defaults import DEFAULTS
@@ -174,3 +178,36 @@ def test_configurations_that_transformers_writes_are_read_without_a_word() -> No
         written = transformers.AutoConfig.for_model(kind, num_hidden_layers=4, **NESTED_MORE.get(kind, {})).to_diff_dict()
         found = decoder_of(written, "config.json")
         assert parameter_count(Transformer.model_validate(found.shape)) == NESTED[kind], kind
+
+
+VIT = {
+    "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 1024, "image_size": 384, "num_channels": 3,
+    "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 16, "qkv_bias": True, "layer_norm_eps": 1e-12, "encoder_stride": 16,
+}  # fmt: skip
+BERT = {
+    "architectures": ["BertForMaskedLM"], "model_type": "bert", "max_position_embeddings": 256, "pad_token_id": 0, "type_vocab_size": 2,
+    **{name: size for name, size in sizes(12, 768, 12, 3072, 30522, 256).items() if name != "max_position_embeddings"},
+}  # fmt: skip
+ENCODERS: dict[str, tuple[dict[str, Any], str]] = {
+    # what the class takes (transformers: models/vit/modeling_vit.py, models/bert/modeling_bert.py), with sizes of the file
+    "vit": (VIT, "pixel_values=3x384x384"),
+    "bert": (BERT, "input_ids=256:int64"),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_what_is_no_decoder_is_traced_with_its_inputs_and_sizes(kind: str) -> None:
+    """Oracle: the sizes of the file, and the extractor's own reading of the command."""
+    config, shape = ENCODERS[kind]
+    with pytest.raises(SpecError) as raised:
+        decoder_of(config, "config.json")
+    said = str(raised.value)
+    assert "is no decoder" in said and "like those of" not in said and "describe a decoder" not in said
+    command = shlex.split(said.split("python -m sim extract ")[1])
+    assert command[:3] == [f"transformers:{config['architectures'][0]}", "--input", shape]
+    parse_input(shape)
+    given = parse_arguments(command[4::2])
+    assert given["hidden_size"] == config["hidden_size"] and given["num_hidden_layers"] == config["num_hidden_layers"]
+    assert all(config[name] == size for name, size in given.items())
+    named = re.findall(rf"{kind}[-_][\w-]+", said.split("the catalogue has ")[1])
+    assert named and all(name in catalogue("workloads") for name in named)

@@ -14,6 +14,7 @@ from sim.cli import main
 from sim.spec.decoder import parameter_count
 from sim.spec.hf_config import decoder_of
 from sim.spec.hf_families import FAMILIES
+from sim.spec.launch_scripts import launch_script
 from sim.spec.library import load_workload
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
@@ -202,7 +203,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         (
             "a.json",
             json.dumps({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}),
-            "or trace it: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512:int64",
+            "or trace it where transformers is installed: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512",
         ),
         ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is no multiple of kv_heads \(5\)"),
         ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
@@ -247,10 +248,57 @@ def test_a_batch_script_gives_the_layout_and_a_configuration_the_model(tmp_path:
     assert load_workload(str(made.path)).spec.model.parameters == parameters
 
 
-def test_a_batch_script_without_a_layout_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=4\nsrun torchrun train.py\n")
-    with pytest.raises(SpecError, match=r"job\.sbatch: is a script without the sizes of a model or a layout .* as --nodes$"):
-        new_workload([str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
+TRAINER = """#!/bin/bash
+#SBATCH -N{nodes}
+#SBATCH --gres=gpu:h100:8,tmpdisk:100
+GPUS=8
+srun torchrun --nnodes $SLURM_NNODES --nproc_per_node $GPUS train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 8 \\
+    --bf16 True --gradient_checkpointing True --fsdp "full_shard auto_wrap" --optim adamw_8bit --max_seq_length 1024 --fp16 False
+"""
+GPUS: dict[str, int | None] = {
+    # a script's lines, and the GPUs of the job that it starts
+    "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=a100:8": 32,
+    "#SBATCH -N 2\n#SBATCH --gres=gpu:8(S:0-1)": 16,
+    "#SBATCH --gpus 24": 24,
+    "#SBATCH --nodes=2-4\nsrun torchrun --nproc-per-node=4 train.py": 8,
+    "#SBATCH --nodes=4\nsrun torchrun --nnodes=2 --nproc-per-node=8 train.py": 16,
+    "torchrun --standalone --nproc_per_node=4 train.py": 4,
+    "torchrun --nnodes=2:4 --nproc_per_node=8 train.py": 16,
+    "python -m torch.distributed.run --nnodes=$N --nproc_per_node=gpu train.py": None,
+    "accelerate launch --num_machines 3 --num_processes 24 train.py": 24,
+    "deepspeed --num_nodes 2 --num_gpus 8 train.py": 16,
+    "#SBATCH --nodes=4": 32,  # nodes of 8, which is noted
+    "#SBATCH --nodes=4\nsrun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$N train.py": 32,
+}
+
+
+@pytest.mark.parametrize("text", GPUS)
+def test_a_script_says_how_many_gpus_it_takes(text: str) -> None:
+    assert launch_script(text, "job.sh").gpus == GPUS[text]
+
+
+def test_settings_of_a_trainer_are_taken_over(tmp_path: Path) -> None:
+    """Oracle: what each option means in transformers/training_args.py, and the nodes that the script asks for."""
+    (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
+    (tmp_path / "job.sbatch").write_text(TRAINER.format(nodes=2))
+    made = new_workload([str(tmp_path / "config.json"), str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
+    found = load_workload(str(made.path)).spec
+    training = found.training
+    assert (training.batch, training.gradient_accumulation_steps, training.precision, found.model.sequence) == (2, 8, "bf16", 1024)
+    assert (training.activation_checkpointing, training.parallel.shard, training.optimizer.name) == ("blocks", "parameters", "adam8bit")
+    assert " --nodes 2" in made.command
+
+
+def test_nodes_of_a_script_are_those_of_the_next_command(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
+    (tmp_path / "gpt3.sh").write_text("#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n" + MEGATRON)
+    assert "--nodes 16" in new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml").command
+    (tmp_path / "four.sh").write_text("torchrun --nproc-per-node 4 train.py\n")
+    four = new_workload([str(tmp_path / "config.json"), str(tmp_path / "four.sh")], tmp_path / "b.yaml")
+    assert "the launch files ask for 4 GPUs; the command below takes 1 node of 8" in four.left_out
+    (tmp_path / "silent.sh").write_text("torchrun train.py\n")
+    with pytest.raises(SpecError, match="says neither how many GPUs it takes nor a size"):
+        new_workload([str(tmp_path / "config.json"), str(tmp_path / "silent.sh")], tmp_path / "c.yaml")
 
 
 def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sim.analysis.layout_memory import StageMemory
 from sim.events import Cause, WorkSpan
 from sim.mesh import LayoutRun
+from sim.report.energy import epoch_tokens
 from sim.report.layout import LAYOUT_MEANINGS, layout_name
 from sim.report.page.bars import BarPiece, bar, error_tile, named_bars, step_stalls, swatch
 from sim.report.page.basis import basis
@@ -20,6 +21,7 @@ from sim.report.page.markup import Child, Figures, Html, joined, noted, section,
 from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.report.whole_job import tokens_text
 from sim.units import counted, show
 
 MOST_STAGES: Final = 32
@@ -100,7 +102,9 @@ def _tiles(figures: Figures) -> Html:
         )
     )
     cost = figures.shown("cost_per_epoch_usd", as_money) if figures.value("cost_per_epoch_usd") is not None else None
-    rows.append(("Epoch", figures.shown("epoch_time_s", as_time), cost))
+    tokens = epoch_tokens(figures.value(""))
+    length = None if tokens is None else tokens_text(tokens)
+    rows.append(("Epoch", figures.shown("epoch_time_s", as_time), joined(cost, ", " if cost and length else "", length)))
     rows += error_tile(figures)
     rows += energy_tile(figures)
     if figures.value("whole_job"):
