@@ -140,8 +140,8 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     return RecordFile(tuple(records), tuple(notes), tuple(left_out))
 
 
-def _of_its_sequence(found: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
-    """Return *found* with the length of samples that a further column says. Raise SpecError for a run with a layout."""
+def _of_its_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
+    """Return *record* with the length of samples that a further column says. Raise SpecError for a run with a layout."""
     if laid_out := layout_of(columns, cells):
         raise SpecError(
             f"{laid_out}: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs, with a column "
@@ -150,7 +150,7 @@ def _of_its_sequence(found: RunRecord, columns: Sequence[str], cells: Cells) -> 
     tokens = sequence_of(columns, cells)
     if tokens and not (tokens.isdigit() and int(tokens)):
         raise SpecError(f"sequence '{tokens}': write the tokens of a sample, such as 4096")
-    return replace(found, sequence=int(tokens)) if tokens else found
+    return replace(record, sequence=int(tokens)) if tokens else record
 
 
 def named(hardware: str, workload: str) -> str:

@@ -37,7 +37,7 @@ class Study(Protocol):
 
     @property
     def examples(self) -> Sequence[str]:
-        """What may be typed there, two lines of it."""
+        """Commands for its help, two lines."""
 
     @property
     def run(self) -> Callable[..., None]:

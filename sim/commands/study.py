@@ -19,5 +19,5 @@ def _study() -> None:
 
 for _name in names(STUDIES):
     _made = cast(Study, extension(STUDIES, _name))
-    _examples = "\n".join(f"  python -m sim study {words}" for words in _made.examples)
+    _examples = "\n".join(f"  {line}" for line in _made.examples)
     study.command(_name, epilog=f"Examples:\n{_examples}")(_made.run)

@@ -151,16 +151,16 @@ def arguments(text: str, place: str) -> dict[str, str]:
         words = shlex.split(plain.replace("(", " ").replace(")", " ").replace('"', " ").replace("'", " "))
     except ValueError as error:
         raise SpecError(f"{place}: cannot be read as arguments: {error}") from None
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for index, word in enumerate(words):
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             after = words[index + 1] if index + 1 < len(words) else ""
-            found[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
-    unknown = next((f"--{name} {value}" for name, value in found.items() if value.startswith("$") and name in _NUMERIC), None)
+            options[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
+    unknown = next((f"--{name} {value}" for name, value in options.items() if value.startswith("$") and name in _NUMERIC), None)
     if unknown:
         raise SpecError(f"{place}: {unknown}: the script does not say what this variable is; write the number")
-    return found
+    return options
 
 
 _NUMERIC: Final = {*_MEGATRON_SIZES, *_MEGATRON_RANKS, *LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "vocab-size"} | {

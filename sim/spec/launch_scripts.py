@@ -55,8 +55,8 @@ def _slurm(text: str) -> tuple[int | None, int | None, int | None]:
 def _first(given: Arguments, options: tuple[str, ...]) -> int | None:
     """Return the first of *options* that is a number of one or more; ``2:4`` of an elastic torchrun is its least."""
     for option in options:
-        if (found := re.match(r"[1-9]\d*(?=:|$)", given.said.get(option, ""))) is not None:
-            return int(found[0])
+        if (match := re.match(r"[1-9]\d*(?=:|$)", given.said.get(option, ""))) is not None:
+            return int(match[0])
     return None
 
 
@@ -88,9 +88,9 @@ def _trainer(given: Arguments) -> Told:
     told.training |= {"activation_checkpointing": "blocks"} if _on(said, "gradient-checkpointing") else {}
     optimizer = said.get("optim", "adamw_torch")
     if not optimizer.startswith("adamw") or optimizer in _OPTIMIZERS:
-        known = _OPTIMIZERS.get(optimizer)
-        told.training |= {"optimizer": {"name": known}} if known else {}
-        told.notes += [] if known else [f"--optim {optimizer} is not modeled: the workload has adam"]
+        name = _OPTIMIZERS.get(optimizer)
+        told.training |= {"optimizer": {"name": name}} if name else {}
+        told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload has adam"]
     shard = next((kind for word in said.get("fsdp", "").split() if (kind := _SHARDED.get(word))), None)
     told.parallel |= {"shard": shard} if shard else {}
     told.sequence = next((length for option in _LENGTHS if (length := given.number(option))), None)

@@ -58,8 +58,8 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
     """
     workload = load_workload(path).spec
     given = not workload.training.parallel.trivial or global_batch is not None
-    asked = -(-(gpus or 1) // NODE)
-    for change, nodes in _candidates(workload, given, asked):
+    least_nodes = -(-(gpus or 1) // NODE)
+    for change, nodes in _candidates(workload, given, least_nodes):
         scenario = Scenario(
             MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, layout=change.layout, global_batch=global_batch
         )
@@ -67,16 +67,16 @@ def first_command(path: str, shown: str, global_batch: int | None = None, gpus: 
             more = f" --nodes {nodes}" if nodes > 1 else ""
             batch = f" --global-batch {global_batch}" if global_batch else ""
             return f"python -m sim run {MACHINE} {shlex.quote(shown)}{more}{change.text}{batch}"
-    nodes = max(asked, math.ceil(STATES * workload.model.parameters / (NODE * ROOM)))
+    nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / (NODE * ROOM)))
     return f"python -m sim plan {MACHINE} {shlex.quote(shown)} --nodes {nodes}"
 
 
-def _candidates(workload: Workload, given: bool, asked: int) -> Iterator[tuple[_Change, int]]:
-    """Yield what is tried on *asked* nodes at least, the least change first; *given*: a layout is, so that it may take more nodes."""
+def _candidates(workload: Workload, given: bool, least_nodes: int) -> Iterator[tuple[_Change, int]]:
+    """Yield what is tried on *least_nodes* nodes at least, the least change first; *given*: a layout is, so that it may take more nodes."""
     parallel = workload.training.parallel
     tensor = [2**power for power in range(1, 4) if 2**power > parallel.tensor]
     wider = [_Change((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if given]
-    least = max(-(-parallel.model_ranks // NODE), asked)
+    least = max(-(-parallel.model_ranks // NODE), least_nodes)
     for doubling in range(_DOUBLINGS if given else 1):
         for change in (*_CHANGES, *wider):
             yield change, least * 2**doubling

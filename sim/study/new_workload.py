@@ -83,8 +83,8 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
         )
     _whole_steps(told, origin)
     if told.gpus and told.gpus % NODE:
-        whole = counted(-(-told.gpus // NODE), "node")
-        told.notes.append(f"the launch files ask for {counted(told.gpus, 'GPU')}; the command below takes {whole} of {NODE}")
+        of_nodes = counted(-(-told.gpus // NODE), "node")
+        told.notes.append(f"the launch files ask for {counted(told.gpus, 'GPU')}; the command below takes {of_nodes} of {NODE}")
 
     def written(command: str) -> Workload:
         return write_new(path, _text(told, name, command, shape, tokens, origin), lambda file: load_workload(file).spec)

@@ -153,12 +153,12 @@ def fixed(choice: Choice) -> dict[str, str]:
     scenario = scenario_of(choice.without("nodes", "batch", "nic", "price", "sequence"))
     workers = [group for group in loaded_hardware(scenario).spec.groups if group.role == "worker"]
     _, of_workload = sorted_overrides(scenario)
-    found = {}
+    reasons = {}
     if len(workers) > 1:
-        found["nodes"] = f"{len(workers)} groups of nodes: write groups.0.count=N and so on below, as any other field"
+        reasons["nodes"] = f"{len(workers)} groups of nodes: write groups.0.count=N and so on below, as any other field"
     if load_workload(scenario.workload, of_workload).spec.model.transformer is None:
-        found["sequence"] = "the model is a table of layers, traced with one length"
-    return found
+        reasons["sequence"] = "the model is a table of layers, traced with one length"
+    return reasons
 
 
 def described(choice: Choice) -> dict[str, str]:

@@ -110,7 +110,11 @@ def test_what_is_suggested_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / folder).mkdir()
     found = suggested()
     assert len(found) > 40, "the search itself"
-    wrong = [f"{place}: {line}: {problem}" for line, place in found.items() if (problem := parsed(words_of(line)))]
+    wrong = [
+        f"{place}: {line}: {problem}"
+        for line, place in found.items()
+        if not (line.startswith("sim study") and place.startswith(_WITH_PACKAGE)) and (problem := parsed(words_of(line)))
+    ]
     assert not wrong, "\n".join(wrong)
 
 

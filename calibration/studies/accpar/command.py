@@ -15,7 +15,10 @@ class AccPar:
     """The study as `sim study` knows it."""
 
     name = "accpar"
-    examples = ("accpar --models alexnet,vgg16", "accpar 256x-tpu-v2-v3 --global-batch 1024 -o accpar")
+    examples = (
+        "python -m sim study accpar --models alexnet,vgg16",
+        "python -m sim study accpar 256x-tpu-v2-v3 --global-batch 1024 -o accpar",
+    )
 
     @staticmethod
     def run(

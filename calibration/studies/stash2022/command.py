@@ -10,7 +10,7 @@ class Stash2022:
     """The study as `sim study` knows it."""
 
     name = "stash2022"
-    examples = ("stash2022 -o stash2022", "stash2022 --html stash2022.html")
+    examples = ("python -m sim study stash2022 -o stash2022", "python -m sim study stash2022 --html stash2022.html")
 
     @staticmethod
     def run(processes: Processes = None, as_json: JsonOption = False, output: Folder = None, html: HtmlOption = None) -> None:
