@@ -129,7 +129,7 @@ def plan(
     import pandas
 
     from sim.report.files import folder_due, write_files
-    from sim.report.layout_files import export_files
+    from sim.report.layouts.layout_files import export_files
     from sim.report.plan import plan_document
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import PlanQuestion

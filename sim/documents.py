@@ -14,7 +14,7 @@ from sim.report.document import run_document, run_figures
 from sim.report.energy import with_power_cap
 from sim.report.expected_error import expected_error
 from sim.report.goodput import beside_run, goodput_of
-from sim.report.layout import layout_document
+from sim.report.layouts.layout import layout_document
 from sim.report.recommendation import batch_note, gap_note, recommendation_document
 from sim.report.rows import run_row
 from sim.simulate import Run

@@ -85,7 +85,7 @@ class Result:
 
         The run is simulated once more, so that the use of links is recorded. Raise `SpecError` where it cannot be written.
         """
-        from sim.report.trace import write_trace
+        from sim.report.trace.run_trace import write_trace
 
         return write_trace(answer(self.scenario, keep_rates=True).run, Path(path), steps)
 

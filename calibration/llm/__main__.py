@@ -25,7 +25,7 @@ from calibration.llm.rules import efficiencies
 from calibration.llm.score import quantile, scorable
 from calibration.llm.shapes import RECORDS
 from calibration.llm.table import read_table
-from sim.report.layout_error import family_of, group_names
+from sim.report.layouts.layout_error import family_of, group_names
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
 

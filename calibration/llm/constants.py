@@ -17,7 +17,7 @@ from typing import Any, Final
 from calibration.llm.case import Case
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import RECORDS
-from sim.report import layout_error
+from sim.report.layouts import layout_error
 
 FILE: Final = RECORDS / "constants.json"
 QUANTILES: Final = 11

@@ -25,7 +25,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load, load_hardware
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
-from sim.study.new_hardware import new_hardware
+from sim.study.new.hardware import new_hardware
 
 
 class Fitted(NamedTuple):

@@ -47,7 +47,7 @@ class Machine:
 
 def gpu_part(name: str) -> Gpu | None:
     """Return the GPU of the catalogue that the driver calls *name*, if there is just one."""
-    from sim.study.new_parts import named_like
+    from sim.study.new.parts import named_like
 
     stem = named_like(name)
     return load_part(Gpu, stem, "hardware/parts/gpus") if stem else None

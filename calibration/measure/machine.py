@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim import __version__
-from sim.spec.topo_matrix import COLOUR
+from sim.spec.foreign.topo_matrix import COLOUR
 from sim.study.pool import cores
 
 PACKAGES: Final = ("numpy", "pillow", "torchvision")

@@ -3,9 +3,9 @@
 Kineto writes one JSON object a process: ``traceEvents`` (Chrome's Trace Event Format, times in microseconds) and ``distributedInfo`` with
 rank and world size. Read are complete events (``ph: X``): ``kernel``, ``gpu_memcpy``, ``gpu_memset`` with stream and correlation id,
 ``cuda_runtime`` and ``cuda_driver`` calls, ``cpu_op``, and ``user_annotation`` (``ProfilerStep#N``, the loader's ``__next__``). What
-`sim.report.trace` adds (several ranks in one file, loader workers, who is to blame inside a collective) is read where it stands. A job that
-trained on CPUs has no kernels: there the outermost operators of each thread are what computes, and ``gloo:`` annotations, which Gloo's
-own threads leave, are its collectives.
+`sim.report.trace.run_trace` adds (several ranks in one file, loader workers, who is to blame inside a collective) is read where it
+stands. A job that trained on CPUs has no kernels: there the outermost operators of each thread are what computes, and ``gloo:``
+annotations, which Gloo's own threads leave, are its collectives.
 """
 
 from __future__ import annotations

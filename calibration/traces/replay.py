@@ -33,7 +33,7 @@ from sim.spec.defaults import LOADER, TOKENS
 from sim.spec.library import SYNTHETIC, is_model, load_hardware, load_workload
 from sim.spec.workload import Model, Optimizer, Workload
 from sim.spec.yaml import SpecError
-from sim.study.new_file import write_new
+from sim.study.new.file import write_new
 from sim.training.step_plan import Timeline
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")

@@ -32,7 +32,7 @@ def show_layouts(
     """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome, with what is asked for *beside* it."""
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
-    from sim.report.layout import flat_figures, layout_document, layout_scaling_text, layout_text
+    from sim.report.layouts.layout import flat_figures, layout_document, layout_scaling_text, layout_text
     from sim.study.layout import layout_answer
     from sim.study.scaling import scaling
 
@@ -87,10 +87,10 @@ def _require_one(runs: int, trace: Path | None, chakra: Path | None) -> None:
 
 def _write_traces(answers: Sequence[LayoutAnswer], trace: Path | None, chakra: Path | None) -> None:
     if trace is not None:
-        from sim.report.layout_trace import write_layout_trace
+        from sim.report.trace.layout_trace import write_layout_trace
 
         talk(f"wrote {write_layout_trace(answers[0].run, trace)}")
     if chakra is not None:
-        from sim.report.layout_chakra import write_layout
+        from sim.report.trace.layout_chakra import write_layout
 
         talk(f"wrote {write_layout(answers[0].run, chakra)}")

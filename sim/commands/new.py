@@ -57,14 +57,14 @@ def new(
             "new: write --from-topo FILE (of 'nvidia-smi topo -m') and -o FILE for a machine, or 'python -m sim new workload config.json "
             "-o mine.yaml' for a model; a machine like one of the catalogue is a file of 'extends: p4d.24xlarge' and what differs"
         )
-    from sim.study.new_hardware import new_hardware
+    from sim.study.new.hardware import new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
     talk(f"wrote {output}: {made.note}")
 
 
 def _new_workload(sources: list[str], output: Path | None, name: str | None, sequence: int | None, force: bool) -> None:
-    from sim.study.new_workload import by_questions, new_workload, write
+    from sim.study.new.workload import by_questions, new_workload, write
 
     if sources:
         made = new_workload(sources, output, name, sequence, overwrite=force)

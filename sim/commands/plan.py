@@ -149,7 +149,7 @@ def _watching(simulate: int) -> Callable[[Tally], None]:
 
 def _export(made: Any, folder: Path) -> None:
     from sim.report.files import write_files
-    from sim.report.layout_files import export_files
+    from sim.report.layouts.layout_files import export_files
 
     files, left_out = export_files(made)
     write_files(folder, files)

@@ -97,7 +97,7 @@ def run(
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     from sim.report.beside import Beside
-    from sim.spec.chakra_files import trace_paths
+    from sim.spec.foreign.chakra_files import trace_paths
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
     from sim.study.scenario import Scenario, batch_of, has_layout, market_of
@@ -203,7 +203,7 @@ def _show_runs(
 
 
 def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
-    from sim.report.trace import write_trace
+    from sim.report.trace.run_trace import write_trace
     from sim.study.scenario import answer
 
     if len(scenarios) > 1:
@@ -212,7 +212,7 @@ def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
 
 
 def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:
-    from sim.report.run_chakra import write_run
+    from sim.report.trace.run_chakra import write_run
     from sim.study.scenario import answer
 
     if len(scenarios) > 1:

@@ -57,7 +57,7 @@ def whatif(
     """Rank upgrades: the step with each resource 2x and infinitely fast, and what an upgrade is worth."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
-    from sim.report.layout_whatif import layout_whatif_document, layout_whatif_text
+    from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text
     from sim.report.page.layout import layout_page
     from sim.report.page.whatif import whatif_page
     from sim.report.whatif import whatif_document, whatif_plot, whatif_text

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sim.parallel.graph import CollectiveOp, Graph, GraphNode
-from sim.spec.chakra_files import TraceFiles
-from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode
+from sim.spec.foreign.chakra_files import TraceFiles
+from sim.spec.foreign.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode
 from sim.spec.yaml import SpecError
 
 EXACT: Final = "duration_s"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.energy import brief_energy, epoch_tokens, power_cap_text
-from sim.report.layout import layout_words
+from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.report.table import rate_text

@@ -5,7 +5,7 @@ of step times predicted from the descriptions alone, as a run predicts them. The
 network and stack; then GPU and network; then the network; then everything, and more is added for a GPU that was never measured. GPUs of
 a node that cannot address each other exchange through host memory, which is a network of its own. A GPU or network of which no run was
 measured extrapolates, as do more GPUs or nodes. Of ranks that compute on processor cores only runs on the same processor answer. Where
-no decoder is in the group, errors of a decoder are no smaller than those of decoders with layouts (`sim.report.layout_error`).
+no decoder is in the group, errors of a decoder are no smaller than those of decoders with layouts (`sim.report.layouts.layout_error`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import permutations
 from typing import Any
 
 from sim.cluster.topology import node_graph
-from sim.report.layout_error import decoder_error
+from sim.report.layouts.layout_error import decoder_error
 from sim.report.validated import validated_groups
 from sim.simulate import Run
 from sim.spec.hardware import Node

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sim import __version__
 from sim.events import LAYOUT_STALLS, Cause
-from sim.report.layout import NOTEWORTHY
+from sim.report.layouts.layout import NOTEWORTHY
 from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, stall_lines
 from sim.study.graph import GraphRun

@@ -11,9 +11,9 @@ from sim.events import Cause
 from sim.mesh import LayoutRun
 from sim.report.energy import kwh_text, power_cap_text, with_power_cap
 from sim.report.goodput import goodput_of
-from sim.report.layout import layout_document, layout_name
-from sim.report.layout_error import expected_layout_error
-from sim.report.layout_files import run_command
+from sim.report.layouts.layout import layout_document, layout_name
+from sim.report.layouts.layout_error import expected_layout_error
+from sim.report.layouts.layout_files import run_command
 from sim.report.table import basis_lines
 from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError

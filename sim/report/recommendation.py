@@ -9,7 +9,7 @@ from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import grouped, scattered
 from sim.report.energy import job_energy, kwh_text, power_cap_text
-from sim.report.layout import layout_words
+from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text, tokens_text

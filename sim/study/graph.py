@@ -11,8 +11,8 @@ from sim.check import check_hardware, require
 from sim.cluster.build import Placement, place
 from sim.parallel.chakra import graphs_of
 from sim.parallel.graph import Graph, matched
-from sim.spec.chakra_files import TraceFiles, read_trace, trace_paths
 from sim.spec.fields import Peak, Precision
+from sim.spec.foreign.chakra_files import TraceFiles, read_trace, trace_paths
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_part
 from sim.spec.precision import MEANING

@@ -12,8 +12,8 @@ import yaml
 
 from sim.mesh import LayoutRun
 from sim.report.files import MADE_BY
-from sim.report.layout_trace import write_layout_trace
-from sim.report.trace import write_trace
+from sim.report.trace.layout_trace import write_layout_trace
+from sim.report.trace.run_trace import write_trace
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import loaded_hardware, sorted_overrides

@@ -11,7 +11,7 @@ from sim.analysis.cost import node_price
 from sim.mesh import LayoutRun
 from sim.report.document import run_document
 from sim.report.figures import figures_csv
-from sim.report.layout import flat_figures, layout_document
+from sim.report.layouts.layout import flat_figures, layout_document
 from sim.report.page.frame import PagePart
 from sim.report.page.layout import layout_page, layout_parts
 from sim.report.page.markup import Html, joined

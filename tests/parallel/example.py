@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sim.spec.chakra_wire import NODE_TYPES, TraceNode
+from sim.spec.foreign.chakra_wire import NODE_TYPES, TraceNode
 from tests.parallel.traces import as_file
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "examples" / "chakra"

@@ -8,8 +8,8 @@ import pytest
 
 from sim.parallel.chakra import graphs_of
 from sim.parallel.graph import GraphNode
-from sim.spec.chakra_files import TraceFiles
-from sim.spec.chakra_wire import TraceNode
+from sim.spec.foreign.chakra_files import TraceFiles
+from sim.spec.foreign.chakra_wire import TraceNode
 from sim.spec.yaml import SpecError
 from tests.parallel.traces import collective, compute, graphs, receive, send
 

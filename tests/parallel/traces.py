@@ -8,8 +8,8 @@ from typing import Any
 
 from sim.parallel.chakra import graphs_of
 from sim.parallel.graph import Graph
-from sim.spec.chakra_files import read_trace
-from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode, metadata_bytes, node_bytes
+from sim.spec.foreign.chakra_files import read_trace
+from sim.spec.foreign.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode, metadata_bytes, node_bytes
 
 MICRO = 1e-6
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from sim.report.layout_files import launch_of
-from sim.spec.layout_files import Launch, launch_files
+from sim.report.layouts.layout_files import launch_of
+from sim.spec.foreign.layout_files import Launch, launch_files
 from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario

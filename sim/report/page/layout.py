@@ -9,7 +9,7 @@ from sim.analysis.layout_memory import StageMemory
 from sim.events import Cause, WorkSpan
 from sim.mesh import LayoutRun
 from sim.report.energy import epoch_tokens
-from sim.report.layout import LAYOUT_MEANINGS, layout_name
+from sim.report.layouts.layout import LAYOUT_MEANINGS, layout_name
 from sim.report.page.bars import BarPiece, bar, error_tile, named_bars, step_stalls, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, linear_axis

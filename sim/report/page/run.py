@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.analysis.bottleneck import Bottleneck
-from sim.report.excerpt import Excerpt, excerpt
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.page.bars import BarPiece, bar, named_bars, stalls, swatch
@@ -20,6 +19,7 @@ from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_bandwidth, as_memory, as_money, as_number, as_percent, as_time, unbroken
+from sim.report.trace.excerpt import Excerpt, excerpt
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.simulate import Run

@@ -1,6 +1,6 @@
 """How much is each link, disk and processor used during the steps that a page shows? Mean, peak, and the share in between.
 
-Read from the rates that a run kept (`sim.report.excerpt`). Resources that are used alike are simulated once; each is called by the
+Read from the rates that a run kept (`sim.report.trace.excerpt`). Resources that are used alike are simulated once; each is called by the
 first of them, and says how many there are on a node.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sim.report.excerpt import Excerpt
 from sim.report.resources import described
+from sim.report.trace.excerpt import Excerpt
 from sim.simulate import Run
 from sim.units import show
 

@@ -14,7 +14,7 @@ from calibration.traces.import_trace import import_traces
 from calibration.traces.passes_seen import kernel_class, passes_seen
 from calibration.traces.replay import JobDescription, replayed, write_replay
 from sim.events import Cause
-from sim.report.trace import write_trace
+from sim.report.trace.run_trace import write_trace
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer

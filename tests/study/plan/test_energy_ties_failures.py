@@ -12,8 +12,8 @@ from sim.events import Cause
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
 from sim.report import plan as report
 from sim.report.goodput import goodput_of
-from sim.report.layout import layout_document
-from sim.report.layout_error import expected_layout_error
+from sim.report.layouts.layout import layout_document
+from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.plan import plan_document, plan_text
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale

@@ -10,7 +10,7 @@ from sim.analysis.whole_job import JobPlan
 from sim.cli import main
 from sim.documents import Renting, compared, document, recommended
 from sim.report.comparison import comparison_document, comparison_text
-from sim.report.layout import layout_document
+from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare
 from sim.study.plan import machines

@@ -12,7 +12,7 @@ import pytest
 
 import stallsim
 from sim.cli import main
-from sim.report.layout_files import run_command
+from sim.report.layouts.layout_files import run_command
 from sim.report.plan import plan_document
 from sim.spec import extensions
 from sim.spec.yaml import SpecError

@@ -14,13 +14,13 @@ import yaml
 
 from sim.analysis.layout_memory import memory_by_stage
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
-from sim.report.layout_files import export_files, launch_of, run_command
+from sim.report.layouts.layout_files import export_files, launch_of, run_command
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import plan_document, plan_text
-from sim.spec import launch_files
 from sim.spec.catalogue import catalogue
 from sim.spec.decoder import decoder_layers
-from sim.spec.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
+from sim.spec.foreign import launch_files
+from sim.spec.foreign.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
 from sim.spec.library import load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError

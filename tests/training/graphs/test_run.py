@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sim.cluster.build import Placement
 from sim.events import Cause
 from sim.parallel.graph import Graph, GraphNode, matched
-from sim.spec.chakra_wire import TraceNode
+from sim.spec.foreign.chakra_wire import TraceNode
 from sim.spec.hardware import Hardware
 from sim.study.graph import GraphRun, run_graphs
 from sim.training.collectives.price.plan import DEFAULT
