@@ -202,6 +202,10 @@ class _Replay:
         """Gradients of each unit before they are scattered."""
         self.scatters: dict[Tag, float] = {}
         """Input buffers of reduce-scatters."""
+        self.queues: dict[Tag, str] = {}
+        """Communicators of reduce-scatters that are over when something behind them is: FSDP1 holds no reference to what they read."""
+        self.behind: dict[Tag, list[Tag]] = {}
+        """Reduce-scatters in the queue of each gather before it."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
         self.backward: tuple[str, int] | None = None
         """The pass whose gradients wait for its end."""
@@ -237,6 +241,7 @@ class _Replay:
         match instruction:
             case Start(tag=(what, unit, _)) if what.startswith("gather"):
                 self.gathers[instruction.tag] = instruction.nbytes
+                self.behind[instruction.tag] = [tag for tag, queue in self.queues.items() if queue == instruction.communicator]
                 self._note()
             case Start(tag=(what, unit, _), op="reduce_scatter") if what.startswith("scatter"):
                 self._scatter(instruction)
@@ -373,6 +378,8 @@ class _Replay:
 
     def _arrived(self, tag: Tag) -> None:
         """Copy gathered weights out of their buffer, or free that of a reduce-scatter."""
+        for earlier in self.behind.pop(tag, ()):
+            self._scattered(earlier)
         if tag in self.gathers and not tag[0].endswith("experts"):
             for number in self._wrap(tag[1]):
                 self.weights[number] = self._elements(number) * self.layout.gathered
@@ -380,7 +387,11 @@ class _Replay:
             if tag[0] == "gather F":  # freed behind the next copy
                 tag, self.copied = self.copied or ("", 0, 0), tag
         self.gathers.pop(tag, None)
+        self._scattered(tag)
+
+    def _scattered(self, tag: Tag) -> None:
         self.scatters.pop(tag, None)
+        self.queues.pop(tag, None)
 
     def _free(self, number: int) -> None:
         self.weights.pop(number, None)
@@ -392,6 +403,8 @@ class _Replay:
 
     def _scatter(self, start: Start) -> None:
         self.scatters[start.tag] = start.nbytes
+        if self.layout.options.framework == "fsdp1":
+            self.queues[start.tag] = start.communicator
         shards = self.layout.mesh.group_size(start.axis)
         self._note()
         for number in self._wrap(start.tag[1]):
