@@ -88,6 +88,10 @@ def practice_overrides(case: Case, at: Constants) -> list[str]:
         found[f"{stack}.nccl_proto"] = "Simple"
     if case.shape.experts:
         found[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
+    if case.states:  # Megatron's precision-aware optimizer, which takes gradients as they are
+        found |= {f"{stack}.mesh.states": case.states, f"{stack}.mesh.casts_gradients": "never"}
+    if case.activation_kept != 1.0 and case.products != "16bit":
+        found[f"{stack}.operator_memory.activation"] = f"{case.activation_kept:g}"
     if case.family == "deepspeed" and case.row.text["precision"].startswith("fp16"):  # zero/stage_1_and_2.py, not bf16_optimizer.py
         found |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
         found |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}

@@ -314,7 +314,7 @@ def predictions_csv(found: LlmValidation) -> str:
     writer.writerow(COLUMNS)
     for row in found.scored:
         case, said = row.case, row.said
-        text, measured = case.row.text, case.row.memory
+        text, measured = case.row.text, case.measured_memory
         figures = [row.measured, said["predicted"], row.low, row.high, said["zero_shot"], said["constant_mfu"], said["six_pd"]]
         writer.writerow(
             [

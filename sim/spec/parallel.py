@@ -235,6 +235,8 @@ class MeshOptions(Spec):
     """Products that make gradients of weights add them to those of micro-batches before; else a pass of its own does."""
     keeps_8bit_weights: bool = False
     """Weights are brought to 8 bits once a step, for all its micro-batches; else whenever a micro-batch uses them."""
+    parameters_8bit: bool = False
+    """In 8 bits the optimizer writes the weights of blocks in 8 bits (``fp8_param_gather``); else kept ones lie beside ``weights``."""
     shares_device: bool = False
     """Collectives take multiprocessors and memory bandwidth from what computes beside them, each as many as it has channels and bytes."""
     gradients_wait: bool = False
@@ -256,6 +258,8 @@ class MeshOptions(Spec):
     """Bytes in large blocks that the step of a sharded optimizer takes for an element of this rank's share."""
     step_whole_bytes: float = Field(default=0.0, ge=0)
     """The same for an element of all that the stage holds, such as weights gathered into one block."""
+    casts_gradients: Literal["never", "fp8", "always"] = "never"
+    """When the step copies the gradients of this rank's share to 32 bits, where ``gradients`` are not: with products in fp8, or always."""
     stages_by_cost: bool = False
     """Stages take blocks until the cost of their products passes an even share, in place of even numbers of blocks (nanotron)."""
     order: tuple[Axis, ...] = MEGATRON_ORDER

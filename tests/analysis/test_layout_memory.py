@@ -189,6 +189,38 @@ def test_the_step_of_a_sharded_optimizer_takes_blocks_of_its_own() -> None:
     assert replay(shard="none", stack={"step_share_bytes": 6}).reserved == replay(shard="none").reserved
 
 
+@pytest.mark.parametrize(
+    ("gradients", "casts", "precision", "shard", "expected"),
+    [
+        ("bf16", "always", "bf16", "optimizer", 4 / 8),
+        ("bf16", "always", "bf16", "none", 4.0),
+        ("bf16", "fp8", "fp8", "optimizer", 4 / 8),
+        ("bf16", "fp8", "bf16", "optimizer", 0.0),
+        ("bf16", "never", "fp8", "optimizer", 0.0),
+        ("fp32", "always", "fp8", "optimizer", 0.0),
+    ],
+)
+def test_a_step_copies_gradients_of_the_share_to_32_bits(gradients: str, casts: str, precision: str, shard: Shard, expected: float) -> None:
+    """When activations are gone: weights, gradients, and 4 bytes of a share beside master weights and states (distrib_optimizer.py)."""
+    stack = BF16 | {"gradients": gradients, "casts_gradients": casts, "keeps_8bit_weights": False}
+    made = layout(block_model(BLOCKS), 8, shard=shard, stack=stack)
+    (stage,) = memory_by_stage(made, adam(precision=precision), GPU)
+    last = memory_course(made, adam(precision=precision), GPU, 0)[-1]
+    assert last.allocated - static(last) == pytest.approx(expected * PARAMETERS)
+    assert stage.allocated == pytest.approx(max(moment.allocated for moment in memory_course(made, adam(precision=precision), GPU, 0)))
+
+
+@pytest.mark.parametrize(
+    ("keeps", "alone", "precision", "expected"),
+    [(True, False, "fp8", 4.0), (True, True, "fp8", 2.0), (False, False, "fp8", 2.0), (True, False, "bf16", 2.0)],
+)
+def test_weights_of_blocks_are_kept_in_8_bits_beside_or_instead(keeps: bool, alone: bool, precision: str, expected: float) -> None:
+    """Transformer Engine's copies along rows and columns, of one byte each, beside 16 bits; as parameters they are all there is."""
+    stack = BF16 | {"keeps_8bit_weights": keeps, "parameters_8bit": alone}
+    (stage,) = memory_by_stage(layout(block_model(BLOCKS), 8, shard="optimizer", stack=stack), adam(precision=precision), GPU)
+    assert stage.weights == pytest.approx(expected * PARAMETERS)
+
+
 @pytest.mark.parametrize(("sequence", "stages"), [(True, 1), (False, 1), (True, 2)])
 def test_what_collectives_sum_up_is_held_for_a_forward(sequence: bool, stages: int) -> None:
     """Two outputs of a block, of 2 sbh bytes each, whether they are scattered or summed everywhere; blocks are spread over stages."""

@@ -68,6 +68,24 @@ def test_memory_is_read_as_the_table_reads_it(tmp_path: Path) -> None:
     assert memory(replace(large_head, memory_rank="first")) < memory(large_head)
 
 
+def test_states_in_16_bits_take_half_and_cast_no_gradients(tmp_path: Path) -> None:
+    """Two states of 2 bytes less an element; in 8 bits the step's copy of gradients, of 4 bytes, is the fullest moment else."""
+    plain = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:log", gpus="64", nodes="8", tp="8", pp="8", dp="1", seq_len="64")
+    assert (plain.states, plain.memory_reading) == ("", "allocated")
+    share = stage_weights(plain).total
+    assert memory(plain) - memory(replace(plain, states="bf16")) == pytest.approx(4 * share, rel=0.1)
+    low = replace(plain, products="fp8")
+    assert memory(low) - memory(replace(low, states="bf16")) == pytest.approx((4 + 4) * share, rel=0.1)
+
+
+def test_a_gated_activation_may_keep_its_input_in_8_bits(tmp_path: Path) -> None:
+    """Half of two times the inner width in 16 bits, a token and block, and only where products are in 8 bits."""
+    low = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:log", precision="fp8")
+    saved = 2 * 14336 * 1.0 * 8192 * 32
+    assert memory(low) - memory(replace(low, activation_kept=0.5)) == pytest.approx(saved, rel=0.01)
+    assert memory(replace(low, products="16bit")) == memory(replace(low, products="16bit", activation_kept=0.5))
+
+
 def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
     case = one(tmp_path, gpu="L40S")
     assert case.need.verdict == "unknown"
