@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
@@ -302,12 +303,20 @@ class _Replay:
         return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded
 
     def _recorded(self, stage: int) -> float:
-        """Return the bytes of one forward's outputs that tensor-parallel collectives sum up."""
+        """Return the bytes of outputs that tensor-parallel collectives sum up, of the blocks that the host is ahead of the GPU."""
         layout = self.layout
-        blocks = (layout.units[unit] for unit in layout.units_of(stage) if layout.units[unit].kind == "block")
+        blocks = [layout.units[unit] for unit in layout.units_of(stage) if layout.units[unit].kind == "block"]
         messages = (message for unit in blocks for piece in unit.pieces for message in piece.forward if message.axis == "tensor")
-        summed = (message.nbytes for message in messages if message.op != "all_gather")
-        return sum(summed) / layout.mesh.parallel.chunks * self._element()
+        summed = sum(message.nbytes for message in messages if message.op != "all_gather") * self._element()
+        if not layout.options.blocks_ahead:
+            return summed / layout.mesh.parallel.chunks
+        return summed / len(blocks) * min(self._launched(), layout.options.blocks_ahead) if blocks else 0.0
+
+    def _launched(self) -> int:
+        """Return the blocks whose forward comes before the first backward."""
+        works = (instruction for instruction in self.program if isinstance(instruction, Work))
+        first = (range(work.first, work.last + 1) for work in takewhile(lambda work: work.part == "F", works))
+        return sum(self.layout.units[unit].kind == "block" for units in first for unit in units)
 
     def _element(self) -> float:
         """Return the bytes of a micro-batch's activations for those of one sample in 32 bits."""

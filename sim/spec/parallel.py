@@ -254,6 +254,9 @@ class MeshOptions(Spec):
     records_streams: bool = False
     """Outputs that tensor-parallel collectives sum up are free again once the GPU is past them, of which the host hears one forward late
     (torch's ``record_stream``)."""
+    blocks_ahead: Whole = 0
+    """Blocks whose forward the host launches before the GPU has run them, of all micro-batches that no backward comes before; 0: those of
+    one forward, since the host waits at each micro-batch."""
     step_share_bytes: float = Field(default=0.0, ge=0)
     """Bytes in large blocks that the step of a sharded optimizer takes for an element of this rank's share."""
     step_whole_bytes: float = Field(default=0.0, ge=0)

@@ -234,6 +234,25 @@ def test_what_collectives_sum_up_is_held_for_a_forward(sequence: bool, stages: i
     assert held.cached - plain.cached == pytest.approx(8 / stages * 2 * 2 * TOKENS * HIDDEN)
 
 
+@pytest.mark.parametrize(
+    ("stages", "many", "ahead", "expected"),
+    [
+        (1, 4, 100, 8),  # a backward follows the first forward
+        (1, 4, 5, 5),
+        (2, 4, 100, 2 * 4),  # two forwards of four blocks come before a backward
+        (2, 1, 100, 4),
+        (2, 4, 6, 6),
+    ],
+)
+def test_a_host_that_does_not_wait_is_ahead_by_the_launch_queue(stages: int, many: int, ahead: int, expected: int) -> None:
+    """Of blocks launched before the first backward, at most those that the queue holds: two outputs of 2 sbh bytes each."""
+    stack = {"framework": "megatron", "records_streams": True, "blocks_ahead": ahead}
+    made = gpt(8, gpus=4 * stages, tensor=4, pipeline=stages, micro_batches=many, stack=stack)
+    plain = gpt(8, gpus=4 * stages, tensor=4, pipeline=stages, micro_batches=many, stack={"framework": "megatron"})
+    held, without = (memory_by_stage(each, adam(precision="bf16"), GPU)[0] for each in (made, plain))
+    assert held.cached - without.cached == pytest.approx(expected * 2 * 2 * TOKENS * HIDDEN)
+
+
 def test_each_stream_keeps_the_blocks_of_its_fullest_moment() -> None:
     """FSDP: gathers, reduce-scatters with the gradients they make, and compute are at their fullest at different moments."""
     made = layout(block_model(BLOCKS), 8, shard="parameters")
