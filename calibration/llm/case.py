@@ -91,6 +91,8 @@ class Case:
     """Type of the optimizer's states where the source's scripts set it, else empty."""
     activation_kept: float
     """Share of a gated activation's input that backward keeps, over what its stack says."""
+    logit_bytes: float
+    """Bytes of a logit at the fullest moment of the loss, where the stack's file has another loss; 0: the stack's."""
     memory_reading: str
     """What the table shows: allocated or reserved, as torch's allocator counts them, or nvidia-smi."""
     memory_rank: str
@@ -233,6 +235,7 @@ def _of_memory(practice: Mapping[str, Any]) -> dict[str, Any]:
         "memory_unit": _UNITS[practice.get("memory_unit", "GiB")],
         "states": str(practice.get("states", "")),
         "activation_kept": float(practice.get("activation_kept", 1.0)),
+        "logit_bytes": float(practice.get("logit_bytes", 0.0)),
         "memory_reading": str(practice.get("memory", "allocated")),
         "memory_rank": str(practice.get("memory_rank", "fullest")),
     }

@@ -35,6 +35,9 @@ ROUNDING: Final = 1.03
 """Reserved over allocated bytes: estimate (blocks of 2 MiB and 20 MiB, c10/cuda/CUDACachingAllocator.cpp; expandable segments)."""
 THRASHING: Final = 0.875
 """Share of the memory from which on the allocator frees and retries: nanotron on 80 GB slows down 3 to 7 times from 70 GB on."""
+_FSDP1_SCATTERS: Final = 2
+"""Reduce-scatters of FSDP1, which holds no reference to their inputs, that still read them: the gather of the next block but one is behind
+them in their communicator's queue. Where backward gathers nothing (SHARD_GRAD_OP) they are taken to keep up with it as well."""
 COPIES_8BIT: Final = 2.0
 """Bytes of an element's copies in 8 bits, along rows and columns (TransformerEngine pytorch/tensor/float8_tensor.py); where scales are
 of whole tensors, Blackwell needs one of them alone."""
@@ -231,14 +234,10 @@ class _Replay:
         """Gradients of each unit before they are scattered."""
         self.scatters: dict[Tag, float] = {}
         """Input buffers of reduce-scatters."""
-        self.queues: dict[Tag, str] = {}
-        """Communicators of reduce-scatters that are over when something behind them is: FSDP1 holds no reference to what they read."""
-        self.behind: dict[Tag, list[Tag]] = {}
-        """Reduce-scatters in the queue of each gather before it."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
         self.backward: tuple[str, int] | None = None
         """The pass whose gradients wait for its end."""
-        self.waits = layout.options.gradients_wait and not layout.sharded_parameters
+        self.waits = layout.options.gradients_wait and layout.mesh.parallel.shard not in ("gradients", "parameters")
         self.buffered = self._input_buffers()
         self.fullest_of = [0.0, 0.0, 0.0]
         """Most bytes so far of each stream that blocks belong to: compute, gathers, scatters."""
@@ -270,7 +269,6 @@ class _Replay:
         match instruction:
             case Start(tag=(what, unit, _)) if what.startswith("gather"):
                 self.gathers[instruction.tag] = instruction.nbytes
-                self.behind[instruction.tag] = [tag for tag, queue in self.queues.items() if queue == instruction.communicator]
                 self._note()
             case Start(tag=(what, unit, _), op="reduce_scatter") if what.startswith("scatter"):
                 self._scatter(instruction)
@@ -417,8 +415,6 @@ class _Replay:
 
     def _arrived(self, tag: Tag) -> None:
         """Copy gathered weights out of their buffer, or free that of a reduce-scatter."""
-        for earlier in self.behind.pop(tag, ()):
-            self._scattered(earlier)
         if tag in self.gathers and not tag[0].endswith("experts"):
             for number in self._wrap(tag[1]):
                 self.weights[number] = self._elements(number) * self.layout.gathered
@@ -426,11 +422,7 @@ class _Replay:
             if tag[0] == "gather F":  # freed behind the next copy
                 tag, self.copied = self.copied or ("", 0, 0), tag
         self.gathers.pop(tag, None)
-        self._scattered(tag)
-
-    def _scattered(self, tag: Tag) -> None:
         self.scatters.pop(tag, None)
-        self.queues.pop(tag, None)
 
     def _free(self, number: int) -> None:
         self.weights.pop(number, None)
@@ -441,9 +433,9 @@ class _Replay:
             self.copied = None
 
     def _scatter(self, start: Start) -> None:
-        self.scatters[start.tag] = start.nbytes
         if self.layout.options.framework == "fsdp1":
-            self.queues[start.tag] = start.communicator
+            self.scatters = dict(list(self.scatters.items())[1 - _FSDP1_SCATTERS :])
+        self.scatters[start.tag] = start.nbytes
         shards = self.layout.mesh.group_size(start.axis)
         self._note()
         for number in self._wrap(start.tag[1]):

@@ -301,6 +301,14 @@ class MeshOptions(Spec):
         return self.framework in ("deepspeed", "fsdp2")
 
     @property
+    def reduces_shards_each(self) -> bool:
+        """Whether gradients of sharded parameters are reduced at each micro-batch, whatever ``no_sync`` says.
+
+        DeepSpeed runtime/engine.py refuses ``no_sync`` from ZeRO-2 on; Megatron-FSDP megatron_fsdp.py, ``grad_reduce_every_bprop``.
+        """
+        return self.framework in ("deepspeed", "megatron")
+
+    @property
     def receives_first(self) -> bool:
         """Whether a stage between a forward and a backward receives before it sends, each in a call that compute waits for.
 
