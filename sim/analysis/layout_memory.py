@@ -232,6 +232,9 @@ class _Replay:
         """The gather of this forward that is freed behind the next one's copy, or with the end of forward."""
         self.unreduced: dict[int, float] = {}
         """Gradients of each unit before they are scattered."""
+        alone = layout.micro_batches == 1 or (layout.synchronizes_each and layout.mesh.stages == 1)
+        self.unreduced_width = layout.gathered if alone else layout.reduced
+        """Bytes of an element of those: FSDP adds up over micro-batches in the type that gradients travel in."""
         self.scatters: dict[Tag, float] = {}
         """Input buffers of reduce-scatters."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
@@ -348,8 +351,7 @@ class _Replay:
             sent = self.sent.get(number, 0.0)
             self.activations += sent if part == "F" else -sent
         if part in ("B", "W") and self.layout.sharded_parameters:
-            width = self.layout.gathered if self.layout.micro_batches == 1 or self.layout.synchronizes_each else self.layout.reduced
-            self.unreduced[number] = self._trained(number) * width
+            self.unreduced[number] = self._trained(number) * self.unreduced_width
             self._note()
         elif self.waits and part in ("B", "W"):
             self.unreduced[number] = self._trained(number) * _WIDTH[self.layout.options.weights]

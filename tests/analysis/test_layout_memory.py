@@ -76,6 +76,14 @@ def test_gradients_that_are_not_reduced_stay_whole() -> None:
     assert last.gathered - each.gathered == pytest.approx(4.0 * PARAMETERS, rel=0.25)
 
 
+def test_a_pipeline_of_fsdp_adds_gradients_up_in_the_type_they_travel_in() -> None:
+    """Stages reduce with the last micro-batch alone: weights of a stage in 16 bits and its gradients in 32, whole (torch FSDPParam)."""
+    fields: dict[str, Any] = {"pipeline": 2, "shard": "parameters", "synchronizes_each": True}
+    one, many = (memory_by_stage(layout(block_model(BLOCKS), 8, micro_batches=count, **fields), adam(), GPU)[0] for count in (1, 4))
+    assert many.gathered == pytest.approx(PARAMETERS / 2 * (2 + 4), rel=0.1)
+    assert one.gathered < many.gathered
+
+
 # --- activations ---------------------------------------------------------------------------------------------------------
 
 
