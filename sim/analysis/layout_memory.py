@@ -248,6 +248,7 @@ class _Replay:
         self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.entering[1:], strict=False) if units and keeps}
         """Bytes of the output of each unit that another stage receives, where they are kept."""
         self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
+        self.alone = self._alone(stage) if self.waits else 0.0
         self.freed = 0.0
         """Bytes of logits in blocks that nothing after them fits in."""
         self.best = _Moment(gradients, 0.0, 0.0, 0.0)
@@ -301,7 +302,7 @@ class _Replay:
     def cached(self, moment: _Moment) -> float:
         """Return the bytes of blocks that are kept though nothing is in them at *moment*; ask when the step is over."""
         held = sum(moment) - (0.0 if self.grows else moment.gradients)
-        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded
+        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded + self.alone
 
     def _recorded(self, stage: int) -> float:
         """Return the bytes of outputs that tensor-parallel collectives sum up, of the blocks that the host is ahead of the GPU."""
@@ -312,6 +313,14 @@ class _Replay:
         if not layout.options.blocks_ahead:
             return summed / layout.mesh.parallel.chunks
         return summed / len(blocks) * min(self._launched(), layout.options.blocks_ahead) if blocks else 0.0
+
+    def _alone(self, stage: int) -> float:
+        """Return the bytes of the gradient of embedding or head, which is one block, where those of activations are too small to hold it."""
+        units = [self.layout.units[unit] for unit in self.layout.units_of(stage)]
+        blocks = max((_bytes(piece.layer, piece.layer.write, self.workload) for unit in units for piece in unit.pieces), default=0.0)
+        width = _WIDTH[self.layout.options.weights]
+        tables = (self._trained(number) * width for number in self.layout.units_of(stage) if self.layout.units[number].kind != "block")
+        return sum(table for table in tables if table > blocks)
 
     def _launched(self) -> int:
         """Return the blocks whose forward comes before the first backward."""

@@ -169,6 +169,25 @@ def test_gradients_wait_for_the_end_of_their_micro_batch() -> None:
     assert course[0] == 0.0
 
 
+@pytest.mark.parametrize(("vocab", "fits"), [(16 * TOKENS, False), (2 * TOKENS, True)])
+def test_the_gradient_of_an_embedding_needs_a_block_that_is_large_enough(vocab: int, fits: bool) -> None:
+    """The allocator joins no blocks of its own: 2 Vh bytes fit into the largest one of activations, 2 s 4h, or are one more."""
+    shape = Transformer.model_validate(GPT | {"layers": 8, "vocab": vocab})
+    plain, waits = (
+        memory_by_stage(
+            layout(
+                model(decoder_layers(shape, TOKENS)), 2, pipeline=2, shard="none", micro_batches=4,
+                stack=BF16 | {"gradients_wait": wait, "framework": "nanotron"},
+            ),
+            adam(precision="bf16"),
+            GPU,
+        )[0]
+        for wait in (False, True)
+    )  # fmt: skip
+    table = 0 if fits else 2 * vocab * HIDDEN
+    assert waits.cached - plain.cached == pytest.approx(table, abs=2 * TOKENS * HIDDEN)  # positions, too
+
+
 def test_reducer_buckets_need_another_rank() -> None:
     for ranks, expected in ((8, 2.0 * PARAMETERS), (1, 0.0)):
         plain, bucketed = (replay(gpus=ranks, shard="none", stack={"reducer_buckets": there}) for there in (False, True))
