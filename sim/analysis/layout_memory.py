@@ -315,7 +315,7 @@ class _Replay:
         return summed / len(blocks) * min(self._launched(), layout.options.blocks_ahead) if blocks else 0.0
 
     def _alone(self, stage: int) -> float:
-        """Return the bytes of the gradient of embedding or head, which is one block, where those of activations are too small to hold it."""
+        """Return the bytes of the gradient of embedding or head, one block, where those of activations are too small for it."""
         units = [self.layout.units[unit] for unit in self.layout.units_of(stage)]
         blocks = max((_bytes(piece.layer, piece.layer.write, self.workload) for unit in units for piece in unit.pieces), default=0.0)
         width = _WIDTH[self.layout.options.weights]
