@@ -180,7 +180,7 @@ def prepare(
         entering=tuple(width * nbytes for nbytes in _entering(workload, chunks)),
         clips=training.stack.gradient_clipping,
         tied=_tied(workload, options),
-        synchronizes_each=not training.stack.no_sync,
+        synchronizes_each=not training.stack.no_sync or (parallel.shard == "parameters" and options.reduces_shards_each),
         own=own,
     )
 

@@ -28,6 +28,7 @@ MEASURED_MESSAGE: Final = 256e6
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
+_UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 SHARDED: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters unless told otherwise (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
 
@@ -84,6 +85,14 @@ class Case:
     checked: bool
     """Whether torch compares every collective between its ranks first (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
     fp32_gradients: bool
+    memory_unit: float
+    """Bytes in the unit of the table's peak memory."""
+    states: str
+    """Type of the optimizer's states where the source's scripts set it, else empty."""
+    activation_kept: float
+    """Share of a gated activation's input that backward keeps, over what its stack says."""
+    logit_bytes: float
+    """Bytes of a logit at the fullest moment of the loss, where the stack's file has another loss; 0: the stack's."""
     memory_reading: str
     """What the table shows: allocated or reserved, as torch's allocator counts them, or nvidia-smi."""
     memory_rank: str
@@ -94,6 +103,12 @@ class Case:
     def measured(self) -> float | None:
         """Return the measured seconds of a step, as `Row.step_time`."""
         return self.row.step_time
+
+    @property
+    def measured_memory(self) -> float | None:
+        """Return the measured peak of memory in bytes, if the table has it."""
+        peak = self.row.number.get("memory_peak_GiB_reported", 0.0)
+        return peak * self.memory_unit if peak > 0 else None
 
     @cached_property
     def need(self) -> Memory:
@@ -209,10 +224,21 @@ def _case(row: LlmRow) -> Case:
         compiled=told(row.text["compile"], False),
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
-        memory_reading=str(practice.get("memory", "allocated")),
-        memory_rank=str(practice.get("memory_rank", "fullest")),
+        **_of_memory(practice),
         assumed=tuple(assumed),
     )
+
+
+def _of_memory(practice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the scripts of a source say of memory: how it is read, and what they change of it."""
+    return {
+        "memory_unit": _UNITS[practice.get("memory_unit", "GiB")],
+        "states": str(practice.get("states", "")),
+        "activation_kept": float(practice.get("activation_kept", 1.0)),
+        "logit_bytes": float(practice.get("logit_bytes", 0.0)),
+        "memory_reading": str(practice.get("memory", "allocated")),
+        "memory_rank": str(practice.get("memory_rank", "fullest")),
+    }
 
 
 def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:

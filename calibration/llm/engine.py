@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.llm.case import Case
+from calibration.llm.case import SHARDED, Case
 from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import EXPOSED_EXPERTS, Constants, defaults
 from sim.spec.hardware import Hardware
@@ -51,6 +51,8 @@ def workload_document(case: Case) -> dict[str, Any]:
     }
     if case.tensor > 1:
         parallel["sequence"] = case.sequence_parallel
+    if case.family in SHARDED and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: shards that stay gathered until backward
+        parallel |= {"shard": _SHARD[3], "reshard_after_forward": False}
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
         model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
@@ -88,6 +90,12 @@ def practice_overrides(case: Case, at: Constants) -> list[str]:
         overrides[f"{stack}.nccl_proto"] = "Simple"
     if case.shape.experts:
         overrides[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
+    if case.states:  # Megatron's precision-aware optimizer, which takes gradients as they are
+        overrides |= {f"{stack}.mesh.states": case.states, f"{stack}.mesh.casts_gradients": "never"}
+    if case.logit_bytes:
+        overrides[f"{stack}.logit_bytes"] = f"{case.logit_bytes:g}"
+    if case.activation_kept != 1.0 and case.products != "16bit":
+        overrides[f"{stack}.operator_memory.activation"] = f"{case.activation_kept:g}"
     if case.family == "deepspeed" and case.row.text["precision"].startswith("fp16"):  # zero/stage_1_and_2.py, not bf16_optimizer.py
         overrides |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
         overrides |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}

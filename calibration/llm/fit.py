@@ -31,7 +31,7 @@ def usable(case: Case) -> bool:
     if case.row.status != "ok" or not case.measured:
         return False
     if case.family == "nanotron":
-        return case.tensor <= 8 and (case.row.memory or 0.0) < 0.8 * case.chip.memory and (case.pipeline == 1 or case.node_span == 1)
+        return case.tensor <= 8 and (case.measured_memory or 0.0) < 0.8 * case.chip.memory and (case.pipeline == 1 or case.node_span == 1)
     return True
 
 

@@ -64,7 +64,7 @@ def unscored(case: Case) -> str:
         return f"status is {case.row.status!r}; rows of status ok count"
     if not case.measured:
         return "step_time_s is no number above 0, nor can tokens_per_s_per_gpu stand for it"
-    if case.family == "nanotron" and not (case.tensor <= 8 and (case.row.memory or 0.0) < 70 * 2.0**30):
+    if case.family == "nanotron" and not (case.tensor <= 8 and (case.measured_memory or 0.0) < 70 * 2.0**30):
         return "nanotron beyond 8 tensor ranks or 70 GB of 80 runs at another pace: what it needs of memory is scored alone"
     return ""
 
@@ -207,10 +207,10 @@ def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
         if NOT_STATED not in case.assumed:
             fitted += 1
             refused += said.verdict == "does_not_fit"
-        if case.row.memory is None or isnan(said.memory):
+        if case.measured_memory is None or isnan(said.memory):
             continue
-        errors[case.row.source].append(said.memory / case.row.memory - 1.0)
-        at_edge = case.row.memory >= 0.875 * case.chip.memory
+        errors[case.row.source].append(said.memory / case.measured_memory - 1.0)
+        at_edge = case.measured_memory >= 0.875 * case.chip.memory
         edge += at_edge
         recalled += at_edge and said.verdict != "fits"
         roomy += not at_edge

@@ -75,12 +75,6 @@ class LlmRow:
             return batch * length / (rate * gpus)
         return None
 
-    @property
-    def memory(self) -> float | None:
-        """Return the measured peak of GPU memory in bytes, if the table has it."""
-        peak = self.number.get("memory_peak_GiB_reported", 0.0)
-        return peak * 2.0**30 if peak > 0 else None
-
 
 def repository(source: str) -> str:
     """Return the repository that *source* (``owner/name@commit:path``) names; rounds of MLPerf's results are one source."""

@@ -316,7 +316,7 @@ def predictions_csv(validation: LlmValidation) -> str:
     writer.writerow(COLUMNS)
     for row in validation.scored:
         case, said = row.case, row.said
-        text, measured = case.row.text, case.row.memory
+        text, measured = case.row.text, case.measured_memory
         figures = [row.measured, said["predicted"], row.low, row.high, said["zero_shot"], said["constant_mfu"], said["six_pd"]]
         writer.writerow(
             [

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.layout_memory import memory_by_stage
+from sim.analysis.layout_memory import memory_by_stage, memory_course
+from sim.parallel.lower.layouts import Layout
 from sim.spec.parallel import MeshOptions
 from tests.harness import machine, toy_node, toy_workload
 from tests.late import torch
@@ -145,6 +146,22 @@ def test_gathers_without_a_limit_are_in_memory_together() -> None:
         return own.gathered + own.cached
 
     assert most(False) - most(True) == pytest.approx(3 * 1000 * 2.0, rel=0.35)
+
+
+@pytest.mark.parametrize("prefetch", ["pre", "post", "none"])
+def test_a_reduce_scatter_is_over_when_the_gather_behind_it_is(prefetch: str) -> None:
+    """One queue: the gather for a block ends behind the reduce-scatter of the last block but one, so that two hold inputs, in 32 bits."""
+
+    def made(blocks: int) -> Layout:
+        table = block_model({f"layers.{number}.product": [1000] for number in range(blocks)})
+        stack = {"framework": "fsdp1", "root": True, "forward_prefetch": False, "backward_prefetch": prefetch}
+        return layout(table, RANKS, shard="parameters", stack=stack)
+
+    for blocks in (4, 12):
+        course = memory_course(made(blocks), toy_workload(), toy_node(1).gpu, 0)
+        # gradients of two blocks beside weights and gradients of one that computes, and the next one's gather
+        assert max(moment.gathered for moment in course) <= (2 * 4 + 2 + 4 + 2) * 1000
+        assert max(moment.gathered for moment in course) >= 4 * 1000 + 2 * 1000
 
 
 def test_switches_of_fsdp1_are_refused_elsewhere() -> None:

@@ -46,6 +46,14 @@ def test_a_rank_holds_its_share_of_the_weights(tmp_path: Path) -> None:
     assert split == pytest.approx((alone - 2 * tables) / 8 + tables / 4, rel=1e-3)
 
 
+def test_peak_memory_is_read_in_the_units_of_its_source(tmp_path: Path) -> None:
+    """Megatron-Bridge logs bytes over 1e9, whatever the column is called; a cell that is blank is no measurement."""
+    rows = {"NVIDIA-NeMo/Megatron-Bridge@1:log": 40e9, "someone/runs@1:table.md": 40 * 2**30}
+    for source, expected in rows.items():
+        assert one(tmp_path, source=source, memory_peak_GiB_reported="40").measured_memory == expected
+        assert one(tmp_path, source=source).measured_memory is None
+
+
 def test_what_the_columns_say(tmp_path: Path) -> None:
     case = one(
         tmp_path,
