@@ -69,7 +69,7 @@ def test_memory_is_read_as_the_table_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
-    case = one(tmp_path, gpu="L40S")
+    case = one(tmp_path, gpu="H200 NVL")
     assert case.need.verdict == "unknown"
     assert predict(case, defaults()).step_time > 0
 
