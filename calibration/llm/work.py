@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from calibration.llm.case import Case
 from calibration.llm.priors import EAGER, Constants
-
-TRITON: Final = 1.8
-"""Times as long as FlashAttention 2 that its first version takes in Triton: the middle of 1.3 to 2.5 (arXiv 2307.08691, section 4.1)."""
-IN_TRITON: Final = ("composer-fsdp1",)
-"""Stacks that run it."""
 
 
 class Work:
@@ -111,7 +105,6 @@ class Work:
             old = self.chip.generation in ("ampere", "volta")
             share *= 1.0 if old or case.family not in EAGER else self.at["attention.eager"]
             share *= 1.25 if old else 1.0
-            share /= TRITON if case.stack in IN_TRITON else 1.0
             share *= min(1.0, shape.head_size / 128 + 0.25)
             return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.at["kernel"]
         scores = self.tokens * case.seq * heads * 2.0 * self.at["scores"] / self.bandwidth
