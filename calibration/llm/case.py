@@ -25,7 +25,7 @@ from sim.spec.yaml import SpecError
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives that measured latencies are of (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
-MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
+MODULES: Final = ("core_attn", "mlp", "mlp_up", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
@@ -210,7 +210,7 @@ def _case(row: LlmRow) -> Case:
         scaling=scaling,
         recompute=recompute,
         recomputed_layers=recomputed,
-        modules=_modules(row),
+        modules=_modules(row, practice),
         flash=told(row.text["flash_attention"], True),
         lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
         lora_targets=tuple(practice.get("lora_targets", ())),
@@ -319,8 +319,10 @@ def _recompute(row: LlmRow, practice: Mapping[str, Any]) -> tuple[Recompute, int
     return recompute_of(text, practice["family"]) if text else (practice["recompute"], 0)
 
 
-def _modules(row: LlmRow) -> tuple[str, ...]:
-    """Return the modules that the row says are recomputed, as ``selective: mlp, core_attn`` does."""
+def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the modules that the row says are recomputed, as ``selective: mlp, core_attn`` does; where it is blank, its source's."""
+    if not row.text["activation_checkpointing"]:
+        return tuple(practice.get("modules", ()))
     kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
     said = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
     return tuple(name for name in MODULES if name in said)

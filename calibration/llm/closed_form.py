@@ -131,6 +131,7 @@ def _modules_again(work: StepWork, share: float) -> float:
     seconds: Mapping[str, Callable[[], float]] = {
         "core_attn": lambda: 0.0,
         "mlp": lambda: (1 - share) * (work.dense() + work.activation(experts=False)),
+        "mlp_up": lambda: (1 - share) * (work.dense_up() + work.activation(experts=False)),
         "moe": lambda: share * (work.experts() + work.activation(experts=True) + work.routed_traffic()) if share else 0.0,
         "moe_act": lambda: share * work.activation(experts=True),
         "layernorm": lambda: work.wide(2 * NORM_PASSES, work.held, work.case.shape.hidden),

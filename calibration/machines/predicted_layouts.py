@@ -29,7 +29,10 @@ def predicted_layout(row: AnswerRow, written: Written, overrides: Sequence[str] 
     base = synthetic(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False, **(stack or {})})
     gloo = base.training.stack.backend == "gloo"
     waits = "reductions" if layout.asynchronous else "everything"
-    options = MeshOptions(framework="fsdp2", forward_prefetch=not gloo, host_waits=waits if gloo else "nothing", source=_SOURCE)
+    # the units' measured times hold FSDP's copies as well
+    options = MeshOptions(
+        framework="fsdp2", copies=False, forward_prefetch=not gloo, host_waits=waits if gloo else "nothing", source=_SOURCE
+    )
     divided = {
         "stack": base.training.stack.model_copy(update={"mesh": options}),
         "parallel": Parallel.model_validate(layout.parallel),

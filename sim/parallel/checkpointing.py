@@ -22,12 +22,13 @@ _JOINED = {"qkv": 3, "gate_up": 2}
 MODULES: Final[Mapping[str, str]] = {
     "core_attn": r"attention\.core",
     "mlp": r"feed\.(gate_up|activation|down)",
+    "mlp_up": r"feed\.(gate_up|activation)",
     "moe": r"router|experts\.\w+|shared\.\w+",
     "moe_act": r"experts\.activation",
     "layernorm": r"attention_norm|ffn_norm",
     "mla_up_proj": r"attention\.(q_up|kv_up)",
 }
-"""The layers of each of Megatron's modules, as the end of a layer's name."""
+"""The layers of each of Megatron's modules, as the end of a layer's name; ``mlp_up`` is MaxText's ``mlpwi``."""
 
 
 _OUTPUTS: Final[Mapping[str, str]] = {

@@ -64,6 +64,14 @@ class Unpack(NamedTuple):
     micro_batch: int
 
 
+class Copy(NamedTuple):
+    """Pass *nbytes* through the GPU's memory, read and written, where FSDP copies weights or gradients beside its collectives."""
+
+    what: Literal["weights", "gradients"]
+    nbytes: float
+    micro_batch: int
+
+
 class Update(NamedTuple):
     """Run the optimizer on this rank's share of the weights."""
 
@@ -86,6 +94,8 @@ class Start(NamedTuple):
     """The host issues it, and launches what follows, no sooner than compute comes to this place (FSDP1's ``limit_all_gathers``)."""
     delay: float = 0.0
     """Seconds between the last rank that comes and its begin (Horovod's cycle)."""
+    copied: float = 0.0
+    """Bytes that another stream than that which computes passes through the GPU's memory before it begins, read and written."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -125,7 +135,7 @@ class Receive(NamedTuple):
     nbytes: float
 
 
-Instruction = Load | Work | Pack | Unpack | Update | Start | Wait | Free | Send | Receive
+Instruction = Load | Work | Pack | Unpack | Copy | Update | Start | Wait | Free | Send | Receive
 Program = tuple[Instruction, ...]
 
 

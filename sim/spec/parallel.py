@@ -209,6 +209,8 @@ class MeshOptions(Spec):
     """FSDP1: when backward gathers the next unit: before the current one computes, behind it, or when it is needed."""
     limit_all_gathers: bool = True
     """FSDP1: the host waits until all but two gathered units are free again before it gathers another."""
+    copies: bool = True
+    """FSDP copies weights out of what it gathers and gradients into what it reduces; not where the compiler lays them out."""
     separate_reduce_scatter: bool = False
     """Reduce-scatters have a communicator of their own and overlap gathers."""
     tensor_overlap: Fraction = 0.0

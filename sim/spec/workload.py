@@ -323,7 +323,7 @@ class Noise(Spec):
     """Draw each step from the seed's random numbers, for its distribution; else every step has the expected slowest rank."""
 
 
-RecomputedModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj"]
+RecomputedModule = Literal["core_attn", "mlp", "mlp_up", "moe", "moe_act", "layernorm", "mla_up_proj"]
 
 
 class Training(Spec):
@@ -349,7 +349,8 @@ class Training(Spec):
     recompute_blocks: Whole = 0
     """Of ``blocks``, how many of each stage are recomputed (Megatron's recompute_num_layers with method block); 0: all. Layouts only."""
     recompute_modules: tuple[RecomputedModule, ...] = ()
-    """Parts of every block that backward computes again by themselves, under Megatron's names (recompute_modules). Layouts only."""
+    """Parts of every block that backward computes again by themselves, under Megatron's names (recompute_modules); ``mlp_up`` is all of
+    mlp but its last product (MaxText's mlpwi). Layouts only."""
     compute_factor: Factor = 1.0
     """Measured compute time over the model's, where the user knows it."""
     noise: Noise = Noise()

@@ -8,12 +8,13 @@ forward and gathered again, with one they stay and gradients are reduced after t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 
+from sim.parallel.lower.copies import gradients_copied, gradients_divided, shard_copied, weights_copied
 from sim.parallel.lower.lowering import Layout, Lowering
 from sim.parallel.lower.wrapped import Wrap, WrapCourse
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Free, Instruction, Message, PassPart, Start, Tag, Wait, Work
+from sim.parallel.program import Copy, Free, Instruction, Message, PassPart, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 
 
@@ -45,10 +46,10 @@ class Sharded(Lowering):
         """Yield one forward: each wrap is gathered behind the launch of what follows the gather before it."""
         course, gathers = self._course(units), _Gathers(self, action, "F")
         for place, unit in enumerate(units):
-            for wrap in course.entered[place]:
+            for wrap, inside in zip_longest(course.entered[place], course.entered[place][1:]):
                 yield from gathers.needed(wrap)
-            if course.entered[place]:
-                yield from self._ahead(course.entered_behind(place), gathers)
+                yield from self._ahead(course.entered_behind(place), gathers) if inside is None else gathers.started(inside)
+                yield from gathers.copied(wrap)  # beside the gather that follows
             yield Work("F", unit, unit, action.micro_batch)
             for wrap in course.left[place]:
                 if self.layout.frees and not course.stays(wrap):
@@ -73,6 +74,7 @@ class Sharded(Lowering):
             if action.kind != "W":  # gradients of weights need no weights
                 for wrap, following in course.turned(place):
                     yield from gathers.needed(wrap)
+                    yield from gathers.copied(wrap)
                     if following is not None and when != "none":  # post: behind the host's launch of this unit
                         yield from gathers.started(following, when == "post", when == "post" and self._limited)
             yield Work(action.kind, unit, unit, action.micro_batch)
@@ -143,16 +145,20 @@ class Sharded(Lowering):
     def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
         """Free *wrap* behind its backward, and reduce its gradients."""
         yield Free(wrap)
+        dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
+        copy = Copy("gradients", (dense + experts) * gradients_copied(self.layout, reduces), micro_batch)
         if not reduces:
+            yield from (copy,) if copy.nbytes else ()
             return
         if not self._is_first:
             yield from map(Wait, self.scatters)
             self.scatters = []
         yield from self._summed(wrap, micro_batch)
-        dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
+        yield from (copy,) if copy.nbytes else ()
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
-            (self.scatters if start.op == "reduce_scatter" else self.ends_with).append(start.tag)
-            yield start
+            scatters = start.op == "reduce_scatter"
+            (self.scatters if scatters else self.ends_with).append(start.tag)
+            yield start._replace(copied=start.nbytes / self.layout.reduced * gradients_divided(self.layout)) if scatters else start
 
     def _summed(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
         """Add up gradients of which tensor ranks have parts, tensor by tensor (torch _fsdp_param.py, ``_get_grad_inner_tensor``)."""
@@ -174,32 +180,38 @@ class _Gathers:
         self.direction, self.micro_batch = f"gather {part}", action.micro_batch
         regathered = part != "F" and self.layout.mesh.group_size("reshard") > 1
         self.axis: GroupAxis = "reshard" if regathered else "shard"
-        self.open: dict[Wrap, list[Tag]] = {}
+        self.open: dict[Wrap, list[Start]] = {}
 
     def started(self, wrap: Wrap, prefetch: bool = False, limited: bool = False) -> Iterator[Start]:
         """Gather *wrap* unless it is gathered already."""
         if wrap in self.held:
             return
         self.held.add(wrap)
-        starts = [start._replace(prefetch=prefetch, limited=limited) for start in self._starts(wrap)]
-        self.open[wrap] = [start.tag for start in starts]
-        yield from starts
+        self.open[wrap] = [start._replace(prefetch=prefetch, limited=limited) for start in self._starts(wrap)]
+        yield from self.open[wrap]
 
     def needed(self, wrap: Wrap) -> Iterator[Instruction]:
         """Wait for *wrap* to be gathered."""
         yield from self.started(wrap)
-        yield from map(Wait, self.open.pop(wrap, ()))
+        yield from (Wait(start.tag) for start in self.open.get(wrap, ()))
+
+    def copied(self, wrap: Wrap) -> Iterator[Copy]:
+        """Copy the parameters of *wrap* out of what was gathered."""
+        if nbytes := sum(start.nbytes for start in self.open.pop(wrap, ())) / self.layout.gathered * weights_copied(self.layout):
+            yield Copy("weights", nbytes, self.micro_batch)
 
     def unused(self) -> list[Tag]:
         """Return the gathers that nothing has waited for."""
-        return list(chain.from_iterable(self.open.values()))
+        return [start.tag for start in chain.from_iterable(self.open.values())]
 
     def _starts(self, wrap: Wrap) -> Iterator[Start]:
         layout, mesh = self.layout, self.layout.mesh
         dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
         if dense:
+            copied = dense * shard_copied(layout, mesh.group_size(self.axis), self.axis == "reshard")
             tag = (self.direction, wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis)
+            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis, copied=copied)
         if experts and mesh.group_size("expert_data") > 1:
+            copied = experts * shard_copied(layout, mesh.group_size("expert_data"), False)
             tag = (f"{self.direction} experts", wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data")
+            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data", copied=copied)

@@ -13,14 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from sim.cluster.gpu import memory_time
 from sim.events import WorkSpan as Worked
 from sim.mesh import LayoutRun, scene_of
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Receive, Send, Start, Tag, Update, Wait, Work
+from sim.parallel.program import Copy, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.report.trace.chakra import Communicators, Recording, as_bytes, write_ranks
 from sim.spec.foreign.chakra_wire import TraceNode, node_bytes
-from sim.training.layouts.scene import PASSES, LayoutScene, words
-from sim.training.layouts.times import Exposed, UnitTime
+from sim.training.layouts.scene import COPIES, PASSES, LayoutScene, words
+from sim.training.layouts.times import Exposed, UnitTime, copied
 
 
 class _Among(NamedTuple):
@@ -76,6 +77,8 @@ class _Stage:
             match instruction:
                 case Work():
                     self._work(instruction)
+                case Copy():
+                    self._copy(instruction)
                 case Update():
                     self._sent()
                     seconds = self._lasted("optimizer", -1)
@@ -92,8 +95,8 @@ class _Stage:
 
     def _count(self, instruction: object) -> None:
         """Note the compute since ranks last met."""
-        if isinstance(instruction, Work | Update):
-            seconds = self._time(instruction).compute if isinstance(instruction, Work) else self.scene.updates[self.stage][0]
+        if isinstance(instruction, Work | Copy | Update):
+            seconds = self.scene.updates[self.stage][0] if isinstance(instruction, Update) else self._time(instruction).compute
             self.worked += seconds
             self.worked_in_step += seconds
         elif isinstance(instruction, Start) and instruction.axis != "everyone":
@@ -101,7 +104,9 @@ class _Stage:
 
     # --- compute --------------------------------------------------------------------------------------------------
 
-    def _time(self, work: Work) -> UnitTime:
+    def _time(self, work: Work | Copy) -> UnitTime:
+        if isinstance(work, Copy):
+            return copied(work, self.scene.node.gpu)
         return self.scene.times[self.stage].span(work.first, work.last, work.part)
 
     def _lasted(self, name: str, ident: int) -> float:
@@ -124,6 +129,10 @@ class _Stage:
         late = self.scene.noise.mean.inside * time.compute
         if late:
             self.stream = [self.made.late(late, self.stream)]
+
+    def _copy(self, copy: Copy) -> None:
+        name = COPIES[copy.what]
+        self._run(f"{name} {copy.micro_batch}", self._lasted(name, copy.micro_batch))
 
     def _layers(self, work: Work) -> Iterator[UnitTime]:
         times = self.scene.times[self.stage]
@@ -174,6 +183,8 @@ class _Stage:
             return
         if late:
             after = [self.made.late(late, self.stream), *after]
+        if start.copied:  # on a stream of its own, as what the host does
+            after = [self.made.compute("copies beside compute", memory_time(start.copied, self.scene.node.gpu), after, host=True)]
         sent = self.made.collective(words(start.tag), start.op, start.nbytes, start.communicator, size, after)
         self.among[sent] = _Among(start.axis, start.communicator)
         self.ended[start.tag] = [sent]

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, before_use
+from sim.cluster.gpu import memory_time
+from sim.parallel.program import Copy, Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, before_use
 from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene
+from sim.training.layouts.times import copied
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
 """Bursts of a pass (seconds, all launches, the first launch, whether the host waits before), seconds in all, and what nothing hides."""
@@ -126,8 +128,8 @@ class _Recurrence:
         while place < end:
             instruction = program[place]
             kind = type(instruction)
-            if kind is Work or kind is Update:
-                if rank.sending or rank.sent_ahead:
+            if kind is Work or kind is Copy or kind is Update:
+                if kind is not Copy and (rank.sending or rank.sent_ahead):
                     over = self._sent(rank, kind is Update)
                     if over is None:
                         break
@@ -158,6 +160,9 @@ class _Recurrence:
         if type(instruction) is Work:
             key = (instruction.part, instruction.first, instruction.last)
             bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
+        elif type(instruction) is Copy:
+            time, cpu, tail = copied(instruction, self.scene.times[stage].gpu), self.scene.launch_cpu, 0.0
+            compute, bursts = time.compute, ((time.compute, cpu, cpu, False),)
         else:
             compute, launches = self.scene.updates[stage]
             now += 0.0 if self.scene.meets else self.scene.noise.mean.all * rank.worked_in_step
@@ -243,7 +248,8 @@ class _Recurrence:
             late = max(late, rank.host - now)
         seconds = prices.least(0 if shared else stage, start.axis, start.op, start.nbytes)
         if not shared:
-            begin = max(now + late, rank.queues.get(start.communicator, 0.0))
+            ready = now + late + memory_time(start.copied, self.scene.times[stage].gpu)
+            begin = max(ready, rank.queues.get(start.communicator, 0.0))
             if start.after is not None:
                 begin = max(begin, rank.ends[start.after])
             rank.queues[start.communicator] = rank.ends[start.tag] = begin + seconds

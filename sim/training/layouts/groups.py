@@ -9,6 +9,7 @@ from collections.abc import Generator
 
 import simpy
 
+from sim.cluster.gpu import memory_time
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Start, Wait
@@ -50,7 +51,7 @@ class Groups:
         meeting.launched = before is None and meeting.late[0] is Cause.STRAGGLER
         if meeting.arrive(delay):
             if before is None:
-                meeting.may_begin(start.delay)
+                meeting.may_begin(start.delay + memory_time(start.copied, kernels.times.gpu))
             else:
                 self.meetings.env.process(self._after(before, meeting))
             self.meetings.communicator(communicator).enter(meeting)

@@ -15,12 +15,12 @@ import simpy
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.events import Cause
-from sim.parallel.program import PassPart, Program, Start, Work, before_use
+from sim.parallel.program import Copy, PassPart, Program, Start, Work, before_use
 from sim.training.layouts.account import Account
 from sim.training.layouts.noise import StageSpread
 from sim.training.layouts.prices import GroupPrice
-from sim.training.layouts.scene import PASSES, LayoutScene
-from sim.training.layouts.times import Burst, Exposed
+from sim.training.layouts.scene import COPIES, PASSES, LayoutScene
+from sim.training.layouts.times import Burst, Exposed, UnitTimes, copied
 
 SimProcess = Generator[simpy.Event, object, None]
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
@@ -52,8 +52,8 @@ class StageKernels:
         """Operations beside the compute."""
         self.blocks, self.memory_rate = 0, 0.0
         """Of operations on the GPU."""
-        self.at_work: tuple[int, int, PassPart] | None = None
-        """Units that compute now."""
+        self.at_work: tuple[int, int, PassPart] | Copy | None = None
+        """Units that compute now, or what is copied."""
 
     # --- beside communication --------------------------------------------------------------------------------------
 
@@ -77,10 +77,17 @@ class StageKernels:
             return
         factor = 1.0
         if self.at_work is not None and self.blocks:
-            alone = self.times.span(*self.at_work).compute
-            left = beside(self.stage, self.blocks, float(f"{max(0.0, self.memory_rate):.3g}")).span(*self.at_work).compute
+            left = self._computed(beside(self.stage, self.blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
+            alone = self._computed(self.times)
             factor = max(1.0, left / alone) if alone else 1.0
         self.gpu.beside(factor)
+
+    def _computed(self, times: UnitTimes) -> float:
+        """Return the seconds of what is computed now at the rates of *times*."""
+        now = self.at_work
+        if now is None:
+            return 0.0
+        return (copied(now, times.gpu) if isinstance(now, Copy) else times.span(*now)).compute
 
     # --- compute ---------------------------------------------------------------------------------------------------
 
@@ -97,6 +104,14 @@ class StageKernels:
         for each in time.exposed:
             if each.seconds > 0:
                 yield from self._exchanged(each)
+
+    def copy(self, copy: Copy, _: int) -> SimProcess:
+        """Copy weights or gradients."""
+        self.at_work = copy
+        self._shares()
+        yield from self.compute(copied(copy, self.times.gpu).bursts, COPIES[copy.what], copy.micro_batch)
+        self.at_work = None
+        self._shares()
 
     @property
     def spread(self) -> StageSpread:

@@ -19,7 +19,7 @@ from sim.cluster.clock import Clock
 from sim.cluster.network import Network
 from sim.events import EventLog, LoggedRank
 from sim.parallel.mesh import Mesh
-from sim.parallel.program import Free, Load, Receive, Send, Start, Update, Wait, Work
+from sim.parallel.program import Copy, Free, Load, Receive, Send, Start, Update, Wait, Work
 from sim.training.layouts.account import Account
 from sim.training.layouts.groups import Groups
 from sim.training.layouts.kernels import StageKernels
@@ -120,6 +120,7 @@ class Stage(Rank):
         plays: dict[type, Play] = {
             Load: self._load, Work: self._work, Update: self._update, Start: self.groups.start, Wait: self.groups.wait,
             Send: self.messages.send, Receive: self.messages.receive, Free: _nothing,
+            Copy: self.kernels.copy,
         }  # fmt: skip
         super().__init__(simulation.env, scene.programs[number], plays)
 

@@ -23,6 +23,8 @@ GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert", "no
 """Keys of ``exposed_by_group_s``."""
 PASSES: Final[Mapping[PassPart, str]] = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 """Names of kernels by what they run."""
+COPIES: Final = {"weights": "copy of gathered weights", "gradients": "copy of gradients"}
+"""Names of the kernels that copy them."""
 _WORDS: Final[Mapping[str, str]] = {
     "gather F": "weight gathers",
     "gather B": "weight gathers",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from sim.parallel.lower.layouts import program
-from sim.parallel.program import Work
+from sim.parallel.program import Copy, Work
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 
@@ -45,6 +45,7 @@ def _behind(scene: LayoutScene) -> float:
     """Return the seconds that a micro-batch takes the host or the loader at least, whichever is slower."""
     works = (each for each in scene.programs[0] if isinstance(each, Work) and each.micro_batch == 0)
     host = sum(scene.times[0].span(work.first, work.last, work.part).launching(scene.launch_cpu) for work in works)
+    host += scene.launch_cpu * sum(isinstance(each, Copy) and each.micro_batch == 0 for each in scene.programs[0])
     return max(host, scene.feed.interval if scene.feed is not None else 0.0)
 
 

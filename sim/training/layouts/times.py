@@ -19,7 +19,7 @@ from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.parallel.collective_check import check_time
-from sim.parallel.program import Op, PassPart
+from sim.parallel.program import Copy, Op, PassPart
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes
 from sim.parallel.split import LayerMessage, LayerPiece, Unit
 from sim.spec.hardware import Gpu
@@ -114,10 +114,10 @@ class UnitTimes:
         again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
         recomputed = (*again, stages, batches, training.compute_factor)
-        capacity = parallel.capacity_factor, parallel.pad_to_capacity
+        adds = parallel.capacity_factor, parallel.pad_to_capacity, self._adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
-        key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *capacity)
+        key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:
@@ -236,12 +236,20 @@ class UnitTimes:
         nodes = len({mesh.place(rank)[0] for rank in group})
         return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
 
+    @property
+    def _adds_shards(self) -> bool:
+        """Whether gradients are reduced to shards before those of micro-batches are added up."""
+        mesh = self.prices.mesh
+        sharded = mesh.parallel.shard == "parameters" and mesh.group_size("shard") > 1
+        return sharded and mesh.stages == 1 and not self.workload.training.stack.no_sync
+
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the passes that add a micro-batch's gradients to those before it: read and written once each.
 
-        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic.
+        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic. FSDP that
+        reduces at each micro-batch adds up shards, on another stream.
         """
-        if self.micro_batches == 1:
+        if self.micro_batches == 1 or self._adds_shards:
             return UnitTime((Burst(0.0, 0.0),))
         moved = memory_time(2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:
@@ -292,6 +300,11 @@ def _one_after_another(messages: Sequence[Exposed]) -> Exposed:
             load[link.name] = link if before is None else link._replace(amount=before.amount + link.amount)
     seconds, volume = sum(each.seconds for each in messages), sum(each.volume for each in messages)
     return Exposed(first.axis, seconds, first.cause, first.limit, volume=volume, load=tuple(load.values()))
+
+
+def copied(copy: Copy, gpu: Gpu) -> UnitTime:
+    """Return what *copy* takes: one kernel, as fast as the memory."""
+    return UnitTime((Burst(memory_time(copy.nbytes, gpu), 1.0),))
 
 
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:

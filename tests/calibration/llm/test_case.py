@@ -72,6 +72,21 @@ def test_what_the_columns_say(tmp_path: Path) -> None:
     assert case.global_batch == 128
 
 
+def test_what_a_sources_scripts_recompute_holds_where_the_row_is_blank(tmp_path: Path) -> None:
+    """MaxText's policies by release and precision (maxtext/configure.sh of NVIDIA/dgxc-benchmarking); a row that says something wins."""
+    base = {"source": "NVIDIA/dgxc-benchmarking@1:maxtext/README_70b.md", "framework": "MaxText", "activation_checkpointing": ""}
+    found = cases(
+        tmp_path,
+        {**base, "set": "NVIDIA DGX Cloud benchmarking v24.11.1", "precision": "bf16"},
+        {**base, "set": "NVIDIA DGX Cloud benchmarking v24.11.1", "precision": "fp8"},
+        {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "precision": "bf16"},
+        {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "activation_checkpointing": "none"},
+    )
+    said = [(case.recompute, case.modules, case.stack) for case in found if isinstance(case, Case)]
+    kept = [("attention", modules, "xla-fsdp") for modules in (("mlp_up",), ("mlp",), ("mlp",))]
+    assert said == [*kept, ("none", (), "xla-fsdp")]
+
+
 def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
     reasons = {
         "Cerebras": dict(gpu="Cerebras CS-3"),

@@ -115,7 +115,7 @@ def test_sharded_gradients_leave_with_each_micro_batch(tmp_path: Path, framework
 
 
 def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
-    case = one(tmp_path, gpu="L40S")
+    case = one(tmp_path, gpu="H200 NVL")
     assert case.need.verdict == "unknown"
     assert predict(case, defaults()).step_time > 0
 

@@ -469,6 +469,31 @@ def test_compute_beside_a_collective_has_what_is_left_of_the_memory() -> None:
     assert shared - plain == pytest.approx(5 * alone / 4, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("framework", "micro_batches", "each", "passed"),
+    [
+        # a shard into the buffer, 8 / 4, before the first gather each way; weights out of it, 8, of three blocks each way; gradients in, 8
+        ("fsdp2", 1, False, 2 * 2 + 6 * 8 + 3 * 8),
+        ("fsdp2", 3, True, 3 * (2 * 2 + 6 * 8 + 3 * 8)),
+        # gradients are put together, 8, and those of the first block divided, 8, before its reduce-scatter, which nothing hides
+        ("fsdp1", 1, False, 3 * 8 + 8),
+        ("fsdp1", 2, True, 2 * (3 * 8 + 8)),
+    ],
+)
+def test_fsdp_copies_at_the_rate_of_the_memory(framework: str, micro_batches: int, each: bool, passed: int) -> None:
+    """Closed form: bytes of each element of a block over the memory bandwidth, beside compute that takes a hundred times as long."""
+    elements, bandwidth = 1_000_000, 1e12
+    hardware = with_memory(free(4), bandwidth)
+    stack = {"no_sync": not each}
+    given = workload(blocks(3, elements=elements), stack, {"framework": framework}, micro_batches, shard="parameters")
+    found = run(hardware, given)
+    computed = micro_batches * 3 * SLOT
+    assert found.step_time - computed == pytest.approx(passed * elements / bandwidth, rel=1e-6)
+    assert found.stalls[Cause.COMPUTE] - computed == pytest.approx(
+        micro_batches * elements / bandwidth * {"fsdp2": 72, "fsdp1": 24}[framework], rel=1e-6
+    )
+
+
 @settings(max_examples=6)
 @given(layouts(), stacks())
 def test_a_shared_device_keeps_the_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any]) -> None:
