@@ -24,12 +24,10 @@ from sim.training.collectives.channels import Hop
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.own import own
 from sim.training.collectives.recurrence import ring_time
+from sim.training.collectives.rendezvous import ROUNDS, rendezvous
 from sim.training.collectives.spans import Priced, Span, heads, held, traffic_of
 from sim.training.collectives.traffic import Cost, Edge, Pace, Part, Traffic, latency_of, outward
 from sim.training.collectives.tree import depth
-
-ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-"""How often each operation goes around a ring."""
 
 _LARGEST_PIECE = 512 * 1024.0
 # NVIDIA/nccl src/enqueue.cc: a step of a Simple buffer (4 MiB in 8)
@@ -52,6 +50,8 @@ def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, 
         raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
     if algorithm == "Ring":
         found = _by_thread_blocks(found, layout, op, protocol, nbytes, channels)
+    if asked := rendezvous(layout, op, algorithm, protocol, nbytes, channels):
+        found = found._replace(time=found.time + asked)
     return cost_of(layout, found, algorithm, protocol, channels)
 
 
