@@ -29,7 +29,7 @@ def rendezvous(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: f
     asking = [part.slot.node.nic.transport for part in layout.parts if part.slot.node.nic.transport.eager is not None]
     if layout.nodes == 1 or not asking or algorithm not in _HOPS:
         return 0.0
-    divided = op in ROUNDS and algorithm == "Ring" or algorithm in ("Pairwise", "Gather", "Scatter")
+    divided = (op in ROUNDS and algorithm == "Ring") or algorithm in ("Pairwise", "Gather", "Scatter")
     most = math.inf if protocol == "Simple" else nccl.THREADS[protocol] * nccl.BYTES_PER_THREAD[protocol]
     message = min(most, nbytes / channels / (layout.ranks if divided else 1)) * WIRE_BYTES[protocol]
     late = max((transport.rendezvous for transport in asking if message > (transport.eager or 0.0)), default=0.0)
