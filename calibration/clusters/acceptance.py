@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calibration.clusters.scatter import ROBUST, loss
 
@@ -25,6 +25,14 @@ ALONE: Final = 0.5
 """Share of its own fitted value from which a row tells it nearly alone: more than all others and the prior together."""
 MARGIN: Final = 0.5
 """Logarithm of odds by which left-out rows must be more probable: less is within what a few rows tell (estimate)."""
+
+
+class Shared(NamedTuple):
+    """What rows have in common: a number a row, of its job or its scale; rows of one number are left out together as well."""
+
+    of_row: tuple[int, ...]
+    theirs: frozenset[int] = frozenset()
+    """Constants (indices) that belong to one of them, so that the others are not asked for them."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +57,7 @@ class Linear:
     """What the rows are missed by with all constants at their priors: simulated, for a step is no straight line that far away."""
     own: tuple[int, ...] = ()
     """Constants (indices) of one row each."""
-    shared: tuple[tuple[int, ...], ...] = ()
-    """What rows have in common, a number a row: of the job, of the scale. Rows of one number are left out together as well."""
+    shared: tuple[Shared, ...] = ()
 
     @property
     def alone(self) -> np.ndarray:
@@ -82,7 +89,7 @@ class Linear:
         curvature = slope.T @ (slope * precision[:, None]) + np.diag(self.widths[kept] ** -2.0)
         spread = np.linalg.solve(curvature, slope.T)
         found = spread @ (precision * wanted)
-        of_row = range(len(wanted)) if way == 0 else self.shared[way - 1]
+        of_row = range(len(wanted)) if way == 0 else self.shared[way - 1].of_row
         here, missed = slope @ found - wanted, np.array(self.described)
         for number in set(of_row):
             out = np.flatnonzero(np.array(of_row) == number)
@@ -107,9 +114,13 @@ def useful(about: Linear, blocks: Sequence[Sequence[int]]) -> list[int]:
     left out worse than the priors of all that is judged.
     """
     kept = list(range(len(about.values)))
-    together = tuple(one for block in blocks for one in block)
-    tried = [(tuple(block), way, -MARGIN if way else MARGIN) for block in (*blocks, together) for way in about.ways]
-    tried += [((one,), way, -MARGIN) for one in together for way in about.ways]
+    tried: list[tuple[tuple[int, ...], int, float]] = []
+    for way in about.ways:
+        theirs = about.shared[way - 1].theirs if way else frozenset[int]()
+        judged = [tuple(block) for block in blocks if not theirs & set(block)]
+        together = tuple(one for block in judged for one in block)
+        tried += [(block, way, -MARGIN if way else MARGIN) for block in (*judged, together)]
+        tried += [((one,), way, -MARGIN) for one in together]
     while True:
         here = [about.doubt(about.left_out(kept, way)) for way in about.ways]
         gain, worst = -1.0, tuple[int, ...]()

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from calibration.clusters.acceptance import MARGIN, Linear, useful
+from calibration.clusters.acceptance import MARGIN, Linear, Shared, useful
 from calibration.clusters.compute_scale import ComputeScale, group_keys
 from calibration.clusters.evaluate import Case, Evaluator, Prediction
 from calibration.clusters.network_parameters import (
@@ -367,14 +367,15 @@ def _maximum(
     ranks = np.array([float(row.job.ranks) for row in rows])
     counts = weights * ranks / ranks.mean()
     alone = tuple(place for place, number in enumerate(moves.tolist()) if _tellers(model, number, rows) == 1)
-    shared = tuple(_numbered([key(row) for row in rows]) for key in _SHARED)
+    first = len(model.parameters) - len(model.groups)
+    of_jobs = frozenset(place for place, number in enumerate(moves.tolist()) if number >= first)
+    shared = (
+        Shared(_numbered([row.record.workload for row in rows]), of_jobs),
+        Shared(_numbered([(row.nodes, row.job.ranks) for row in rows])),
+    )
     about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best), alone, shared)
     covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
     return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
-
-
-_SHARED: Final[tuple[Callable[[Question], object], ...]] = (lambda row: row.record.workload, lambda row: (row.nodes, row.job.ranks))
-"""What rows have in common beyond the cluster: the job, and the scale, at which they were run together."""
 
 
 def _numbered(keys: Sequence[object]) -> tuple[int, ...]:
