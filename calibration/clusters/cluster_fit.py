@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from calibration.clusters.acceptance import MARGIN, Linear, Shared, useful
+from calibration.clusters.acceptance import Linear, useful
 from calibration.clusters.compute_scale import ComputeScale, group_keys
 from calibration.clusters.evaluate import Case, Evaluator, Prediction
 from calibration.clusters.network_parameters import (
@@ -221,7 +221,9 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fi
     if len(kept) < len(moves):
         moves, found = kept, _maximum(model, rows, found.values[kept], kept, widths, evaluator)
     own = np.array([one for one in moves if model.parameters[one].constant in (COMPUTE, JOB_LOSS)], dtype=np.intp)
-    if len(own) < len(moves) and _harms(found.about, *_without_network(model, rows, found, moves, own, evaluator)):
+    if len(own) < len(moves) and found.about.doubt(_without_network(model, rows, found, moves, own, evaluator)) <= found.about.doubt(
+        found.missed
+    ):
         moves, found = own, _maximum(model, rows, found.values[own], own, widths, evaluator)
     covariance = np.diag(widths**2)
     covariance[np.ix_(moves, moves)] = found.covariance
@@ -230,17 +232,10 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fi
     return _Fit(model, doubt, found.about, found.missed)
 
 
-def _harms(about: Linear, plain: Linear, own: Sequence[int]) -> bool:
-    """Tell whether rows, jobs or scales left out are predicted better by *plain*, the network as described, with its constants *own*."""
-    everything = range(len(about.values))
-    gains = [about.doubt(plain.left_out(own, way)) - about.doubt(about.left_out(everything, way)) for way in about.ways]
-    return gains[0] <= 0.0 or min(gains) <= -MARGIN
-
-
 def _without_network(
     model: Model, rows: Sequence[Question], found: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
-) -> tuple[Linear, Sequence[int]]:
-    """Return *rows* about the network as described, and its constants: only those of jobs are fitted, *own* of *moves*."""
+) -> np.ndarray:
+    """Return how rows are missed that are left out, the network as described, and only the constants of jobs fitted: *own*, of *moves*."""
     import numpy as np
 
     values = np.zeros(len(model.parameters))
@@ -250,7 +245,7 @@ def _without_network(
     places = np.flatnonzero(np.isin(moves, own))
     alone = tuple(new for new, old in enumerate(places.tolist()) if old in found.about.own)
     told = {"slope": found.about.slope[:, places], "values": values[own], "widths": found.about.widths[places], "own": alone}
-    return replace(found.about, missed=missed, **told), range(len(own))
+    return replace(found.about, missed=missed, **told).left_out(range(len(own)))
 
 
 def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
@@ -367,21 +362,9 @@ def _maximum(
     ranks = np.array([float(row.job.ranks) for row in rows])
     counts = weights * ranks / ranks.mean()
     alone = tuple(place for place, number in enumerate(moves.tolist()) if _tellers(model, number, rows) == 1)
-    first = len(model.parameters) - len(model.groups)
-    of_jobs = frozenset(place for place, number in enumerate(moves.tolist()) if number >= first)
-    shared = (
-        Shared(_numbered([row.record.workload for row in rows]), of_jobs),
-        Shared(_numbered([(row.nodes, row.job.ranks) for row in rows])),
-    )
-    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best), alone, shared)
+    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best), alone)
     covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
     return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
-
-
-def _numbered(keys: Sequence[object]) -> tuple[int, ...]:
-    """Return a number for each of *keys*, equal for equal ones."""
-    known = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return tuple(known[key] for key in keys)
 
 
 def _typical(noise: Scatter, rows: Sequence[Question]) -> float:

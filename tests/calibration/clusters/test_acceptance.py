@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.clusters.acceptance import Linear, Shared, useful
+from calibration.clusters.acceptance import Linear, useful
 
 
 def rows(count: int, truth: list[float], noise: float, seed: int) -> Linear:
@@ -174,72 +174,3 @@ def test_clusters_whose_truth_is_known_are_rarely_predicted_worse(truth: float) 
         harmed += bool(after > before + 0.005)
         gained += float(before - after) / 300
     assert harmed <= 300 / 7 and gained > (0.9 * 0.55 * truth if truth else -0.005)
-
-
-def shared_errors(seed: int, of_job: float, of_scale: float) -> tuple[Linear, tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]:
-    """Rows of three jobs at two batches and two scales; a constant is at its prior, but jobs and scales are off, each alike in its rows.
-
-    Also which job and scale each row is of, and the slopes and truth of later rows: other jobs at other scales.
-    """
-    drawn = np.random.default_rng(seed)
-    job, scale = np.repeat(np.arange(3), 4), np.tile([0, 0, 1, 1], 3)
-    slope = (drawn.uniform(0.05, 0.5, 3)[job] * np.array([0.5, 1.0])[scale] * drawn.uniform(0.8, 1.2, 12))[:, None]
-    wanted = of_job * drawn.standard_normal(3)[job] + of_scale * drawn.standard_normal(2)[scale] + 0.01 * drawn.standard_normal(12)
-    ones, new = np.ones(12), drawn.uniform(0.05, 0.5, 40)
-    about = Linear(-wanted, slope, np.zeros(1), np.full(1, 0.5), 0.03 * ones, ones, ones, -wanted)
-    return at_fit(about), tuple(job.tolist()), tuple(scale.tolist()), new, np.zeros(40)
-
-
-@pytest.mark.parametrize("way", [1, 2])
-def test_blocks_left_out_together_are_predicted_by_the_others(way: int) -> None:
-    """Ridge regressions of both constants, solved anew without each job, or without each scale."""
-    about, job, scale, _, _ = shared_errors(3, 0.0, 0.0)
-    drawn = np.random.default_rng(4)
-    slope = np.column_stack([about.slope[:, 0], drawn.uniform(0.1, 0.3, 12)])
-    wanted = slope @ np.array([0.4, -0.2]) + 0.01 * drawn.standard_normal(12)
-    both = at_fit(replace(about, slope=slope, values=np.zeros(2), widths=np.full(2, 0.5), missed=-wanted, described=-wanted))
-    both = replace(both, shared=(Shared(job), Shared(scale)))
-    precision = 1.0 / np.sqrt(1.0 + (both.missed / both.sigma / 2.0) ** 2) / both.sigma**2
-    misses = np.zeros(12)
-    for number in set(both.shared[way - 1].of_row):
-        rest = np.array(both.shared[way - 1].of_row) != number
-        curvature = slope[rest].T @ (slope[rest] * precision[rest][:, None]) + np.diag(both.widths**-2.0)
-        constants = np.linalg.solve(curvature, slope[rest].T @ (precision[rest] * wanted[rest]))
-        misses[~rest] = slope[~rest] @ constants - wanted[~rest]
-    found = both.left_out([0, 1], way)
-    told = found != both.described
-    assert told.sum() >= 6 and found[told] == pytest.approx(misses[told], abs=1e-7)
-
-
-@pytest.mark.parametrize(("of_job", "of_scale"), [(0.06, 0.0), (0.0, 0.06), (0.04, 0.04)])
-def test_what_jobs_or_scales_have_in_common_is_seldom_taken_for_the_network(of_job: float, of_scale: float) -> None:
-    """Simulated clusters whose network is as described: accepting it less often than by single rows, later rows are harmed less."""
-    harm = {"rows": 0.0, "all": 0.0}
-    for seed in range(200):
-        about, job, scale, new, truth = shared_errors(seed, of_job, of_scale)
-        for name, seen in (("rows", about), ("all", replace(about, shared=(Shared(job), Shared(scale))))):
-            value = seen.values[0] if useful(seen, [[0]]) else 0.0
-            harm[name] += float(np.abs(new * value - truth).mean()) / 200
-    assert harm["all"] < 0.8 * harm["rows"]
-
-
-def test_a_network_that_is_off_is_told_by_other_jobs_and_scales() -> None:
-    """The same clusters with a network 40% off at all scales and no errors in common: accepted in nearly all, as by single rows."""
-    accepted = 0
-    for seed in range(100):
-        about, job, scale, _, _ = shared_errors(seed, 0.0, 0.0)
-        off = about.slope[:, 0] * 0.4
-        accepted += useful(
-            at_fit(replace(about, values=np.zeros(1), missed=-off, described=-off, shared=(Shared(job), Shared(scale)))), [[0]]
-        ) == [0]
-    assert accepted >= 95
-
-
-def test_what_belongs_to_one_job_is_not_asked_of_the_others() -> None:
-    """Three jobs of which one is 12% slower by itself: its constant is kept, though no other job tells of it."""
-    about, job, scale, _, _ = shared_errors(5, 0.0, 0.0)
-    slope = np.equal.outer(np.array(job), np.arange(3)).astype(float)
-    missed = -0.12 * slope[:, 0]
-    own = at_fit(replace(about, slope=slope, values=np.zeros(3), widths=np.full(3, 0.1), missed=missed, described=missed))
-    asked = replace(own, shared=(Shared(job, frozenset(range(3))), Shared(scale)))
-    assert 0 in useful(asked, [[0], [1], [2]])
