@@ -23,9 +23,9 @@ from sim.training.collectives.price import in_turn, sends
 from sim.training.collectives.price.layout import JobLayout, depth
 from sim.training.collectives.price.own import own
 from sim.training.collectives.price.recurrence import ring_time
+from sim.training.collectives.price.rendezvous import ROUNDS, rendezvous
 from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
 from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPart, Traffic, latency_of, outward
-from sim.training.collectives.rendezvous import ROUNDS, rendezvous
 from sim.training.collectives.routes.channels import Hop
 
 _LARGEST_PIECE = 512 * 1024.0

@@ -17,8 +17,7 @@ from typing import Final
 
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.nccl.protocols import WIRE_BYTES
-from sim.training.collectives.price.layout import JobLayout
-from tests.oracle.collectives.tree import depth
+from sim.training.collectives.price.layout import JobLayout, depth
 
 ROUNDS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """How often each operation goes around a ring."""

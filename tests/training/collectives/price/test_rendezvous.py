@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.training.collectives.rendezvous import rendezvous
+from sim.training.collectives.price.rendezvous import rendezvous
 from tests.harness import Rig, machine
 
 ASKS = {"eager": "4097 B", "rendezvous": "7 us"}
