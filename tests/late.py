@@ -1,4 +1,4 @@
-"""Packages that a test imports at its first use, not at collection: torch alone takes seconds, which every worker would pay."""
+"""What a test imports at its first use, not at collection: torch alone takes seconds, which every worker would pay."""
 
 from __future__ import annotations
 
@@ -26,3 +26,6 @@ class Late:
 
 torch: Any = Late("torch")
 stats: Any = Late("scipy.stats")
+recorder: Any = Late("tests.parallel.recorder")
+decoders: Any = Late("tests.parallel.decoders")
+nets: Any = Late("tests.parallel.nets")

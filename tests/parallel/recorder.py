@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _OPS = {"_allgather_base_": "all_gather", "allgather_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce"}
+_TENSOR_OPS = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter", "all_reduce": "all_reduce"}
 
 
 @contextmanager
@@ -37,6 +38,23 @@ class Recorder(TorchDispatchMode):
             sizes = [sum(map(_nbytes, args[0][0]))] if name == "allgather_" else map(_nbytes, tensors)
             group = next(torch.distributed.ProcessGroup.unbox(each) for each in args if _is_group(each))
             self.seen.append((_OPS[name], group.size(), float(max(sizes))))
+        return func(*args, **(kwargs or {}))
+
+
+class TensorRecorder(TorchDispatchMode):
+    """Writes down each collective between tensors of a mesh (DTensor): what, and bytes of a gather's output or a reduction's input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, float]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented  # what it does with local tensors comes here again
+        name = func._overloadpacket.__name__
+        if func.namespace == "_c10d_functional" and name in _TENSOR_OPS:
+            width = args[1] if name == "all_gather_into_tensor" else 1
+            self.seen.append((_TENSOR_OPS[name], float(width * args[0].numel() * args[0].element_size())))
         return func(*args, **(kwargs or {}))
 
 

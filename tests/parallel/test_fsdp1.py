@@ -10,9 +10,8 @@ import pytest
 from sim.analysis.layout_memory import memory_by_stage
 from sim.spec.parallel import MeshOptions
 from tests.harness import machine, toy_node, toy_workload
-from tests.late import torch
+from tests.late import recorder, torch
 from tests.parallel.layouts import block_model, layout, sent
-from tests.parallel.recorder import Recorder, fake_group
 from tests.training.layouts.toys import BACKWARD as EACH
 from tests.training.layouts.toys import block, run, workload
 
@@ -22,7 +21,7 @@ RANKS = 4
 
 @pytest.fixture(autouse=True, scope="module")
 def _group() -> Iterator[None]:
-    with fake_group(RANKS):
+    with recorder.fake_group(RANKS):
         yield
 
 
@@ -59,10 +58,10 @@ def _of_torch(net: Any, numbers: Any, backward: str, forward: bool, limit: bool)
     keys: dict[str, Any] = {"mixed_precision": types, "device_id": torch.device("cpu"), "limit_all_gathers": limit}
     wrapped = FullyShardedDataParallel(net, auto_wrap_policy=policy, backward_prefetch=when, forward_prefetch=forward, **keys)
     for _ in range(2):
-        with Recorder() as recorder:
+        with recorder.Recorder() as seen:
             wrapped(numbers).float().sum().backward()
         wrapped.zero_grad()
-    return recorder.seen
+    return seen.seen
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -10,100 +10,46 @@ import pytest
 from sim.analysis.layout_memory import memory_by_stage
 from sim.spec.workload import Model, Workload
 from tests.harness import toy_node, toy_workload
+from tests.late import nets, recorder, torch
 from tests.parallel.layouts import block_model, layout, sent
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from tests.parallel.recorder import Recorder, fake_group  # noqa: E402
-
+pytestmark = pytest.mark.needs("torch")
 RANKS = 16
 GPU = toy_node(1).gpu
-WIDTH = 16
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _group() -> Iterator[None]:
-    with fake_group(RANKS):
+    with recorder.fake_group(RANKS):
         yield
 
 
-# --- models: an embedding, numbered blocks, a norm and a head ---------------------------------------------------------
+# --- models ------------------------------------------------------------------------------------------------------------
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.output = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
-        return x + self.output(nn.functional.scaled_dot_product_attention(q, k, v))
+def _plain(*parts: Any) -> Any:
+    return nets.Net([part() if isinstance(part, type) else part for part in parts])
 
 
-class Feed(nn.Module):
-    def __init__(self, inner: int = 4 * WIDTH) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        return x + self.down(nn.functional.gelu(self.up(x)))
-
-
-class Adapted(nn.Module):
-    """A frozen product and the factors beside it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False)
-        self.a, self.b = nn.Linear(WIDTH, RANKS, bias=False), nn.Linear(RANKS, WIDTH, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        return x + self.base(x) + self.b(self.a(x))
-
-
-class Net(nn.Module):
-    def __init__(self, blocks: Sequence[nn.Module], tied: bool = False) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(32, WIDTH)
-        self.layers = nn.ModuleList(blocks)
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 32, bias=False)
-        if tied:
-            self.head.weight = self.tokens.weight
-
-    def forward(self, x: Any) -> Any:
-        x = self.tokens(x)
-        for block in self.layers:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-def _plain(*parts: type[nn.Module] | nn.Module) -> Net:
-    return Net([part() if isinstance(part, type) else part for part in parts])
-
-
-def _frozen_below(count: int) -> Net:
-    net = _plain(Feed, Attention, Feed, Attention)
+def _frozen_below(count: int) -> Any:
+    net = _plain(nets.Feed, nets.Attention, nets.Feed, nets.Attention)
     for part in (net.tokens, *net.layers[:count]):
         part.requires_grad_(False)
     return net
 
 
-def _adapted() -> Net:
-    net = _plain(Adapted, Adapted, Adapted)
+def _adapted() -> Any:
+    net = _plain(nets.Adapted, nets.Adapted, nets.Adapted)
     for part in (net.tokens, net.norm, net.head):
         part.requires_grad_(False)
     return net
 
 
 MODELS = {
-    "feed": lambda: _plain(Feed, Feed, Feed),
-    "decoder": lambda: _plain(Attention, Feed, Attention, Feed),
-    "uneven": lambda: _plain(Feed(2 * WIDTH), Feed(16 * WIDTH), Attention),
-    "one block": lambda: _plain(Attention),
+    "feed": lambda: _plain(nets.Feed, nets.Feed, nets.Feed),
+    "decoder": lambda: _plain(nets.Attention, nets.Feed, nets.Attention, nets.Feed),
+    "uneven": lambda: _plain(nets.Feed(2 * nets.WIDTH), nets.Feed(16 * nets.WIDTH), nets.Attention),
+    "one block": lambda: _plain(nets.Attention),
     "adapters": _adapted,
     "frozen below": lambda: _frozen_below(2),
     "frozen above": lambda: _frozen_from_above(),
@@ -111,14 +57,14 @@ MODELS = {
 MESHES: list[tuple[int, int]] = [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 4)]
 
 
-def _frozen_from_above() -> Net:
-    net = _plain(Feed, Attention, Feed)
+def _frozen_from_above() -> Any:
+    net = _plain(nets.Feed, nets.Attention, nets.Feed)
     net.layers[1].requires_grad_(False)
     net.head.requires_grad_(False)
     return net
 
 
-def _table(net: Net) -> Model:
+def _table(net: Any) -> Model:
     """Return the layer table of *net*: a row for each module that holds parameters."""
     sizes, frozen = {}, []
     for name, module in net.named_modules():
@@ -129,7 +75,7 @@ def _table(net: Net) -> Model:
     return block_model(sizes, frozen)
 
 
-def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: bool) -> None:
+def _sharded(net: Any, mesh: tuple[int, int], reshard: bool | int | None, root: bool) -> None:
     """Wrap *net* with ``fully_shard`` as torchtitan does, or its blocks and the *root* alone."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -149,12 +95,12 @@ def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: 
     fully_shard(net, reshard_after_forward=reshard is True, **keys)
 
 
-def _of_torch(net: Net, micro_batches: int, each: bool) -> list[tuple[str, int, float]]:
-    with Recorder() as recorder:
+def _of_torch(net: Any, micro_batches: int, each: bool) -> list[tuple[str, int, float]]:
+    with recorder.Recorder() as seen:
         for number in range(micro_batches):
             net.set_requires_gradient_sync(each or number == micro_batches - 1)
             net(torch.zeros(1, 2, dtype=torch.long)).float().sum().backward()
-    return recorder.seen
+    return seen.seen
 
 
 def _compared(name: str, mesh: tuple[int, int], reshard: bool | int | None, root: bool, micro_batches: int, each: bool) -> str | None:
@@ -205,7 +151,7 @@ def adam_workload() -> Workload:
     return toy_workload(optimizer="adam")
 
 
-def _tracked(net: Net, steps: int = 2) -> dict[str, float]:
+def _tracked(net: Any, steps: int = 2) -> dict[str, float]:
     """Return the bytes of each kind at the fullest moment of the second step that torch's tracker sees."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 

@@ -12,43 +12,20 @@ from sim.parallel.program import Start, Work
 from sim.parallel.split import Unit
 from sim.spec.decoder import decoder_layers
 from sim.spec.transformer import Transformer
+from tests.late import decoders, recorder, torch
 from tests.parallel.layouts import layout, model
 
-torch = pytest.importorskip("torch")
-
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from tests.parallel.decoders import Decoder  # noqa: E402
-from tests.parallel.recorder import Recorder as Sharding  # noqa: E402
-from tests.parallel.recorder import fake_group  # noqa: E402
+pytestmark = pytest.mark.needs("torch")
 
 HIDDEN, HEADS, INNER, VOCAB, TOKENS, BLOCKS = 64, 16, 128, 64, 32, 2
 RANKS = 16
-_OPS = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter", "all_reduce": "all_reduce"}
 Sent = list[tuple[str, float]]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _group() -> Iterator[None]:
-    with fake_group(RANKS):
+    with recorder.fake_group(RANKS):
         yield
-
-
-class Recorder(TorchDispatchMode):
-    """Writes down each collective: what, and bytes of a gather's output or a reduction's input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Sent = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind.__name__ == "DTensor" for kind in types):
-            return NotImplemented  # what it does with local tensors comes here again
-        name = func._overloadpacket.__name__
-        if func.namespace == "_c10d_functional" and name in _OPS:
-            width = args[1] if name == "all_gather_into_tensor" else 1
-            self.seen.append((_OPS[name], float(width * args[0].numel() * args[0].element_size())))
-        return func(*args, **(kwargs or {}))
 
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -84,7 +61,7 @@ def parallelized(name: str, mesh: tuple[int, int], sequence: bool) -> Any:
 
     data, ranks = mesh
     both = DeviceMesh("cpu", torch.arange(data * ranks).reshape(mesh), mesh_dim_names=("data", "tensor"))
-    net, stream = Decoder(shape_of(name)), Shard(1) if sequence else Replicate()
+    net, stream = decoders.Decoder(shape_of(name)), Shard(1) if sequence else Replicate()
     ends: dict[str, Any] = {
         "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
         "head": ColwiseParallel(input_layouts=stream, output_layouts=Shard(-1), use_local_output=False),
@@ -125,10 +102,10 @@ def of_torch(name: str, mesh: tuple[int, int], sequence: bool) -> tuple[Sent, Se
     net = parallelized(name, mesh, sequence)
     with loss_parallel():
         numbers = torch.zeros(1, TOKENS, dtype=torch.long)
-        with Recorder() as forward, Sharding() as sharding:
+        with recorder.TensorRecorder() as forward, recorder.Recorder() as sharding:
             logits = net(numbers)
             loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), numbers.flatten())
-        with Recorder() as backward, sharding:
+        with recorder.TensorRecorder() as backward, sharding:
             loss.backward()
     return forward.seen, backward.seen, sharding.seen
 

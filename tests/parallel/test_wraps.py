@@ -14,9 +14,8 @@ from sim.spec.library import load_part
 from sim.spec.parallel import Parallel, Wrapping
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
-from tests.late import torch
+from tests.late import recorder, torch
 from tests.parallel.layouts import layout, model, sent
-from tests.parallel.recorder import Recorder, fake_group
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore::UserWarning")]
 IMAGE = (2, 3, 64, 64)
@@ -24,7 +23,7 @@ IMAGE = (2, 3, 64, 64)
 
 @pytest.fixture(autouse=True, scope="module")
 def _group() -> Iterator[None]:
-    with fake_group(8):
+    with recorder.fake_group(8):
         yield
 
 
@@ -175,11 +174,11 @@ def _of_torch(name: str, wrapping: Wrapping, ranks: int) -> list[tuple[str, int,
     with FakeTensorMode():
         net = made(name)
         _sharded(net, wanted.__contains__, ranks)
-        with Recorder() as recorder:
+        with recorder.Recorder() as seen:
             inputs = torch.zeros(1, 384, dtype=torch.long) if name.startswith("bert") else torch.zeros(IMAGE)
             found = net(inputs, inputs, inputs) if name.startswith("bert") else net(inputs)
             torch.stack([each.float().sum() for each in (found if isinstance(found, tuple | list) else (found,))]).sum().backward()
-    return recorder.seen
+    return seen.seen
 
 
 def test_sends_what_fully_shard_sends_for_the_same_modules() -> None:
