@@ -8,6 +8,8 @@ import os
 import pytest
 from hypothesis import Phase, settings
 
+from sim.__main__ import OBJECTS
+
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.register_profile("mutants", derandomize=True, deadline=None, max_examples=50, phases=[Phase.explicit, Phase.generate])
@@ -23,8 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what was collected out of the search for garbage: it stays to the end, and is large."""
+    """Take what was collected out of the search for garbage, as it stays to the end and is large; search as seldom as the program does."""
     gc.freeze()
+    gc.set_threshold(OBJECTS)
 
 
 @pytest.hookimpl(tryfirst=True)

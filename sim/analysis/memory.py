@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -73,11 +73,11 @@ class MemoryUse:
     @property
     def total(self) -> float:
         """The sum of all uses."""
-        return math.fsum(asdict(self).values())
+        return math.fsum(vars(self).values())
 
     def by_use(self) -> dict[str, float]:
         """Return the bytes by use, and their ``total``."""
-        return {**asdict(self), "total": self.total}
+        return {**vars(self), "total": self.total}
 
 
 def gpu_memory(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.analysis.energy import KWH, NodesOfKind, energy_figures, grid_of
 from sim.report.whole_job import tokens_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
-from sim.study.power_cap import Limited, limited
-from sim.study.weeks import steps_of
 from sim.training.layer_times import mix_of
 from sim.units import show
+
+if TYPE_CHECKING:
+    from sim.study.power_cap import Limited
 
 _SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_token_j", "kwh_per_epoch", "co2_per_epoch_kg")
 """What a row of a table has."""
@@ -60,6 +61,9 @@ def power_cap_figures(limit: Limited) -> dict[str, float]:
 
 def with_power_cap(document: dict[str, Any], machine: Hardware, workload: Workload, cap: str) -> dict[str, Any]:
     """Return a run's *document* with what a limit of *cap* on each GPU would make of its steps. Raise SpecError where nobody knows."""
+    from sim.study.power_cap import limited  # with it come long runs and numpy, without which every other run does
+    from sim.study.weeks import steps_of
+
     figures = power_cap_figures(limited(steps_of(document, machine, workload), cap))
     return document | {"energy": document["energy"] | {"power_cap": figures}}
 

@@ -8,6 +8,7 @@ import re
 import shlex
 from functools import lru_cache
 from itertools import permutations
+from os.path import isfile
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -42,8 +43,13 @@ class UnknownName(SpecError):
 
 def roots() -> list[Path]:
     """Return the folders that hold ``hardware/`` and ``workloads/``: beside the package, or inside an installed wheel."""
+    return list(_installed())
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[Path, ...]:
     package = Path(__file__).resolve().parents[1]
-    return [folder for folder in (package.parent, package / "data") if (folder / "hardware" / "parts").is_dir()]
+    return tuple(folder for folder in (package.parent, package / "data") if (folder / "hardware" / "parts").is_dir())
 
 
 def catalogue(folder: str) -> dict[str, Path]:
@@ -89,11 +95,11 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     if _is_path(name):
         return _file_at(name, folder, written_in)
     tail = folder.split("/", 1)[-1]
-    nearby = [place for path in ((near,) if isinstance(near, Path) else near or ()) for place in (path / tail, path)]
-    for place in (*_own_folders(written_in, tail), *nearby, *(root / folder for root in roots())):
+    nearby = [place for path in ((near,) if isinstance(near, Path) else near or ()) for place in (f"{path}/{tail}", path)]
+    for place in (*_own_folders(written_in, tail), *nearby, *(f"{root}/{folder}" for root in roots())):
         for spelling in dict.fromkeys((name, name.lower())):
-            if is_file(path := place / (spelling + SUFFIX)):
-                return path
+            if isfile(path := f"{place}/{spelling}{SUFFIX}"):  # as text: making a Path takes longer than looking for the file
+                return Path(path)
     files = every(folder)
     by_lower = {known_name.lower(): path for known_name, path in files.items()}
     if (alias := by_lower.get(name.lower()) or _by_alias(name, files)) is not None:
@@ -237,12 +243,13 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _own_folders(written_in: Path | None, tail: str) -> list[Path]:
-    """Return where a file keeps its own parts: in the nearest folder *tail* above it (``parts/gpus``), then beside it."""
+@lru_cache(maxsize=1024)
+def _own_folders(written_in: Path | None, tail: str) -> tuple[str, ...]:
+    """Return where a file may keep its own parts: in the nearest folder *tail* above it (``parts/gpus``), then beside it."""
     if written_in is None:
-        return []
+        return ()
     around = (written_in.parent, *written_in.parent.parents[:3])
-    return [*(place / tail for place in around if (place / tail).is_dir()), written_in.parent]
+    return (*(f"{place}/{tail}" for place in around), str(written_in.parent))
 
 
 def _by_alias(name: str, files: dict[str, Path]) -> Path | None:

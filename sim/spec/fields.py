@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -225,10 +226,17 @@ def _point(point: object) -> tuple[float, float]:
 def _size(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
+    if isinstance(value, str) and (size := _size_of(value)) is not None:
+        return size
+    raise ValueError(f"{units.shorten(value)} is not the size of a point: write bytes, FLOP or time, for example 1 MB, 2 GFLOP or 10 us")
+
+
+@lru_cache(maxsize=1024)
+def _size_of(text: str) -> float | None:
     for dimension in ("size", "work", "time"):
         with suppress(units.UnitError):
-            return units.parse(value, dimension)
-    raise ValueError(f"{units.shorten(value)} is not the size of a point: write bytes, FLOP or time, for example 1 MB, 2 GFLOP or 10 us")
+            return units.parse(text, dimension)
+    return None
 
 
 def _level(value: object) -> float:

@@ -86,3 +86,8 @@ def remembered(key: Hashable, make: Callable[[], T], alive: object = None, worth
         if len(_shelf.kept) > MOST:
             _shelf.kept.popitem(last=False)
     return made
+
+
+def standing_for(content: Hashable) -> object:
+    """Return what stands for *content* in keys, compared and hashed at once: the same object for equal contents, while they are kept."""
+    return remembered((standing_for, content), object)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ import pytest
 from sim.spec import json_schema, schema, yaml
 from sim.spec.yaml import SpecError
 from tests.spec.documents import FILES, MACHINE, WORKLOAD
+
+
+@cache
+def schemas() -> dict[str, dict[str, Any]]:
+    return json_schema.json_schemas()
 
 
 def references(content: Any) -> list[str]:
@@ -22,7 +28,7 @@ def references(content: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", schema.KINDS)
 def test_every_link_leads_to_a_definition(name: str) -> None:
-    content = json_schema.json_schemas()[name]
+    content = schemas()[name]
     assert {link.removeprefix("#/definitions/") for link in references(content)} <= content["definitions"].keys()
 
 
@@ -30,7 +36,7 @@ def test_there_is_a_schema_for_every_kind_of_file(tmp_path: Path) -> None:
     written = json_schema.write_schemas(tmp_path / "schemas")
     assert {path.name for path in written} == {f"{name}.schema.json" for name in schema.KINDS}
     assert sorted(path.name for path in (tmp_path / "schemas").iterdir()) == sorted(path.name for path in written)  # and no drafts
-    assert json.loads(written[0].read_text()) == json_schema.json_schemas()["hardware"]
+    assert json.loads(written[0].read_text()) == schemas()["hardware"]
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -40,7 +46,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_names_and_extends_are_allowed_where_a_part_is_due() -> None:
-    content = json_schema.json_schemas()["hardware"]["definitions"]
+    content = schemas()["hardware"]["definitions"]
     gpu = content["Node"]["properties"]["gpu"]
     assert gpu["type"] == ["string", "object"]
     assert gpu["else"]["then"] == {"$ref": "#/definitions/GpuPartial"}
@@ -53,14 +59,14 @@ def test_names_and_extends_are_allowed_where_a_part_is_due() -> None:
 def judge(name: str, text: str) -> list[str]:
     """Return the keys that the ``jsonschema`` package finds fault with."""
     jsonschema = pytest.importorskip("jsonschema", reason="the jsonschema package is an oracle only")
-    validator = jsonschema.Draft7Validator(json_schema.json_schemas()[name])
+    validator = jsonschema.Draft7Validator(schemas()[name])
     return [str(error.json_path) for error in validator.iter_errors(yaml.parse(text).value)]
 
 
 @pytest.mark.parametrize("name", schema.KINDS)
 def test_the_schemas_are_schemas(name: str) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="the jsonschema package is an oracle only")
-    jsonschema.Draft7Validator.check_schema(json_schema.json_schemas()[name])
+    jsonschema.Draft7Validator.check_schema(schemas()[name])
 
 
 def test_good_descriptions_pass() -> None:

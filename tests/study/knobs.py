@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from sim.check import check_hardware, check_job, check_workload, require, warn_job
 from sim.cluster.build import Placement
-from sim.mesh import run_layout
+from sim.mesh import LayoutRun, run_layout
 from sim.report.document import run_document
 from sim.report.layouts.layout import layout_document
 from sim.simulate import ring_channels_of, simulate
@@ -262,9 +262,14 @@ class _Described(NamedTuple):
 
 
 @cache
+def _laid_out(scenario: Scenario) -> LayoutRun:
+    return layout_answer(scenario).run
+
+
+@cache
 def _described(scenario: Scenario) -> _Described:
     if has_layout(scenario):
-        run = layout_answer(scenario).run
+        run = _laid_out(scenario)
         return _Described(run.hardware, run.workload, None, run.gpus // run.nodes)
     question = prepare(scenario)
     [job] = question.jobs
@@ -292,22 +297,29 @@ def _knobs_in(value: Any) -> Iterator[Knob]:
 
 @cache
 def _base(scenario: Scenario) -> Any:
-    return _says(_described(scenario))
+    return _layout_document(_laid_out(scenario)) if has_layout(scenario) else _says(_described(scenario))
 
 
 def _says(described: _Described) -> Any:
     try:
-        said = _layout_says(described) if described.placement is None else _job_says(described, described.placement)
+        return _layout_says(described) if described.placement is None else _job_says(described, described.placement)
     except SpecError as error:
         return str(error)
-    del said["inputs"]  # repeats every number
-    return said
 
 
 def _layout_says(described: _Described) -> dict[str, Any]:
     hardware, workload = described.hardware, described.workload
     require([*check_hardware(hardware), *check_workload(workload)])
-    return layout_document(LayoutAnswer(run_layout(hardware, workload, described.gpus), {}))
+    return _layout_document(run_layout(hardware, workload, described.gpus))
+
+
+def _layout_document(run: LayoutRun) -> dict[str, Any]:
+    return _without_inputs(layout_document(LayoutAnswer(run, {})))
+
+
+def _without_inputs(document: dict[str, Any]) -> dict[str, Any]:
+    """Return *document* without what repeats every number."""
+    return {key: value for key, value in document.items() if key != "inputs"}
 
 
 def _job_says(described: _Described, placement: tuple[Placement, ...]) -> dict[str, Any]:
@@ -315,7 +327,7 @@ def _job_says(described: _Described, placement: tuple[Placement, ...]) -> dict[s
     job = Job(workload, placement)
     fits = partial(memory_problem, ranks=job.ranks, channels=ring_channels_of(hardware, job))
     require([*check_hardware(hardware), *check_workload(workload), *check_job(hardware, workload, fit=fits)])
-    return run_document(simulate(hardware, [job]), {}, warn_job(hardware, workload))
+    return _without_inputs(run_document(simulate(hardware, [job]), {}, warn_job(hardware, workload)))
 
 
 def _turned(described: _Described, knobs: Sequence[Knob]) -> Iterator[_Described]:

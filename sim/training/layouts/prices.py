@@ -105,6 +105,8 @@ class PriceBook:
     outlines: dict[tuple[object, ...], Outline] = field(default_factory=dict)
     times: dict[tuple[object, ...], Any] = field(default_factory=dict)
     """Of `sim.training.layouts.times`: times of units by what they ask of a rank, for each way in which layers are split."""
+    passes: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Of the same: kernels of layers by what else than the layer decides them."""
 
 
 @dataclass(eq=False)

@@ -103,6 +103,8 @@ class UnitTimes:
     _spans: dict[tuple[int, int, PassPart], UnitTime] = field(default_factory=dict)
     _shared: dict[object, UnitTime] = field(default_factory=dict)
     """Times by what a unit asks for, which other layouts may use as well."""
+    _passes: dict[tuple[int, bool], tuple[KernelWork, Layer]] = field(default_factory=dict)
+    """Kernels of a pass of each layer by its identity, which layouts with other groups may use as well; the layer is kept with them."""
 
     def share(self, book: PriceBook) -> None:
         """Take and leave times in *book*, which other layouts of the same model, data types and hardware use as well."""
@@ -119,6 +121,8 @@ class UnitTimes:
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
         key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
+        asked = (id(self.gpu), *described, training.batch, training.precision, training.compute_factor, self._weight_casts)
+        self._passes = book.passes.setdefault(asked, {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
@@ -164,14 +168,24 @@ class UnitTimes:
         share = _of_weights(piece.layer)
         return UnitTime((Burst(busy * share, launches * share),))
 
-    def _kernels(self, layer: Layer, backward: bool) -> KernelWork:
+    @property
+    def _weight_casts(self) -> float:
+        """Return the passes over 8-bit weights for one micro-batch."""
+        return 1.0 / self.micro_batches if self.options.keeps_8bit_weights else 1.0
+
+    @cached_property
+    def _here(self) -> PassSetting:
         training = self.workload.training
         # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
-        casts = 1.0 / self.micro_batches if self.options.keeps_8bit_weights else 1.0
-        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": casts})
-        here = PassSetting(self.gpu, training.precision, stack, training.batch)
-        busy, launches = pass_time(layer, self.workload.model.measured, here, backward)
-        return KernelWork(busy * training.compute_factor, launches)
+        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": self._weight_casts})
+        return PassSetting(self.gpu, training.precision, stack, training.batch)
+
+    def _kernels(self, layer: Layer, backward: bool) -> KernelWork:
+        key = id(layer), backward
+        if key not in self._passes:
+            busy, launches = pass_time(layer, self.workload.model.measured, self._here, backward)
+            self._passes[key] = KernelWork(busy * self.workload.training.compute_factor, launches), layer
+        return self._passes[key][0]
 
     def _layer(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer

@@ -41,16 +41,23 @@ class PhaseExecutor:
         self._causes, self._usage = shelf.remembered((PhaseExecutor, id(plan), id(live)), lambda: _names(plan, live), (plan, live))
 
     def made_of(self, messages: Iterable[Message]) -> Hashable:
-        """Return everything that decides how it plays *messages*."""
-        return tuple([(message, *self._asked(*message)) for message in dict.fromkeys(messages)])
+        """Return everything that decides how it plays *messages*, on a shelf; links carry what they do in this simulation."""
+        kinds = tuple(dict.fromkeys(messages))
+        key = (PhaseExecutor.made_of, id(self._plan), id(self._live), kinds)
+        content, links = shelf.remembered(key, lambda: self._decided(kinds), (self._plan, self._live))
+        return content, self._network.asked(links)
 
-    def _asked(self, op: Op, nbytes: float) -> Iterator[Hashable]:
-        """Yield every part of what *op* costs, with its load by link and what each link means."""
-        cost = self._plan.cost(nbytes, op)
-        usage = self._on_links(op, nbytes, cost)
-        yield from (value for value in cost if value is not cost.load)
-        yield self._network.asked(usage)
-        yield tuple([self._causes.get(link) for link in usage])
+    def _decided(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:
+        """Return what stands for what *kinds* cost, load by link and what each link means; and all these links."""
+        content: list[Hashable] = []
+        links: dict[str, float] = {}
+        for op, nbytes in kinds:
+            cost = self._plan.cost(nbytes, op)
+            usage = self._on_links(op, nbytes, cost)
+            links |= dict.fromkeys(usage, 1.0)
+            own = [value for value in cost if value is not cost.load]
+            content.append((op, nbytes, *own, *usage.items(), *map(self._causes.get, usage)))
+        return shelf.standing_for(tuple(content)), links
 
     def _on_links(self, op: Op, nbytes: float, cost: Cost) -> dict[str, float]:
         if (op, nbytes) not in self._usage:
