@@ -153,7 +153,7 @@ def plan(
         turns = turned(made, None, crew) if sensitivity and not made.tally.interrupted else []
     document = plan_document(made, turns, with_failures, power_cap)
     if export is not None:
-        write_files(folder_due(Path(export)) or Path(export), export_files(made)[0])
+        write_files(folder_due(Path(export)) or Path(export), export_files(made).files)
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
     return table

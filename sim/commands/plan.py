@@ -151,11 +151,13 @@ def _export(made: Any, folder: Path) -> None:
     from sim.report.files import write_files
     from sim.report.layout_files import export_files
 
-    files, left_out = export_files(made)
-    write_files(folder, files)
-    talk(f"wrote {', '.join(str(folder / name) for name in files)}")
-    for name, reason in left_out.items():
+    written = export_files(made)
+    write_files(folder, written.files)
+    talk(f"wrote {', '.join(str(folder / name) for name in written.files)}")
+    for name, reason in written.left_out.items():
         talk(f"no {name}: {reason}")
+    for note in written.notes:
+        talk(f"note: {note}")
 
 
 def _words(texts: Sequence[str]) -> list[str]:

@@ -25,7 +25,7 @@ _OTHERS = frozenset(
     | {"--install-completion", "--show-completion"}
 )
 """Options of other programs that messages name, and those that only the script ``stallsim`` has."""
-_FOREIGN = ("sim/report/page/", "sim/spec/launch_files.py", "sim/study/new_workload.py")
+_FOREIGN = ("sim/report/page/", "sim/spec/launch_files.py", "sim/spec/layout_files.py", "sim/study/new_workload.py")
 """Where words that begin with two dashes are variables of CSS, or options of other programs that are read."""
 _WITH_PACKAGE = "docs/develop/own-"
 """Pages whose commands need the package that they show: `tests.test_develop_pages` runs them with it."""

@@ -17,13 +17,11 @@ from sim.parallel.schedule import check
 from sim.parallel.split import split
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, turn
-from sim.spec.parallel import SCHEDULES, Axis, MeshOptions, Parallel, Schedule, Shard
+from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, MeshOptions, Parallel, Schedule, Shard
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
 Checkpointing = Literal["model", "none", "blocks", "selective", "operators"]
-NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data")
-"""Stages next to each other (Megatron-LM's --use-tp-pp-dp-mapping)."""
 ALLOWED: Final[Mapping[str, str]] = {
     "recompute": "activation checkpointing of blocks",
     "virtual": "interleaved pipelines",

@@ -21,6 +21,7 @@ from sim.spec import launch_files
 from sim.spec.catalogue import catalogue
 from sim.spec.decoder import decoder_layers
 from sim.spec.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
+from sim.spec.layout_files import launch_files as launch_files_of
 from sim.spec.library import load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
@@ -217,7 +218,7 @@ def test_written_layouts_read_back_equal(small: Plan) -> None:
                     wrong.append((name, candidate, told))
     assert not wrong, wrong[:2]
     assert min(counts.values()) > 0, counts
-    files, left_out = export_files(small)
+    files, left_out, _ = export_files(small)
     assert {"torchrun.sh", "skypilot.yaml", "sim.sh"} <= set(files)
     assert yaml.safe_load(files["skypilot.yaml"])["num_nodes"] == 1
     assert all(left_out.values())
@@ -230,7 +231,7 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
         spec = load_workload(name).spec
         if (shape := spec.model.transformer) is None:
             continue
-        launch = Launch(name, shape, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
+        launch = Launch(name, name, shape, False, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
         try:
             read = launch_files.megatron(megatron_arguments(launch), "m").shape
         except SpecError as error:
@@ -240,8 +241,32 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
         again = decoder_layers(shape.model_validate(read), 1024), decoder_layers(shape, 1024)
         assert [layer.gradients for layer in again[0]] == [layer.gradients for layer in again[1]], name
         assert shape.dropout == read["dropout"] and (not shape.window or shape.window >= 1024), name
+        for field, default in (("rope_base", 10_000), ("rope_share", 1.0), ("norm_epsilon", 1e-5)):
+            if field.startswith("norm") or shape.positions == "rope":
+                assert read[field] == (getattr(shape, field) or default), (name, field)
     assert {"llama-3.1-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2"} <= set(told)
     assert "sinks" in refused["gpt-oss-20b"] and "window" in refused["gemma-3-1b-pt"]
+
+
+def test_a_model_that_no_file_can_say_is_a_sentence() -> None:
+    """A table of layers, adapters, and a model of the catalogue with other sizes: told in one sentence, the layout's files written."""
+    shape = load_workload("llama-3.1-8b").spec.model.transformer
+    assert shape is not None
+    whole = Launch("own", "llama-3.1-8b", shape, False, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
+    shallow = whole._replace(shape=shape.model_copy(update={"layers": 4}))
+    cases = {
+        "table of layers": (whole._replace(shape=None), {"torchtitan.toml", "megatron.args"}),
+        "adapters": (whole._replace(adapters=True), {"torchtitan.toml", "megatron.args"}),
+        "another layers": (shallow, {"torchtitan.toml"}),
+    }
+    assert {"torchtitan.toml", "megatron.args"} <= set(launch_files_of(whole, "").files)
+    for words, (launch, names) in cases.items():
+        found = launch_files_of(launch, "")
+        assert all(words in found.left_out[name] for name in names), found.left_out
+        assert not names & set(found.files) and {"deepspeed.json", "torchrun.sh", "sim.sh"} <= set(found.files)
+    untold = whole._replace(shape=shape.model_copy(update={"rope_base": None, "experts": 8, "experts_per_token": 2}))
+    assert ["--rotary-base is 10000" in note for note in launch_files_of(untold, "").notes] == [True, False]
+    assert "--rotary-base 500000" in launch_files_of(whole, "").files["megatron.args"]
 
 
 def outcome_of(setting: Setting, candidate: Candidate) -> Any:
@@ -258,20 +283,27 @@ def outcome_of(setting: Setting, candidate: Candidate) -> Any:
 
 
 def _same(candidate: Candidate, told: launch_files.Told, name: str) -> bool:
-    own = candidate.parallel
-    said = Parallel(**told.parallel)
-    keys = {"deepspeed": ("shard",), "accelerate": ("shard", "tensor", "context", "replicate")}.get(
-        name, ("tensor", "pipeline", "context", "virtual_stages")
-    )
-    same = all(getattr(said, key) == getattr(own, key) for key in keys)
-    if name in ("titan", "megatron"):
-        same &= said.sequence_parallel == own.sequence_parallel and told.global_batch == 64 and said.shard == own.shard
-        same &= (
-            told.training["batch"] == candidate.batch and told.training.get("activation_checkpointing", "none") == candidate.checkpointing
-        )
-    if name == "titan" and own.shard == "parameters":
-        same &= said.replicate == own.replicate and said.reshard_after_forward == own.reshard_after_forward
-    return same
+    """Return whether the layout *told* by the file of the program *name* is *candidate*, in every field that the program decides."""
+    own, said = candidate.parallel, Parallel(**told.parallel)
+    if name == "deepspeed":
+        batches = (told.global_batch, told.training["batch"], told.training["gradient_accumulation_steps"])
+        return said == Parallel(shard=own.shard) and batches == (64, candidate.batch, candidate.micro_batches)
+    if name == "accelerate":
+        kept = ("shard", "tensor", "context", "replicate")
+        kept_weights = False if own.reshard_after_forward is False else None
+        return said == Parallel(reshard_after_forward=kept_weights, **{key: getattr(own, key) for key in kept})
+    usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
+    meant = {
+        "sequence": own.sequence_parallel,
+        "schedule": (own.schedule or usual) if name == "titan" and own.pipeline > 1 else None,
+        "reshard_after_forward": own.reshard_after_forward if own.shard == "parameters" else None,
+        "replicate": own.replicate if own.shard == "parameters" else 1,
+    }
+    read = {"sequence": said.sequence_parallel}
+    batches = (told.global_batch, told.training["batch"], told.training["precision"])
+    recomputed = told.training.get("activation_checkpointing", "none") == candidate.checkpointing
+    same = said.model_copy(update=read) == own.model_copy(update=meant)
+    return same and recomputed and batches == (64, candidate.batch, candidate.precision)
 
 
 def test_where_things_change_another_layout_may_win() -> None:
