@@ -37,6 +37,7 @@ _PARTS: Final[Mapping[str, str]] = {
     "pipeline": "pipeline bubble",
     "context": "context-parallel messages",
     "expert": "expert messages",
+    "norm": "the norm of all gradients",
     "input": "waiting for input",
     "straggler": "stragglers",
     "launch": "launches",

@@ -14,6 +14,7 @@ import yaml
 
 from sim.analysis.layout_memory import memory_by_stage
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
+from sim.report import plan as plan_report
 from sim.report.layout_files import export_files, launch_of, run_command
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import plan_document, plan_text
@@ -123,6 +124,28 @@ def test_the_memory_bound_of_sharded_weights_knows_what_is_gathered() -> None:
     assert len(ratios) >= 25 and {1} < {stages for _, stages in ratios}
     assert max(ratio for ratio, _ in ratios) <= 1 + 1e-9
     assert min(ratio for ratio, stages in ratios if stages == 1) > 0.4
+
+
+def test_orders_that_only_permute_whole_nodes_are_one_layout() -> None:
+    """Oracle: the other order of each such layout, simulated, takes as long to 1e-12; below leaf switches both are listed."""
+    fabric = "fabric={leaf_spine: {nodes_per_leaf: 2, oversubscription: 8}}"
+    flat, tiers = (
+        prepare_plan(Question(Scenario("hgx-h100", "llama-3.1-8b", sets, global_batch=32), (4,), fixed={"tensor": "8", "pipeline": "2"}))
+        for sets in ((), (fabric,))
+    )
+
+    def megatron(made: Plan) -> list[tuple[Setting, Candidate]]:
+        return [(setting, each) for setting, every in made.ways for each in every if each.stack == "megatron-core"]
+
+    assert not [each for _, each in megatron(flat) if each.near] and any(each.near for _, each in megatron(tiers))
+    assert {each._replace(near=False) for _, each in megatron(tiers)} == {each for _, each in megatron(flat)}
+    ratios = []
+    for made in (flat, tiers):
+        for setting, far in random.Random(2).sample([way for way in megatron(made) if way[1].data > 1], 4):
+            one, other = (played(setting, far._replace(near=near)) for near in (False, True))
+            ratios.append(one[1] / other[1])
+            assert made is tiers or (one[1] == pytest.approx(other[1], rel=1e-12) and one[2] == other[2])
+    assert any(abs(ratio - 1.0) > 1e-6 for ratio in ratios[4:])
 
 
 def test_without_contention_the_bound_is_the_simulation() -> None:
@@ -347,6 +370,11 @@ def test_where_it_flips_both_layouts_take_equally_long() -> None:
         assert 0.5 < speed < 1.0
         assert at[1.0][0] == pytest.approx(at[1.0][1], rel=0.02)
         assert at[0.97][0] > at[0.97][1] and at[1.03][0] < at[1.03][1]
+
+
+def test_everything_that_a_step_goes_to_has_words(small: Plan) -> None:
+    known = plan_report._PARTS
+    assert all(set(plan_report.parts(outcome.run)) <= set(known) for outcome in small.tally.outcomes)
 
 
 def test_bad_input_is_one_message_that_says_what_would_do() -> None:
