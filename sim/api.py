@@ -26,7 +26,7 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import Name, counts, own_parts, price_source, scenario_of, several, whole
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
-from sim.study.scenario import answer, workload_name
+from sim.study.scenario import answer, has_layout, workload_name
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
 from sim.study.whatif import whatif as ask_whatif
@@ -147,11 +147,12 @@ def plan(
     for schedule in schedules:
         schedule_name(schedule)
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
-    question = Question(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
+    limits = Limits(simulate, max_memory, objective, power_cap=power_cap)
+    question = Question(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), limits)
     with workers(processes, None, lambda text: None) as crew:
         made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
         turns = turned(made, None, crew) if sensitivity and not made.tally.interrupted else []
-    document = plan_document(made, turns, with_failures, power_cap)
+    document = plan_document(made, turns, with_failures)
     if export is not None:
         write_files(folder_due(Path(export)) or Path(export), export_files(made).files)
     table = pandas.DataFrame(document.pop("layouts"))
@@ -270,21 +271,32 @@ def whatif(
     gpus: int | None = None,
     placement: str | None = None,
     batch: int | None = None,
+    global_batch: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    parallel: Mapping[str, object] | None = None,
+    micro_batches: int | None = None,
     prices: object = None,
 ) -> DataFrame:
     """Return a row for each resource, best first: the step with twice and infinitely much of it, and what that is worth.
 
-    Raise `SpecError` with everything that is wrong.
+    *parallel* lays the model out, as after ``--parallel``: ``{"tp": 8, "shard": "optimizer"}``. ``DataFrame.attrs`` holds the rest of
+    the document. Raise `SpecError` with everything that is wrong.
     """
     import pandas
 
+    from sim.report.layout_whatif import layout_whatif_document
+    from sim.study.layout_whatif import layout_whatif
+
     scenario = scenario_of(
-        hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, precision=precision, stack=stack,
-        prices=price_source(prices),
+        hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
+        precision=precision, stack=stack, prices=price_source(prices),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
     )  # fmt: skip
-    return pandas.DataFrame([flat(row) for row in whatif_document(ask_whatif(scenario))["resources"]])
+    found = layout_whatif_document(layout_whatif(scenario)) if has_layout(scenario) else whatif_document(ask_whatif(scenario))
+    table = pandas.DataFrame([flat(row) for row in found.pop("resources")])
+    table.attrs.update(found)
+    return table
 
 
 def recommend(

@@ -374,7 +374,7 @@ def test_where_it_flips_both_layouts_take_equally_long() -> None:
 
 def test_everything_that_a_step_goes_to_has_words(small: Plan) -> None:
     known = plan_report._PARTS
-    assert all(set(plan_report.parts(outcome.run)) <= set(known) for outcome in small.tally.outcomes)
+    assert all(set(plan_report.parts(outcome)) <= set(known) for outcome in small.tally.outcomes)
 
 
 def test_bad_input_is_one_message_that_says_what_would_do() -> None:
