@@ -320,6 +320,7 @@ def recommend(
     checkpoints: bool = True,
     mean_lifetime: str | None = None,
     with_failures: bool = False,
+    spares: int | None = None,
     power_cap: str | None = None,
     processes: int | None = 1,
     prices: object = None,
@@ -335,6 +336,7 @@ def recommend(
     from sim.documents import Renting, recommended
     from sim.study.recommend import Budget
 
+    whole("spares", spares)
     for option, value in (("budget_hours", budget_hours), ("budget_usd", budget_usd)):
         if value is not None and not (isinstance(value, int | float) and 0 < value < inf):
             raise SpecError(f"{option}={value!r}: expected more than 0")
@@ -345,7 +347,7 @@ def recommend(
     )  # fmt: skip
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
     names, conditions = several("hardware", hardware), several("where", where)
-    renting = Renting(budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes)
+    renting = Renting(budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes, spares)
     found, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in found.pop("candidates")])
     table.attrs.update(found)

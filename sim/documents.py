@@ -83,6 +83,7 @@ class Documents:
     markets: Sequence[Market] = ()
     mean_lifetime: str | None = None
     power_cap: str | None = None
+    spares: int | None = None
 
     def __call__(self, scenario: Scenario) -> dict[str, Any]:
         """Return the document of the only job of *scenario*. Raise SpecError as `document` does."""
@@ -109,8 +110,10 @@ class Documents:
                 continue
             there = without | {"price": without["price"] | {"market": market}}
             lasting = self.mean_lifetime if market == "spot" else None
-            beside = {"power_cap": self.power_cap, "mean_lifetime": lasting}
-            weeks[market] = beside_run(there, run.hardware, workload, self.plan, slowed_beside(run), **beside)
+            weeks[market] = beside_run(
+                there, run.hardware, workload, self.plan, slowed_beside(run), power_cap=self.power_cap, mean_lifetime=lasting,
+                spares=self.spares,
+            )  # fmt: skip
         return described | {"weeks": weeks}
 
 
@@ -131,6 +134,8 @@ class Renting:
     power_cap: str | None = None
     """Limit of each GPU, such as ``500 W``, which the figures of each candidate are with."""
     processes: int | None = None
+    spares: int | None = None
+    """Nodes that wait for failures, paid for; by default as in weeks."""
 
 
 def recommended(
@@ -141,6 +146,8 @@ def recommended(
     *counting* is told what is counted and returns who hears how many of those are done.
     """
     plan, counts = scenario.plan, list(renting.nodes)
+    if renting.spares is not None and not renting.with_failures:
+        raise SpecError("--spares: are for failures; write --with-failures as well")
     if plan is None:
         raise SpecError("the length of the job is missing; write epochs, hours or tokens")
     require_one_budget(plan, renting.budget)
@@ -150,7 +157,7 @@ def recommended(
     alone = replace(bare, global_batch=None)
     in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     markets = MARKETS[:1] if renting.on_demand else MARKETS
-    making = Documents(plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap)
+    making = Documents(plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap, renting.spares)
     rows = compare(alone, names, making, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
     laid = needs_layout(alone, rows)
     reasons = {name: unrentable(alone, name, markets, renting.mean_lifetime) for name in names}

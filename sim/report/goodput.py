@@ -21,7 +21,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Goodput, weeks_of
-from sim.study.weeks import Slowed, Steps, Weeks, steps_of
+from sim.study.weeks import Slowed, Steps, Weeks, rents_another, steps_of
 from sim.units import counted, show
 
 QUANTILES = 40
@@ -52,13 +52,13 @@ def goodput_of(
 
 def beside_run(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, slowed: Slowed, store: str | None = None,
-    power_cap: str | None = None, mean_lifetime: str | None = None,
+    power_cap: str | None = None, mean_lifetime: str | None = None, spares: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what failures at the middle rate make of the job of *plan* in a run's *document*; spot machines may live *mean_lifetime*."""
     if "jobs" in document:
         raise SpecError("--with-failures: takes one workload, not several jobs")
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
-    weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime)
+    weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
     weeks.checked()
     return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
@@ -86,6 +86,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "nodes": steps.nodes,
         "gpus": steps.gpus,
         "spares": answer.run.spares,
+        "rents_another": rents_another(answer.weeks, answer.steps),
         "step_time_s": steps.step_time,
         "model_flops_utilization": steps.model_flops_utilization,
         **means,

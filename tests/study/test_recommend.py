@@ -289,6 +289,19 @@ def test_failures_are_those_of_run_and_goodput(capsys: pytest.CaptureFixture[str
     assert spot["effective_share"] == revoked["effective_share"]
 
 
+def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the job of nodes that never fail costs nearly as much, and one spare of one node doubles that."""
+    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--epochs", "90", "--global-batch", "640", "--budget-hours", "48"]
+    never, fails, spare = (
+        _printed([*asked, "--on-demand", *more], capsys) for more in ([], ["--with-failures"], ["--with-failures", "--spares", "1"])
+    )
+    plain, own, two = (found["candidates"][0]["total_cost_usd"] for found in (never, fails, spare))
+    assert abs(own / plain - 1.0) < 0.01 and 1.97 < two / own < 2.01
+    assert "another is rented within 1.25 min" in fails["notes"][0] and "1 spare node" in spare["notes"][0]
+    with pytest.raises(SpecError, match="write --with-failures as well"):
+        recommended(replace(ASKED, plan=Plan(EPOCHS)), Renting(Budget(money=1e6), ["p3.8xlarge"], spares=1))
+
+
 def test_failures_of_a_planned_layout_are_those_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: `plan --with-failures`; its best may be better by the gap that the shorter search left."""
     sets = ["--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=40 GiB", "--global-batch", "16", "--tokens", "10B"]
