@@ -235,7 +235,8 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
-    lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
+    unit, span = ("d", DAY) if document["days"] >= 1 else ("h", 3600.0)
+    lines += [f"    {name:30} {seconds / span:8.2f} {unit}  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
     lines += ["", *_on_checkpoints(document["checkpoint"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
@@ -339,7 +340,7 @@ def _of_energy(document: Mapping[str, Any]) -> list[str]:
         return ["no power is known of this GPU, so no energy"]
     where = "the world's mean, since the region is unknown (--region)" if grid["assumed"] else grid["region"]
     intensity, pue = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}", document["energy"]["pue"]
-    return [f"CO2 at {intensity}; PUE {pue:g}; spares are idle and paid for"]
+    return [f"CO2 at {intensity}; PUE {pue:g}{'; spares are idle and paid for' if document['spares'] else ''}"]
 
 
 def goodput_plot(document: Mapping[str, Any]) -> Picture:

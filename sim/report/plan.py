@@ -187,6 +187,8 @@ def candidate_name(candidate: Candidate) -> str:
         more.append("weights kept after forward")
     if candidate.near:
         more.append("stages side by side")
+    if candidate.precision == "fp8":
+        more.append("fp8")
     if candidate.checkpointing not in ("none", "model"):
         more.append(f"{candidate.checkpointing} recomputed")
     return ", ".join([named, f"{candidate.micro_batches} x {candidate.batch}", *more])
@@ -365,7 +367,7 @@ def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
         figures = ["-" if row[key] is None else write(row[key]) for _, key, write in columns]
         cells = "".join(f"{figure:>{width}}" for figure, width in zip(figures, widths, strict=True))
         mark = "~" if row["tie"] and place > 1 else " "
-        on = f"{row['nodes']} nodes: " if len(document["nodes"]) > 1 else ""
+        on = f"{counted(row['nodes'], 'node')}: " if len(document["nodes"]) > 1 else ""
         lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]")
         lines.append(f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"))
     return lines

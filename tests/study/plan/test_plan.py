@@ -17,7 +17,7 @@ from sim.mesh import LayoutRun, prepare, scene_of, worker_node
 from sim.report import plan as plan_report
 from sim.report.layout_files import export_files, launch_of, run_command
 from sim.report.page.layout_plan import plan_page
-from sim.report.plan import plan_document, plan_text
+from sim.report.plan import candidate_name, plan_document, plan_text
 from sim.spec import launch_files
 from sim.spec.catalogue import catalogue
 from sim.spec.decoder import decoder_layers
@@ -370,6 +370,14 @@ def test_where_it_flips_both_layouts_take_equally_long() -> None:
         assert 0.5 < speed < 1.0
         assert at[1.0][0] == pytest.approx(at[1.0][1], rel=0.02)
         assert at[0.97][0] > at[0.97][1] and at[1.03][0] < at[1.03][1]
+
+
+def test_no_two_lines_of_a_table_are_called_alike(small: Plan) -> None:
+    """Every field in which two layouts of a plan may differ is in their names: no two of all there are have one name."""
+    asked = replace(SMALL, allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective", "no_sequence"}))
+    for plan_of in (small, prepare_plan(asked)):
+        every = [(setting.nodes, each.stack, candidate_name(each)) for setting, found in plan_of.ways for each in found]
+        assert len(every) == len(set(every)) > 100
 
 
 def test_everything_that_a_step_goes_to_has_words(small: Plan) -> None:
