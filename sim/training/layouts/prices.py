@@ -105,6 +105,8 @@ class PriceBook:
     outlines: dict[tuple[object, ...], Outline] = field(default_factory=dict)
     times: dict[tuple[object, ...], Any] = field(default_factory=dict)
     """Of `sim.training.layouts.times`: times of units by what they ask of a rank, for each way in which layers are split."""
+    kernels: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Of `sim.training.layouts.times`: kernels of layers, however their messages go."""
 
 
 @dataclass(eq=False)

@@ -23,7 +23,7 @@ from sim.parallel.program import Op, Part
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes
 from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
-from sim.spec.identity import content
+from sim.spec.identity import Same, content
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
 from sim.training.layouts.prices import Loaded, PriceBook, Prices
@@ -103,6 +103,8 @@ class UnitTimes:
     _spans: dict[tuple[int, int, Part], UnitTime] = field(default_factory=dict)
     _shared: dict[object, UnitTime] = field(default_factory=dict)
     """Times by what a unit asks for, which other layouts may use as well."""
+    _busy: dict[tuple[Same, bool], Kernels] = field(default_factory=dict)
+    """Kernels of layers, which layouts whose groups lie otherwise use as well."""
 
     def share(self, book: PriceBook) -> None:
         """Take and leave times in *book*, which other layouts of the same model, data types and hardware use as well."""
@@ -110,7 +112,7 @@ class UnitTimes:
         axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
         lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
-        batches = self.micro_batches if self.options.keeps_8bit_weights else min(self.micro_batches, 2)
+        batches = min(self.micro_batches, 2) if self._casts == 1.0 else self.micro_batches
         again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
         recomputed = (*again, stages, batches, training.compute_factor)
@@ -119,6 +121,7 @@ class UnitTimes:
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
         key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *capacity)
         self._shared = book.times.setdefault(key, {})
+        self._busy = book.kernels.setdefault((*described, training.batch, training.precision, training.compute_factor, self._casts), {})
 
     def __call__(self, number: int, part: Part) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
@@ -164,11 +167,22 @@ class UnitTimes:
         share = _of_weights(piece.layer)
         return UnitTime((Burst(busy * share, launches * share),))
 
+    @property
+    def _casts(self) -> float:
+        """Return how often weights are cast to 8 bits for each micro-batch."""
+        kept = self.options.keeps_8bit_weights and self.workload.training.precision == "fp8"
+        return 1.0 / self.micro_batches if kept else 1.0
+
     def _kernels(self, layer: Layer, backward: bool) -> Kernels:
+        key = (Same(id(layer), layer), backward)
+        if key not in self._busy:
+            self._busy[key] = self._kernels_of(layer, backward)
+        return self._busy[key]
+
+    def _kernels_of(self, layer: Layer, backward: bool) -> Kernels:
         training = self.workload.training
         # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
-        casts = 1.0 / self.micro_batches if self.options.keeps_8bit_weights else 1.0
-        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": casts})
+        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": self._casts})
         here = Setting(self.gpu, training.precision, stack, training.batch)
         busy, launches = pass_time(layer, self.workload.model.measured, here, backward)
         return Kernels(busy * training.compute_factor, launches)
