@@ -18,8 +18,6 @@ from sim.documents import row as row_of
 from sim.report.beside import Beside
 from sim.report.comparison import comparison_document
 from sim.report.figures import flat
-from sim.report.layouts.layout_whatif import layout_whatif_document
-from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
 from sim.result import Result
 from sim.spec.extensions import FAILURE_LAWS, give
@@ -27,7 +25,6 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
-from sim.study.layout_whatif import layout_whatif
 from sim.study.scenario import answer, has_layout, workload_name
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
@@ -149,13 +146,14 @@ def plan(
     for schedule in schedules:
         schedule_name(schedule)
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
-    question = PlanQuestion(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
+    limits = Limits(simulate, max_memory, objective, power_cap=power_cap)
+    question = PlanQuestion(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), limits)
     with workers(processes, None, lambda text: None) as crew:
         made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
         turns = turned(made, None, crew) if sensitivity and not made.tally.interrupted else []
-    document = plan_document(made, turns, with_failures, power_cap)
+    document = plan_document(made, turns, with_failures)
     if export is not None:
-        write_files(folder_due(Path(export)) or Path(export), export_files(made)[0])
+        write_files(folder_due(Path(export)) or Path(export), export_files(made).files)
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
     return table
@@ -284,21 +282,23 @@ def whatif(
     """Return a row for each resource, best first: the step with twice and infinitely much of it, and what that is worth.
 
     Options are those of ``sim whatif``; *parallel* is a layout, as of `compare`. Rows of a layout have the step alone, and
-    ``DataFrame.attrs["links"]`` what more of all links at once brings. Raise `SpecError` with everything that is wrong.
+    ``DataFrame.attrs`` holds the rest of the document, such as what more of all ``links`` at once brings. Raise `SpecError` with
+    everything that is wrong.
     """
     import pandas
+
+    from sim.report.layouts.layout_whatif import layout_whatif_document
+    from sim.study.layout_whatif import layout_whatif
 
     scenario = scenario_of(
         hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
         sequence=sequence, precision=precision, stack=stack, prices=price_source(prices),
         layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
     )  # fmt: skip
-    if has_layout(scenario):
-        document = layout_whatif_document(layout_whatif(scenario))
-        table = pandas.DataFrame(document["resources"])
-        table.attrs["links"] = document["links"]
-        return table
-    return pandas.DataFrame([flat(row) for row in whatif_document(ask_whatif(scenario))["resources"]])
+    document = layout_whatif_document(layout_whatif(scenario)) if has_layout(scenario) else whatif_document(ask_whatif(scenario))
+    table = pandas.DataFrame([flat(row) for row in document.pop("resources")])
+    table.attrs.update(document)
+    return table
 
 
 def recommend(
@@ -323,6 +323,7 @@ def recommend(
     checkpoints: bool = True,
     mean_lifetime: str | None = None,
     with_failures: bool = False,
+    spares: int | None = None,
     power_cap: str | None = None,
     processes: int | None = 1,
     prices: object = None,
@@ -338,6 +339,7 @@ def recommend(
     from sim.documents import Renting, recommended
     from sim.study.recommend import Budget
 
+    require_whole("spares", spares)
     for option, value in (("budget_hours", budget_hours), ("budget_usd", budget_usd)):
         if value is not None and not (isinstance(value, int | float) and 0 < value < inf):
             raise SpecError(f"{option}={value!r}: expected more than 0")
@@ -348,7 +350,7 @@ def recommend(
     )  # fmt: skip
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
     names, conditions = several("hardware", hardware), several("where", where)
-    renting = Renting(budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes)
+    renting = Renting(budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes, spares)
     document, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
     table.attrs.update(document)

@@ -11,10 +11,10 @@ from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
 from sim.report.document import run_document, run_figures
-from sim.report.energy import with_power_cap
 from sim.report.expected_error import expected_error
 from sim.report.goodput import beside_run, goodput_of
 from sim.report.layouts.layout import layout_document
+from sim.report.limited import under_power_cap
 from sim.report.recommendation import batch_note, gap_note, recommendation_document
 from sim.report.rows import run_row
 from sim.simulate import Run
@@ -73,7 +73,7 @@ def weeks_document(
 
 @dataclass(frozen=True)
 class Documents:
-    """Makes documents with more in them than `document`: what a *power_cap* does to the steps, and weeks with failures.
+    """Makes documents with more in them than `document`: figures under a *power_cap*, and weeks with failures.
 
     Under ``weeks`` is what failures make of the job of *plan* on each of the *markets* that has a price. Spot machines live
     *mean_lifetime*, or as was measured; where nobody did, they have no weeks.
@@ -83,6 +83,7 @@ class Documents:
     markets: Sequence[Market] = ()
     mean_lifetime: str | None = None
     power_cap: str | None = None
+    spares: int | None = None
 
     def __call__(self, scenario: Scenario) -> dict[str, Any]:
         """Return the document of the only job of *scenario*. Raise SpecError as `document` does."""
@@ -90,25 +91,29 @@ class Documents:
             return self.laid(layout_answer(scenario))
         answered = _one_job(scenario)
         described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market, plan=answered.plan)
-        return self._added(described, answered.run, answered.run.jobs[0].job.workload)
+        return self._added(described, answered.run, answered.run.jobs[0].job.workload, answered.plan)
 
     def laid(self, answer: LayoutAnswer) -> dict[str, Any]:
         """Return the document of *answer*."""
-        return self._added(layout_document(answer), answer.run, answer.run.workload)
+        return self._added(layout_document(answer), answer.run, answer.run.workload, answer.plan)
 
-    def _added(self, described: dict[str, Any], run: Run | LayoutRun, workload: Workload) -> dict[str, Any]:
+    def _added(self, described: dict[str, Any], run: Run | LayoutRun, workload: Workload, job: JobPlan | None) -> dict[str, Any]:
         lives = self.mean_lifetime is not None or lifetimes_of(run.hardware.groups[0].node.gpu) is not None
         weeks = {}
+        without = described
         if self.power_cap is not None:
-            described = with_power_cap(described, run.hardware, workload, self.power_cap)
+            described = under_power_cap(described, run.hardware, workload, self.power_cap, job)
         if self.plan is None or not self.markets:
             return described
         for market in self.markets:
             if price(run.hardware, market) is None or (market == "spot" and not lives):
                 continue
-            there = described | {"price": described["price"] | {"market": market}}
+            there = without | {"price": without["price"] | {"market": market}}
             lasting = self.mean_lifetime if market == "spot" else None
-            weeks[market] = beside_run(there, run.hardware, workload, self.plan, slowed_beside(run), mean_lifetime=lasting)
+            weeks[market] = beside_run(
+                there, run.hardware, workload, self.plan, slowed_beside(run), power_cap=self.power_cap, mean_lifetime=lasting,
+                spares=self.spares,
+            )  # fmt: skip
         return described | {"weeks": weeks}
 
 
@@ -127,8 +132,10 @@ class Renting:
     """What a spot machine lasts on average, such as ``8 h``, where nobody measured it."""
     with_failures: bool = False
     power_cap: str | None = None
-    """Limit of each GPU, such as ``500 W``: what it would do to each candidate's steps."""
+    """Limit of each GPU, such as ``500 W``, which the figures of each candidate are with."""
     processes: int | None = None
+    spares: int | None = None
+    """Nodes that wait for failures, paid for; by default as in weeks."""
 
 
 def recommended(
@@ -139,6 +146,8 @@ def recommended(
     *counting* is told what is counted and returns who hears how many of those are done.
     """
     plan, counts = scenario.plan, list(renting.nodes)
+    if renting.spares is not None and not renting.with_failures:
+        raise SpecError("--spares: are for failures; write --with-failures as well")
     if plan is None:
         raise SpecError("the length of the job is missing; write epochs, hours or tokens")
     require_one_budget(plan, renting.budget)
@@ -148,7 +157,7 @@ def recommended(
     alone = replace(bare, global_batch=None)
     in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     markets = MARKETS[:1] if renting.on_demand else MARKETS
-    making = Documents(plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap)
+    making = Documents(plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap, renting.spares)
     rows = compare(alone, names, making, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
     laid = needs_layout(alone, rows)
     reasons = {name: unrentable(alone, name, markets, renting.mean_lifetime) for name in names}
@@ -156,10 +165,12 @@ def recommended(
     if laid:
         together = shared_batch(scenario, names, counts)  # that of `plan`
         able = [name for name in names if not reasons[name]]
-        rows = planned_rows(replace(alone, global_batch=together), able, counts, making.laid, counting("machines planned"))
+        rows = planned_rows(
+            replace(alone, global_batch=together), able, counts, making.laid, counting("machines planned"), renting.power_cap
+        )
         rows += [ComparedMachine(name, None, None, reasons[name]) for name in never]
     else:
-        rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never)
+        rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never, renting.power_cap)
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
     document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
@@ -178,11 +189,11 @@ def compared(
 ) -> list[ComparedMachine]:
     """Return a row for each of the machines *names* and number of *nodes*; a decoder that needs a layout somewhere gets one there.
 
-    With a *power_cap* each has what that does to its steps.
+    With a *power_cap* figures are those of limited GPUs.
     """
     making = Documents(power_cap=power_cap)
     rows = compare(scenario, names, making, nodes=nodes, processes=processes, progress=counting("machines"))
-    return laid_out(scenario, rows, making.laid, counting("machines planned"))
+    return laid_out(scenario, rows, making.laid, counting("machines planned"), power_cap=power_cap)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

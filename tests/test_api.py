@@ -120,6 +120,16 @@ def test_whatif_has_what_the_command_writes(capsys: pytest.CaptureFixture[str]) 
     assert list(found.twice_step_time_s) == [row["twice"]["step_time_s"] for row in rows]
 
 
+def test_whatif_of_a_layout_has_what_the_command_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["whatif", "hgx-h100", "llama-3.2-1b", "--nodes", "1", "--tp", "2", "--shard", "optimizer", "--stack", "megatron-core"]
+    assert main([*asked, "--micro-batches", "2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    layout = {"tp": 2, "shard": "optimizer"}
+    found = whatif("hgx-h100", "llama-3.2-1b", nodes=1, parallel=layout, stack="megatron-core", micro_batches=2)
+    assert found.to_dict("records") == said["resources"]
+    assert found.attrs["links"] == said["links"] and found.attrs["step_time_s"] == said["step_time_s"]
+
+
 def test_a_field_that_there_is_not_is_refused() -> None:
     with pytest.raises(SpecError, match="bandwidth"):
         sweep("p3.8xlarge", "resnet18", {"node.nic.bandwith": [1, 2]})

@@ -52,7 +52,7 @@ _OTHERWISE = {
 """Options under another name: axes stand in one mapping, and fields of `Weeks` among the keywords of goodput."""
 
 
-@pytest.mark.parametrize("name", ["run", "compare", "recommend", "plan", "goodput", "sweep"])
+@pytest.mark.parametrize("name", ["run", "compare", "recommend", "plan", "goodput", "sweep", "whatif"])
 def test_every_option_of_a_command_has_its_keyword(name: str) -> None:
     """Oracle: the parameters of the command itself."""
     command = getattr(importlib.import_module(f"sim.commands.{name}"), name)

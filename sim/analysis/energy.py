@@ -137,9 +137,10 @@ class Capped(NamedTuple):
 
 
 def capped(
-    node: Node, model: PowerModel, stalls: Mapping[str, float], cap: float, several: bool, mix: KernelMix | None = None
-) -> Capped | None:
-    """Return the step and the power of *node* with its GPUs limited to *cap* (W), given the *stalls* (s) of the uncapped step."""
+    node: Node, model: PowerModel, stalls: Mapping[str, float], cap: float, several: bool, mix: KernelMix | None = None,
+    gpus: int | None = None,
+) -> Capped | None:  # fmt: skip
+    """Return the step and the power of *node* with its *gpus* (all) limited to *cap* (W), given the *stalls* (s) of the uncapped step."""
     if node.gpu.power is None:
         return None
     draw = draw_of(node.gpu, model, mix)
@@ -148,10 +149,10 @@ def capped(
     slower = dict(stalls)
     slower["compute"] = stalls.get("compute", 0.0) / at(model.cap, share)
     computing, waiting, idle = shares_of(slower)
-    power = node_power(node, model, (computing, waiting, idle), several, mix=mix)
+    power = node_power(node, model, (computing, waiting, idle), several, gpus, mix=mix)
     if power is None:
         return None
-    saved = node.gpu.power * node.gpu_count * computing * draw.compute * (1 - share)
+    saved = node.gpu.power * (node.gpu_count if gpus is None else gpus) * computing * draw.compute * (1 - share)
     return Capped(cap, sum(slower.values()), power._replace(gpus=power.gpus - saved))
 
 
@@ -210,7 +211,7 @@ def energy_figures(
 def _caps(kind: NodesOfKind, stalls: Mapping[str, float], per_step: float, model: PowerModel) -> list[dict[str, float]]:
     """Return the step and the energy of a sample with GPUs limited to shares of what they draw while they compute."""
     full = (kind.node.gpu.power or 0.0) * draw_of(kind.node.gpu, model, kind.mix).compute
-    caps = [capped(kind.node, model, stalls, share * full, kind.nodes > 1, kind.mix) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    caps = [capped(kind.node, model, stalls, share * full, kind.nodes > 1, kind.mix, kind.gpus) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
     return [
         {
             "gpu_cap_w": one.cap,

@@ -76,7 +76,9 @@ def goodput(
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|TIME", help="work between checkpoints; auto takes the best")
     ] = "auto",
-    spares: Annotated[int | None, typer.Option(min=0, help="warm spare nodes; 5% of the nodes by default")] = None,
+    spares: Annotated[
+        int | None, typer.Option(min=0, help="warm spare nodes; 5% of the nodes by default, none of a rented job below 20")
+    ] = None,
     repair: Annotated[bool, typer.Option(help="whether failed nodes come back")] = True,
     elastic: Annotated[bool, typer.Option("--elastic", help="go on with fewer replicas where no spare is ready")] = False,
     in_place: Annotated[bool, typer.Option("--in-place", help="warm standbys: processes restart where they are")] = False,

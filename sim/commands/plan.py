@@ -112,7 +112,7 @@ def plan(
     scenario = Scenario(
         hardware, workload, tuple(sets), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence, prices=prices
     )
-    limits = Limits(simulate, memory, objective)  # type: ignore[arg-type]
+    limits = Limits(simulate, memory, objective, power_cap=power_cap)  # type: ignore[arg-type]
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = PlanQuestion(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)
@@ -120,7 +120,7 @@ def plan(
         made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"), crew)
         turns = turned(made, talk.counting("changes"), crew) if sensitivity and not made.tally.interrupted else []
     talk.progress("")
-    document = plan_document(made, turns, with_failures, power_cap)
+    document = plan_document(made, turns, with_failures)
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
     write_result(output, html, "plan", (document, text), plan_page, None, {"plan.csv": table})
     if export is not None:
@@ -142,7 +142,7 @@ def _watching(simulate: int) -> Callable[[Tally], None]:
         first.append(time.monotonic())
         left = (first[-1] - first[0]) / max(done - 1, 1) * (most - done)
         more = f", at most {show(left, 'time', 2)} left" if left >= 1 else ""
-        talk.progress(f"{done:,} of at most {most:,} layouts simulated, best {show(tally.best.run.step_time, 'time')} a step{more}")
+        talk.progress(f"{done:,} of at most {most:,} layouts simulated, best {show(tally.best.step_time, 'time')} a step{more}")
 
     return show_tally
 
@@ -151,11 +151,13 @@ def _export(made: Any, folder: Path) -> None:
     from sim.report.files import write_files
     from sim.report.layouts.layout_files import export_files
 
-    files, left_out = export_files(made)
-    write_files(folder, files)
-    talk(f"wrote {', '.join(str(folder / name) for name in files)}")
-    for name, reason in left_out.items():
+    written = export_files(made)
+    write_files(folder, written.files)
+    talk(f"wrote {', '.join(str(folder / name) for name in written.files)}")
+    for name, reason in written.left_out.items():
         talk(f"no {name}: {reason}")
+    for note in written.notes:
+        talk(f"note: {note}")
 
 
 def _words(texts: Sequence[str]) -> list[str]:

@@ -61,6 +61,9 @@ def recommend(
     on_demand: Annotated[bool, typer.Option("--on-demand", help="consider on-demand prices only")] = False,
     mean_lifetime: MeanLifetime = None,
     with_failures: WithFailures = False,
+    spares: Annotated[
+        int | None, typer.Option(min=0, help="warm spare nodes with --with-failures; by default 5% of the nodes, none below 20 nodes")
+    ] = None,
     power_cap: PowerCap = None,
     batch: BatchOption = None,
     global_batch: GlobalBatch = None,
@@ -97,7 +100,7 @@ def recommend(
         prices=prices,
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes)
+    renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes, spares)
     document, able = recommended(scenario, renting, talk.counting)
     talk.progress("")
     text, table = recommendation_text(document), figures_csv(document["candidates"])

@@ -21,7 +21,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import DAY, Goodput, weeks_of
-from sim.study.weeks import Slowed, Steps, Weeks, steps_of
+from sim.study.weeks import Slowed, Steps, Weeks, rents_another, steps_of
 from sim.units import counted, show
 
 QUANTILES = 40
@@ -52,13 +52,13 @@ def goodput_of(
 
 def beside_run(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, slowed: Slowed, store: str | None = None,
-    power_cap: str | None = None, mean_lifetime: str | None = None,
+    power_cap: str | None = None, mean_lifetime: str | None = None, spares: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what failures at the middle rate make of the job of *plan* in a run's *document*; spot machines may live *mean_lifetime*."""
     if "jobs" in document:
         raise SpecError("--with-failures: takes one workload, not several jobs")
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
-    weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime)
+    weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
     weeks.checked()
     return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
@@ -86,6 +86,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "nodes": steps.nodes,
         "gpus": steps.gpus,
         "spares": answer.run.spares,
+        "rents_another": rents_another(answer.weeks, answer.steps),
         "step_time_s": steps.step_time,
         "model_flops_utilization": steps.model_flops_utilization,
         **means,
@@ -234,7 +235,8 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
-    lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
+    unit, span = ("d", DAY) if document["days"] >= 1 else ("h", 3600.0)
+    lines += [f"    {name:30} {seconds / span:8.2f} {unit}  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
     lines += ["", *_on_checkpoints(document["checkpoint"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
@@ -338,7 +340,7 @@ def _of_energy(document: Mapping[str, Any]) -> list[str]:
         return ["no power is known of this GPU, so no energy"]
     where = "the world's mean, since the region is unknown (--region)" if grid["assumed"] else grid["region"]
     intensity, pue = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}", document["energy"]["pue"]
-    return [f"CO2 at {intensity}; PUE {pue:g}; spares are idle and paid for"]
+    return [f"CO2 at {intensity}; PUE {pue:g}{'; spares are idle and paid for' if document['spares'] else ''}"]
 
 
 def goodput_plot(document: Mapping[str, Any]) -> Picture:

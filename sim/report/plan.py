@@ -8,8 +8,7 @@ from typing import Any, Final
 from sim import __version__
 from sim.analysis.energy import KWH, grid_of
 from sim.events import Cause
-from sim.mesh import LayoutRun
-from sim.report.energy import kwh_text, power_cap_text, with_power_cap
+from sim.report.energy import kwh_text, power_cap_figures, power_cap_text
 from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.layouts.layout_error import expected_layout_error
@@ -18,7 +17,6 @@ from sim.report.table import basis_lines
 from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
-from sim.study.plan.objective import joules_of_step
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
@@ -37,6 +35,7 @@ _PARTS: Final[Mapping[str, str]] = {
     "pipeline": "pipeline bubble",
     "context": "context-parallel messages",
     "expert": "expert messages",
+    "norm": "the norm of all gradients",
     "input": "waiting for input",
     "straggler": "stragglers",
     "launch": "launches",
@@ -59,10 +58,8 @@ def tie_between(one: Outcome, best: Outcome) -> float:
     return max(tie(one), tie(best))
 
 
-def plan_document(
-    plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: bool = False, power_cap: str | None = None
-) -> dict[str, Any]:
-    """Return the document of *plan*, layouts best first; *with_failures* and *power_cap* what those make of the best.
+def plan_document(plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: bool = False) -> dict[str, Any]:
+    """Return the document of *plan*, layouts best first; *with_failures*: what they make of the best.
 
     Raise SpecError where nobody said how many tokens a job with failures has.
     """
@@ -97,8 +94,8 @@ def plan_document(
         "layouts": rows,
         "sensitivity": [_turn(turn) for turn in turns],
         "expected_error": expected_layout_error(best.run),
-        "with_failures": _with_failures(plan, power_cap) if with_failures else None,
-        "power_cap": None if power_cap is None else _capped(plan, power_cap),
+        "with_failures": _with_failures(plan) if with_failures else None,
+        "power_cap": None if best.limit is None else power_cap_figures(best.limit),
         "assumptions": _assumptions(plan),
         "warnings": _warnings(plan),
         "version": __version__,
@@ -111,6 +108,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
     tokens = None if plan.sequence is None else plan.sequence * run.global_batch
     money = cost_of_step(outcome)
     steps = plan.steps
+    slower = outcome.step_time / run.step_time
     own = candidate.parallel.model_dump(mode="json")
     parallel = {**own, "schedule": candidate.schedule if candidate.pipeline > 1 else None, "data": candidate.data}
     parallel["sequence"] = run.mesh.parallel.sequence_parallel
@@ -124,12 +122,12 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
         "activation_checkpointing": candidate.checkpointing,
         "stack": candidate.stack,
         "precision": candidate.precision,
-        "step_time_s": run.step_time,
+        "step_time_s": outcome.step_time,
         "penalized_step_time_s": outcome.time,
         "bound_s": outcome.bound,
-        "samples_per_s_per_gpu": run.throughput / run.gpus,
-        "tokens_per_s_per_gpu": None if tokens is None else tokens / run.step_time / run.gpus,
-        "model_flops_utilization": run.model_flops_utilization,
+        "samples_per_s_per_gpu": run.throughput / run.gpus / slower,
+        "tokens_per_s_per_gpu": None if tokens is None else tokens / outcome.step_time / run.gpus,
+        "model_flops_utilization": None if run.model_flops_utilization is None else run.model_flops_utilization / slower,
         "memory_peak_bytes": run.memory_peak_bytes,
         "memory_headroom_bytes": headroom(outcome),
         "memory_verdict": run.memory_verdict,
@@ -139,8 +137,8 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
         "cost_per_token_usd": None if money is None or not tokens else money / tokens,
         "job_time_s": None if steps is None else steps * outcome.time,
         "job_cost_usd": None if steps is None or money is None else steps * money,
-        "seconds": parts(run),
-        "limit": limit(run),
+        "seconds": parts(outcome),
+        "limit": limit(outcome),
         "why": why(outcome, best),
         "tie_within": tie_between(outcome, best),
         "tie": outcome.value <= best.value * (1.0 + tie_between(outcome, best)),
@@ -156,7 +154,7 @@ def _energy_of(plan: LayoutPlan, outcome: Outcome, tokens: int | None) -> dict[s
     hardware = outcome.run.hardware
     own = hardware.groups[0].price
     grid = grid_of(own.region if own else None, hardware.provider)
-    joules = joules_of_step(outcome.way.setting, outcome.run)
+    joules = outcome.joules
     return {
         "energy_per_step_j": joules,
         "energy_per_sample_j": joules / outcome.run.global_batch,
@@ -170,20 +168,13 @@ def _best_document(plan: LayoutPlan) -> dict[str, Any]:
     return layout_document(LayoutAnswer(plan.tally.outcomes[0].run, plan.inputs, market=plan.question.scenario.market))
 
 
-def _capped(plan: LayoutPlan, power_cap: str) -> dict[str, Any]:
-    """Return what a *power_cap* on each GPU does to the steps of the best layout. Raise SpecError where nobody knows."""
-    run = plan.tally.outcomes[0].run
-    caps: dict[str, Any] = with_power_cap(_best_document(plan), run.hardware, run.workload, power_cap)["energy"]["power_cap"]
-    return caps
-
-
-def _with_failures(plan: LayoutPlan, power_cap: str | None) -> dict[str, Any]:
+def _with_failures(plan: LayoutPlan) -> dict[str, Any]:
     """Return the document of the weeks that the job takes with the best layout, failures at the middle rate."""
     best = plan.tally.outcomes[0]
     if plan.tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
     machine, workload, slowed = best.run.hardware, best.run.workload, slowed_beside(best.run)
-    weeks = Weeks(tokens=plan.tokens, power_cap=power_cap)
+    weeks = Weeks(tokens=plan.tokens, power_cap=plan.question.limits.power_cap)
     return goodput_of(_best_document(plan), machine, workload, weeks, changes=False, slowed=slowed)
 
 
@@ -196,21 +187,24 @@ def candidate_name(candidate: LayoutCandidate) -> str:
         more.append("weights kept after forward")
     if candidate.near:
         more.append("stages side by side")
+    if candidate.precision == "fp8":
+        more.append("fp8")
     if candidate.checkpointing not in ("none", "model"):
         more.append(f"{candidate.checkpointing} recomputed")
     return ", ".join([named, f"{candidate.micro_batches} x {candidate.batch}", *more])
 
 
-def parts(run: LayoutRun) -> dict[str, float]:
+def parts(outcome: Outcome) -> dict[str, float]:
     """Return the seconds of a step by what they go to, mean over ranks."""
+    run = outcome.run
     read = sum(run.stalls.get(cause, 0.0) for cause in (Cause.FETCH, Cause.PREP, Cause.COPY))
-    own = {"compute": run.stalls[Cause.COMPUTE], **run.exposed, "input": read}
+    own = {"compute": run.stalls[Cause.COMPUTE] + outcome.step_time - run.step_time, **run.exposed, "input": read}
     return {**own, "straggler": run.stalls[Cause.STRAGGLER], "launch": run.stalls[Cause.LAUNCH]}
 
 
-def limit(run: LayoutRun) -> str:
+def limit(outcome: Outcome) -> str:
     """Return what a step goes to, largest first: compute, and what waits for more than 2 % of it."""
-    shares = {name: seconds / run.step_time for name, seconds in parts(run).items()}
+    shares = {name: seconds / outcome.step_time for name, seconds in parts(outcome).items()}
     waits = sorted((name for name in shares if name != "compute" and shares[name] > 0.02), key=lambda name: -shares[name])
     return ", ".join(f"{_PARTS[name]} {100 * shares[name]:.0f}%" for name in ("compute", *waits[:2]))
 
@@ -222,12 +216,12 @@ def why(outcome: Outcome, best: Outcome) -> str:
     if outcome.run.memory_verdict == "thrashes" and best.run.memory_verdict == "fits":
         return f"memory is nearly full, so that steps may take {THRASH:.0f} times as long"
     scale = outcome.run.gpus / best.run.gpus if outcome.run.gpus != best.run.gpus else 1.0
-    own, other = parts(outcome.run), parts(best.run)
+    own, other = parts(outcome), parts(best)
     more = sorted(((scale * own[name] - other[name], name) for name in own), reverse=True)
     lost = outcome.value / best.value - 1.0
     if lost < 1e-6:
         return "equal to the best"
-    named = [f"{_PARTS[name]} +{show(seconds, 'time')}" for seconds, name in more[:2] if seconds > 0.1 * lost * best.run.step_time]
+    named = [f"{_PARTS[name]} +{show(seconds, 'time')}" for seconds, name in more[:2] if seconds > 0.1 * lost * best.step_time]
     return f"+{100 * lost:.1f}%: {', '.join(named) or 'a little of everything'}"
 
 
@@ -248,7 +242,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "same": turn.same,
         "best": None if best is None else candidate_name(best.way.candidate),
         "stack": None if best is None else best.way.candidate.stack,
-        "step_time_s": None if best is None else best.run.step_time,
+        "step_time_s": None if best is None else best.step_time,
         "plan_step_time_s": turn.of_plan,
         "flips_at": turn.flips_at,
         "problem": turn.problem,
@@ -373,7 +367,7 @@ def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
         figures = ["-" if row[key] is None else write(row[key]) for _, key, write in columns]
         cells = "".join(f"{figure:>{width}}" for figure, width in zip(figures, widths, strict=True))
         mark = "~" if row["tie"] and place > 1 else " "
-        on = f"{row['nodes']} nodes: " if len(document["nodes"]) > 1 else ""
+        on = f"{counted(row['nodes'], 'node')}: " if len(document["nodes"]) > 1 else ""
         lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]")
         lines.append(f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"))
     return lines

@@ -92,7 +92,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
         if chosen.get("energy_kwh") is not None:
             lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2")
-        lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here are without it"] if chosen["power_cap"] else []
+        lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here are with it"] if chosen["power_cap"] else []
     else:
         lines += [f"  {said}" for said in grouped(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:

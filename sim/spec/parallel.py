@@ -21,6 +21,8 @@ Axis = Literal["tensor", "context", "expert", "data", "pipeline"]
 
 MEGATRON_ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "data", "pipeline")
 """Axes from the fastest-varying rank number to the slowest (Megatron-LM's ``tp-cp-ep-dp-pp``; experts split the data axis)."""
+NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data")
+"""Stages next to each other (Megatron-LM's --use-tp-pp-dp-mapping)."""
 SPLIT_STAGES: Final = ("zbv", "dualpipev")
 """Schedules that place two chunks on each rank in the shape of a V."""
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)

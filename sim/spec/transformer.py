@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pydantic import model_validator
 
-from sim.spec.fields import Count, Depth, Fraction, Spec, Whole
+from sim.spec.fields import Count, Depth, Fraction, Share, Spec, Whole
 
 Activation = Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu", "reglu"]
 Norm = Literal["layernorm", "rmsnorm", "nonparametric"]
@@ -57,8 +57,14 @@ class Transformer(Spec):
     """nonparametric: a layer norm without weights."""
     norm_bias: bool | None = None
     """None: layernorm has one, the others have none."""
+    norm_epsilon: Fraction | None = None
+    """What norms add to the variance; no step depends on it, launch files of other programs hold it. None: not told."""
     positions: Literal["rope", "learned", "alibi", "none"] = "rope"
     """How tokens know their place."""
+    rope_base: Count | None = None
+    """Base of the wavelengths of rotary positions; no step depends on it, launch files of other programs hold it. None: not told."""
+    rope_share: Share = 1.0
+    """Share of a head's elements that rotary positions turn; no step depends on it."""
     max_seq: Count | None = None
     """Most tokens of a sequence; rows of the table where positions are learned."""
     tied: bool = False

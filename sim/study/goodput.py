@@ -24,6 +24,7 @@ from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
 from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import Survival, young_interval
+from sim.analysis.whole_job import START_UP
 from sim.cluster.checkpoint import Checkpoint, Parts, checkpoint, memory_of_peers
 from sim.spec.catalogue import catalogue
 from sim.spec.hardware import Node
@@ -39,8 +40,8 @@ from sim.study.weeks import (
     long_run,
     quantity,
     reliability_of,
+    rents_another,
     revocations,
-    spares_of,
     store_of,
 )
 from sim.training.layer_times import mix_of
@@ -384,8 +385,11 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
             f"times between failures scatter by the law {weeks.law}{', your own, which is not validated' if own else ''}; the closed form, "
             "the formulas and the best interval are those of failures at random"
         )
-    if weeks.spares is None:
-        notes.append(f"{counted(spares_of(weeks, steps.nodes), 'spare node')}, 5% of the nodes (--spares)")
+    if rents_another(weeks, steps):
+        within = show(START_UP, "time")
+        notes.append(f"no node is kept as a spare: one that fails is given back, and another rented within {within} (--spares keeps some)")
+    elif weeks.spares is None:
+        notes.append(f"{counted(run.spares, 'spare node')}, 5% of the nodes (--spares)")
     if run.elastic:
         notes.append(
             f"where no spare is ready the job goes on with whole replicas, without one node at {100 * run.elastic[0]:.3g}% of its speed"

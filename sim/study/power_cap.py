@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sim.analysis.energy import NodePower, capped, draw_of, node_power, power_model, shares_of
+from sim.mesh import LayoutRun
+from sim.spec.hardware import Node
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.weeks import Steps, quantity
+from sim.study.weeks import Steps, quantity, steps_of
 from sim.training.layer_times import mix_of
 from sim.units import show
 
@@ -25,14 +28,35 @@ class Limited(NamedTuple):
     joules_without: float
 
 
+def limited_run(run: LayoutRun, limit: str) -> Limited:
+    """Return the steps of *run* with each GPU limited to *limit*. Raise SpecError as `limited` does."""
+    described = {
+        "nodes": run.nodes, "gpus": run.gpus, "step_time_s": run.step_time, "throughput_samples_per_s": run.throughput,
+        "stalls_s": {cause.value: seconds for cause, seconds in run.stalls.items()}, "price": {"market": "on_demand"},
+    }  # fmt: skip
+    return limited(steps_of(described, run.hardware, run.workload), limit)
+
+
+def least_share(node: Node, workload: Workload, limit: str) -> float:
+    """Return to which part of its energy a step comes down at least with each GPU of *node* limited to *limit*.
+
+    No part of the power falls by more than the power of a GPU that computes, and no step becomes shorter.
+    """
+    gpu = node.gpu
+    if gpu.power is None:
+        return 1.0
+    return min(1.0, quantity(limit, "power", "--power-cap") / (gpu.power * draw_of(gpu, power_model(), mix_of(workload, gpu)).compute))
+
+
 def limited(steps: Steps, limit: str) -> Limited:
     """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError where nobody knows what that does."""
     cap, gpu, model = quantity(limit, "power", "--power-cap"), steps.node.gpu, power_model()
     if steps.others:
         raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is worked out for one")
     mix = mix_of(steps.workload, gpu)
-    several, stalls = steps.nodes > 1, steps.stalls
-    after, before = capped(steps.node, model, stalls, cap, several, mix), node_power(steps.node, model, shares_of(stalls), several, mix=mix)
+    several, stalls, used = steps.nodes > 1, steps.stalls, round(steps.gpus / steps.nodes)
+    after = capped(steps.node, model, stalls, cap, several, mix, used)
+    before = node_power(steps.node, model, shares_of(stalls), several, used, mix=mix)
     if after is None or before is None or gpu.power is None:
         raise SpecError(f"--power-cap {limit}: no power is known of {gpu.name}; leave it out, or write --set node.gpu.power='700 W'")
     least = model.cap[0][0] * gpu.power * draw_of(gpu, model, mix).compute

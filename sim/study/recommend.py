@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
-from sim.analysis.whole_job import JobPlan, WholeJob
+from sim.analysis.whole_job import START_UP, JobPlan, WholeJob
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
@@ -327,11 +327,10 @@ def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
         return []
     weeks = best.document["weeks"][best.market]
     kept = f"{100 * weeks['effective_share']:.1f}% of the time is kept work"
-    spares = counted(weeks["spares"], "spare node")
-    return [
-        f"failures are the mean of {weeks['trials']:,} drawn runs, as in `goodput`: {kept}, {weeks['interruptions']:.2g} interruptions; "
-        f"the cost has {spares}, 5% of the nodes but one at least"
-    ]
+    rented = f"another is rented within {show(START_UP, 'time')} where a node fails, so that no spare is paid for (--spares)"
+    spares = rented if weeks["rents_another"] else f"the cost has {counted(weeks['spares'], 'spare node')} (--spares)"
+    drawn = f"failures are the mean of {weeks['trials']:,} drawn runs, as in `goodput`: {kept}, {weeks['interruptions']:.2g} interruptions"
+    return [f"{drawn}; {spares}"]
 
 
 def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> list[str]:

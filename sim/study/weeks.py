@@ -212,14 +212,15 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
     restart = reliability.in_place if weeks.in_place else reliability.requeue
     rates, revoked = _rates(weeks, reliability, nodes * size), revocations(weeks, steps)
     lives = _lives(weeks, steps, revoked)
+    another = rents_another(weeks, steps)
     early = reliability.new_fleet.share * steps.node.gpu_count * nodes if weeks.new_fleet else 0.0
     run = LongRun(
         nodes,
-        spares_of(weeks, nodes),
+        spares_of(weeks, steps),
         Saving(math.inf, 0.0, 0.0, 0.0),
         _causes(weeks, reliability, steps, nodes * size, revoked),
         (rates[0] + revoked, rates[1] + revoked, rates[2] + revoked),
-        [(step.share, step.time) for step in reliability.repair],
+        [(0.0, START_UP), (1.0, START_UP)] if another else [(step.share, step.time) for step in reliability.repair],
         Uniform(*reliability.spare),
         restart_time(restart, steps.gpus),
         restart_time(reliability.in_place, steps.gpus),
@@ -231,7 +232,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         (
             reliability.correlated.rate * nodes * size if nodes >= reliability.correlated.nodes else 0.0,
             reliability.correlated.nodes,
-            Uniform(*reliability.correlated.repair),
+            Uniform(START_UP, START_UP) if another else Uniform(*reliability.correlated.repair),
         ),
         (early, reliability.new_fleet.within),
         (slow.rate * nodes * size, slow.factor, slow.duration),
@@ -353,6 +354,13 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
     return (weeks.epochs or 0.0) * steps.workload.dataset.samples / steps.samples * steps.step_time, math.inf
 
 
-def spares_of(weeks: Weeks, nodes: int) -> int:
-    """Return the spare nodes of *weeks* on *nodes* nodes."""
-    return math.ceil(SPARES * nodes) if weeks.spares is None else weeks.spares
+def spares_of(weeks: Weeks, steps: Steps) -> int:
+    """Return the spare nodes of *weeks* of *steps*: none where each failed node is replaced by one that is rented then."""
+    if weeks.spares is not None:
+        return weeks.spares
+    return 0 if rents_another(weeks, steps) else math.ceil(SPARES * steps.nodes)
+
+
+def rents_another(weeks: Weeks, steps: Steps) -> bool:
+    """Tell whether a failed node is given back and another rented: of a rented job too small for a spare, unless a number is asked for."""
+    return weeks.spares is None and weeks.repairs and steps.usd_per_s is not None and SPARES * steps.nodes < 1

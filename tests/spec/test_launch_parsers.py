@@ -40,7 +40,7 @@ MODULES = {
 OF_THE_PARSER = {
     "global_batch_size", "micro_batch_size", "seq_length", "max_position_embeddings", "padded_vocab_size", "group_query_attention",
     "position_embedding_type", "untie_embeddings_and_output_weights", "swiglu", "disable_bias_linear", "use_tp_pp_dp_mapping",
-    "num_virtual_stages_per_pipeline_rank",
+    "num_virtual_stages_per_pipeline_rank", "norm_epsilon", "rotary_base", "rotary_percent", "rope_type", "mtp_num_layers",
 }  # fmt: skip
 """Arguments of Megatron-LM (megatron/training/arguments.py) that are no fields of Megatron Core's configurations."""
 
@@ -107,7 +107,7 @@ def written(made: LayoutPlan, file: str) -> list[tuple[LayoutCandidate, Launch, 
     plain = [(setting, each) for setting, each in every if each.tensor * each.context * each.pipeline * each.replicate == 1]
     for setting, candidate in [*draw.sample(plain, min(40, len(plain))), *draw.sample(every, 400)]:
         launch = launch_of(made, outcome_of(setting, candidate))
-        files, _ = launch_files(launch, "python -m sim run")
+        files = launch_files(launch, "python -m sim run").files
         if file in files:
             found.append((candidate, launch, files[file]))
     assert len(found) >= MANY
@@ -143,7 +143,7 @@ def test_torchrun_starts_what_was_written(made: LayoutPlan) -> None:
     run = pytest.importorskip("torch.distributed.run")
     names = set()
     for _, launch, text in [*written(made, "torchtitan.toml")[:3], *written(made, "megatron.args")[:3]]:
-        files, _ = launch_files(launch, "")
+        files = launch_files(launch, "").files
         line = files["torchrun.sh"].replace("$NODE_RANK", "1").replace("$HEAD", "10.0.0.1").replace("$(cat megatron.args)", text)
         words = shlex.split(line)
         read = run.get_args_parser().parse_args(words[1:])

@@ -71,6 +71,23 @@ def test_no_failures_are_the_run() -> None:
     assert next(one for one in found.changes if one.name == "half the failures").share == found.changes[0].share
 
 
+def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> None:
+    """Oracle: the same run whose nodes are all repaired in the time that renting one takes; nobody rents a node of an own cluster."""
+    own = steps(2)
+    rented = own._replace(usd_per_s=0.01)
+    asked = Weeks(days=20.0, rate="0.2 /d", trials=300)
+    found, alone = (weeks_of(each, asked, changes=False) for each in (rented, own))
+    assert (found.run.spares, alone.run.spares) == (0, 1)
+    at_once = replace(alone.run, spares=0, saving=found.run.saving, repair=[(0.0, 75.0), (1.0, 75.0)])
+    at_once = replace(at_once, correlated=(*at_once.correlated[:2], Uniform(75.0, 75.0)))
+    assert (found.courses.elapsed == draw(at_once, 300, asked.seed).elapsed).all()
+    waited = found.courses.lost["spare_wait"] / np.maximum(found.courses.replaced, 1)
+    assert (waited <= 75.0 + 1e-6).all() and np.median(waited[found.courses.replaced > 0]) == pytest.approx(75.0)  # faults may end a wait
+    assert any("another rented within 1.25 min" in note for note in found.notes)
+    assert weeks_of(rented, replace(asked, spares=1), changes=False).run == alone.run
+    assert weeks_of(rented._replace(nodes=20, gpus=160), asked, changes=False).run.spares == 1
+
+
 def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
     """Oracle: without repairs or spares a job lives until the first fault that takes a node, at random: an exponential life."""
     asked = Weeks(epochs=300.0, rate="0.002 /d", spares=0, repairs=False, trials=4000)

@@ -289,6 +289,19 @@ def test_failures_are_those_of_run_and_goodput(capsys: pytest.CaptureFixture[str
     assert spot["effective_share"] == revoked["effective_share"]
 
 
+def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the job of nodes that never fail costs nearly as much, and one spare of one node doubles that."""
+    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--epochs", "90", "--global-batch", "640", "--budget-hours", "48"]
+    never, fails, spare = (
+        _printed([*asked, "--on-demand", *more], capsys) for more in ([], ["--with-failures"], ["--with-failures", "--spares", "1"])
+    )
+    plain, own, two = (found["candidates"][0]["total_cost_usd"] for found in (never, fails, spare))
+    assert abs(own / plain - 1.0) < 0.01 and 1.97 < two / own < 2.01
+    assert "another is rented within 1.25 min" in fails["notes"][0] and "1 spare node" in spare["notes"][0]
+    with pytest.raises(SpecError, match="write --with-failures as well"):
+        recommended(replace(ASKED, plan=JobPlan(EPOCHS)), Renting(Budget(money=1e6), ["p3.8xlarge"], spares=1))
+
+
 def test_failures_of_a_planned_layout_are_those_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: `plan --with-failures`; its best may be better by the gap that the shorter search left."""
     sets = ["--set", "price.on_demand=20 USD/h", "--set", "node.gpu.memory=40 GiB", "--global-batch", "16", "--tokens", "10B"]
@@ -310,3 +323,41 @@ def test_a_power_cap_is_told_of_each_candidate(capsys: pytest.CaptureFixture[str
     found = _printed(asked, capsys)["candidates"]
     assert run["step_time_s"] > run["step_time_without_s"]
     assert rows[0]["power_cap"] == run and all(each["power_cap"] == run for each in found)
+    assert rows[0]["step_time_s"] == run["step_time_s"] and all(each["step_time_s"] == run["step_time_s"] for each in found)
+    assert rows[0]["energy"]["energy_per_sample_j"] == pytest.approx(run["energy_per_sample_j"])
+
+
+@pytest.mark.parametrize("asked", [["resnet50", "p3.8xlarge", "--global-batch", "256"], ["llama-3.2-1b", "hgx-h100", "--tp", "2"]])
+def test_a_power_cap_that_never_binds_changes_no_figure(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the same command without one, jobs of epochs and of hours."""
+    for length in (["--epochs", "3"], ["--hours", "20"]):
+        plain, capped = (_printed(["compare", *asked, *length, *more], capsys)["rows"][0] for more in ([], ["--power-cap", "3 kW"]))
+        assert capped.pop("power_cap") and plain.pop("power_cap") is None
+        for found in (plain, capped):
+            found |= {"parts_s": found["whole_job"].pop("parts_s")}
+        assert plain.keys() == capped.keys()
+        exact = ("price", "expected_error")
+        for name, value in plain.items():
+            assert capped[name] == (pytest.approx(value) if isinstance(value, dict | float) and name not in exact else value), name
+
+
+def test_rankings_are_those_of_limited_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `run --power-cap` on each machine."""
+    alike = ["--set", "price.on_demand=20 USD/h", "--precision", "amp_fp16"]
+    names, cap = ["dgx-a100", "dgx-1-v100"], ["--power-cap", "160 W"]
+    asked = ["compare", "resnet50", *names, "--batch", "64", *alike]
+    plain, capped = (_printed([*asked, *more], capsys)["rows"] for more in ([], cap))
+    alone = {
+        name: _printed(["run", name, "resnet50", "--batch", "64", *alike, *cap], capsys)["energy"]["power_cap"]["step_time_s"]
+        for name in names
+    }
+    assert {row["hardware"]: row["step_time_s"] for row in capped} == pytest.approx(alone)
+    job = ["--nodes", "1", "--batch", "64", "--epochs", "9", "--on-demand", "--budget-hours", "90", *alike]
+    before, after = (_printed(["recommend", "resnet50", *names, *job, *more], capsys)["candidates"] for more in ([], cap))
+    for found in (capped, after):
+        times = [row.get("epoch_time_s", row.get("total_time_s")) for row in found]
+        assert times == sorted(times)
+    ratio = {row["hardware"]: row["total_time_s"] for row in after}["dgx-a100"] / {row["hardware"]: row["total_time_s"] for row in before}[
+        "dgx-a100"
+    ]
+    assert ratio > 1.05 and plain[0]["step_time_s"] < capped[0]["step_time_s"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 
 from sim.mesh import worker_node
-from sim.spec.foreign.layout_files import Launch, launch_files
+from sim.spec.foreign.layout_files import Launch, Written, launch_files
 from sim.study.plan.question import LayoutPlan
 from sim.study.plan.refine import LayoutWay
 from sim.study.plan.search import Outcome
@@ -47,8 +46,10 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
     candidate, setting = outcome.way.candidate, outcome.way.setting
     model = setting.workload.model
     return Launch(
-        model=setting.workload.name,
+        name=setting.workload.name,
+        model=model.name,
         shape=model.transformer,
+        adapters=model.lora is not None or bool(model.frozen),
         sequence=plan.sequence,
         parallel=candidate.parallel,
         data=candidate.data,
@@ -68,7 +69,7 @@ def _accelerator(name: str) -> str:
     return f"{model}-80GB" if model == "A100" and "80GB" in name else model
 
 
-def export_files(plan: LayoutPlan, place: int = 0) -> tuple[dict[str, str], Mapping[str, str]]:
-    """Return the launch files of the layout at *place* in the table, by name, and why others are left out."""
+def export_files(plan: LayoutPlan, place: int = 0) -> Written:
+    """Return the launch files of the layout at *place* in the table."""
     outcome = plan.tally.outcomes[place]
     return launch_files(launch_of(plan, outcome), run_command(plan, outcome.way))

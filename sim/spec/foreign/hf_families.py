@@ -380,9 +380,20 @@ def shape_of(family: Family, config: Config) -> Shape:
         "norm": family.norm,
         "positions": "rope",
         "tied": bool(config.get("tie_word_embeddings", default=family.tied)),
+        "norm_epsilon": config.get("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon"),
     }
     fields = family.read(config, shape)
+    fields |= _rotary(config) if fields["positions"] == "rope" else {}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _rotary(config: Config) -> Shape:
+    """Return the base and share of rotary positions: keys of their own, or since version 5 of transformers in a block."""
+    block = config.get("rope_parameters")
+    inside = block if isinstance(block, Mapping) and not any(isinstance(each, Mapping) for each in block.values()) else {}
+    base = config.get("rope_theta", "rotary_emb_base", default=inside.get("rope_theta"))
+    share = config.get("partial_rotary_factor", "rotary_pct", default=inside.get("partial_rotary_factor"))
+    return {"rope_base": base, "rope_share": share}
 
 
 def _window(config: Config, every: int | None = None) -> Shape:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sim.spec.parallel import NEAR_PIPELINE
 from sim.spec.yaml import SpecError
 
 
@@ -59,6 +60,7 @@ _MEGATRON_SIZES: Final[Mapping[str, str]] = {
     "moe-ffn-hidden-size": "expert_ffn",
     "moe-shared-expert-intermediate-size": "shared_expert_ffn",
     "moe-router-topk": "experts_per_token",
+    "mtp-num-layers": "prediction_layers",
 }
 _MEGATRON_RANKS: Final[Mapping[str, str]] = {
     "tensor-model-parallel-size": "tensor",
@@ -97,6 +99,8 @@ def megatron(text: str, place: str) -> Told:
         told.parallel["sequence"] = False
     if "use-distributed-optimizer" in given.said:
         told.parallel["shard"] = "optimizer"
+    if "use-tp-pp-dp-mapping" in given.said:
+        told.parallel["order"] = list(NEAR_PIPELINE)
     if "moe-expert-capacity-factor" in given.said:
         padded = {"pad_to_capacity": True} if "moe-pad-expert-input-to-capacity" in given.said else {}
         told.parallel |= {"capacity_factor": given.said["moe-expert-capacity-factor"], **padded}
@@ -123,11 +127,24 @@ class Arguments:
             raise SpecError(f"{self.place}: --{name} {value}: write a whole number")
         return int(value)
 
+    def figure(self, name: str, default: float) -> float:
+        """Return a number above zero, or *default*, Megatron-LM's own, where the option is not there."""
+        value = self.said.get(name, str(default))
+        try:
+            found = float(value)
+        except ValueError:
+            found = 0.0
+        if not 0.0 < found < float("inf"):
+            raise SpecError(f"{self.place}: --{name} {value}: write a number above zero")
+        return found
+
 
 def _megatron_shape(given: Arguments) -> dict[str, Any]:
     """Return the fields of the transformer."""
     shape: dict[str, Any] = {name: size for option, name in _MEGATRON_SIZES.items() if (size := given.number(option)) is not None}
-    shape |= {"vocab": _megatron_vocabulary(given), **_megatron_kind(given.said)}
+    shape |= {"vocab": _megatron_vocabulary(given), **_megatron_kind(given.said), "norm_epsilon": given.figure("norm-epsilon", 1e-5)}
+    if shape["positions"] == "rope":
+        shape |= {"rope_base": given.number("rotary-base", 10_000), "rope_share": given.figure("rotary-percent", 1.0)}
     if "group-query-attention" in given.said:
         shape["kv_heads"] = given.number("num-query-groups", 1)
     if "experts" in shape:

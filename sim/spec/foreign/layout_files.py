@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from sim.spec.foreign.launch_files import LATENT, TORCHTITAN_MODELS, megatron
+from sim.spec.library import load_part
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
+from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
 _TITAN_NAMES: Final = {name: key for key, name in TORCHTITAN_MODELS.items()}
@@ -22,12 +24,21 @@ _TITAN_SCHEDULES: Final = {
 _TITAN_RECOMPUTES: Final = {"none": "none", "model": "none", "blocks": "full", "selective": "selective", "operators": "selective"}
 
 
+_UNTOLD: Final = {"rope_base": ("rotary-base", "10000"), "norm_epsilon": ("norm-epsilon", "1e-05")}
+"""Fields that a model may leave untold: Megatron-LM's options of them, and its defaults."""
+
+
 class Launch(NamedTuple):
     """What the files say of one run."""
 
+    name: str
+    """The workload's."""
     model: str
     """Its name in the catalogue."""
     shape: Transformer | None
+    """None where the model is a table of layers."""
+    adapters: bool
+    """Whether low-rank adapters are trained, or parts are frozen."""
     sequence: int | None
     parallel: Parallel
     data: int
@@ -49,9 +60,7 @@ class Launch(NamedTuple):
 
 def torchtitan_toml(launch: Launch) -> str:
     """Return the TOML of torchtitan. Raise SpecError for what torchtitan has not."""
-    own, name = launch.parallel, _TITAN_NAMES.get(launch.model)
-    if name is None:
-        raise SpecError(f"torchtitan has no configuration for {launch.model}")
+    own, name = launch.parallel, _titan_name(launch)
     if own.shard not in ("none", "parameters"):
         raise SpecError(f"torchtitan shards parameters or nothing, not {own.shard}")
     if own.pipeline > 1 and own.schedule not in _TITAN_SCHEDULES:
@@ -93,17 +102,38 @@ def torchtitan_toml(launch: Launch) -> str:
     )
 
 
+def _shape(launch: Launch, program: str) -> Transformer:
+    """Return the shape of the model. Raise SpecError for a model of which no file of *program* tells."""
+    if launch.shape is None:
+        raise SpecError(
+            f"{launch.model} is a table of layers; {program} builds a decoder from its sizes (model.transformer), and no others from files"
+        )
+    if launch.adapters:
+        raise SpecError(f"{program} trains all of a model; {launch.model} has adapters or frozen parts")
+    return launch.shape
+
+
+def _titan_name(launch: Launch) -> tuple[str, str]:
+    """Return torchtitan's name and flavor of the model. Raise SpecError for one of other sizes than its own."""
+    shape, name = _shape(launch, "torchtitan"), _TITAN_NAMES.get(launch.model)
+    if name is None:
+        raise SpecError(f"torchtitan has no configuration for {launch.model}")
+    meant, own = _in_full(shape), load_part(Model, launch.model, "workloads/models").transformer
+    assert own is not None
+    if unlike := [field for field, value in _in_full(own).items() if meant[field] != value]:
+        raise SpecError(f"torchtitan's {' '.join(name)} has another {', '.join(unlike)} than this {launch.model}")
+    return name
+
+
 def megatron_arguments(launch: Launch) -> str:
     """Return the arguments of Megatron-LM, one on a line. Raise SpecError for what Megatron-LM has not."""
-    own = launch.parallel
+    own, shape = launch.parallel, _shape(launch, "Megatron-LM")
     if own.shard not in ("none", "optimizer"):
         raise SpecError(f"Megatron-LM's arguments here shard the optimizer or nothing, not {own.shard}")
     if own.pipeline > 1 and own.schedule not in ("1f1b", "interleaved_1f1b"):
         raise SpecError(f"Megatron-LM has no schedule {own.schedule}")
-    if launch.shape is None:
-        raise SpecError(f"{launch.model} is no decoder that Megatron-LM builds from arguments")
-    said = _megatron_shape(launch.shape, launch.sequence)
-    if unsaid := _unsaid(launch.shape, launch.sequence, said):
+    said = _megatron_shape(shape, launch.sequence)
+    if unsaid := _unsaid(shape, launch.sequence, said):
         raise SpecError(f"Megatron-LM's arguments do not say {', '.join(unsaid)} of {launch.model}")
     said |= {
         "tensor-model-parallel-size": own.tensor,
@@ -131,6 +161,19 @@ def megatron_arguments(launch: Launch) -> str:
     return _lines(said)
 
 
+def megatron_notes(shape: Transformer) -> list[str]:
+    """Return what the arguments of Megatron-LM leave to its defaults since no description of *shape* tells."""
+    asked = {field: said for field, said in _UNTOLD.items() if field != "rope_base" or shape.positions == "rope"}
+    untold = {field: said for field, said in asked.items() if getattr(shape, field) is None}
+    notes = [
+        f"--{option} is {default}, Megatron-LM's default; model.transformer.{field} tells another"
+        for field, (option, default) in untold.items()
+    ]
+    if shape.experts:
+        notes.append("how a router scores and balances experts (--moe-router-...) is Megatron-LM's default")
+    return notes
+
+
 def _lines(said: Mapping[str, Any]) -> str:
     return "".join(f"--{name}{f' {value}' if value != '' else ''}\n" for name, value in said.items())
 
@@ -140,7 +183,8 @@ def _unsaid(shape: Transformer, sequence: int | None, said: Mapping[str, Any]) -
     if sequence and shape.window >= sequence:
         shape = shape.model_copy(update={"window": 0, "global_every": 0})
     read, meant = _in_full(Transformer(**megatron(_lines(said), "arguments").shape)), _in_full(shape)
-    return [name for name, value in meant.items() if read[name] != value]
+    untold = {name for name in _UNTOLD if meant[name] is None}
+    return [name for name, value in meant.items() if read[name] != value and name not in untold]
 
 
 def _in_full(shape: Transformer) -> dict[str, Any]:
@@ -167,7 +211,8 @@ def _megatron_shape(shape: Transformer, sequence: int | None) -> dict[str, Any]:
         said |= {"group-query-attention": "", "num-query-groups": shape.kv_heads}
     if shape.mla:
         said |= {"multi-latent-attention": ""} | {option: getattr(shape.mla, name) or None for option, (name, _) in LATENT.items()}
-    said |= _megatron_kinds(shape) | _megatron_experts(shape)
+    said |= _megatron_kinds(shape) | _megatron_positions(shape) | _megatron_experts(shape)
+    said["mtp-num-layers"] = shape.prediction_layers or None
     return {option: value for option, value in said.items() if value is not None}
 
 
@@ -179,10 +224,20 @@ def _megatron_kinds(shape: Transformer) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "normalization": "RMSNorm" if shape.norm == "rmsnorm" else None,
-        "position-embedding-type": shape.positions if shape.positions in ("rope", "none") else None,
+        "norm-epsilon": shape.norm_epsilon,
         **dict.fromkeys(("hidden-dropout", "attention-dropout"), shape.dropout),  # 0.1 where they are not said
         **{name: "" for name, holds in flags.items() if holds},
     }
+
+
+def _megatron_positions(shape: Transformer) -> dict[str, Any]:
+    """Return what says how tokens know their place: latent attention would take YaRN for sequences beyond those of pre-training."""
+    if shape.positions != "rope":
+        return {"position-embedding-type": "none" if shape.positions == "none" else None}
+    return {
+        "position-embedding-type": "rope", "rope-type": "rope" if shape.mla else None,
+        "rotary-base": shape.rope_base, "rotary-percent": None if shape.rope_share == 1.0 else shape.rope_share,
+    }  # fmt: skip
 
 
 def _megatron_experts(shape: Transformer) -> dict[str, Any]:
@@ -254,7 +309,7 @@ def skypilot_yaml(launch: Launch, run: str) -> str:
 
     script = f'export HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n1)\nexport NODE_RANK=$SKYPILOT_NODE_RANK\n{run}'
     said = {
-        "name": launch.model.replace(".", "-"),
+        "name": launch.name.replace(".", "-"),
         "num_nodes": launch.nodes,
         "resources": {"accelerators": f"{launch.accelerator}:{launch.gpus_per_node}"},
         "run": script,
@@ -262,8 +317,19 @@ def skypilot_yaml(launch: Launch, run: str) -> str:
     return str(yaml.safe_dump(said, sort_keys=False))
 
 
-def launch_files(launch: Launch, command: str) -> tuple[dict[str, str], Mapping[str, str]]:
-    """Return the files that express *launch* by name, with *command* (sim run), and why the others are left out."""
+class Written(NamedTuple):
+    """Launch files of one run."""
+
+    files: dict[str, str]
+    """Their texts by name."""
+    left_out: dict[str, str]
+    """Why others are not written."""
+    notes: list[str]
+    """What those that are written do not say."""
+
+
+def launch_files(launch: Launch, command: str) -> Written:
+    """Return the files that express *launch*, with *command* (sim run)."""
     writers = {
         "torchtitan.toml": torchtitan_toml, "megatron.args": megatron_arguments,
         "deepspeed.json": deepspeed_json, "accelerate.yaml": accelerate_yaml,
@@ -279,4 +345,5 @@ def launch_files(launch: Launch, command: str) -> tuple[dict[str, str], Mapping[
     if "torchtitan.toml" not in files and "megatron.args" in files:
         program = "pretrain_gpt.py $(cat megatron.args)"
     line = torchrun_line(launch, program)
-    return {**files, "torchrun.sh": line, "skypilot.yaml": skypilot_yaml(launch, line), "sim.sh": command + "\n"}, left_out
+    notes = [f"megatron.args: {note}" for note in megatron_notes(launch.shape)] if launch.shape and "megatron.args" in files else []
+    return Written({**files, "torchrun.sh": line, "skypilot.yaml": skypilot_yaml(launch, line), "sim.sh": command + "\n"}, left_out, notes)

@@ -247,6 +247,8 @@ _COMMENTS: Final[Mapping[str, str]] = {
     "ffn": "width inside the feed-forward block",
     "vocab": "rows of the embedding",
     "max_seq": "positions; most tokens of a sample",
+    "rope_base": "of rotary positions",
+    "norm_epsilon": "of norms",
     "tied": "whether the head uses the embedding's table",
     "window": "tokens that each token looks back on",
     "global_every": "each n-th layer looks back on all",
@@ -301,6 +303,9 @@ def _training(told: Told, origin: str) -> list[str]:
 
 
 def _word(value: object) -> str:
+    if isinstance(value, float) and "e" in str(value):
+        mantissa, _, exponent = str(value).partition("e")
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"  # 1e-05 is a text to some readers of YAML
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -77,13 +77,14 @@ def planned_rows(
     nodes: Sequence[int],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
+    power_cap: str | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none."""
     fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, kept = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
     rows = []
     for name, count in points:
-        rows.append(_row(replace(fixed, hardware=name), count, kept, document_of))
+        rows.append(_row(replace(fixed, hardware=name), count, kept, document_of, power_cap))
         if progress is not None:
             progress(len(rows), len(points))
     return rows
@@ -95,6 +96,7 @@ def laid_out(
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
     but: Collection[str] = (),
+    power_cap: str | None = None,
 ) -> list[ComparedMachine]:
     """Return *rows*, those of machines with too little memory for a decoder with the document of their best layout, if there is one.
 
@@ -109,16 +111,18 @@ def laid_out(
         return list(rows)
     planned = {}
     for done, row in enumerate(short):
-        planned[row.hardware, row.nodes] = _row(replace(scenario, hardware=row.hardware), row.nodes, {}, document_of)
+        planned[row.hardware, row.nodes] = _row(replace(scenario, hardware=row.hardware), row.nodes, {}, document_of, power_cap)
         if progress is not None:
             progress(done + 1, len(short))
     return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
 
 
 def _row(
-    scenario: Scenario, count: int | None, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]]
-) -> ComparedMachine:
-    question = PlanQuestion(scenario, () if count is None else (count,), fixed=kept, limits=Limits(SIMULATIONS, shown=1, gap=GAP))
+    scenario: Scenario, count: int | None, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
+    power_cap: str | None,
+) -> ComparedMachine:  # fmt: skip
+    limits = Limits(SIMULATIONS, shown=1, gap=GAP, power_cap=power_cap)
+    question = PlanQuestion(scenario, () if count is None else (count,), fixed=kept, limits=limits)
     try:
         made = plan(question)
     except SpecError as error:

@@ -145,7 +145,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     check_run(machine, loaded[0])
     sizes = _sizes(machine.spec, question)
     batch = question.scenario.global_batch or _default_batch(loaded[0].spec, max(nodes * each for nodes, each in sizes))
-    space = Space(batch, allowed, question.fixed)
+    space = Space(batch, allowed, question.fixed, machine.spec.fabric.structured)
     ways = []
     for nodes, each in sizes:
         hardware = with_nodes(machine.spec, nodes)

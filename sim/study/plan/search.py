@@ -11,15 +11,16 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sim.mesh import LayoutRun
+from sim.mesh import LayoutRun, worker_node
 from sim.spec.parallel import SCHEDULES
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective, joules_of_step, scale
 from sim.study.plan.refine import FLOOR, LEAST, Alone, Bound, LayoutWay, Level, Refine, RefineTask, Step, laid_out, usable
 from sim.study.plan.space import LayoutCandidate
+from sim.study.power_cap import Limited, least_share, limited_run
 
 THRASH: Final = 3.0
 """Times that a step takes longer where the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
@@ -41,11 +42,23 @@ class Outcome:
     """Seconds of a step by the recurrence."""
     value: float
     """What is minimized, per step: seconds, USD (node-seconds without a price), or joules of the site."""
+    limit: Limited | None = None
+    """Its steps with GPUs limited in power, where they are."""
+
+    @property
+    def step_time(self) -> float:
+        """Return the seconds of a step."""
+        return self.run.step_time if self.limit is None else self.limit.steps.step_time
 
     @property
     def time(self) -> float:
         """Return the seconds of a step, with the penalty of one that thrashes."""
-        return self.run.step_time * (THRASH if self.run.memory_verdict == "thrashes" else 1.0)
+        return self.step_time * (THRASH if self.run.memory_verdict == "thrashes" else 1.0)
+
+    @property
+    def joules(self) -> float:
+        """Return the J of a step. Raise SpecError where the power of the GPU is not given."""
+        return joules_of_step(self.way.setting, self.run) if self.limit is None else self.limit.joules * self.run.global_batch
 
 
 @dataclass
@@ -94,6 +107,14 @@ class Limits:
     shown: int = SHOWN
     gap: float = 0.0
     """Part of its value by which the last of those shown may be improved at most when the search ends."""
+    power_cap: str | None = None
+    """Limit of each GPU, such as ``500 W``: longer steps, which the bounds know nothing of, at less power."""
+
+    def share(self, way: LayoutWay) -> float:
+        """Return to which part of a bound the value of *way* may come down under the power cap: only energy falls."""
+        if self.power_cap is None or self.objective != "energy":
+            return 1.0
+        return least_share(worker_node(way.setting.hardware), way.setting.workload, self.power_cap)
 
 
 def search(
@@ -132,7 +153,7 @@ def _bounded(
         return
     memory = usable(setting, limits.memory)
     each = floors(setting, candidates)
-    weight = scale(setting, limits.objective)
+    weight = scale(setting, limits.objective) * limits.share(LayoutWay(setting, candidates[0]))
     for candidate, least, needed in zip(candidates, each.time, each.memory, strict=True):
         if needed > memory:
             tally.infeasible += 1
@@ -159,7 +180,7 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limi
         if isinstance(refined, Bound):
             bounds[number] = refined.time
             tally.bounded += 1
-            heapq.heapreplace(queue, (max(value, refined.value), number, LEAST))
+            heapq.heapreplace(queue, (max(value, limits.share(way) * refined.value), number, LEAST))
             continue
         heapq.heappop(queue)
         if refined is None:  # a combination that the engine refuses
@@ -169,7 +190,7 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limi
             tally.infeasible += 1
             _note_tightest(tally, refined.needed - usable(way.setting, limits.memory), way)
         else:
-            tally.outcomes.append(_outcome(way, refined, bounds[number], limits.objective))
+            tally.outcomes.append(_outcome(way, refined, bounds[number], limits))
             tally.outcomes.sort(key=lambda each: each.value)
         yield
 
@@ -203,7 +224,7 @@ def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits
             queue.remove(entry)
             heapq.heapify(queue)
             tally.bounded += 1
-            tally.outcomes.append(_outcome(way, step, bound.time, limits.objective))
+            tally.outcomes.append(_outcome(way, step, bound.time, limits))
             yield
             return
 
@@ -215,11 +236,12 @@ def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
     return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) <= bound
 
 
-def _outcome(way: LayoutWay, step: Step, bound: float, objective: Objective) -> Outcome:
+def _outcome(way: LayoutWay, step: Step, bound: float, limits: Limits) -> Outcome:
     """Return what the simulated *step* of *way* is worth."""
     assert step.played is not None
-    setting = way.setting
-    run = LayoutRun(setting.hardware, *laid_out(way), step.played, step.memory)
+    run = LayoutRun(way.setting.hardware, *laid_out(way), step.played, step.memory)
+    limit = None if limits.power_cap is None else limited_run(run, limits.power_cap)
+    found = Outcome(way, run, bound, 0.0, limit)
     penalty = THRASH if run.memory_verdict == "thrashes" else 1.0
-    each = joules_of_step(setting, run) if objective == "energy" else scale(setting, objective) * run.step_time
-    return Outcome(way, run, bound, each * penalty)
+    each = found.joules if limits.objective == "energy" else scale(way.setting, limits.objective) * found.step_time
+    return replace(found, value=each * penalty)

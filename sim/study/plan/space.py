@@ -17,13 +17,11 @@ from sim.parallel.schedule import check
 from sim.parallel.split import split
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, turn
-from sim.spec.parallel import SCHEDULES, Axis, MeshOptions, Parallel, Schedule, Shard
+from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, MeshOptions, Parallel, Schedule, Shard
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
 Checkpointing = Literal["model", "none", "blocks", "selective", "operators"]
-NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data")
-"""Stages next to each other (Megatron-LM's --use-tp-pp-dp-mapping)."""
 ALLOWED: Final[Mapping[str, str]] = {
     "recompute": "activation checkpointing of blocks",
     "virtual": "interleaved pipelines",
@@ -104,6 +102,8 @@ class Space:
     allowed: Set[str] = DEFAULT
     fixed: Mapping[str, str] | None = None
     """Fields of `LayoutCandidate` with the value that they keep."""
+    structured: bool = False
+    """Whether it matters where below the switches nodes are."""
 
 
 def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> list[LayoutCandidate]:
@@ -163,7 +163,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     modes = checkpointing_modes(workload, space)
     for tensor, sequence, context, pipeline, expert in _axes(workload, blocks, gpus, each, space):
         data = gpus // (tensor * context * pipeline)
-        near_too = "order" in space.allowed and options.framework == "megatron" and pipeline > 1 and data > 1 and nodes > 1
+        near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
         sharded = list(_sharding(options, data, context, pipeline, each, tensor))
         for batch in _batches(space.global_batch, data):
             micro_batches = space.global_batch // (data * batch)
@@ -176,6 +176,11 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
                                     nodes, stack, precision, tensor, sequence, context, pipeline, expert, data, replicate, shard,
                                     reshard, schedule, virtual, batch, micro_batches, mode, near,
                                 )  # fmt: skip
+
+
+def _ordered(nodes: int, whole_nodes: bool, space: Space) -> bool:
+    """Return whether the order of the axes makes a difference: one of *whole_nodes* is a permutation of nodes, which may all be alike."""
+    return "order" in space.allowed and nodes > 1 and (space.structured or not whole_nodes)
 
 
 def checkpointing_modes(workload: Workload, space: Space) -> list[Checkpointing]:

@@ -112,7 +112,7 @@ class UnitTimes:
         axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
         lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
-        batches = self.micro_batches if self.options.keeps_8bit_weights else min(self.micro_batches, 2)
+        batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
         again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
         recomputed = (*again, stages, batches, training.compute_factor)
@@ -121,8 +121,8 @@ class UnitTimes:
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
         key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
-        asked = (id(self.gpu), *described, training.batch, training.precision, training.compute_factor, self._weight_casts)
-        self._passes = book.passes.setdefault(asked, {})
+        decided_by = (id(self.gpu), *described, training.batch, training.precision, training.compute_factor, self._weight_casts)
+        self._passes = book.passes.setdefault(decided_by, {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
@@ -170,8 +170,9 @@ class UnitTimes:
 
     @property
     def _weight_casts(self) -> float:
-        """Return the passes over 8-bit weights for one micro-batch."""
-        return 1.0 / self.micro_batches if self.options.keeps_8bit_weights else 1.0
+        """Return how often weights are cast to 8 bits for each micro-batch."""
+        kept = self.options.keeps_8bit_weights and self.workload.training.precision == "fp8"
+        return 1.0 / self.micro_batches if kept else 1.0
 
     @cached_property
     def _here(self) -> PassSetting:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
 
+from sim.analysis.layout_memory import memory_by_stage
 from sim.cli import main
 from sim.events import Cause
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
@@ -18,7 +20,9 @@ from sim.report.plan import plan_document, plan_text
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
+from sim.study.plan.refine import LayoutWay, least
 from sim.study.plan.search import Limits
+from sim.study.power_cap import limited_run
 from sim.study.saving import slowed_beside
 from sim.study.scenario import Scenario
 from sim.study.weeks import Weeks
@@ -64,6 +68,35 @@ def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) ->
     assert row["job_energy_kwh"] == pytest.approx(best.value * (made.steps or 0.0) / 3.6e6)
     assert "J/tok" in plan_text(plan_document(made))
     assert worker_node(best.run.hardware).gpu.power
+
+
+@pytest.mark.parametrize("objective", ["time", "energy"])
+def test_under_a_power_cap_the_best_is_that_of_every_layout_limited(objective: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: every layout simulated and then limited; `run --power-cap` of the best one's command; no bound is above its value."""
+    asked = replace(ASKED, limits=Limits(objective=objective, power_cap="250 W"))  # type: ignore[arg-type]
+    found = plan(asked)
+    values = []
+    for setting, every in prepare_plan(asked).ways:
+        for candidate in every:
+            workload = setting.laid(candidate)
+            layout = prepare(setting.hardware, workload, setting.gpus_per_node)
+            scene = scene_of(setting.hardware, workload, layout, setting.book)
+            memory = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
+            run = LayoutRun(setting.hardware, workload, layout, play(scene), memory)
+            limit = limited_run(run, "250 W")
+            value = limit.steps.step_time if objective == "time" else limit.joules * run.global_batch
+            values.append(value * (3.0 if run.memory_verdict == "thrashes" else 1.0))
+            bound = least(LayoutWay(setting, candidate), objective).value  # type: ignore[arg-type]
+            assert asked.limits.share(LayoutWay(setting, candidate)) * bound <= value * (1 + 1e-9)
+    assert found.tally.complete and found.tally.outcomes[0].value == pytest.approx(min(values), rel=1e-9)
+    document = plan_document(found)
+    best = document["layouts"][0]
+    assert main([*shlex.split(best["command"])[3:], "--power-cap", "250 W", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)["energy"]["power_cap"]
+    assert alone["step_time_s"] == pytest.approx(best["step_time_s"]) and alone["step_time_s"] > 1.05 * alone["step_time_without_s"]
+    assert alone["energy_per_sample_j"] == pytest.approx(best["energy_per_sample_j"]) and document["power_cap"] == pytest.approx(alone)
+    limit = found.tally.outcomes[0].limit
+    assert limit is not None and best["seconds"]["compute"] == pytest.approx(limit.steps.stalls["compute"])
 
 
 def test_ties_are_within_the_expected_error_of_each_layout(made: LayoutPlan, monkeypatch: pytest.MonkeyPatch) -> None:

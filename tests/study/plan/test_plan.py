@@ -14,13 +14,15 @@ import yaml
 
 from sim.analysis.layout_memory import memory_by_stage
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
+from sim.report import plan as plan_report
 from sim.report.layouts.layout_files import export_files, launch_of, run_command
 from sim.report.page.layout_plan import plan_page
-from sim.report.plan import plan_document, plan_text
+from sim.report.plan import candidate_name, plan_document, plan_text
 from sim.spec.catalogue import catalogue
 from sim.spec.decoder import decoder_layers
 from sim.spec.foreign import launch_files
 from sim.spec.foreign.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
+from sim.spec.foreign.layout_files import launch_files as launch_files_of
 from sim.spec.library import load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
@@ -128,6 +130,30 @@ def test_the_memory_bound_of_sharded_weights_knows_what_is_gathered() -> None:
     assert min(ratio for ratio, stages in ratios if stages == 1) > 0.4
 
 
+def test_orders_that_only_permute_whole_nodes_are_one_layout() -> None:
+    """Oracle: the other order of each such layout, simulated, takes as long to 1e-12; below leaf switches both are listed."""
+    fabric = "fabric={leaf_spine: {nodes_per_leaf: 2, oversubscription: 8}}"
+    flat, tiers = (
+        prepare_plan(
+            PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", sets, global_batch=32), (4,), fixed={"tensor": "8", "pipeline": "2"})
+        )
+        for sets in ((), (fabric,))
+    )
+
+    def megatron(made: LayoutPlan) -> list[tuple[Setting, LayoutCandidate]]:
+        return [(setting, each) for setting, every in made.ways for each in every if each.stack == "megatron-core"]
+
+    assert not [each for _, each in megatron(flat) if each.near] and any(each.near for _, each in megatron(tiers))
+    assert {each._replace(near=False) for _, each in megatron(tiers)} == {each for _, each in megatron(flat)}
+    ratios = []
+    for made in (flat, tiers):
+        for setting, far in random.Random(2).sample([way for way in megatron(made) if way[1].data > 1], 4):
+            one, other = (played(setting, far._replace(near=near)) for near in (False, True))
+            ratios.append(one[1] / other[1])
+            assert made is tiers or (one[1] == pytest.approx(other[1], rel=1e-12) and one[2] == other[2])
+    assert any(abs(ratio - 1.0) > 1e-6 for ratio in ratios[4:])
+
+
 def test_without_contention_the_bound_is_the_simulation() -> None:
     apart = plan(replace(SMALL, scenario=replace(SMALL.scenario, overrides=("training.stack.mesh.shares_device=false",))))
     alone = [each for each in apart.tally.outcomes if each.way.candidate.pipeline == 1 and each.way.candidate.tensor == 1]
@@ -221,7 +247,7 @@ def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
                     wrong.append((name, candidate, told))
     assert not wrong, wrong[:2]
     assert min(counts.values()) > 0, counts
-    files, left_out = export_files(small)
+    files, left_out, _ = export_files(small)
     assert {"torchrun.sh", "skypilot.yaml", "sim.sh"} <= set(files)
     assert yaml.safe_load(files["skypilot.yaml"])["num_nodes"] == 1
     assert all(left_out.values())
@@ -234,7 +260,7 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
         spec = load_workload(name).spec
         if (shape := spec.model.transformer) is None:
             continue
-        launch = Launch(name, shape, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
+        launch = Launch(name, name, shape, False, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
         try:
             read = launch_files.megatron(megatron_arguments(launch), "m").shape
         except SpecError as error:
@@ -244,8 +270,32 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
         again = decoder_layers(shape.model_validate(read), 1024), decoder_layers(shape, 1024)
         assert [layer.gradients for layer in again[0]] == [layer.gradients for layer in again[1]], name
         assert shape.dropout == read["dropout"] and (not shape.window or shape.window >= 1024), name
+        for field, default in (("rope_base", 10_000), ("rope_share", 1.0), ("norm_epsilon", 1e-5)):
+            if field.startswith("norm") or shape.positions == "rope":
+                assert read[field] == (getattr(shape, field) or default), (name, field)
     assert {"llama-3.1-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2"} <= set(told)
     assert "sinks" in refused["gpt-oss-20b"] and "window" in refused["gemma-3-1b-pt"]
+
+
+def test_a_model_that_no_file_can_say_is_a_sentence() -> None:
+    """A table of layers, adapters, and a model of the catalogue with other sizes: told in one sentence, the layout's files written."""
+    shape = load_workload("llama-3.1-8b").spec.model.transformer
+    assert shape is not None
+    whole = Launch("own", "llama-3.1-8b", shape, False, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
+    shallow = whole._replace(shape=shape.model_copy(update={"layers": 4}))
+    cases = {
+        "table of layers": (whole._replace(shape=None), {"torchtitan.toml", "megatron.args"}),
+        "adapters": (whole._replace(adapters=True), {"torchtitan.toml", "megatron.args"}),
+        "another layers": (shallow, {"torchtitan.toml"}),
+    }
+    assert {"torchtitan.toml", "megatron.args"} <= set(launch_files_of(whole, "").files)
+    for words, (launch, names) in cases.items():
+        found = launch_files_of(launch, "")
+        assert all(words in found.left_out[name] for name in names), found.left_out
+        assert not names & set(found.files) and {"deepspeed.json", "torchrun.sh", "sim.sh"} <= set(found.files)
+    untold = whole._replace(shape=shape.model_copy(update={"rope_base": None, "experts": 8, "experts_per_token": 2}))
+    assert ["--rotary-base is 10000" in note for note in launch_files_of(untold, "").notes] == [True, False]
+    assert "--rotary-base 500000" in launch_files_of(whole, "").files["megatron.args"]
 
 
 def outcome_of(setting: Setting, candidate: LayoutCandidate) -> Any:
@@ -262,20 +312,27 @@ def outcome_of(setting: Setting, candidate: LayoutCandidate) -> Any:
 
 
 def _same(candidate: LayoutCandidate, told: launch_files.Told, name: str) -> bool:
-    own = candidate.parallel
-    said = Parallel(**told.parallel)
-    keys = {"deepspeed": ("shard",), "accelerate": ("shard", "tensor", "context", "replicate")}.get(
-        name, ("tensor", "pipeline", "context", "virtual_stages")
-    )
-    same = all(getattr(said, key) == getattr(own, key) for key in keys)
-    if name in ("titan", "megatron"):
-        same &= said.sequence_parallel == own.sequence_parallel and told.global_batch == 64 and said.shard == own.shard
-        same &= (
-            told.training["batch"] == candidate.batch and told.training.get("activation_checkpointing", "none") == candidate.checkpointing
-        )
-    if name == "titan" and own.shard == "parameters":
-        same &= said.replicate == own.replicate and said.reshard_after_forward == own.reshard_after_forward
-    return same
+    """Return whether the layout *told* by the file of the program *name* is *candidate*, in every field that the program decides."""
+    own, said = candidate.parallel, Parallel(**told.parallel)
+    if name == "deepspeed":
+        batches = (told.global_batch, told.training["batch"], told.training["gradient_accumulation_steps"])
+        return said == Parallel(shard=own.shard) and batches == (64, candidate.batch, candidate.micro_batches)
+    if name == "accelerate":
+        kept = ("shard", "tensor", "context", "replicate")
+        kept_weights = False if own.reshard_after_forward is False else None
+        return said == Parallel(reshard_after_forward=kept_weights, **{key: getattr(own, key) for key in kept})
+    usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
+    meant = {
+        "sequence": own.sequence_parallel,
+        "schedule": (own.schedule or usual) if name == "titan" and own.pipeline > 1 else None,
+        "reshard_after_forward": own.reshard_after_forward if own.shard == "parameters" else None,
+        "replicate": own.replicate if own.shard == "parameters" else 1,
+    }
+    read = {"sequence": said.sequence_parallel}
+    batches = (told.global_batch, told.training["batch"], told.training["precision"])
+    recomputed = told.training.get("activation_checkpointing", "none") == candidate.checkpointing
+    same = said.model_copy(update=read) == own.model_copy(update=meant)
+    return same and recomputed and batches == (64, candidate.batch, candidate.precision)
 
 
 def test_where_things_change_another_layout_may_win() -> None:
@@ -321,6 +378,19 @@ def test_where_it_flips_both_layouts_take_equally_long() -> None:
         assert 0.5 < speed < 1.0
         assert at[1.0][0] == pytest.approx(at[1.0][1], rel=0.02)
         assert at[0.97][0] > at[0.97][1] and at[1.03][0] < at[1.03][1]
+
+
+def test_no_two_lines_of_a_table_are_called_alike(small: LayoutPlan) -> None:
+    """Every field in which two layouts of a plan may differ is in their names: no two of all there are have one name."""
+    asked = replace(SMALL, allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective", "no_sequence"}))
+    for plan_of in (small, prepare_plan(asked)):
+        every = [(setting.nodes, each.stack, candidate_name(each)) for setting, found in plan_of.ways for each in found]
+        assert len(every) == len(set(every)) > 100
+
+
+def test_everything_that_a_step_goes_to_has_words(small: LayoutPlan) -> None:
+    known = plan_report._PARTS
+    assert all(set(plan_report.parts(outcome)) <= set(known) for outcome in small.tally.outcomes)
 
 
 def test_bad_input_is_one_message_that_says_what_would_do() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sim.cluster.build import with_nodes
 from sim.events import Cause
 from sim.mesh import run_layout
 from sim.spec.library import load_hardware, load_workload
@@ -81,3 +82,20 @@ def test_layouts_with_one_book_share_times_by_what_units_hold() -> None:
             asked = with_parallel(given, parallel(**own))
             assert run_layout(hardware, asked, book=book).step_time == run_layout(hardware, asked).step_time
     assert len(book.times) == 1
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_one_book_tells_apart_what_micro_batches_and_groups_change(precision: str) -> None:
+    """Oracle: each layout with a book of its own, 8-bit weights kept over micro-batches, blocks recomputed, groups that lie otherwise."""
+    hardware, book = with_nodes(load_hardware("hgx-h100").spec, 2), PriceBook()
+    cases = (2, 1, 1, "none"), (4, 1, 1, "none"), (4, 2, 2, "blocks"), (8, 2, 4, "blocks"), (4, 4, 1, "none")
+    for number, tensor, pipeline, mode in cases:
+        given = load_workload(
+            "llama-3.2-1b",
+            [
+                "training.stack=megatron-core", f"training.precision={precision}", "training.parallel.shard=optimizer", "training.batch=1",
+                f"training.gradient_accumulation_steps={number}", f"training.parallel.tensor={tensor}",
+                f"training.parallel.pipeline={pipeline}", f"training.activation_checkpointing={mode}",
+            ],
+        ).spec  # fmt: skip
+        assert run_layout(hardware, given, 8, book=book).step_time == run_layout(hardware, given, 8).step_time, (number, tensor, pipeline)

@@ -1,0 +1,82 @@
+"""What are the figures of a run whose GPUs are limited in power? Those of its document, with the longer steps of `sim.study.power_cap`.
+
+Every epoch is longer by as much a step, the first one as well; what waits for disks or for evaluation is not simulated anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from sim.analysis.energy import KWH, power_model
+from sim.analysis.whole_job import JobPlan, MachinePace, epochs_in, whole_job
+from sim.report.energy import power_cap_figures
+from sim.report.whole_job import whole_job_document
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.study.power_cap import Limited, limited
+from sim.study.weeks import steps_of
+from sim.study.whole_job import Course
+
+_RATES = ("throughput_samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "hardware_flops_utilization")
+_PRICES = ("cost_per_epoch_usd", "cost_per_token_usd")
+
+
+def under_power_cap(
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, cap: str, plan: JobPlan | None = None
+) -> dict[str, Any]:
+    """Return a run's *document* with GPUs limited to *cap*; *plan*: its whole job. Raise SpecError where nobody knows."""
+    limit = limited(steps_of(document, machine, workload), cap)
+    ratio = limit.steps.step_time / limit.step_time_without
+    longer = (ratio - 1.0) * document["epoch_time_s"]
+    first, end = document["first_epoch"], document.get("burst_credits_end")
+    found = dict(document) | {
+        "step_time_s": limit.steps.step_time,
+        "stalls_s": dict(limit.steps.stalls),
+        "epoch_time_s": document["epoch_time_s"] + longer,
+        "first_epoch": first | {"epoch_time_s": first["epoch_time_s"] + longer, "cost_usd": _longer(first, longer)},
+        **({"burst_credits_end": end | {"epoch_time_s": end["epoch_time_s"] + longer}} if end else {}),
+        **{name: document[name] / ratio for name in _RATES if document.get(name) is not None},
+        **{name: document[name] * ratio for name in _PRICES if document.get(name) is not None},
+    }
+    found["energy"] = _energy(found, limit)
+    if plan is not None and document["whole_job"] is not None:
+        found["whole_job"] = _whole_job(document, found, plan, ratio)
+    return found
+
+
+def _longer(epoch: Mapping[str, Any], longer: float) -> float | None:
+    """Return what an *epoch* costs that takes *longer* seconds more."""
+    return None if epoch["cost_usd"] is None else epoch["cost_usd"] * (1.0 + longer / epoch["epoch_time_s"])
+
+
+def _energy(found: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
+    """Return the energy of the document *found*, at the power of the limited GPUs."""
+    energy, steps = found["energy"], limit.steps
+    site = steps.nodes * limit.power.total * power_model().pue
+    grid = energy["grid"]["kg_per_kwh"]
+    kwh = site * found["epoch_time_s"] / KWH
+    tokens = energy["energy_per_token_j"]
+    per_token = None if tokens is None else tokens * limit.joules / energy["energy_per_sample_j"]
+    return dict(energy) | {
+        "gpu_power_w": limit.power.gpus / steps.node.gpu_count, "node_power_w": limit.power.total, "parts_w": limit.power._asdict(),
+        "site_power_w": site, "energy_per_sample_j": limit.joules, "energy_per_token_j": per_token,
+        "co2_per_sample_kg": limit.joules / KWH * grid, "kwh_per_epoch": kwh, "co2_per_epoch_kg": kwh * grid,
+        "power_cap": power_cap_figures(limit),
+    }  # fmt: skip
+
+
+def _whole_job(before: Mapping[str, Any], found: Mapping[str, Any], plan: JobPlan, ratio: float) -> dict[str, Any]:
+    """Return the whole job of the document *found*, whose steps take *ratio* times those of the one *before*."""
+    job, end = before["whole_job"], found.get("burst_credits_end")
+    epochs, parts = job["epochs"], job["parts_s"]
+    first = parts["first_epoch"] / min(epochs, 1.0)
+    warm = first if before.get("pretraining") else before["epoch_time_s"]
+    longer = (ratio - 1.0) * warm
+    pace = MachinePace(
+        first + longer, warm + longer, found["stalls_s"]["compute"] / found["step_time_s"], parts["checkpoints"] / epochs,
+        end["epoch"] if end else inf, end["epoch_time_s"] if end else 0.0,
+    )  # fmt: skip
+    asked = plan._replace(epochs=epochs if plan.time is None else None)
+    return whole_job_document(plan, Course(epochs_in(asked, pace), whole_job(asked, pace)), found["price"]["usd_per_h"])
