@@ -22,7 +22,7 @@ from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import Unit, costs, split, stages
+from sim.parallel.split import Unit, costs, split, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
@@ -164,7 +164,7 @@ def prepare(
     _check_wraps(workload, held)
     shape = workload.model.transformer
     cost = costs(shape) if shape and options.stages_by_cost and parallel.virtual_stages == 1 else None
-    chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less, cost)
+    chunks = stages_of(held, parallel, options.first_stage_less, options.last_stage_less, cost)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares
@@ -234,7 +234,8 @@ def mesh_options(workload: Workload) -> MeshOptions:
 
 def _entering(workload: Workload, chunks: Sequence[tuple[int, ...]]) -> list[float]:
     """Return the bytes per sample (elements of 4) that enter each chunk of the model; an empty one hands on what the next one takes."""
-    whole = split(workload.model, Parallel())
+    own = workload.training.parallel
+    whole = split(workload.model, Parallel(shard=own.shard, wrap=own.wrap))
     found = [0.0]
     for units in reversed(chunks):
         found.append(whole[units[0]].boundary if units else found[-1])

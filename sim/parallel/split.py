@@ -450,6 +450,20 @@ def stages(
     return tuple(cut)
 
 
+def stages_of(
+    units: Sequence[Unit], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the *units* of each chunk as `stages` does; those that wraps cut a block into stay together."""
+    whole = blocks_of(units)
+    cut = stages([units[numbers[0]].kind for numbers in whole], parallel, first_less, last_less, cost)
+    return tuple(tuple(number for block in chunk for number in whole[block]) for chunk in cut)
+
+
+def blocks_of(units: Sequence[Unit]) -> list[tuple[int, ...]]:
+    """Return the *units* of each block, of the head and of the tail, by number: several where wraps cut it."""
+    return [tuple(run) for _, run in groupby(range(len(units)), key=lambda number: (units[number].kind, units[number].name))]
+
+
 def costs(shape: Transformer) -> tuple[float, float]:
     """Return what a block and the head count when stages are cut by cost (nanotron ``get_block_compute_costs``); the embedding nothing."""
     block = 4.0 * shape.heads * shape.head_size * shape.hidden + 3.0 * shape.inner * shape.hidden

@@ -155,8 +155,6 @@ class Parallel(Spec):
             raise ValueError("reshard_after_forward is for sharded parameters (FSDP); write shard: parameters, or leave it out")
         if self.wrap is not None and self.shard != "parameters":
             raise ValueError("wrap is for sharded parameters (FSDP); write shard: parameters, or leave it out")
-        if self.wrap is not None and self.pipeline > 1:
-            raise ValueError("wrap does not go with a pipeline, whose stages wrap their blocks; leave it out, or write pipeline: 1")
         if self.replicate > 1 and self.shard == "none":
             raise ValueError("replicate is for sharded models (HSDP); write shard: parameters, or replicate: 1")
         return self
