@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Literal
 
 from sim.parallel.lower.lowering import Layout, Lowering
 from sim.parallel.lower.wrapped import Course, Wrap
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Message, Part, Start, Tag, Wait, Work
-from sim.parallel.schedule import Action
+from sim.parallel.schedule import Action, gatherings
 
 
 class Sharded(Lowering):
@@ -29,6 +30,32 @@ class Sharded(Lowering):
         self.ends_with: list[Tag] = []
         """Operations that end with this backward."""
         self.courses: dict[tuple[int, ...], Course] = {}
+        self.gatherings = gatherings(self.actions) if layout.gathers_chunks else []
+        """What is done to whole chunks before each action."""
+        self.coming: dict[tuple[int, ...], list[Tag]] = {}
+        """Gathers of whole chunks that nothing has waited for."""
+
+    def ahead_of(self, at: int) -> Iterator[Instruction]:
+        """Free and gather whole chunks as torch's runtime does before the action at place *at*, which waits for all of its own."""
+        if not self.gatherings:
+            return
+        freed, gathered = self.gatherings[at]
+        for wrap in chain.from_iterable(self._course(self._units(chunk)).wraps for chunk in freed):
+            if wrap in self.held:
+                self.held.discard(wrap)
+                yield Free(wrap)
+        for chunk in gathered:
+            wraps = self._course(self._units(chunk)).wraps
+            gathers = _Gathers(self, Action("F", chunk, at), "U")
+            for wrap in wraps:
+                yield from gathers.started(wrap)
+            self.coming[self._units(chunk)] = gathers.unused()
+            self.held |= set(wraps)
+        if at < len(self.actions):
+            yield from map(Wait, self.coming.pop(self._units(self.actions[at].chunk), ()))
+
+    def _units(self, chunk: int) -> tuple[int, ...]:
+        return self.layout.chunks[self.layout.chunk_of(self.stage, chunk)]
 
     @property
     def pipelined(self) -> bool:
@@ -168,11 +195,11 @@ class Sharded(Lowering):
 class _Gathers:
     """The gathers of one pass over a chunk: each wrap that is not held is gathered once."""
 
-    def __init__(self, lowering: Sharded, action: Action, part: Part) -> None:
+    def __init__(self, lowering: Sharded, action: Action, part: Part | Literal["U"]) -> None:
         self.layout = lowering.layout
         self.held = lowering.held.copy()
         self.direction, self.micro_batch = f"gather {part}", action.micro_batch
-        regathered = part != "F" and self.layout.mesh.group_size("reshard") > 1
+        regathered = part not in ("F", "U") and self.layout.mesh.group_size("reshard") > 1
         self.axis: GroupAxis = "reshard" if regathered else "shard"
         self.open: dict[Wrap, list[Tag]] = {}
 
