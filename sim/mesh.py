@@ -258,16 +258,17 @@ def run_layout(
     book: PriceBook | None = None,
     seed: int = 0,
     steadily: bool = False,
+    exact: bool = False,
 ) -> LayoutRun:
     """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all).
 
     Layouts of one cluster and stack may share a *book* of prices. *seed* is for steps that are drawn, whose mean is returned; *steadily*
-    simulates few of many equal micro-batches, which the log shows.
+    simulates few of many equal micro-batches, which the log shows; *exact* ranks by themselves below uneven switches (`play`).
     """
     layout = prepare(hardware, workload, gpus_per_node)
     node = worker_node(hardware)
     scene = scene_of(hardware, workload, layout, book, seed)
-    played = play_steadily(scene) if steadily else play(scene, steps)
+    played = play_steadily(scene) if steadily else play(scene, steps, exact=exact)
     return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu), seed)
 
 

@@ -51,12 +51,12 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     if len(each) > 1:
         raise SpecError(f"--placement {scenario.placement}: a layout needs nodes that lend equally many GPUs")
     workload = sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement))
-    run = run_layout(machine.spec, workload, each.pop(), seed=scenario.seed)
+    run = run_layout(machine.spec, workload, each.pop(), seed=scenario.seed, exact=scenario.exact)
     if run.memory_verdict == "does_not_fit":
         raise Infeasible([shortage(run, scenario.plan_command)], run.nodes, run.gpus, "does not fit into GPU memory")
     tokens = scenario.plan.tokens if scenario.plan else None
     parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
-    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market, scenario.plan, parts)
+    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run, scenario.exact)), scenario.market, scenario.plan, parts)
 
 
 def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:
@@ -141,7 +141,7 @@ def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
     return found
 
 
-def _warnings(run: LayoutRun) -> list[str]:
+def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
     found = []
     if run.memory_verdict == "thrashes":
         fullest = max(run.memory, key=lambda stage: stage.allocated)
@@ -155,9 +155,10 @@ def _warnings(run: LayoutRun) -> list[str]:
         found.append(f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules")
     found += own_notes(run.workload)
     if not run.played.exact and run.mesh.even:
+        why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""
         found.append(
-            "leaf switches hold unlike shares of a stage's nodes: all groups of a stage go as slowly as those over the fullest uplinks; "
-            "for an exact step give each stage as many nodes below every leaf"
+            f"leaf switches hold unlike shares of a stage's nodes{why}: all groups of a stage go as slowly as those over the fullest "
+            f"uplinks; for an exact step {'' if why else 'use --exact, or '}give each stage as many nodes below every leaf"
         )
     elif not run.played.exact:
         found.append(
