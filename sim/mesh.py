@@ -22,7 +22,8 @@ from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import Unit, costs, split, stages_of
+from sim.parallel.split import Unit, split
+from sim.parallel.stages import costs, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Bytes, Count, Fraction, Seconds, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
 from sim.units import shorten
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
@@ -129,7 +129,7 @@ class Parallel(Spec):
     expert_imbalance: float = Field(default=1.0, ge=1.0)
     """Tokens of the most loaded rank of an expert group over the mean; all others of the group have equally many."""
 
-    capacity_factor: float | None = Field(default=None, gt=0.0)
+    capacity_factor: Factor | None = None
     """Most tokens of an expert over their mean; the rest is dropped (Megatron-LM's ``moe_expert_capacity_factor``). None: no limit."""
     pad_to_capacity: bool = False
     """Each expert's tokens are filled up to its capacity, so that no host waits for their number (``moe_pad_expert_input_to_capacity``)."""

@@ -73,9 +73,10 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
     steps, rest = divmod(scenario.global_batch, max(1, replicas * training.batch))
     if rest or not steps:
         one = replicas * training.batch
+        near = " or ".join(str(one * count) for count in (steps, steps + 1) if count)
         raise SpecError(
             f"--global-batch {scenario.global_batch}: {replicas} data-parallel ranks x {training.batch} samples do not divide it; "
-            f"{one * max(1, steps)} or {one * (steps + 1)} does"
+            f"{near} does"
         )
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 

@@ -8,7 +8,8 @@ from typing import Any
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.program import Program, Start
-from sim.parallel.split import split, stages_of
+from sim.parallel.split import split
+from sim.parallel.stages import stages_of
 from sim.spec.parallel import MeshOptions, Parallel, Schedule
 from sim.spec.workload import Layer, Model
 

@@ -20,7 +20,8 @@ from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING, kept_bytes, width
 from sim.mesh import mesh_options, prepare, times_of, worker_node
 from sim.parallel.program import Part
 from sim.parallel.schedule import holder
-from sim.parallel.split import Kind, Unit, blocks_of, split, stages
+from sim.parallel.split import Kind, Unit, split
+from sim.parallel.stages import blocks_of, stages
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.parallel import MeshOptions, Parallel
