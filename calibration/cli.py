@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from sim import __version__
-from sim.commands.help import Program
+from sim.commands.help import CommandLine
 from sim.report.files import csv_due, folder_due, yaml_due
 from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
 from sim.terminal import exit_code, show_text, talk
 
-app = Program(
+app = CommandLine(
     {
         "Measure": "profile lab fit import-trace",
         "Check predictions": "validate blind records collectives kernels servers longrun energy",
@@ -122,8 +122,8 @@ def blind(
         talk.progress("")
         talk(f"{output}: {count} questions {'answered' if do_measure else 'predicted'}")
         return
-    found = scores(read_table(Path(what)))
-    print_json({"schema": 1, "rows": [one._asdict() for one in found]}) if as_json else show_text(scores_text(found))
+    scored = scores(read_table(Path(what)))
+    print_json({"schema": 1, "rows": [one._asdict() for one in scored]}) if as_json else show_text(scores_text(scored))
 
 
 @app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")
@@ -158,10 +158,10 @@ def records(
 
     from calibration.run_records import read_records
 
-    found = read_records(file)
-    for note in found.notes:
+    file_read = read_records(file)
+    for note in file_read.notes:
         talk(note)
-    counts = Counter((record.hardware, record.workload, record.role) for record in found.records)
+    counts = Counter((record.hardware, record.workload, record.role) for record in file_read.records)
     rows = [{"hardware": key[0], "workload": key[1], "role": key[2], "rows": count} for key, count in sorted(counts.items())]
     if as_json:
         print_json({"rows": rows})
@@ -229,14 +229,14 @@ def validate(
         _validate_llm(files, memory, not no_leave_out, predictor, jobs, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
-    found = validation(files or [COMMITTED], folders, jobs, talk, talk.counting("clusters"))
+    validated = validation(files or [COMMITTED], folders, jobs, talk, talk.counting("clusters"))
     talk.progress("")
-    for note in found.notes:
+    for note in validated.notes:
         talk(note)
-    found = carried_over(found, folders, kinds, jobs, talk)
-    document = validation_document(found, keys)
-    text = validation_table(found, keys) + explained(found)
-    _conclude(document, text, conditions, partial(named_files, found, keys), output, as_json)
+    validated = carried_over(validated, folders, kinds, jobs, talk)
+    document = validation_document(validated, keys)
+    text = validation_table(validated, keys) + explained(validated)
+    _conclude(document, text, conditions, partial(named_files, validated, keys), output, as_json)
 
 
 def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
@@ -265,10 +265,10 @@ def _validate_llm(
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
     from sim.study.pool import as_asked
 
-    found = validate_tables(files, memory, leave_out, predictor_named(predictor), talk.counting("runs"), as_asked(jobs or None))
+    validated = validate_tables(files, memory, leave_out, predictor_named(predictor), talk.counting("runs"), as_asked(jobs or None))
     talk.progress("")
-    document = llm_document(found)
-    _conclude(document, llm_table(found), conditions, partial(named_files, found), output, as_json)
+    document = llm_document(validated)
+    _conclude(document, llm_table(validated), conditions, partial(named_files, validated), output, as_json)
 
 
 def _conclude(
@@ -303,8 +303,8 @@ def servers(
     """Fit what parameter servers cost per update and per byte, and show how far off predictions of the other rows are."""
     from calibration.clusters.servers import MEASURED, fit_servers, server_document, server_table
 
-    found = fit_servers(files or [MEASURED])
-    print_json(server_document(found)) if as_json else show_text(server_table(found))
+    fitted = fit_servers(files or [MEASURED])
+    print_json(server_document(fitted)) if as_json else show_text(server_table(fitted))
 
 
 @app.command(
@@ -341,12 +341,12 @@ def profile(
     job = JobModel(model, tuple(inputs), batch, tuple(arguments)) if model else None
     wishes = profile_run.Wishes(output, only, again, quick, device, ranks, folder, name, job)
     try:
-        found = profile_run.profile(wishes, talk)
+        measured = profile_run.profile(wishes, talk)
     except KeyboardInterrupt:
         talk(profile_run.kept(output))
         raise typer.Exit(130) from None
-    if found is not None:
-        typer.echo(profile_run.summary(output, found))
+    if measured is not None:
+        typer.echo(profile_run.summary(output, measured))
 
 
 @app.command(
@@ -370,14 +370,14 @@ def fit(
     from calibration.machines.residuals import residual_picture
     from calibration.machines.step_comparison import compare, comparison_rows, comparison_table
 
-    measured, found, machine, ratios, written = fit_run.fit(files, output, hardware)
+    measured, fits, machine, ratios, written = fit_run.fit(files, output, hardware)
     if plot is not None:
-        residual_picture(found).save(plot)
+        residual_picture(fits).save(plot)
     steps, notes = compare(measured, written, ratios)
     if as_json:
-        print_json(fit_run.fit_document(measured, found, machine) | {"steps": comparison_rows(steps)})
+        print_json(fit_run.fit_document(measured, fits, machine) | {"steps": comparison_rows(steps)})
     else:
-        show_text("\n\n".join([fit_run.fit_table(found), *([comparison_table(steps)] if steps else [])]))
+        show_text("\n\n".join([fit_run.fit_table(fits), *([comparison_table(steps)] if steps else [])]))
     for text in (*measured.disturbed, *notes, *(f"not told: {text}" for text in machine.untold)):
         talk(text)
     using = f" --stack {written.stack}" if written.stack else ""
@@ -409,24 +409,24 @@ def import_trace(
     """Show where the time of a profiled job went, as for a simulated one."""
     from calibration.questions import Folders
     from calibration.traces.agreement import agreed
-    from calibration.traces.asked import Asked
+    from calibration.traces.asked import JobDescription
     from calibration.traces.import_trace import import_traces
     from calibration.traces.replay import write_replay
     from calibration.traces.trace_report import add_record, trace_document, trace_record, trace_table
 
-    found = import_traces(files)
-    asked = Asked(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
-    for doubt in agreed(found, asked)[1]:
+    imported = import_traces(files)
+    job = JobDescription(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
+    for doubt in agreed(imported, job)[1]:
         talk(f"warning: {doubt}")
-    row = trace_record(found, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
+    row = trace_record(imported, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if record is not None:
         add_record(record, row, Folders(hardware_dir, workload_dir))
         talk(f"added one row to {record}")
     if workload_out is not None:
-        write_replay(found, asked, workload_out)
+        write_replay(imported, job, workload_out)
         machine = shlex.quote(str(row["hardware"]))
         talk(f"wrote {workload_out}\nnext: python -m sim run {machine} {shlex.quote(str(workload_out))} --nodes 8")
-    print_json(trace_document(found, row)) if as_json else show_text(trace_table(found))
+    print_json(trace_document(imported, row)) if as_json else show_text(trace_table(imported))
 
 
 @app.command(
@@ -461,8 +461,8 @@ def lab(
         laid_out = layout_score.score_layouts(file or layout_score.COMMITTED)
         return print_json(layout_score.layout_document(laid_out)) if as_json else show_text(layout_score.layout_table(laid_out))
     if score:
-        found = scoring.score(file or scoring.COMMITTED)
-        return print_json(scoring.score_document(found)) if as_json else show_text(scoring.score_table(found))
+        scored = scoring.score(file or scoring.COMMITTED)
+        return print_json(scoring.score_document(scored)) if as_json else show_text(scoring.score_table(scored))
     plan = read_plan(file or (layout_score.PLAN if layouts else scoring.PLAN))
     if only_list:
         return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))

@@ -25,7 +25,7 @@ SCORED = ("resnet50", "deepspeech2")
 """Networks of Zeus whose GPUs are busy all the time: of the others the loader or the host decides."""
 
 
-class Scored(NamedTuple):
+class ScoredFigure(NamedTuple):
     """A figure that was measured beside the predicted one, and what TDP alone says (None: nothing)."""
 
     name: str
@@ -39,7 +39,7 @@ class Scored(NamedTuple):
         return self.predicted / self.measured - 1
 
 
-def score_nodes() -> list[Scored]:
+def score_nodes() -> list[ScoredFigure]:
     """Return the power (W) of nodes in MLPerf's timed runs, at the plug."""
     model = power_model()
     rows = [row for row in rows_of("node_power") if "dc" not in row["submission"]]
@@ -51,12 +51,12 @@ def score_nodes() -> list[Scored]:
         power = node_power(node, model, (busy, 1 - busy, 0.0), several=False)  # the meters are the nodes'
         assert power is not None and node.gpu.power is not None
         scored.append(
-            Scored(f"{row['benchmark']}, {nodes} x {row['gpu']}", float(row["node_w"]), power.total, node.gpu.power * node.gpu_count)
+            ScoredFigure(f"{row['benchmark']}, {nodes} x {row['gpu']}", float(row["node_w"]), power.total, node.gpu.power * node.gpu_count)
         )
     return scored
 
 
-def score_limits() -> tuple[list[Scored], list[Scored]]:
+def score_limits() -> tuple[list[ScoredFigure], list[ScoredFigure]]:
     """Return power (W) of single GPUs without a limit that binds, and the slow-down at each limit below."""
     model = power_model()
     rows = [row for row in rows_of("power_limits") if row["network"] in SCORED]
@@ -69,9 +69,9 @@ def score_limits() -> tuple[list[Scored], list[Scored]]:
         top = max(by_limit)
         time, draw = by_limit[top]
         name = f"{network}, batch {batch}, {gpu}"
-        powers.append(Scored(name, draw, _full(gpu) * top, top))
+        powers.append(ScoredFigure(name, draw, _full(gpu) * top, top))
         slower += [
-            Scored(f"{name}, {limit:g} W", by_limit[limit][0] / time, 1 / at(model.cap, min(1.0, limit / draw)))
+            ScoredFigure(f"{name}, {limit:g} W", by_limit[limit][0] / time, 1 / at(model.cap, min(1.0, limit / draw)))
             for limit in sorted(by_limit)
             if limit < min(draw, top)
         ]
@@ -87,12 +87,12 @@ def _full(gpu: str) -> float:
     return named.compute
 
 
-def energy_document(steps: Sequence[Scored] = ()) -> dict[str, Any]:
+def energy_document(steps: Sequence[ScoredFigure] = ()) -> dict[str, Any]:
     """Return the document of all scores, those of single training *steps* among them."""
     nodes, (powers, slower) = score_nodes(), score_limits()
-    groups: dict[str, list[Scored]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
+    groups: dict[str, list[ScoredFigure]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
     parts = {f"gpu_power_w, {network}": [row for row in powers if row.name.startswith(network)] for network in SCORED}
-    mixed: dict[str, list[Scored]] = {"gpu_power_by_mix_w": list(steps)} if steps else {}
+    mixed: dict[str, list[ScoredFigure]] = {"gpu_power_by_mix_w": list(steps)} if steps else {}
     return {
         "schema": 1,
         **{name: [{**one._asdict(), "error": one.error} for one in rows] for name, rows in (groups | mixed).items()},
@@ -100,7 +100,7 @@ def energy_document(steps: Sequence[Scored] = ()) -> dict[str, Any]:
     }
 
 
-def _summary(rows: list[Scored]) -> dict[str, Any]:
+def _summary(rows: list[ScoredFigure]) -> dict[str, Any]:
     errors = [abs(row.error) for row in rows]
     plain = [abs(row.plain / row.measured - 1) for row in rows if row.plain is not None]
     return {

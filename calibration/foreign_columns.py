@@ -5,6 +5,7 @@ What may mean two things (a batch of one GPU or of all, a time without a unit, G
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -30,6 +31,20 @@ _IN_MS: Final[Mapping[str, tuple[str, ...]]] = {
 _BLANK: Final = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null"})
 """What stands in cells that say nothing."""
 
+_SPLITS: Final = frozenset(
+    name
+    for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"), ("ep", "expert"))
+    for name in (axis, f"{word}_parallel", f"{word}_parallel_size", f"{axis}_size")
+) | {"virtual_pp", "zero", "zero_stage"}
+"""Columns of numbers, which tell of a layout where they are above one; a stage of ZeRO above none."""
+_SHARDS: Final = frozenset({"fsdp", "fsdp_mode", "shard", "sharding", "sharding_strategy", "parallelism", "strategy"})
+"""Columns of words, which tell of one where they are among `_SHARDED`."""
+_SHARDED: Final = re.compile(
+    r"fsdp\d?|hsdp|zero[-_ ]?[1-3]?|deepspeed|megatron|full_shard|shard_grad_op|hybrid_shard(_zero2)?|parameters|gradients|optimizer|"
+    r"(tp|pp|cp|ep|3d)([-_+ x\d].*)?"
+)
+_SEQUENCE: Final = frozenset({"max_seq_len", "max_seq_length", "seq", "seq_len", "seq_length", "sequence", "sequence_length"})
+
 Cells = Sequence[str]
 
 
@@ -39,7 +54,7 @@ def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[st
     in_ms = {other: column for column, others in _IN_MS.items() for other in others}
     columns, told, thousandths = list(header), [], set()
     for place, name in enumerate(header):
-        plain = name.strip().lower().replace(" ", "_").replace("-", "_")
+        plain = _plain(name)
         column = named.get(plain) or in_ms.get(plain)
         if column is None or column in header or column in columns:
             continue
@@ -49,10 +64,34 @@ def read_as(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[st
         told.append(f"column '{name}' is read as {column}{', from milliseconds' if plain in in_ms else ''}")
 
     def fitting(cells: Cells) -> list[str]:
-        known = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
-        return [_from_ms(cell) if place in thousandths else cell for place, cell in enumerate(known)]
+        filled = ["" if cell.strip().lower() in _BLANK else cell for cell in cells]
+        return [_from_ms(cell) if place in thousandths else cell for place, cell in enumerate(filled)]
 
     return columns, fitting, told
+
+
+def is_read(name: str) -> bool:
+    """Tell whether a column *name* that no record has tells of a layout or a sequence, and is read for that."""
+    return _plain(name) in _SPLITS | _SHARDS | _SEQUENCE
+
+
+def layout_of(header: Sequence[str], cells: Cells) -> str:
+    """Return the cell that tells of a layout, with its column; empty where the row is plain data parallelism as far as it tells."""
+    for name, cell in zip(header, cells, strict=False):
+        plain, said = _plain(name), cell.strip().lower()
+        least = 1 if plain.startswith("zero") else 2
+        if (plain in _SPLITS and said.isdigit() and int(said) >= least) or (plain in _SHARDS and _SHARDED.fullmatch(said)):
+            return f"{name} {cell.strip()}"
+    return ""
+
+
+def sequence_of(header: Sequence[str], cells: Cells) -> str:
+    """Return the tokens of a sample that a column says; empty where none does."""
+    return next((cell.strip() for name, cell in zip(header, cells, strict=False) if _plain(name) in _SEQUENCE and cell.strip()), "")
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
 def _from_ms(cell: str) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from calibration import RECORDS
 from sim.analysis.course import draw
-from sim.analysis.long_run import Cause, LongRun, Saving
+from sim.analysis.long_run import DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability
@@ -174,7 +174,7 @@ def run_of(row: Mapping[str, str]) -> LongRun:
     blocking, persist, load = (float(row[name]) for name in ("blocking_s", "persist_s", "load_s"))
     interval = float(row["interval_s"]) if row["interval_s"] else best_interval(1 / rate, blocking, persist)
     causes = [
-        Cause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
+        DrawnCause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
         for cause in data.causes
     ]
     return LongRun(

@@ -46,7 +46,7 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Question:
+class RunQuestion:
     """One measured run as the simulator is asked about it."""
 
     record: RunRecord
@@ -87,7 +87,7 @@ class Question:
         return record.step_time if record.step_time is not None else self.samples / (record.throughput or math.inf)
 
 
-def question(record: RunRecord, folders: Folders = Folders()) -> Question:
+def question(record: RunRecord, folders: Folders = Folders()) -> RunQuestion:
     """Return what *record* asks. Raise SpecError, with its file and line, where it names what does not exist or cannot be."""
     try:
         return _question(record, folders)
@@ -95,9 +95,9 @@ def question(record: RunRecord, folders: Folders = Folders()) -> Question:
         raise SpecError("\n".join(f"{record.where}: {line}" for line in str(error).splitlines())) from None
 
 
-def questions(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
+def questions(records: Sequence[RunRecord], folders: Folders) -> list[RunQuestion]:
     """Return what each of *records* asks. Raise SpecError with everything that is wrong, each problem once, and where it shows."""
-    asked, refused = _asked(records, folders)
+    described, refused = _asked(records, folders)
     problems: dict[str, list[RunRecord]] = defaultdict(list)
     for record, error in refused:
         for line in str(error).splitlines():
@@ -106,24 +106,24 @@ def questions(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
         told = [_told(problem, rows) for problem, rows in problems.items()]
         more = len(told) - TOO_MANY_PROBLEMS
         raise SpecError("\n".join(told[:TOO_MANY_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])))
-    return asked
+    return described
 
 
-def described(records: Sequence[RunRecord], folders: Folders) -> tuple[list[Question], list[LeftOut]]:
+def described(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
     """Return what those of *records* ask that can be asked, and why the others cannot."""
-    asked, refused = _asked(records, folders)
-    return asked, [LeftOut(record.where, named(record.hardware, record.workload), str(error)) for record, error in refused]
+    questions, refused = _asked(records, folders)
+    return questions, [LeftOut(record.where, named(record.hardware, record.workload), str(error)) for record, error in refused]
 
 
-def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[Question], list[tuple[RunRecord, SpecError]]]:
-    asked: list[Question] = []
+def _asked(records: Sequence[RunRecord], folders: Folders) -> tuple[list[RunQuestion], list[tuple[RunRecord, SpecError]]]:
+    questions: list[RunQuestion] = []
     refused: list[tuple[RunRecord, SpecError]] = []
     for record in records:
         try:
-            asked.append(_question(record, folders))
+            questions.append(_question(record, folders))
         except SpecError as error:
             refused.append((record, error))
-    return asked, refused
+    return questions, refused
 
 
 def _told(problem: str, rows: Sequence[RunRecord]) -> str:
@@ -134,11 +134,16 @@ def _told(problem: str, rows: Sequence[RunRecord]) -> str:
     return f"{rows[0].where}: {problem}{f' ({more})' if more else ''}"
 
 
-def _question(record: RunRecord, folders: Folders) -> Question:
+def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     for_hardware, for_workload = _overrides(record)
     machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
     pattern = _pattern(record, machine)
     workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+    if record.sequence not in (None, workload.sequence):
+        if workload.model.transformer is None:
+            raise SpecError(f"sequence {record.sequence}: samples of {record.workload} have one length; name a workload of that length")
+        for_workload = (*for_workload, f"model.sequence={record.sequence}")
+        workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
     if record.global_batch is not None:
         batch = _of_one(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
         if record.batch_per_gpu not in (None, batch):
@@ -149,21 +154,21 @@ def _question(record: RunRecord, folders: Folders) -> Question:
     if workload.training.parallel != Parallel():
         raise SpecError("training.parallel: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs")
     machine = _enlarged(record.hardware, for_hardware, folders, pattern.count("+") + 1)
-    asked = Question(record, machine, Job(workload, place(machine, None, pattern)))
-    _require_one_speed(asked)
-    return asked
+    question = RunQuestion(record, machine, Job(workload, place(machine, None, pattern)))
+    _require_one_speed(question)
+    return question
 
 
-def _require_one_speed(asked: Question) -> None:
+def _require_one_speed(question: RunQuestion) -> None:
     """Raise SpecError where the row's throughput contradicts its step time, by the samples of a step."""
-    record = asked.record
+    record = question.record
     if record.step_time is None or record.throughput is None:
         return
-    due = asked.samples / record.step_time
+    due = question.samples / record.step_time
     if abs(record.throughput / due - 1.0) > MOST_CONTRADICTION:
         raise SpecError(
-            f"throughput_samples_per_s: {record.throughput:g} contradicts step_time_s {record.step_time:g}: {asked.samples} samples a step "
-            f"({asked.job.ranks} GPUs) mean {due:.4g} samples/s; correct one of the two, or leave it blank"
+            f"throughput_samples_per_s: {record.throughput:g} contradicts step_time_s {record.step_time:g}: {question.samples} samples a "
+            f"step ({question.job.ranks} GPUs) mean {due:.4g} samples/s; correct one of the two, or leave it blank"
         )
 
 
@@ -199,16 +204,16 @@ def _enlarged(name: str, overrides: tuple[str, ...], folders: Folders, nodes: in
 
 def _file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
     """Return the file that *name* stands for: in *folders*, in the catalogue, or a path."""
-    known: list[str] = []
+    names: list[str] = []
     for folder in filter(None, folders):
         for place_ in (folder / kind, folder):
             if is_file(path := place_ / (name + SUFFIX)):
                 return path
-            known += [found.stem for found in sorted(place_.glob("*" + SUFFIX))]
+            names += [each.stem for each in sorted(place_.glob("*" + SUFFIX))]
     try:
         return locate(name, kind)
     except UnknownName as error:
-        near = suggestions(name, known)
+        near = suggestions(name, names)
         raise SpecError(f"{error}; in the given folders: {' or '.join(near)}" if near else str(error)) from None
 
 
@@ -296,11 +301,11 @@ def _agree(record: RunRecord, pattern: str) -> None:
             )
 
 
-def scaled(asked: Question, compute_scale: float) -> Job:
-    """Return the job of *asked* with all layer times, on the GPU and on the host that launches them, times *compute_scale*."""
+def scaled(question: RunQuestion, compute_scale: float) -> Job:
+    """Return the job of *question* with all layer times, on the GPU and on the host that launches them, times *compute_scale*."""
     if compute_scale == 1.0:
-        return asked.job
-    training = asked.workload.training
+        return question.job
+    training = question.workload.training
     stack = training.stack.model_copy(update={"launch_cpu": training.stack.launch_cpu * compute_scale})
     changed = training.model_copy(update={"compute_factor": training.compute_factor * compute_scale, "stack": stack})
-    return replace(asked.job, workload=asked.workload.model_copy(update={"training": changed}))
+    return replace(question.job, workload=question.workload.model_copy(update={"training": changed}))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from calibration.foreign_columns import is_read
 from sim.spec.yaml import SpecError
 
 MEANINGS: Final[Mapping[str, str]] = {
@@ -67,7 +68,7 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str) -> lis
     for name, meant in meanings.items():
         if meant and meant not in header:
             problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
-        else:
+        elif not is_read(name):
             notes.append(f"{where}: column '{name}' is no part of a record and is left unread")
     there = {*header, *meanings.values()}
     if missing := [f"'{name}'" for name in REQUIRED if name not in there]:
@@ -82,8 +83,8 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str) -> lis
 
 def _separator(header: Sequence[str], text: str) -> str | None:
     """Return the mark that parts *text* into more columns than commas do."""
-    known = sum(name in COLUMNS for name in header)
-    return next((mark for mark in _SEPARATORS if sum(_meant(name) is not None for name in text.split(mark)) > max(1, known)), None)
+    by_comma = sum(name in COLUMNS for name in header)
+    return next((mark for mark in _SEPARATORS if sum(_meant(name) is not None for name in text.split(mark)) > max(1, by_comma)), None)
 
 
 def _meant(name: str) -> str | None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
-from calibration.foreign_columns import Cells, read_as
+from calibration.foreign_columns import Cells, layout_of, read_as, sequence_of
 from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows
@@ -60,6 +60,8 @@ class RunRecord:
     """On all nodes together."""
     global_batch: int | None = None
     """Samples of all GPUs and micro-batches of a step."""
+    sequence: int | None = None
+    """Tokens of a sample."""
 
     @property
     def where(self) -> str:
@@ -88,12 +90,12 @@ class RecordFile:
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
-    found = _read(path, lambda header: (list(header), list, []))
-    if found.left_out:
-        problems = [f"{one.where}: {one.reason}" for one in found.left_out]
+    file = _read(path, lambda header: (list(header), list, []))
+    if file.left_out:
+        problems = [f"{one.where}: {one.reason}" for one in file.left_out]
         more = len(problems) - TOO_MANY_PROBLEMS
         raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
-    return found
+    return file
 
 
 def read_table(path: Path) -> RecordFile:
@@ -128,7 +130,7 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     for number, cells in csv_rows(lines[1:], str(path)):
         fitted = fitting(cells)
         try:
-            records.append(record(str(path), number, columns, fitted))
+            records.append(_of_its_sequence(record(str(path), number, columns, fitted), columns, fitted))
         except SpecError as error:
             where = f"{path}:{number}"
             row = dict(zip(columns, fitted, strict=False))
@@ -136,6 +138,19 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     if not records and not left_out:
         raise SpecError(f"{path}: holds no rows below its header")
     return RecordFile(tuple(records), tuple(notes), tuple(left_out))
+
+
+def _of_its_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) -> RunRecord:
+    """Return *record* with the length of samples that a further column says. Raise SpecError for a run with a layout."""
+    if laid_out := layout_of(columns, cells):
+        raise SpecError(
+            f"{laid_out}: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs, with a column "
+            "gpu in place of a machine (docs/how-to/calibrate.md)"
+        )
+    tokens = sequence_of(columns, cells)
+    if tokens and not (tokens.isdigit() and int(tokens)):
+        raise SpecError(f"sequence '{tokens}': write the tokens of a sample, such as 4096")
+    return replace(record, sequence=int(tokens)) if tokens else record
 
 
 def named(hardware: str, workload: str) -> str:
@@ -149,7 +164,7 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
     if len(cells) > len(header):
         raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
     row = _Row(where, dict(zip(header, cells, strict=False)))
-    found = RunRecord(
+    made = RunRecord(
         file,
         line,
         row.text("hardware", required=True),
@@ -174,8 +189,8 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
         total_gpus=row.count("total_gpus"),
         global_batch=row.count("global_batch"),
     )
-    _check_times(where, found)
-    return found
+    _check_times(where, made)
+    return made
 
 
 def _check_times(where: str, record: RunRecord) -> None:

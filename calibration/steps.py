@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from calibration.measure.machine import machine_facts, neutral_name, version_facts
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, write_record
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, write_record
 from calibration.measure.profiling import now, opened_record
 from sim.spec.yaml import SpecError
 
@@ -72,10 +72,10 @@ class StepTimes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Write what was timed; after an error the other ranks are not asked."""
         own = (self._waits, self._times)
-        found = _of_all_ranks(own) if error is None else [own]
+        by_rank = _of_all_ranks(own) if error is None else [own]
         if _rank() == 0 and (self._times or error is None):
             record = self._record()
-            record.probes[PROBE] = self._added(record, found, "" if error is None else f"stopped: {type(error).__name__}")
+            record.probes[PROBE] = self._added(record, by_rank, "" if error is None else f"stopped: {type(error).__name__}")
             record.state = "partial" if any(probe.state in ("partial", "failed") for probe in record.probes.values()) else "complete"
             write_record(self._path, record)
 
@@ -84,14 +84,14 @@ class StepTimes:
         facts = machine_facts(device, _ranks(), "none" if _ranks() == 1 else "nccl" if device == "cuda" else "gloo")
         return opened_record(self._path, MachineRecord(neutral_name(facts), facts, version_facts()), but=("ranks", "backend"))
 
-    def _added(self, record: MachineRecord, found: list[tuple[list[float], list[float]]], reason: str) -> ProbeRecord:
-        row: Row = self._asked | {
+    def _added(self, record: MachineRecord, by_rank: list[tuple[list[float], list[float]]], reason: str) -> ProbeRecord:
+        row: AnswerRow = self._asked | {
             "ranks": _ranks(),
-            "wait_by_rank_s": [waits for waits, _ in found],
-            "times_by_rank_s": [own for _, own in found],
+            "wait_by_rank_s": [waits for waits, _ in by_rank],
+            "times_by_rank_s": [own for _, own in by_rank],
         }
         same = [old for old in record.rows(PROBE) if any(old.get(name) != row[name] for name in ("name", "batch", "ranks"))]
-        enough = all(times for _, times in found)
+        enough = all(times for _, times in by_rank)
         reason = reason or ("" if enough else f"no more than the {self._warmup} steps of warm-up ran")
         return ProbeRecord("partial" if reason else "done", now(), reason, rows=[*same, row])
 
@@ -134,6 +134,6 @@ def _of_all_ranks(own: tuple[list[float], list[float]]) -> list[tuple[list[float
     group = _group()
     if not group:
         return [own]
-    found: list[Any] = [None] * _ranks()
-    group.all_gather_object(found, own)
-    return found
+    by_rank: list[Any] = [None] * _ranks()
+    group.all_gather_object(by_rank, own)
+    return by_rank

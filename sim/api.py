@@ -23,7 +23,7 @@ from sim.report.whatif import whatif_document
 from sim.result import Result
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
-from sim.study.arguments import Name, counts, own_parts, price_source, scenario_of, several, whole
+from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.scenario import answer, workload_name
@@ -129,10 +129,10 @@ def plan(
     import pandas
 
     from sim.report.files import folder_due, write_files
-    from sim.report.layout_files import export_files
+    from sim.report.layouts.layout_files import export_files
     from sim.report.plan import plan_document
     from sim.study.plan.ahead import workers
-    from sim.study.plan.question import Question
+    from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
     from sim.study.plan.sensitivity import sensitivity as turned
@@ -143,11 +143,11 @@ def plan(
         hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
         prices=price_source(prices),
     )  # fmt: skip
-    whole("gpus", gpus)
+    require_whole("gpus", gpus)
     for schedule in schedules:
         schedule_name(schedule)
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
-    question = Question(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
+    question = PlanQuestion(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
     with workers(processes, None, lambda text: None) as crew:
         made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
         turns = turned(made, None, crew) if sensitivity and not made.tally.interrupted else []
@@ -207,15 +207,15 @@ def compare(
     )  # fmt: skip
     names = machines(several("hardware", hardware), several("where", where))
     rows = compared(scenario, names, counts(nodes), processes, power_cap=power_cap)
-    found = comparison_document(workload_name(scenario), rows, sort)
+    document = comparison_document(workload_name(scenario), rows, sort)
     flat = [
         {key: value for key, value in row.items() if key != "whole_job" and not isinstance(value, dict)}
         | {f"{cause}_s": seconds for cause, seconds in row["stalls_s"].items()}
         | {"expected_error": (row["expected_error"] or {}).get("median")}
         | {f"whole_job_{key}": value for key, value in (row["whole_job"] or {}).items() if key in ("epochs", "time_s", "cost_usd")}
-        for row in found["rows"]
+        for row in document["rows"]
     ]
-    return pandas.DataFrame([*flat, *found["left_out"]])
+    return pandas.DataFrame([*flat, *document["left_out"]])
 
 
 def sweep(
@@ -257,8 +257,8 @@ def sweep(
     )
     if not isinstance(vary, Mapping):
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
-    asked = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
-    return pandas.DataFrame([flat(row) for row in sweep_points(scenario, asked_points(asked, sobol, seed), row_of, processes=processes)])
+    varied = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
+    return pandas.DataFrame([flat(row) for row in sweep_points(scenario, asked_points(varied, sobol, seed), row_of, processes=processes)])
 
 
 def whatif(
@@ -334,9 +334,9 @@ def recommend(
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
     names, conditions = several("hardware", hardware), several("where", where)
     renting = Renting(budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes)
-    found, _ = recommended(scenario, renting)
-    table = pandas.DataFrame([flat(row) for row in found.pop("candidates")])
-    table.attrs.update(found)
+    document, _ = recommended(scenario, renting)
+    table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
+    table.attrs.update(document)
     return table
 
 
@@ -391,11 +391,11 @@ def goodput(
     if not isinstance(weeks.get("law", ""), str):
         weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)
     counted = None if tokens is None else token_count(tokens)
-    asked = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)
-    asked.checked()
-    found = weeks_document(scenario, asked, changes=False)
-    table = pandas.DataFrame(found.pop("distribution"))
-    table.attrs.update(found)
+    drawn = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)
+    drawn.checked()
+    document = weeks_document(scenario, drawn, changes=False)
+    table = pandas.DataFrame(document.pop("distribution"))
+    table.attrs.update(document)
     return table
 
 

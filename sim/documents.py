@@ -8,20 +8,20 @@ from typing import Any
 
 from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
 from sim.report.document import run_document, run_figures
 from sim.report.energy import with_power_cap
 from sim.report.expected_error import expected_error
 from sim.report.goodput import beside_run, goodput_of
-from sim.report.layout import layout_document
+from sim.report.layouts.layout import layout_document
 from sim.report.recommendation import batch_note, gap_note, recommendation_document
 from sim.report.rows import run_row
 from sim.simulate import Run
 from sim.spec.library import load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row, compare, machines
+from sim.study.compare import ComparedMachine, compare, machines
 from sim.study.descriptions import Descriptions, descriptions
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.one_batch import usual_global_batch
@@ -38,15 +38,15 @@ def document(scenario: Scenario) -> dict[str, Any]:
     """Return the document of the only job of *scenario*. Raise SpecError with all that is wrong, or for a file of several jobs."""
     if has_layout(scenario):
         return layout_document(layout_answer(scenario))
-    found = _one_job(scenario)
-    return run_document(found.run, found.inputs, found.warnings, market=found.market, plan=found.plan)
+    answered = _one_job(scenario)
+    return run_document(answered.run, answered.inputs, answered.warnings, market=answered.market, plan=answered.plan)
 
 
 def _one_job(scenario: Scenario, keep_log: bool = True) -> Answer:
-    found = answer(scenario, keep_log=keep_log)
-    if len(found.run.jobs) > 1:
-        raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; expected one workload")
-    return found
+    answered = answer(scenario, keep_log=keep_log)
+    if len(answered.run.jobs) > 1:
+        raise SpecError(f"{scenario.workload}: lists {len(answered.run.jobs)} jobs; expected one workload")
+    return answered
 
 
 def weeks_document(
@@ -63,12 +63,12 @@ def weeks_document(
             parts = parts_of(scenario, run, weeks.tokens, lambda other: layout_answer(other).run)
             laid_out = replace(laid_out, parts=parts)
         return goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
-    found = _one_job(scenario)
-    described = run_document(found.run, found.inputs, found.warnings, market=found.market)
-    machine, workload = found.run.hardware, found.run.jobs[0].job.workload
+    answered = _one_job(scenario)
+    described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market)
+    machine, workload = answered.run.hardware, answered.run.jobs[0].job.workload
     if weeks.tokens is not None:
         refuse_parts([workload])
-    return goodput_of(described, machine, workload, weeks, changes, progress, slowed_beside(found.run))
+    return goodput_of(described, machine, workload, weeks, changes, progress, slowed_beside(answered.run))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Documents:
     *mean_lifetime*, or as was measured; where nobody did, they have no weeks.
     """
 
-    plan: Plan | None = None
+    plan: JobPlan | None = None
     markets: Sequence[Market] = ()
     mean_lifetime: str | None = None
     power_cap: str | None = None
@@ -88,9 +88,9 @@ class Documents:
         """Return the document of the only job of *scenario*. Raise SpecError as `document` does."""
         if has_layout(scenario):
             return self.laid(layout_answer(scenario))
-        found = _one_job(scenario)
-        described = run_document(found.run, found.inputs, found.warnings, market=found.market, plan=found.plan)
-        return self._added(described, found.run, found.run.jobs[0].job.workload)
+        answered = _one_job(scenario)
+        described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market, plan=answered.plan)
+        return self._added(described, answered.run, answered.run.jobs[0].job.workload)
 
     def laid(self, answer: LayoutAnswer) -> dict[str, Any]:
         """Return the document of *answer*."""
@@ -157,15 +157,15 @@ def recommended(
         together = shared_batch(scenario, names, counts)  # that of `plan`
         able = [name for name in names if not reasons[name]]
         rows = planned_rows(replace(alone, global_batch=together), able, counts, making.laid, counting("machines planned"))
-        rows += [Row(name, None, None, reasons[name]) for name in never]
+        rows += [ComparedMachine(name, None, None, reasons[name]) for name in never]
     else:
         rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never)
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
-    found = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
+    document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
-    found["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
-    found["notes"] += [gap_note(gaps)] if gaps else []
-    return found, [each.hardware for each in rows if each.document]
+    document["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
+    document["notes"] += [gap_note(gaps)] if gaps else []
+    return document, [each.hardware for each in rows if each.document]
 
 
 def compared(
@@ -175,7 +175,7 @@ def compared(
     processes: int | None = None,
     counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
     power_cap: str | None = None,
-) -> list[Row]:
+) -> list[ComparedMachine]:
     """Return a row for each of the machines *names* and number of *nodes*; a decoder that needs a layout somewhere gets one there.
 
     With a *power_cap* each has what that does to its steps.

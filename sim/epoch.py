@@ -21,13 +21,13 @@ import simpy
 from sim.analysis.stalls import Blame, Window, resource_table, stall_table, whole_steps
 from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
 from sim.cluster.build import Built, Slot, build
-from sim.cluster.checkpoint import Beside, Outflow
+from sim.cluster.checkpoint import CheckpointWrites, Outflow
 from sim.cluster.clock import Clock
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
 from sim.spec import shelf
-from sim.training.job import Job, Stage, Wiring, add_disks, iops_link, make_ranks
+from sim.training.job import Job, JobStage, RankWiring, add_disks, iops_link, make_ranks
 from sim.training.own_loader import blamed
 from sim.training.step import Replica
 
@@ -76,7 +76,7 @@ class Scene:
 
     jobs: Sequence[Job]
     cluster: Sequence[Slot]
-    rings: Sequence[Wiring | None]
+    rings: Sequence[RankWiring | None]
     credits: Mapping[str, Credits]
     steps: Sequence[int]
     """Steps of an epoch, by job."""
@@ -102,18 +102,18 @@ class Scene:
         """Return the rank classes and live links, the same in every epoch."""
         alike = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
         key = (build, alike, *map(id, self.rings), self.fold)
-        found = shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
+        made = shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
         slots = {slot.name: slot for slot in self.cluster}  # what was built may be of slots that differ in what is not live
-        return found._replace(classes=[known._replace(slot=slots[known.slot.name]) for known in found.classes])
+        return made._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in made.classes])
 
     def _crossings(self) -> dict[str, dict[str, Hashable]]:
         """Return, by slot and physical link, who crosses it how often: the colour that keeps unlike links apart."""
-        found: dict[str, dict[str, Hashable]] = {slot.name: {} for slot in self.cluster}
+        crossings: dict[str, dict[str, Hashable]] = {slot.name: {} for slot in self.cluster}
         for number, plan in enumerate(self.rings):
-            for slot, links in found.items():
+            for slot, links in crossings.items():
                 for link, counts in plan.crossings(slot).items() if plan else ():
                     links[link] = (links.get(link), number, counts)
-        return found
+        return crossings
 
 
 @dataclass
@@ -178,8 +178,8 @@ class EpochRun:
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)
         for slot, flows in scene.beside:
-            Beside(self.network, flows, scene.built.live[slot].__getitem__)
-        self._stage = Stage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
+            CheckpointWrites(self.network, flows, scene.built.live[slot].__getitem__)
+        self._stage = JobStage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number, start in enumerate(starts):
             if start > 0:
@@ -236,7 +236,7 @@ class EpochRun:
         jobs = tuple((job.workload.input.model_dump_json(), job.asynchronous) for job in scene.jobs)
         links = tuple((slot, *names.items()) for slot, names in self.log.links.items())
         disks = tuple((name, most_iops(storage, burst=False)) for name, storage in self._storage.items())
-        credits = tuple((slot, known.baseline, known.capacity, known.level) for slot, known in scene.credits.items())
+        credits = tuple((slot, bucket.baseline, bucket.capacity, bucket.level) for slot, bucket in scene.credits.items())
         beside = tuple((slot, *flows) for slot, flows in scene.beside)
         options = tuple(scene.steps), scene.exact, scene.keep_rates, scene.keep_log, repr(self.log.decisions), beside
         return options, jobs, tuple(self.log.ranks), tuple([rank.made_of for rank in ranks]), exchanges, links, disks, credits
@@ -267,8 +267,8 @@ class EpochRun:
 
     def _judge_mean(self) -> None:
         """Note how far the mean of steps without a period may be off: batch means, as for drawn steps."""
-        if self._period is None and not self.scene.draws and (found := settled(self._durations())):
-            self._interval = max(found.half_width, self._interval or 0.0)
+        if self._period is None and not self.scene.draws and (mean := settled(self._durations())):
+            self._interval = max(mean.half_width, self._interval or 0.0)
 
     def _durations(self) -> list[float]:
         """Return the seconds of each step of the first job since rates last changed."""
@@ -333,19 +333,21 @@ class EpochRun:
     def _settle(self, done: int) -> None:
         """Look whether the mean of drawn steps is known well enough, now and then."""
         if (done - self._regime_start) % _LOOK_EVERY == 0 or self._left() == 0:
-            found = settled(self._durations())
-            self._interval = found.half_width if found else self._interval
+            mean = settled(self._durations())
+            self._interval = mean.half_width if mean else self._interval
             enough = done - self._regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
-            if found and enough and found.half_width <= ENOUGH * found.mean:
+            if mean and enough and mean.half_width <= ENOUGH * mean.mean:
                 self._period = self._stretch()
 
     def _state(self) -> State:
         now, times = self.env.now, self._live[0].boundaries
         waits = sorted(self.log.waiting_since.items())
-        progress = sorted(each for each in self.network.state() if each[0] != Beside.NAME)  # whichever of those alike was started first
+        progress = sorted(
+            each for each in self.network.state() if each[0] != CheckpointWrites.NAME
+        )  # whichever of those alike was started first
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
-        exchanges = [found for exchange in meetings for found in sorted(exchange.playing.values()) or [("", now)]]
+        exchanges = [played for exchange in meetings for played in sorted(exchange.playing.values()) or [("", now)]]
         learnt = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
@@ -391,13 +393,13 @@ class EpochRun:
 
     def _skip(self, period: Period) -> None:
         """Let *period* stand for as much of the rest of the epoch as it can."""
-        whole, rest = divmod(self._left(), period.steps)
+        repeats, rest = divmod(self._left(), period.steps)
         elapsed = self.env.now + self._skipped_time
         waits = [live.boundaries[0] - elapsed for live in self._live if not live.ranks]
         limits = [wait // period.duration for wait in waits] + [self._periods_until_baseline(slot, period) for slot in self.scene.credits]
         allowed = min(limits, default=math.inf)
-        to_the_end = allowed >= whole + (rest > 0)
-        periods = whole if to_the_end else int(min(whole, allowed))
+        to_the_end = allowed >= repeats + (rest > 0)
+        periods = repeats if to_the_end else int(min(repeats, allowed))
         times = self._live[0].boundaries
         self._cover(period.first)
         self.windows.append(Window(period.start, period.end, period.steps, 1.0 + periods))
@@ -442,8 +444,8 @@ class EpochRun:
 
     def _own_interval(self, job: int) -> float | None:
         """Return how far the mean of a later job's steps may be off, where they are not exact."""
-        found = None if self.exact else settled([end - start for start, end in pairwise(self._live[job].boundaries)])
-        return found.half_width if found else None
+        mean = None if self.exact else settled([end - start for start, end in pairwise(self._live[job].boundaries)])
+        return mean.half_width if mean else None
 
     def _epoch(self, job: int) -> Epoch:
         times, due = self._live[job].boundaries, self.scene.steps[job]

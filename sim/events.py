@@ -41,7 +41,7 @@ LAYOUT_STALLS: tuple[Cause, ...] = (*STALLS, Cause.PIPELINE)
 """The same of a run with a layout: waiting for other stages of a pipeline is a cause of its own."""
 
 
-class Rank(NamedTuple):
+class LoggedRank(NamedTuple):
     """Equal ranks that are simulated once, at place *number* of ``log.ranks``; *size* counts them all.
 
     *gpus* are the members on one *node*, which stands for all nodes that are used alike.
@@ -54,7 +54,7 @@ class Rank(NamedTuple):
     gpus: tuple[int, ...]
 
 
-class Wait(NamedTuple):
+class WaitSpan(NamedTuple):
     """*rank* (an index into ``log.ranks``) waited from *t0* to *t1* (seconds); *ident* is the batch it waited for, or -1."""
 
     rank: int
@@ -65,7 +65,7 @@ class Wait(NamedTuple):
     t1: float
 
 
-class Work(NamedTuple):
+class WorkSpan(NamedTuple):
     """*stream* of *rank* did *name* from *t0* to *t1*, moving *nbytes*; *ident* is its batch or bucket.
 
     A collective belongs to every rank of its job: it is written once, with the job's first rank.
@@ -113,7 +113,7 @@ class _Waiting:
         if kind is None:
             del self._log.waiting_since[self._asked[0]]
             if (end := self._log.clock()) > self._start:
-                self._log.waits.append(_new(Wait, (*self._asked, self._start, end)))
+                self._log.waits.append(_new(WaitSpan, (*self._asked, self._start, end)))
 
 
 @dataclass
@@ -123,9 +123,9 @@ class EventLog:
     clock: Callable[[], float]
     keep_rates: bool = False
     """Whether to record every change of rate; only link plots, traces and tests read them."""
-    ranks: list[Rank] = field(default_factory=list)
-    waits: list[Wait] = field(default_factory=list)
-    work: list[Work] = field(default_factory=list)
+    ranks: list[LoggedRank] = field(default_factory=list)
+    waits: list[WaitSpan] = field(default_factory=list)
+    work: list[WorkSpan] = field(default_factory=list)
     rates: list[RateChange] = field(default_factory=list)
     capacity: dict[str, float] = field(default_factory=dict)
     links: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -144,10 +144,10 @@ class EventLog:
 
     def interrupt(self, pauses: Sequence[tuple[float, float]], cause: Cause) -> list[tuple[float, float]]:
         """Turn *pauses* (s) in the wait recorded last into waits for *cause*; return what is left of it."""
-        whole, left = self.waits.pop(), []
-        for number, (t0, t1) in enumerate(pairwise([whole.t0, *(time for pause in pauses for time in pause), whole.t1])):
+        wait, left = self.waits.pop(), []
+        for number, (t0, t1) in enumerate(pairwise([wait.t0, *(time for pause in pauses for time in pause), wait.t1])):
             if t1 > t0:
-                self.waits.append(Wait(whole.rank, cause, "", -1, t0, t1) if number % 2 else whole._replace(t0=t0, t1=t1))
+                self.waits.append(WaitSpan(wait.rank, cause, "", -1, t0, t1) if number % 2 else wait._replace(t0=t0, t1=t1))
                 left += [] if number % 2 else [(t0, t1)]
         return left
 
@@ -166,4 +166,4 @@ class EventLog:
         """Record work of *rank* that began at *start* and ends now (or ended at *end*)."""
         end = self.clock() if end is None else end
         if end > start:
-            self.work.append(_new(Work, (rank, stream, name, cause, resource, ident, nbytes, start, end)))
+            self.work.append(_new(WorkSpan, (rank, stream, name, cause, resource, ident, nbytes, start, end)))

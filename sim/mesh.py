@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from itertools import pairwise
 from statistics import stdev
 
-from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage, memory_course
+from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_course
 from sim.analysis.utilization import model_flops_utilization
 from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import left_of
@@ -31,15 +31,15 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of
-from sim.training.layouts.noise import Noise, Ranks
+from sim.training.layouts.noise import LayoutNoise, Ranks
 from sim.training.layouts.play import play
-from sim.training.layouts.prices import PriceBook, Prices
-from sim.training.layouts.scene import GROUPS, Played, Scene
+from sim.training.layouts.prices import LayoutPrices, PriceBook
+from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
 from sim.training.layouts.steady import play_steadily
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
 from sim.training.sequences import length_variation
 
-VERDICTS: tuple[Verdict, ...] = ("fits", "thrashes", "does_not_fit")
+VERDICTS: tuple[FitVerdict, ...] = ("fits", "thrashes", "does_not_fit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class LayoutRun:
     hardware: Hardware
     workload: Workload
     layout: Layout
-    played: Played
+    played: PlayedLayout
     memory: tuple[StageMemory, ...]
     seed: int = 0
 
@@ -115,7 +115,7 @@ class LayoutRun:
         return max(stage.allocated for stage in self.memory)
 
     @property
-    def memory_verdict(self) -> Verdict:
+    def memory_verdict(self) -> FitVerdict:
         """Return whether every rank fits."""
         return max((stage.verdict(self.node.gpu) for stage in self.memory), key=VERDICTS.index)
 
@@ -181,7 +181,7 @@ def prepare(
         entering=tuple(width * nbytes for nbytes in _entering(workload, chunks)),
         clips=training.stack.gradient_clipping,
         tied=_tied(workload, options),
-        synchronizes_each=not training.stack.no_sync,
+        synchronizes_each=not training.stack.no_sync or (parallel.shard == "parameters" and options.reduces_shards_each),
         own=own,
     )
 
@@ -189,9 +189,9 @@ def prepare(
 def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
     """Raise SpecError where FSDP wraps parts of a numbered block that backward runs again as a whole."""
     training = workload.training
-    whole = training.activation_checkpointing in ("blocks", "operators") or bool(training.recompute_modules)
+    runs_again = training.activation_checkpointing in ("blocks", "operators") or bool(training.recompute_modules)
     cut = next((one for one, other in pairwise(units) if one.kind == "block" and one.name == other.name != workload.model.name), None)
-    if whole and cut is not None:
+    if runs_again and cut is not None:
         raise SpecError(
             f"training.parallel.wrap: wraps parts of {cut.name}, which activation_checkpointing: {training.activation_checkpointing} "
             "takes as one; wrap whole blocks, or write activation_checkpointing: none"
@@ -236,11 +236,11 @@ def mesh_options(workload: Workload) -> MeshOptions:
 def _entering(workload: Workload, chunks: Sequence[tuple[int, ...]]) -> list[float]:
     """Return the bytes per sample (elements of 4) that enter each chunk of the model; an empty one hands on what the next one takes."""
     own = workload.training.parallel
-    whole = split(workload.model, Parallel(shard=own.shard, wrap=own.wrap))
-    found = [0.0]
+    all_units = split(workload.model, Parallel(shard=own.shard, wrap=own.wrap))
+    entering = [0.0]
     for units in reversed(chunks):
-        found.append(whole[units[0]].boundary if units else found[-1])
-    return found[:0:-1]
+        entering.append(all_units[units[0]].boundary if units else entering[-1])
+    return entering[:0:-1]
 
 
 def _tied(workload: Workload, options: MeshOptions) -> float:
@@ -273,7 +273,7 @@ def run_layout(
     return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu), seed)
 
 
-def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None, seed: int = 0) -> Scene:
+def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None, seed: int = 0) -> LayoutScene:
     """Return everything that the simulation of *layout* is made of; *seed* is for steps that are drawn."""
     node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
     prices = _prices(hardware, workload, layout, book)
@@ -285,7 +285,7 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
             times[key] = _times(node.gpu, workload, layout, prices, stage, book)
         of_stage.append(times[key])
     updates = tuple(_update(workload, node.gpu, layout, stage) for stage in range(mesh.stages))
-    return Scene(
+    return LayoutScene(
         layout=layout,
         programs=tuple(program(layout, stage) for stage in range(mesh.stages)),
         times=of_stage,
@@ -294,7 +294,7 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
         node=node,
         launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
         overlap_slowdown=stack.overlap_slowdown,
-        noise=Noise(_ranks(node.gpu, workload, mesh), seed if workload.training.noise.draw else None),
+        noise=LayoutNoise(_ranks(node.gpu, workload, mesh), seed if workload.training.noise.draw else None),
         beside=_beside(workload, node.gpu, layout, prices) if layout.options.shares_device else None,
         feed=feed_of(node, workload, mesh),
     )
@@ -315,7 +315,7 @@ def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh) -> Ranks:
     )
 
 
-def _beside(workload: Workload, gpu: Gpu, layout: Layout, prices: Prices) -> Callable[[int, int, float], UnitTimes]:
+def _beside(workload: Workload, gpu: Gpu, layout: Layout, prices: LayoutPrices) -> Callable[[int, int, float], UnitTimes]:
     """Return what gives the times of a stage's units on what collectives leave of the GPU."""
 
     @cache
@@ -335,14 +335,14 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
     return [_times(gpu, workload, layout, prices, stage, book) for stage in places.values()]
 
 
-def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> Prices:
+def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> LayoutPrices:
     stack = workload.training.stack
     sockets = stack.gloo_transport if stack.backend == "gloo" else None
     tuning = tuning_of(stack)
-    return Prices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
+    return LayoutPrices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 
 
-def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: Prices, stage: int, book: PriceBook | None) -> UnitTimes:
+def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, stage: int, book: PriceBook | None) -> UnitTimes:
     times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
     if book is not None:
         times.share(book)

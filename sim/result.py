@@ -40,10 +40,10 @@ class Result:
     @cached_property
     def document(self) -> dict[str, Any]:
         """Return what ``sim run --json`` prints; several jobs stand under ``jobs``."""
-        found = run_document(
+        document = run_document(
             self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks, self.answer.market, self.answer.plan
         )
-        return self.beside.added(found, self.run, self.answer.plan)
+        return self.beside.added(document, self.run, self.answer.plan)
 
     @property
     def step_time(self) -> float:
@@ -85,7 +85,7 @@ class Result:
 
         The run is simulated once more, so that the use of links is recorded. Raise `SpecError` where it cannot be written.
         """
-        from sim.report.trace import write_trace
+        from sim.report.trace.run_trace import write_trace
 
         return write_trace(answer(self.scenario, keep_rates=True).run, Path(path), steps)
 

@@ -19,9 +19,9 @@ from sim.events import EventLog
 from sim.spec import shelf
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
-from sim.training.collectives.gloo import plan_gloo
-from sim.training.collectives.plan import plan_collectives
-from sim.training.job import EXECUTORS, Job, Wiring, job_slots, tuning_of
+from sim.training.collectives.play.gloo import plan_gloo
+from sim.training.collectives.price.plan import plan_collectives
+from sim.training.job import EXECUTORS, Job, RankWiring, job_slots, tuning_of
 from sim.training.server_plan import plan_servers, serving
 
 
@@ -59,7 +59,7 @@ class Run:
     hardware: Hardware
     jobs: tuple[JobRun, ...]
     cluster: tuple[Slot, ...]
-    rings: tuple[Wiring | None, ...]
+    rings: tuple[RankWiring | None, ...]
     seed: int
     credits_end: CreditsEnd | None = None
 
@@ -100,11 +100,11 @@ def simulate(
 
     *exact* simulates every step of an epoch instead of skipping whole periods; without *fold* every rank is simulated by itself;
     *keep_rates* records every change of rate for link plots. *executor* plays each all-reduce as one activity (``phase``) or every
-    transfer as a flow (``transfer``, small cases, without folding); *seed* is for jobs that draw their steps; *lag* is how long
-    (s) batches lie still once they are built, which shifts loaders against steps; *beside* tells which parts of checkpoints each node of a
-    slot writes all along. Without *keep_log* waits and work are forgotten once stalls are known: a study of figures keeps many runs.
-    Without *cold* the warm epoch stands for the first one too.
-    Raise SpecError where the jobs do not fit the hardware.
+    transfer as a flow (``transfer``: algorithms of your own, small cases, without folding); *seed* is for jobs that draw their steps; *lag*
+    is how long (s) batches lie still once they are built, which shifts loaders against steps; *beside* tells which parts of
+    checkpoints each node of a slot writes all along. Without *keep_log* waits and work are forgotten once stalls are known: a study of
+    figures keeps many runs. Without *cold* the warm epoch stands for the first one too. Raise SpecError where the jobs do not fit the
+    hardware.
     """
     if executor not in EXECUTORS:
         raise ValueError(f"executor '{executor}': write one of {', '.join(EXECUTORS)}")
@@ -140,11 +140,11 @@ def ring_channels_of(hardware: Hardware, job: Job) -> int | None:
     return plan.channels if plan else None
 
 
-def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Sequence[Slot], tuple[Wiring | None, ...]]:
+def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Sequence[Slot], tuple[RankWiring | None, ...]]:
     """Return the slots that *jobs* make of *hardware*, and what each job's gradients travel over."""
     placements, servers = tuple(job.placement for job in jobs), tuple(serving(job.workload) for job in jobs)
 
-    def plan() -> tuple[Sequence[Slot], tuple[Wiring | None, ...]]:
+    def plan() -> tuple[Sequence[Slot], tuple[RankWiring | None, ...]]:
         cluster = slots(hardware, placements, fold, servers)
         return cluster, tuple(_plan(hardware, jobs, number, cluster, fold) for number in range(len(jobs)))
 
@@ -154,11 +154,11 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
     return shelf.remembered((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
-def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> Wiring | None:
+def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> RankWiring | None:
     job, stack = jobs[number], jobs[number].workload.training.stack
     if job.ranks == 1 and not stack.uses_servers:
         return None
-    served = {other: serving(known.workload) for other, known in enumerate(jobs)}
+    served = {other: serving(each.workload) for other, each in enumerate(jobs)}
     hosts = {other: hosts_of(hardware, jobs[other].placement, own) for other, own in served.items() if own}
     lists = [[part.node for part in other.placement] for other in jobs]
     of_servers = {}
@@ -188,13 +188,13 @@ def steps_per_epoch(workload: Workload, samples: int) -> int:
 def _hit_ratios(jobs: Sequence[Job], used: Sequence[tuple[Slot, tuple[int, ...]]]) -> dict[str, float]:
     """Return the page cache's hit ratio in one job's slots; the data sets of all jobs on a node share its cache by size."""
     nodes = sum(slot.count for slot, _ in used)
-    found = {}
+    ratios = {}
     for slot, _ in used:
         sizes = {dataset.name: dataset.samples * dataset.sample for dataset in (jobs[job].workload.dataset for job, _ in slot.lent)}
         cache = slot.node.page_cache
         fraction = page_cache.cached_fraction(page_cache.capacity(slot.node.host.memory, cache), sum(sizes.values()))
-        found[slot.name] = page_cache.hit_ratio(cache, fraction, nodes)
-    return found
+        ratios[slot.name] = page_cache.hit_ratio(cache, fraction, nodes)
+    return ratios
 
 
 def _mean_hits(hits: Mapping[str, float], used: Sequence[tuple[Slot, tuple[int, ...]]]) -> float:

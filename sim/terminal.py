@@ -6,6 +6,7 @@ Exit codes: 0 ok; 1 ran, but a condition failed or nothing qualifies; 2 usage or
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -133,13 +134,25 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if "debug" in given:
             raise
-        unforeseen = f"internal error: {type(error).__name__}: {error}; --debug shows where"
         talk.progress("")
-        typer.echo(named_as_called(str(error)) if isinstance(error, SpecError) else unforeseen, err=True)
+        typer.echo(_sentence(error), err=True)
         return 2
     finally:
         MADE_BY.reset(typed)
     return 0
+
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""What the operating system says of a disk that takes no more, which is nobody's slip here."""
+
+
+def _sentence(error: Exception) -> str:
+    """Return what is said of *error*."""
+    if isinstance(error, SpecError):
+        return named_as_called(str(error))
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"{error.filename or 'the output'}: cannot be written: {error.strerror}"
+    return f"internal error: {type(error).__name__}: {error}; --debug shows where"
 
 
 def _interrupted() -> int:

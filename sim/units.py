@@ -134,18 +134,20 @@ _BITS: Final = re.compile(r"([kKMGT])(?:b/s|b|b[eE]|[bB]its?(?:/s|ps)?)")
 
 def _in_bits(unit: str, dimension: str) -> str:
     """Return the unit of bits per second that *unit* is another spelling of; a small b is a bit, a large B a byte."""
-    found = _BITS.fullmatch(unit) if dimension == "bandwidth" else None
-    return f"{found[1]}bps" if found else ""
+    match = _BITS.fullmatch(unit) if dimension == "bandwidth" else None
+    return f"{match[1]}bps" if match else ""
 
 
-def _spelled(unit: str, known: Iterable[str]) -> str:
-    """Return which of *known* is written *unit* in another case, or with "ps" for "/s"; empty where none is."""
+def _spelled(unit: str, units: Iterable[str]) -> str:
+    """Return which of *units* is written *unit* in another case, or with "ps" for "/s"; empty where none is."""
     plain = unit.lower().removesuffix("ps")
     if unit.islower() and unit.endswith("b/s"):
         return f"{unit[:-3].upper()}bps or {unit[:-3].upper()}B/s"  # bits or bytes: the case of the b would tell
-    found = [name for name in known if unit.lower() == name.lower() or (plain != unit.lower() and plain == name.lower().removesuffix("/s"))]
-    bits = [name for name in found if name.endswith("ps")]
-    return " or ".join(bits if unit.islower() and bits else [name for name in found if name not in bits] or found)
+    spellings = [
+        name for name in units if unit.lower() == name.lower() or (plain != unit.lower() and plain == name.lower().removesuffix("/s"))
+    ]
+    bits = [name for name in spellings if name.endswith("ps")]
+    return " or ".join(bits if unit.islower() and bits else [name for name in spellings if name not in bits] or spellings)
 
 
 def _finite(number: float, written: object) -> float:

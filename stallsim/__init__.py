@@ -128,11 +128,11 @@ def run(
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
         "prices": prices,
     }  # fmt: skip
-    known = (_Laid if parallel else _Plain).__annotations__
+    allowed = (_Laid if parallel else _Plain).__annotations__
     for name in options:
-        if name not in known:
+        if name not in allowed:
             layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
-            raise SpecError(f"{name}: unknown option{layout or '; known are ' + ', '.join(('parallel', *known))}")
+            raise SpecError(f"{name}: unknown option{layout or '; known are ' + ', '.join(('parallel', *allowed))}")
     if parallel:
         from sim.laid_out import lay_out
 

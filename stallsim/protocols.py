@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from sim.analysis.failure_law import FailureLaw as FailureLaw
+from sim.commands.app import Study as Study
 from sim.parallel.lower.own_exchange import ExchangeStrategy as ExchangeStrategy
 from sim.parallel.own_schedule import PipelineSchedule as PipelineSchedule
+from sim.spec.catalogue import StackFolder as StackFolder
 from sim.spec.own_prices import PriceSource as PriceSource
-from sim.training.collectives.own import CollectiveAlgorithm as CollectiveAlgorithm
+from sim.training.collectives.price.own import CollectiveAlgorithm as CollectiveAlgorithm
 from sim.training.own_loader import Loader as Loader
 
-__all__ = ["CollectiveAlgorithm", "ExchangeStrategy", "FailureLaw", "Loader", "PipelineSchedule", "PriceSource"]
+__all__ = ["CollectiveAlgorithm", "ExchangeStrategy", "FailureLaw", "Loader", "PipelineSchedule", "PriceSource", "StackFolder", "Study"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import simpy
 
+import tests.oracle.collectives.script  # noqa: F401  the transfer executor plays built-in algorithms in tests
 from sim.cluster.build import Placement, build, place, slots
 from sim.cluster.fabric import crossed
 from sim.cluster.network import Network
@@ -20,7 +21,7 @@ from sim.events import EventLog
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware, Node, Volume
 from sim.spec.workload import Layer, Workload
-from sim.training.collectives.plan import CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.job import EXECUTORS, REFERENCE_GPU_BANDWIDTH, Job, job_slots
 
 FLOPS = 1e12

@@ -30,6 +30,9 @@ LAZY = ["pandas", "networkx", "joblib", "rich", "scipy", "matplotlib", "torch", 
 EMPTY_WORDS = {"util", "utils", "helper", "helpers", "manager", "handler", "base", "common", "misc", "info"}
 """Words that say nothing about what a file or class answers."""
 
+VAGUE = {"found", "asked", "known", "whole"}
+"""Names for anything at all, of variables and parameters: each value has a name of its own."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -115,6 +118,26 @@ def test_names_say_something() -> None:
         if EMPTY_WORDS & {word.lower() for word in re.findall("[A-Z][a-z]*", node.name)}
     ]
     assert files + classes == []
+
+
+def test_variables_are_named_for_what_they_are() -> None:
+    bound = {
+        f"{name(path)}:{node.lineno} {word}"
+        for path in MODULES
+        for function in functions(path)
+        for node in ast.walk(function)
+        if (word := node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else "") in VAGUE
+    }
+    assert sorted(bound) == []
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in nodes(path)[ast.ClassDef]:
+            if not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name(path))
+    assert {word: where for word, where in places.items() if len(where) > 1} == {}
 
 
 def test_public_names_are_documented() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.events import STALLS, Cause, EventLog, Wait, Work
+from sim.events import STALLS, Cause, EventLog, WaitSpan, WorkSpan
 
 
 class Clock:
@@ -36,7 +36,7 @@ def test_a_wait_lasts_as_long_as_its_block(log, clock):
     clock.now = 2.0
     with log.waiting(0, Cause.COPY, "pcie", 7):
         clock.now = 5.0
-    assert log.waits == [Wait(0, Cause.COPY, "pcie", 7, 2.0, 5.0)]
+    assert log.waits == [WaitSpan(0, Cause.COPY, "pcie", 7, 2.0, 5.0)]
 
 
 def test_a_wait_is_open_until_its_block_ends(log, clock):
@@ -82,8 +82,8 @@ def test_work_ends_now_or_when_told(log, clock):
     log.did(1, "gpu", "forward", Cause.COMPUTE, 4.0, "gpu 0", 2)
     log.did(1, "comm", "bucket 0", Cause.NETWORK, 1.0, "nic", 0, 25.0, end=3.0)
     assert log.work == [
-        Work(1, "gpu", "forward", Cause.COMPUTE, "gpu 0", 2, 0.0, 4.0, 6.0),
-        Work(1, "comm", "bucket 0", Cause.NETWORK, "nic", 0, 25.0, 1.0, 3.0),
+        WorkSpan(1, "gpu", "forward", Cause.COMPUTE, "gpu 0", 2, 0.0, 4.0, 6.0),
+        WorkSpan(1, "comm", "bucket 0", Cause.NETWORK, "nic", 0, 25.0, 1.0, 3.0),
     ]
 
 

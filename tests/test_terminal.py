@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -36,6 +37,8 @@ def app(problem: BaseException | None) -> typer.Typer:
     ("problem", "code", "said"),
     [
         (None, 0, ""), (SpecError("x: wrong"), 2, "x: wrong\n"), (KeyboardInterrupt(), 130, "interrupted\n"), (typer.Exit(1), 1, ""),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "the output: cannot be written: No space left on device\n"),
+        (OSError(errno.EIO, "Input/output error", "a.csv"), 2, "a.csv: cannot be written: Input/output error\n"),
         (ValueError("oops"), 2, "internal error: ValueError: oops; --debug shows where\n"),
     ],
 )  # fmt: skip

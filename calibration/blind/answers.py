@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from calibration.blind.questions import Kind, Question, Training
+from calibration.blind.questions import BlindQuestion, BlindTraining, QuestionKind
 from calibration.measure.ddp_steps import StepsWanted, run_rank
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.attention import attention_answer
 from calibration.measure.probes.copies import copy_answer
 from calibration.measure.probes.loading import loading_answer
@@ -23,7 +23,7 @@ from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 
 STEP_SECONDS: Final = 1.5
-_PROBES: Final[dict[Kind, Callable[[Bench, Row], Row]]] = {
+_PROBES: Final[dict[QuestionKind, Callable[[Bench, AnswerRow], AnswerRow]]] = {
     "product": gemm_answer,
     "convolution": convolution_answer,
     "attention": attention_answer,
@@ -34,7 +34,7 @@ _PROBES: Final[dict[Kind, Callable[[Bench, Row], Row]]] = {
 }
 
 
-class Runner:
+class QuestionRunner:
     """Answers questions on the GPU of this process."""
 
     def __init__(self) -> None:
@@ -44,27 +44,27 @@ class Runner:
             raise SpecError("torch finds no GPU here; --measure needs the machine that was predicted")
         self.device = torch.cuda.get_device_name()
         self._bench = Bench("cuda", cores(), cores(), 0.1, Path.cwd(), SpawnedTeam(1, "cuda", cores()))
-        self._trained: dict[Training, tuple[dict[Kind, float], str]] = {}
+        self._trained: dict[BlindTraining, tuple[dict[QuestionKind, float], str]] = {}
 
-    def answer(self, question: Question) -> tuple[float | None, str]:
+    def answer(self, question: BlindQuestion) -> tuple[float | None, str]:
         """Return the measured value of *question*, or None, and a note."""
         try:
             if question.training is not None:
-                found, note = self._training(question.training)
-                return found.get(question.kind), note
+                measured, note = self._training(question.training)
+                return measured.get(question.kind), note
             assert question.asked is not None
             times = _PROBES[question.kind](self._bench, question.asked)["times_s"]
             return statistics.median(times), ""
         except Exception as error:  # one question that fails leaves the others
             return None, f"failed: {str(error).splitlines()[0][:100] if str(error) else type(error).__name__}"
 
-    def _training(self, run: Training) -> tuple[dict[Kind, float], str]:
+    def _training(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
         if run not in self._trained:
             self._trained[run] = trained(run)
         return self._trained[run]
 
 
-def trained(run: Training) -> tuple[dict[Kind, float], str]:
+def trained(run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
     """Return step time, peak memory and mean power of the steps of *run* on this process's GPU, and a note on what failed."""
     import torch
 
@@ -75,23 +75,23 @@ def trained(run: Training) -> tuple[dict[Kind, float], str]:
         run.model, run.inputs, run.batch, 8, 3, False, run.precision, run.arguments, seconds=STEP_SECONDS, optimizer=run.optimizer
     )
     note = ""
-    found: dict[Kind, float] = {}
-    with Power() as power:
+    measured: dict[QuestionKind, float] = {}
+    with PowerReader() as power:
         try:
-            found["step"] = run_rank(wanted).median
+            measured["step"] = run_rank(wanted).median
         except SpecError as error:
             note = f"failed: {str(error).splitlines()[0][:100]}"
-    if "step" in found:
-        found["memory"] = float(torch.cuda.max_memory_allocated())
+    if "step" in measured:
+        measured["memory"] = float(torch.cuda.max_memory_allocated())
         note = f"reserved {torch.cuda.max_memory_reserved():.4g} B"
         if (watts := power.typical()) is not None:
-            found["power"] = watts
+            measured["power"] = watts
     gc.collect()
     torch.cuda.empty_cache()
-    return found, note
+    return measured, note
 
 
-class Power:
+class PowerReader:
     """Reads the GPU's power while a block runs, as NVML gives it."""
 
     INTERVAL = 0.05
@@ -101,7 +101,7 @@ class Power:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def __enter__(self) -> Power:
+    def __enter__(self) -> PowerReader:
         """Begin to read."""
         self._thread.start()
         return self

@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.questions import DECODER, LLAMA, Kind, Question, Training
-from calibration.measure.ddp_steps import Precision
-from calibration.measure.machine_record import Row
+from calibration.blind.questions import DECODER, LLAMA, BlindQuestion, BlindTraining, QuestionKind
+from calibration.measure.ddp_steps import StepPrecision
+from calibration.measure.machine_record import AnswerRow
 from sim.cluster import kernels
 from sim.cluster.gpu import layer_time
 from sim.spec.hardware import Gpu, Node
@@ -33,7 +33,7 @@ class Foretold(NamedTuple):
     high: float | None = None
 
 
-def foretold(question: Question, machine: str) -> Foretold | None:
+def foretold(question: BlindQuestion, machine: str) -> Foretold | None:
     """Return what the description of *machine* says; None where it says nothing."""
     if question.training is not None:
         return _training(question.training, machine, question.kind)
@@ -47,7 +47,7 @@ def _node(machine: str) -> Node:
 
 
 @lru_cache(maxsize=64)
-def _document(run: Training, machine: str) -> dict[str, Any]:
+def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*: synthetic input, one GPU."""
     from calibration.machines.layer_factors import traced
     from sim.api import simulate
@@ -70,7 +70,7 @@ def _document(run: Training, machine: str) -> dict[str, Any]:
         return simulate(machine, workload, overrides=overrides, **options).document
 
 
-def _training(run: Training, machine: str, kind: Kind) -> Foretold:
+def _training(run: BlindTraining, machine: str, kind: QuestionKind) -> Foretold:
     document = _document(run, machine)
     if kind == "memory":  # as max_memory_allocated counts, without the context
         held = document["gpu_memory_bytes"]
@@ -82,31 +82,29 @@ def _training(run: Training, machine: str, kind: Kind) -> Foretold:
     return Foretold(step, step * share["low"], step * share["high"])
 
 
-def _product(asked: Row, node: Node) -> float | None:
-    rows, columns, depth = asked["shape"]
-    if kernels.described(node.gpu, asked["precision"]) is None:
+def _product(row: AnswerRow, node: Node) -> float | None:
+    rows, columns, depth = row["shape"]
+    if kernels.described(node.gpu, row["precision"]) is None:
         return _layer(node.gpu, "fp32", rows, "torch.nn:Linear", (str(depth),), in_features=depth, out_features=columns, bias=False)
-    return kernels.product_time(node.gpu, asked["precision"], rows, columns, depth, burst=True) + node.gpu.kernel_time
+    return kernels.product_time(node.gpu, row["precision"], rows, columns, depth, burst=True) + node.gpu.kernel_time
 
 
-def _attention(asked: Row, node: Node) -> float:
-    heads, kv_heads, tokens, size = asked["shape"]
-    shape = Attention(heads=heads, kv_heads=kv_heads, head_dim=size, queries=tokens, keys=tokens, causal=asked["causal"])
-    ways = (False, True) if asked["way"] == "both" else (False,)
+def _attention(row: AnswerRow, node: Node) -> float:
+    heads, kv_heads, tokens, size = row["shape"]
+    shape = Attention(heads=heads, kv_heads=kv_heads, head_dim=size, queries=tokens, keys=tokens, causal=row["causal"])
+    ways = (False, True) if row["way"] == "both" else (False,)
     kernel = load_part(Stack, STACK, "workloads/stacks").attention_kernel
-    return sum(
-        kernels.attention_time(node.gpu, asked["precision"], shape, 1, way, kernel, burst=True) + node.gpu.kernel_time for way in ways
-    )
+    return sum(kernels.attention_time(node.gpu, row["precision"], shape, 1, way, kernel, burst=True) + node.gpu.kernel_time for way in ways)
 
 
-def _convolution(asked: Row, node: Node) -> float:
-    batch, inputs, outputs, edge, window, stride, groups = asked["shape"]
+def _convolution(row: AnswerRow, node: Node) -> float:
+    batch, inputs, outputs, edge, window, stride, groups = row["shape"]
     said = {"in_channels": inputs, "out_channels": outputs, "kernel_size": window, "stride": stride, "padding": window // 2}
     shape = (f"{inputs}x{edge}x{edge}",)
-    return _layer(node.gpu, asked["precision"], batch, "torch.nn:Conv2d", shape, **said, groups=groups, bias=False)
+    return _layer(node.gpu, row["precision"], batch, "torch.nn:Conv2d", shape, **said, groups=groups, bias=False)
 
 
-def _layer(gpu: Gpu, precision: Precision, batch: int, target: str, inputs: tuple[str, ...], **arguments: Any) -> float:
+def _layer(gpu: Gpu, precision: StepPrecision, batch: int, target: str, inputs: tuple[str, ...], **arguments: Any) -> float:
     """Return the seconds of the forward pass of one layer."""
     from calibration.machines.layer_factors import full_precision, traced
 
@@ -116,35 +114,35 @@ def _layer(gpu: Gpu, precision: Precision, batch: int, target: str, inputs: tupl
     return layer_time(layer, gpu, precision, stack, batch).time
 
 
-def _pass(asked: Row, node: Node) -> float:
+def _pass(row: AnswerRow, node: Node) -> float:
     gpu = node.gpu
-    time = kernels.pass_time(asked["bytes"], gpu) if gpu.kernels else asked["bytes"] / gpu.memory_bandwidth / gpu.memory_efficiency
+    time = kernels.pass_time(row["bytes"], gpu) if gpu.kernels else row["bytes"] / gpu.memory_bandwidth / gpu.memory_efficiency
     return time + gpu.kernel_time
 
 
-def _launch(asked: Row, node: Node) -> float:
-    if asked["clock"] == "device":
+def _launch(row: AnswerRow, node: Node) -> float:
+    if row["clock"] == "device":
         return node.gpu.kernel_time
     return load_part(Stack, STACK, "workloads/stacks").launch_cpu / node.host.cpu.speed
 
 
-def _copy(asked: Row, node: Node) -> float | None:
-    if asked["host"] == "pageable":
+def _copy(row: AnswerRow, node: Node) -> float | None:
+    if row["host"] == "pageable":
         return None
     link = node.topology.pcie
-    return float(asked["bytes"] / (link.bandwidth * link.efficiency))
+    return float(row["bytes"] / (link.bandwidth * link.efficiency))
 
 
-def _picture(asked: Row, node: Node) -> float | None:
+def _picture(row: AnswerRow, node: Node) -> float | None:
     """Return the seconds of a picture with so many workers: those of ImageNet, whose pictures the probe's are like."""
     host = node.host
-    busy = min(asked["workers"], host.physical_cores)
-    threads = min(max(asked["workers"] - host.physical_cores, 0), host.vcpus - host.physical_cores)
+    busy = min(row["workers"], host.physical_cores)
+    threads = min(max(row["workers"] - host.physical_cores, 0), host.vcpus - host.physical_cores)
     gain = (host.cpu.smt_gain - 1.0) * threads
     return float(load_workload("resnet50").spec.dataset.prep / host.cpu.speed / (busy + gain))
 
 
-_OF_KERNELS: Final[dict[Kind, Callable[[Row, Node], float | None]]] = {
+_OF_KERNELS: Final[dict[QuestionKind, Callable[[AnswerRow, Node], float | None]]] = {
     "product": _product,
     "convolution": _convolution,
     "attention": _attention,

@@ -8,14 +8,14 @@ from calibration import RECORDS
 from calibration.blind.foretold import foretold
 from calibration.blind.questions import questions
 from calibration.blind.table import key, key_of, read_table
-from calibration.energy import Scored
+from calibration.energy import ScoredFigure
 from sim.spec.library import load_hardware
 
 MACHINE: Final = "gpu-h100-sxm_1gpu-16vcpu-200gb"
 STEPS: Final = RECORDS / "blind" / "2026-11-23-h100.csv"
 
 
-def score_steps() -> list[Scored]:
+def score_steps() -> list[ScoredFigure]:
     """Return the power (W) of the GPU in each measured training step, as the machine's description says now. Takes a minute."""
     measured = {key_of(row): float(row["measured"]) for row in read_table(STEPS) if row["kind"] == "power" and row["measured"]}
     power = load_hardware(MACHINE).spec.groups[0].node.gpu.power
@@ -23,5 +23,5 @@ def score_steps() -> list[Scored]:
     for question in questions():
         if key(question) in measured and (told := foretold(question, MACHINE)) is not None:
             name = f"{question.name}, {question.precision}, batch {question.batch}"
-            scored.append(Scored(name, measured[key(question)], told.value, power))
+            scored.append(ScoredFigure(name, measured[key(question)], told.value, power))
     return scored

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from calibration.measure.ddp_steps import Precision
-from calibration.measure.machine_record import Row
+from calibration.measure.ddp_steps import StepPrecision
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.attention import SHAPES
 from calibration.measure.probes.products import CONVOLUTIONS
 
-Kind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader"]
-UNITS: Final[dict[Kind, str]] = {"memory": "B", "power": "W"}
+QuestionKind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader"]
+UNITS: Final[dict[QuestionKind, str]] = {"memory": "B", "power": "W"}
 """Of what is predicted; seconds else."""
 PICTURES: Final = ("3x224x224",)
 TEXT: Final = ("input_ids=384:int64", "token_type_ids=384:int64", "attention_mask=384:int64")
@@ -26,46 +26,46 @@ LLAMA: Final = "calibration.blind.models:llama_on_gpu"
 
 
 @dataclass(frozen=True)
-class Training:
+class BlindTraining:
     """Steps to time: of a torch model, or of a catalogue workload that *workload* names and *model* builds."""
 
     name: str
     model: str
     inputs: tuple[str, ...]
     batch: int
-    precision: Precision
+    precision: StepPrecision
     arguments: tuple[str, ...] = ()
     optimizer: Literal["momentum", "adamw"] = "momentum"
     workload: str = ""
     sequence: int = 0
 
 
-class Question(NamedTuple):
+class BlindQuestion(NamedTuple):
     """One line of the table before it is answered; *asked* is for the probe of its kind, *training* for steps."""
 
-    kind: Kind
+    kind: QuestionKind
     name: str
     precision: str
     batch: int
-    asked: Row | None = None
-    training: Training | None = None
+    asked: AnswerRow | None = None
+    training: BlindTraining | None = None
 
 
-def trainings() -> list[Training]:
+def trainings() -> list[BlindTraining]:
     """Return the training runs that are predicted and measured, smallest models first."""
     pictures = [
-        Training(name, f"torchvision.models:{name}", PICTURES, batch, precision)
+        BlindTraining(name, f"torchvision.models:{name}", PICTURES, batch, precision)
         for name in ("resnet50", "vgg16", "vit_b_16")
         for precision in _precisions("fp32", "tf32", "amp_bf16")
         for batch in (32, 128)
     ]
     bert = [
-        Training("bert-large-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, batch, precision, ("size=large",))
+        BlindTraining("bert-large-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, batch, precision, ("size=large",))
         for precision in _precisions("fp32", "tf32", "amp_bf16")
         for batch in (8, 32)
     ]
     blocks = [
-        Training(
+        BlindTraining(
             f"llama-h{width}-seq{sequence}",
             LLAMA,
             (f"input_ids={sequence}:int64",),
@@ -78,7 +78,7 @@ def trainings() -> list[Training]:
         for precision in _precisions("tf32", "amp_bf16", "bf16")
     ]
     decoders = [
-        Training(
+        BlindTraining(
             name,
             DECODER,
             (f"input_ids={length}:int64",),
@@ -94,20 +94,20 @@ def trainings() -> list[Training]:
     return [*pictures, *bert, *blocks, *decoders, *_others()]
 
 
-def _others() -> list[Training]:
+def _others() -> list[BlindTraining]:
     """Return runs of models that no constant was chosen on, asked after the first ones had been answered and learned from."""
     convolutional = ("densenet121", "mobilenet_v3_large", "efficientnet_b0", "resnet152", "convnext_tiny", "swin_t")
     pictures = [
-        Training(name, f"torchvision.models:{name}", PICTURES, 64, precision)
+        BlindTraining(name, f"torchvision.models:{name}", PICTURES, 64, precision)
         for name in convolutional
         for precision in _precisions("tf32", "amp_bf16")
     ]
     bert = [
-        Training("bert-base-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, 64, precision, ("size=base",))
+        BlindTraining("bert-base-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, 64, precision, ("size=base",))
         for precision in _precisions("fp32", "amp_bf16")
     ]
     blocks = [
-        Training(
+        BlindTraining(
             f"llama-h{width}-seq4096",
             LLAMA,
             ("input_ids=4096:int64",),
@@ -118,54 +118,54 @@ def _others() -> list[Training]:
         for width, depth, inner in ((2048, 8, 8192), (5120, 4, 13824))
     ]
     decoders = [
-        Training(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
+        BlindTraining(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
         for name, length, batch in (("qwen2.5-1.5b", 2048, 4), ("llama-3.2-3b", 2048, 2))
     ]
     return [*pictures, *bert, *blocks, *decoders]
 
 
-def _precisions(*names: Precision) -> tuple[Precision, ...]:
+def _precisions(*names: StepPrecision) -> tuple[StepPrecision, ...]:
     return names
 
 
-def questions() -> list[Question]:
+def questions() -> list[BlindQuestion]:
     """Return every question, kind by kind."""
-    found: list[Question] = []
+    of_training: list[BlindQuestion] = []
     for run in trainings():
-        kinds: tuple[Kind, ...] = ("step", "memory", "power")
-        found += [Question(kind, run.name, run.precision, run.batch, training=run) for kind in kinds]
-    return [*found, *_kernels(), *_copies(), *_loader()]
+        kinds: tuple[QuestionKind, ...] = ("step", "memory", "power")
+        of_training += [BlindQuestion(kind, run.name, run.precision, run.batch, training=run) for kind in kinds]
+    return [*of_training, *_kernels(), *_copies(), *_loader()]
 
 
-def _kernels() -> Iterator[Question]:
+def _kernels() -> Iterator[BlindQuestion]:
     shapes: list[tuple[int, int, int]] = [*((edge, edge, edge) for edge in EDGES), *PROJECTIONS]
     for precision in CUDA_PRECISIONS:
         for shape in shapes:
-            yield Question("product", "x".join(map(str, shape)), precision, 1, {"precision": precision, "shape": list(shape)})
+            yield BlindQuestion("product", "x".join(map(str, shape)), precision, 1, {"precision": precision, "shape": list(shape)})
     for precision in ("fp32", "tf32", "fp16"):
         for kind, *sizes in CONVOLUTIONS:
             name = f"{kind} {'x'.join(map(str, sizes))}"
-            yield Question("convolution", name, precision, 64, {"precision": precision, "class": kind, "shape": [64, *sizes]})
+            yield BlindQuestion("convolution", name, precision, 64, {"precision": precision, "class": kind, "shape": [64, *sizes]})
     for way in ("forward", "both"):
         for heads, keys, tokens, size, causal in SHAPES:
             name = f"{way} {heads}/{keys} heads of {size}, {tokens} tokens{', causal' if causal else ''}"
-            yield Question(
+            yield BlindQuestion(
                 "attention", name, "bf16", 1, {"precision": "bf16", "way": way, "shape": [heads, keys, tokens, size], "causal": causal}
             )
     for kind, arrays in (("copy", 2), ("scaled sum", 3)):
         for size in (2**20, 2**24, 2**28):
-            yield Question("pass", f"{kind} of {size} B", "fp32", 1, {"pass": kind, "bytes": size * arrays})
+            yield BlindQuestion("pass", f"{kind} of {size} B", "fp32", 1, {"pass": kind, "bytes": size * arrays})
     for clock in ("device", "host"):
-        yield Question("launch", f"one operator, by the {clock}", "fp32", 1, {"clock": clock})
+        yield BlindQuestion("launch", f"one operator, by the {clock}", "fp32", 1, {"clock": clock})
 
 
-def _copies() -> Iterator[Question]:
+def _copies() -> Iterator[BlindQuestion]:
     for way in ("to device", "to host"):
         for host in ("pinned", "pageable"):
             for size in (2**16, 2**22, 2**28):
-                yield Question("copy", f"{host} {way}, {size} B", "", 1, {"way": way, "host": host, "bytes": size, "together": 1})
+                yield BlindQuestion("copy", f"{host} {way}, {size} B", "", 1, {"way": way, "host": host, "bytes": size, "together": 1})
 
 
-def _loader() -> Iterator[Question]:
+def _loader() -> Iterator[BlindQuestion]:
     for workers in (1, 4, 8, 16):
-        yield Question("loader", f"one picture, {workers} workers", "", 1, {"stage": "loader", "workers": workers})
+        yield BlindQuestion("loader", f"one picture, {workers} workers", "", 1, {"stage": "loader", "workers": workers})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from calibration.blind.answers import Runner
+from calibration.blind.answers import QuestionRunner
 from calibration.blind.foretold import foretold
 from calibration.blind.questions import questions
 from calibration.blind.table import key, key_of, line, read_table, write_table
@@ -14,10 +14,10 @@ from sim.spec.yaml import SpecError
 
 def predict(machine: str, output: Path, progress: Callable[[int, int], None] = lambda done, count: None) -> int:
     """Write what the machine called *machine* is predicted to answer, and return how many questions have a prediction."""
-    asked = questions()
+    all_questions = questions()
     rows = []
-    for number, question in enumerate(asked):
-        progress(number, len(asked))
+    for number, question in enumerate(all_questions):
+        progress(number, len(all_questions))
         told = foretold(question, machine)
         rows.append(line(question, told))
     write_table(output, rows, f"Predicted for {machine}.")
@@ -30,15 +30,15 @@ def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lam
     What fails is noted in its row. Raise SpecError where there is no GPU, or the table asks something else.
     """
     rows = read_table(path)
-    asked = {key(question): question for question in questions()}
-    if unknown := [row for row in rows if key_of(row) not in asked]:
+    by_key = {key(question): question for question in questions()}
+    if unknown := [row for row in rows if key_of(row) not in by_key]:
         raise SpecError(f"{path}: {unknown[0]['kind']} '{unknown[0]['name']}' is not among the questions; predict anew")
-    runner = Runner()
+    runner = QuestionRunner()
     for number, row in enumerate(rows):
         progress(number, len(rows))
         if row["measured"]:
             continue
-        value, note = runner.answer(asked[key_of(row)])
+        value, note = runner.answer(by_key[key_of(row)])
         row["measured"] = "" if value is None else f"{value:.5g}"
         row["note"] = "; ".join(part for part in (row["note"], note) if part)
         if number % 8 == 7:

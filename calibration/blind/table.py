@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from calibration.blind.foretold import Foretold
-from calibration.blind.questions import UNITS, Question
+from calibration.blind.questions import UNITS, BlindQuestion
 from sim.report.files import write_file
 from sim.spec.yaml import SpecError
 
 COLUMNS: Final = ("kind", "name", "precision", "batch", "unit", "predicted", "low", "high", "measured", "note")
 
 
-def line(question: Question, told: Foretold | None) -> dict[str, Any]:
+def line(question: BlindQuestion, told: Foretold | None) -> dict[str, Any]:
     """Return the row of *question* as *told*, before it is measured."""
     cells: dict[str, Any] = dict.fromkeys(COLUMNS, "")
     cells |= {"kind": question.kind, "name": question.name, "precision": question.precision, "batch": question.batch}
@@ -29,7 +29,7 @@ def line(question: Question, told: Foretold | None) -> dict[str, Any]:
     return cells | {name: f"{value:.5g}" for name, value in numbers.items() if value is not None}
 
 
-def key(question: Question) -> tuple[str, ...]:
+def key(question: BlindQuestion) -> tuple[str, ...]:
     """Return which line of a table *question* has."""
     return question.kind, question.name, question.precision, str(question.batch)
 
@@ -61,7 +61,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
     return list(reader)
 
 
-class Score(NamedTuple):
+class BlindScore(NamedTuple):
     """Errors of predictions of one kind and precision: predicted over measured, less one."""
 
     kind: str
@@ -74,7 +74,7 @@ class Score(NamedTuple):
     """Share of the measured values inside the 95% interval, where there is one."""
 
 
-def scores(rows: Sequence[dict[str, str]]) -> list[Score]:
+def scores(rows: Sequence[dict[str, str]]) -> list[BlindScore]:
     """Return the errors of the *rows* that were predicted and measured, by kind and precision."""
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in rows:
@@ -86,16 +86,16 @@ def scores(rows: Sequence[dict[str, str]]) -> list[Score]:
         bounded = [float(row["low"]) <= float(row["measured"]) <= float(row["high"]) for row in own if row["low"]]
         sizes = np.abs(errors)
         figures = (float(np.median(errors)), float(np.median(sizes)), float(np.percentile(sizes, 90)))
-        made.append(Score(kind, precision, len(own), *figures, sum(bounded) / len(bounded) if bounded else None))
+        made.append(BlindScore(kind, precision, len(own), *figures, sum(bounded) / len(bounded) if bounded else None))
     return made
 
 
-def scores_text(found: Sequence[Score]) -> str:
+def scores_text(scores: Sequence[BlindScore]) -> str:
     """Return the errors as a table, or what to do where nothing was measured yet."""
-    if not found:
+    if not scores:
         return "nothing of this table is measured yet: run it with --measure -o FILE.csv on the machine that it predicts"
     lines = [f"{'':24} {'rows':>5} {'signed':>8} {'median':>8} {'p90':>8}  inside 95%"]
-    for one in found:
+    for one in scores:
         inside = "" if one.inside is None else f"{100 * one.inside:.0f}%"
         figures = f"{100 * one.signed:+7.1f}% {100 * one.median:7.1f}% {100 * one.p90:7.1f}%"
         lines.append(f"{(one.kind + ' ' + one.precision).strip():24} {one.rows:5} {figures}  {inside}".rstrip())

@@ -7,6 +7,7 @@ else of a file changes. Run it after a change of the layer model: ``python -m ca
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from calibration.catalogue.compute import Factors, fit
 from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR, rows
 from calibration.catalogue.left_out import gpu_factors, stack_factors
 from sim.report.files import write_file
+from sim.spec.catalogue import every
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
@@ -38,19 +40,26 @@ def of_gpu(path: Path, factors: Factors) -> dict[str, str]:
     own = gpu_factors(SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability), factors)
     shared = gpu_factors("", factors)
     sources = _sources(path)
-    found = {key: f"{value:.3g}" for key, value in own.items() if FITTED in sources.get(key, "")}
-    return found | {key: f"{value:.3g}" for key, value in shared.items() if sources.get(key, "").startswith(SHARED)}
+    values = {key: f"{value:.3g}" for key, value in own.items() if FITTED in sources.get(key, "")}
+    return values | {key: f"{value:.3g}" for key, value in shared.items() if sources.get(key, "").startswith(SHARED)}
 
 
 def of_stack(path: Path, factors: Factors) -> dict[str, str]:
     """Return the fitted values that the stack's file *path* gives itself."""
-    found = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
+    values = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
     sources = _sources(path)
     return {
         key: f"{value * 1e6:.3g} us" if key == "launch_cpu" else f"{value:.3g}"
-        for key, value in found.items()
+        for key, value in values.items()
         if OF_STACKS.match(sources.get(key, ""))
     }
+
+
+OF: Final[tuple[tuple[str, Callable[[Path, Factors], dict[str, str]]], ...]] = (
+    ("hardware/parts/gpus", of_gpu),
+    ("workloads/stacks", of_stack),
+)
+"""Folders whose files have fitted values, and what says which."""
 
 
 def _sources(path: Path) -> dict[str, str]:
@@ -61,8 +70,8 @@ def _sources(path: Path) -> dict[str, str]:
 def main() -> None:
     """Fit to all rows, and write."""
     factors = fit(rows())
-    for folder, of in (("hardware/parts/gpus", of_gpu), ("workloads/stacks", of_stack)):
-        for path in sorted(Path(folder).glob("*.yaml")):
+    for folder, of in OF:
+        for path in every(folder).values():
             before = path.read_text(encoding="utf-8")
             after = renewed(before, of(path, factors))
             if after != before:

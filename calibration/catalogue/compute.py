@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from calibration.catalogue.compute_model import FIRST_KERNELS, LOCAL, Row, Vector, keys_of, names, time_of, timed
+from calibration.catalogue.compute_model import FIRST_KERNELS, LOCAL, FactorRow, Vector, keys_of, names, time_of, timed
 
 NOISE: Final = 0.07
 """Error of a row that no model can be blamed for: repeated runs, clocks, drivers (DLPerf's and Lambda's containers differ by 5 to 10%)."""
@@ -43,10 +43,10 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prediction:
+class LeftOutPrediction:
     """One row, predicted without the rows it was left out with."""
 
-    row: Row
+    row: FactorRow
     left_out: str
     predicted: float
     baseline: float
@@ -57,7 +57,7 @@ class Prediction:
         return self.predicted / self.row.measured - 1
 
 
-def local_factors(row: Row, factors: Factors) -> Vector:
+def local_factors(row: FactorRow, factors: Factors) -> Vector:
     """Return the factors of *row* in the order of ``LOCAL``; unknown ones are zero."""
     local = np.zeros(len(LOCAL))
     for key, place in keys_of(row):
@@ -65,23 +65,23 @@ def local_factors(row: Row, factors: Factors) -> Vector:
     return local
 
 
-def predict(row: Row, factors: Factors) -> float:
+def predict(row: FactorRow, factors: Factors) -> float:
     """Return the step time of *row*, seconds."""
     return time_of(row, local_factors(row, factors))
 
 
-def fit(found: Sequence[Row]) -> Factors:
-    """Return the factors that fit best those of the rows *found* that may be fitted (role ``compute``)."""
-    found = [row for row in found if row.record.role == "compute"]
-    keys = names(found)
+def fit(rows: Sequence[FactorRow]) -> Factors:
+    """Return the factors that fit best those of the rows *rows* that may be fitted (role ``compute``)."""
+    rows = [row for row in rows if row.record.role == "compute"]
+    keys = names(rows)
     index = {key: number for number, key in enumerate(keys)}
     scale = np.array([PLAUSIBLE[_owner(owner)][kind] for kind, owner in keys])
-    weights = _weights(found)
+    weights = _weights(rows)
     values = np.zeros(len(keys))
     for _ in range(STEPS):
         factors = dict(zip(keys, values, strict=True))
-        matrix, residual = np.zeros((len(found), len(keys))), np.zeros(len(found))
-        for number, row in enumerate(found):
+        matrix, residual = np.zeros((len(rows), len(keys))), np.zeros(len(rows))
+        for number, row in enumerate(rows):
             local = local_factors(row, factors)
             predicted, slope = timed(row, local)
             residual[number] = np.log(row.measured / predicted) / NOISE
@@ -100,67 +100,67 @@ def _owner(name: str) -> str:
     return ("measured" if name in MEASURED else "estimated") if name.startswith("cc ") else "stack"
 
 
-def _weights(found: Sequence[Row]) -> Vector:
+def _weights(rows: Sequence[FactorRow]) -> Vector:
     """Return weights by which a batch sweep of n rows counts like the square root of n single ones."""
-    sweep = [(row.record.hardware, row.record.workload, row.stack, row.record.precision) for row in found]
+    sweep = [(row.record.hardware, row.record.workload, row.stack, row.record.precision) for row in rows]
     return np.array([sweep.count(key) ** -0.5 for key in sweep])
 
 
-def constant_fraction(found: Sequence[Row]) -> Callable[[Row], float]:
-    """Return the baseline: FLOP over a fraction of peak, the median of the rows *found* that work on the same kind of units."""
+def constant_fraction(rows: Sequence[FactorRow]) -> Callable[[FactorRow], float]:
+    """Return the baseline: FLOP over a fraction of peak, the median of the rows *rows* that work on the same kind of units."""
     fractions = {
-        kind: float(np.median([row.flop / row.peak / row.measured for row in found if bool(row.on_tensor_cores.any()) is kind] or [0.5]))
+        kind: float(np.median([row.flop / row.peak / row.measured for row in rows if bool(row.on_tensor_cores.any()) is kind] or [0.5]))
         for kind in (False, True)
     }
     return lambda row: row.flop / row.peak / fractions[bool(row.on_tensor_cores.any())]
 
 
-def leave_out(found: Sequence[Row], by: Callable[[Row], str]) -> list[Prediction]:
+def leave_out(rows: Sequence[FactorRow], by: Callable[[FactorRow], str]) -> list[LeftOutPrediction]:
     """Return every row predicted from factors fitted without all rows that share its *by*."""
-    predictions: list[Prediction] = []
-    for name in sorted({by(row) for row in found}):
-        rest = [row for row in found if by(row) != name]
+    predictions: list[LeftOutPrediction] = []
+    for name in sorted({by(row) for row in rows}):
+        rest = [row for row in rows if by(row) != name]
         factors, baseline = fit(rest), constant_fraction(rest)
-        predictions += [Prediction(row, name, predict(row, factors), baseline(row)) for row in found if by(row) == name]
+        predictions += [LeftOutPrediction(row, name, predict(row, factors), baseline(row)) for row in rows if by(row) == name]
     return predictions
 
 
-def from_older(found: Sequence[Row]) -> list[Prediction]:
+def from_older(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
     """Return rows of each architecture, predicted from factors fitted to all older ones alone, of which there are two at least."""
-    predictions: list[Prediction] = []
-    for capability in sorted({row.capability for row in found}, key=float):
-        older = [row for row in found if float(row.capability) < float(capability)]
+    predictions: list[LeftOutPrediction] = []
+    for capability in sorted({row.capability for row in rows}, key=float):
+        older = [row for row in rows if float(row.capability) < float(capability)]
         if len({row.capability for row in older}) < _LEAST_OLDER:
             continue
         factors, baseline = fit(older), constant_fraction(older)
-        here = [row for row in found if row.capability == capability]
-        predictions += [Prediction(row, capability, predict(row, factors), baseline(row)) for row in here]
+        here = [row for row in rows if row.capability == capability]
+        predictions += [LeftOutPrediction(row, capability, predict(row, factors), baseline(row)) for row in here]
     return predictions
 
 
-def one_point(found: Sequence[Row]) -> list[Prediction]:
+def one_point(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
     """Return other batches of each sweep, scaled by the middle batch of it: one measured point of the same GPU, model and stack.
 
     The factors are fitted to the middle batches alone, and to what is no sweep: no other batch had a part in them.
     """
-    sweeps = _sweeps(found)
+    sweeps = _sweeps(rows)
     factors = fit([sweep[len(sweep) // 2] for sweep in sweeps])
-    predictions: list[Prediction] = []
+    predictions: list[LeftOutPrediction] = []
     for sweep in sweeps:
-        known = sweep[len(sweep) // 2]
-        ratio, rate = known.measured / predict(known, factors), known.measured / (known.record.batch_per_gpu or 1)
+        middle = sweep[len(sweep) // 2]
+        ratio, rate = middle.measured / predict(middle, factors), middle.measured / (middle.record.batch_per_gpu or 1)
         predictions += [
-            Prediction(row, "other batches", ratio * predict(row, factors), rate * (row.record.batch_per_gpu or 1))
+            LeftOutPrediction(row, "other batches", ratio * predict(row, factors), rate * (row.record.batch_per_gpu or 1))
             for row in sweep
-            if row.record.batch_per_gpu != known.record.batch_per_gpu
+            if row.record.batch_per_gpu != middle.record.batch_per_gpu
         ]
     return predictions
 
 
-def _sweeps(found: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows *found* of the same source, GPU, model and stack together, by batch."""
-    sweeps: dict[tuple[str, ...], list[Row]] = {}
-    for row in found:
+def _sweeps(rows: Sequence[FactorRow]) -> list[list[FactorRow]]:
+    """Return the rows *rows* of the same source, GPU, model and stack together, by batch."""
+    sweeps: dict[tuple[str, ...], list[FactorRow]] = {}
+    for row in rows:
         record = row.record
         key = (record.source, record.hardware, record.workload, row.stack, str(record.precision), record.overrides)
         sweeps.setdefault(key, []).append(row)

@@ -59,7 +59,7 @@ MEMORY_EFFICIENCY: Final = 0.77
 
 
 @dataclass(frozen=True)
-class Row:
+class FactorRow:
     """A measured row and the arrays that predict it; one element per pass of a layer, seconds before any factor."""
 
     record: RunRecord
@@ -148,12 +148,12 @@ def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
     return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})}), plain
 
 
-def rows(path: Path = ROWS) -> tuple[Row, ...]:
+def rows(path: Path = ROWS) -> tuple[FactorRow, ...]:
     """Return the rows of *path* that can be predicted: 1 GPU, a model of the catalogue."""
     return tuple(row_of(record) for record in read_records(path).records)
 
 
-def row_of(record: RunRecord) -> Row:
+def row_of(record: RunRecord) -> FactorRow:
     """Return *record* with what predicts it."""
     workload, gpu = unfitted(*described(record))
     training, layers, stack = workload.training, layers_run(workload), workload.layer_stack
@@ -165,7 +165,7 @@ def row_of(record: RunRecord) -> Row:
     update = optimizer_work(workload, gpu)
     kernels = sum(work.kernels for _, work in works)
     weight = [(work.products * gpu.peak[work.peak], work.peak) for _, work in works if work.products]
-    return Row(
+    return FactorRow(
         record=record,
         capability=SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability),
         peak=gpu.peak[max(weight)[1]],
@@ -189,17 +189,17 @@ def row_of(record: RunRecord) -> Row:
     )
 
 
-def time_of(row: Row, local: Vector) -> float:
+def time_of(row: FactorRow, local: Vector) -> float:
     """Return the step time of *row*, seconds, with the logarithms *local* of its factors, in the order of ``LOCAL``."""
     return timed(row, local)[0]
 
 
-def timed(row: Row, local: Vector) -> tuple[float, Vector]:
+def timed(row: FactorRow, local: Vector) -> tuple[float, Vector]:
     """Return the step time of *row* and how its logarithm changes with the logarithm of each factor."""
     vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
     factors = np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
-    asked = row.products * np.where(row.shaped, 1.0, factors)
-    products, free = np.maximum(asked, row.least), (asked >= row.least) & ~row.shaped
+    by_factors = row.products * np.where(row.shaped, 1.0, factors)
+    products, free = np.maximum(by_factors, row.least), (by_factors >= row.least) & ~row.shaped
     fusible = row.fusible * fused * memory
     traffic = fusible + row.moved * memory
     bound = products >= traffic
@@ -230,7 +230,7 @@ def timed(row: Row, local: Vector) -> tuple[float, Vector]:
     return total, np.array([shares[name] for name in LOCAL]) / total
 
 
-def keys_of(row: Row) -> tuple[tuple[tuple[str, str], int], ...]:
+def keys_of(row: FactorRow) -> tuple[tuple[tuple[str, str], int], ...]:
     """Return the names of the factors that a row has, each with its place in ``LOCAL``."""
     place = {name: index for index, name in enumerate(LOCAL)}
     own = [((kind, owner), place[kind]) for kind in factor_kinds(row.capability) for owner in ("all", f"cc {row.capability}")]
@@ -244,6 +244,6 @@ def factor_kinds(capability: str) -> tuple[str, ...]:
     return ("memory",) if capability in STEPS_MEASURED else ("vector", "tensor", "gemm", "memory")
 
 
-def names(found: Iterable[Row]) -> Sequence[tuple[str, str]]:
-    """Return every factor of the rows *found*, sorted."""
-    return sorted({key for row in found for key, _ in keys_of(row)})
+def names(rows: Iterable[FactorRow]) -> Sequence[tuple[str, str]]:
+    """Return every factor of the rows *rows*, sorted."""
+    return sorted({key for row in rows for key, _ in keys_of(row)})

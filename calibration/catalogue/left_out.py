@@ -21,7 +21,7 @@ from sim.spec.yaml import read as parse
 
 if TYPE_CHECKING:
     from calibration.catalogue.compute import Factors
-    from calibration.catalogue.compute_model import Row
+    from calibration.catalogue.compute_model import FactorRow
 
 FILE: Final = Path(__file__).with_name("sources.yaml")
 _SOURCES: Final[Mapping[str, Mapping[str, Any]]] = parse(FILE).value
@@ -90,7 +90,7 @@ def factors_without(source: str) -> Factors:
 
 
 @lru_cache(maxsize=1)
-def _rows() -> tuple[Row, ...]:
+def _rows() -> tuple[FactorRow, ...]:
     from calibration.catalogue.compute_model import rows
 
     return rows()
@@ -110,14 +110,14 @@ def gpu_factors(capability: str, factors: Factors) -> dict[str, float]:
     """Return the fitted fields of GPUs of a compute *capability*; those that all GPUs share where it has no rows."""
     from calibration.catalogue.compute_model import MEMORY_EFFICIENCY, factor_kinds
 
-    found = dict.fromkeys(("vector", "tensor", "gemm", "memory"), 1.0) | {
+    fitted = dict.fromkeys(("vector", "tensor", "gemm", "memory"), 1.0) | {
         kind: math.exp(sum(factors.get((kind, owner), 0.0) for owner in ("all", f"cc {capability}"))) for kind in factor_kinds(capability)
     }
     return {
-        "vector_factor": found["vector"],
-        "tensor_core_factor": found["tensor"],
-        "tensor_core_gemm_factor": found["gemm"],
-        "memory_efficiency": MEMORY_EFFICIENCY / found["memory"],
+        "vector_factor": fitted["vector"],
+        "tensor_core_factor": fitted["tensor"],
+        "tensor_core_gemm_factor": fitted["gemm"],
+        "memory_efficiency": MEMORY_EFFICIENCY / fitted["memory"],
     }
 
 

@@ -70,9 +70,9 @@ class Linear:
         precision = 1.0 / (self.sigma**2 / (self.weights * robust) + self.alone)
         curvature = slope.T @ (slope * precision[:, None]) + np.diag(self.widths[kept] ** -2.0)
         spread = np.linalg.solve(curvature, slope.T)
-        found = spread @ (precision * wanted)
+        moved = spread @ (precision * wanted)
         lever = np.minimum(precision * np.einsum("ij,ji->i", slope, spread), 1.0 - 1e-9)
-        return np.where(lever > ALONE, self.described, (slope @ found - wanted) / (1.0 - lever))
+        return np.where(lever > ALONE, self.described, (slope @ moved - wanted) / (1.0 - lever))
 
     def doubt(self, missed: np.ndarray) -> float:
         """Return how improbable rows are that are *missed* by so much."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from calibration.clusters.acceptance import Linear, useful
 from calibration.clusters.compute_scale import ComputeScale, group_keys
-from calibration.clusters.evaluate import Case, Evaluator, Prediction
+from calibration.clusters.evaluate import Evaluator, Prediction, SimulatedCase
 from calibration.clusters.network_parameters import (
     AS_DESCRIBED,
     DISTRIBUTED,
@@ -31,7 +31,7 @@ from calibration.clusters.network_parameters import (
     NIC,
     SOCKETS,
     USUAL_LOSS,
-    Parameter,
+    NetworkParameter,
     decides,
     other_ways,
     parameters_of,
@@ -40,7 +40,7 @@ from calibration.clusters.network_parameters import (
 )
 from calibration.clusters.priors import prior
 from calibration.clusters.scatter import LEAST_NOISE, ROBUST, Look, Scatter, doubt_of, loss, seen, usual, widened
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from calibration.run_records import RunRecord
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ KNOWN: Final = Carried()
 
 
 @dataclass(frozen=True)
-class Model:
+class ClusterModel:
     """What decides the predictions of one cluster: compute factors measured, log factors fitted, and how sure they are."""
 
     compute: ComputeScale
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[NetworkParameter, ...] = ()
     values: tuple[float, ...] = ()
     covariance: tuple[tuple[float, ...], ...] = ()
     noise: Scatter = UNTOLD
@@ -124,70 +124,70 @@ class Model:
         """Return the factor on standard deviations: 1 before any network row is seen, when priors are wide as they are."""
         return self.carried.widening if self.fitted else 1.0
 
-    def case(self, asked: Question, values: Sequence[float] | np.ndarray | None = None) -> Case:
-        """Return what to simulate for *asked*, with the fitted *values* or others: those that decide nothing of it are left out."""
+    def case(self, question: RunQuestion, values: Sequence[float] | np.ndarray | None = None) -> SimulatedCase:
+        """Return what to simulate for *question*, with the fitted *values* or others: those that decide nothing of it are left out."""
         used = self.values if values is None else tuple(map(float, values))
-        if asked.record not in self._met:
-            self._met[asked.record] = places_met(asked, self.way)
-        met = self._met[asked.record]
+        if question.record not in self._met:
+            self._met[question.record] = places_met(question, self.way)
+        met = self._met[question.record]
         network = [pair for pair in zip(self.parameters, used, strict=True) if pair[0].constant not in _COMPUTES and pair[1] != 0.0]
-        moved = tuple(pair for pair in network if decides(pair[0], asked, met))
-        return Case(asked.record, self._scale(asked, used), moved + way_taken(self.way))
+        moved = tuple(pair for pair in network if decides(pair[0], question, met))
+        return SimulatedCase(question.record, self._scale(question, used), moved + way_taken(self.way))
 
-    def _scale(self, asked: Question, values: Sequence[float]) -> float:
-        measured = self.compute.of(asked)
+    def _scale(self, question: RunQuestion, values: Sequence[float]) -> float:
+        measured = self.compute.of(question)
         if measured is not None:
-            return measured * self.slowdown(asked, values)
-        return math.exp(self._of_job(asked, values))
+            return measured * self.slowdown(question, values)
+        return math.exp(self._of_job(question, values))
 
-    def _of_job(self, asked: Question, values: Sequence[float]) -> float:
-        """Return the log factor on the layer times of the job that *asked* belongs to, where one is fitted."""
-        first, keys = len(self.parameters) - len(self.groups), group_keys(asked)
+    def _of_job(self, question: RunQuestion, values: Sequence[float]) -> float:
+        """Return the log factor on the layer times of the job that *question* belongs to, where one is fitted."""
+        first, keys = len(self.parameters) - len(self.groups), group_keys(question)
         return next((values[first + number] for number, group in enumerate(self.groups) if group in keys), 0.0)
 
-    def knows_compute(self, asked: Question) -> bool:
-        """Tell whether measured runs say how fast *asked* computes: on this GPU with this software, or a group fitted along."""
-        return self.compute.of(asked) is not None or self.has_own(asked)
+    def knows_compute(self, question: RunQuestion) -> bool:
+        """Tell whether measured runs say how fast *question* computes: on this GPU with this software, or a group fitted along."""
+        return self.compute.of(question) is not None or self.has_own(question)
 
-    def has_own(self, asked: Question) -> bool:
-        """Tell whether the compute of *asked*, or its loss, has a parameter of its own."""
-        return any(group in group_keys(asked) for group in self.groups)
+    def has_own(self, question: RunQuestion) -> bool:
+        """Tell whether the compute of *question*, or its loss, has a parameter of its own."""
+        return any(group in group_keys(question) for group in self.groups)
 
-    def slowdown(self, asked: Question, values: Sequence[float] | None = None) -> float:
-        """Return how many times longer than measured on one GPU the layers of *asked* take beside other GPUs."""
-        if not self.compute.joins_others(asked):
+    def slowdown(self, question: RunQuestion, values: Sequence[float] | None = None) -> float:
+        """Return how many times longer than measured on one GPU the layers of *question* take beside other GPUs."""
+        if not self.compute.joins_others(question):
             return 1.0
         used = self.values if values is None else values
         pairs = zip(self.parameters, used, strict=True)
         shared = next((value for parameter, value in pairs if parameter.constant == DISTRIBUTED), 0.0)
-        return math.exp(self.carried.usual_loss + shared + self._of_job(asked, used))
+        return math.exp(self.carried.usual_loss + shared + self._of_job(question, used))
 
 
-def prior_model(compute: ComputeScale, asked: Sequence[Question], way: str = AS_DESCRIBED, carried: Carried = KNOWN) -> Model:
+def prior_model(compute: ComputeScale, questions: Sequence[RunQuestion], way: str = AS_DESCRIBED, carried: Carried = KNOWN) -> ClusterModel:
     """Return the model of a cluster before any network row is seen: constants as described, uncertain as their priors are."""
     widths = dict(carried.widths)
-    parameters = tuple(one._replace(width=widths.get(one.constant, one.width)) for one in parameters_of(asked, way))
-    return Model(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), way=way, carried=carried)
+    parameters = tuple(one._replace(width=widths.get(one.constant, one.width)) for one in parameters_of(questions, way))
+    return ClusterModel(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), way=way, carried=carried)
 
 
 def fit_model(
-    compute: ComputeScale, rows: Sequence[Question], asked: Sequence[Question], evaluator: Evaluator, carried: Carried = KNOWN
-) -> Model:
-    """Return the model that explains the network *rows* best; *asked* are all runs it will be asked about.
+    compute: ComputeScale, rows: Sequence[RunQuestion], questions: Sequence[RunQuestion], evaluator: Evaluator, carried: Carried = KNOWN
+) -> ClusterModel:
+    """Return the model that explains the network *rows* best; *questions* are all runs it will be asked about.
 
     The other ways that its traffic may take are fitted as well, unless they could not be more probable even if they explained all with
     no constant moved. Another way is taken where it is more probable and predicts rows that are left out better
     (`calibration.clusters.acceptance`).
     """
     rows = _thinned(rows)
-    best = _fitted(prior_model(compute, asked, carried=carried), rows, evaluator)
+    best = _fitted(prior_model(compute, questions, carried=carried), rows, evaluator)
     if not rows:
         return best.model
     least = len(rows) * math.log(LEAST_NOISE)  # of a way that explains all with no constant moved
     for way in other_ways(rows):
         if least + DOUBT[way] >= best.doubt:
             continue
-        other = _fitted(prior_model(compute, asked, way, carried), rows, evaluator)
+        other = _fitted(prior_model(compute, questions, way, carried), rows, evaluator)
         if other.doubt + DOUBT[way] < best.doubt and best.about.doubt(other.missed) < best.about.doubt(best.missed):
             best = other._replace(doubt=other.doubt + DOUBT[way])
     return replace(best.model, fitted=True)
@@ -196,13 +196,13 @@ def fit_model(
 class _Fit(NamedTuple):
     """A fitted model, minus the logarithm of its probability, and how it misses each row when that is left out."""
 
-    model: Model
+    model: ClusterModel
     doubt: float
     about: Linear
     missed: np.ndarray
 
 
-def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fit:
+def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> _Fit:
     """Return the model that moves those constants of *prior* to explain *rows* that predict rows left out better than the prior does."""
     import numpy as np
 
@@ -216,39 +216,39 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fi
     slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in (start, 0 * start)]
     moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
     moves = np.array([one for one in moving if _can_tell(model, one, rows)], dtype=np.intp)
-    found = _maximum(model, rows, start[moves], moves, widths, evaluator)
-    kept = moves[useful(found.about, _judged(model, moves.tolist(), rows))]
+    best = _maximum(model, rows, start[moves], moves, widths, evaluator)
+    kept = moves[useful(best.about, _judged(model, moves.tolist(), rows))]
     if len(kept) < len(moves):
-        moves, found = kept, _maximum(model, rows, found.values[kept], kept, widths, evaluator)
+        moves, best = kept, _maximum(model, rows, best.values[kept], kept, widths, evaluator)
     own = np.array([one for one in moves if model.parameters[one].constant in (COMPUTE, JOB_LOSS)], dtype=np.intp)
-    if len(own) < len(moves) and found.about.doubt(_without_network(model, rows, found, moves, own, evaluator)) <= found.about.doubt(
-        found.missed
+    if len(own) < len(moves) and best.about.doubt(_without_network(model, rows, best, moves, own, evaluator)) <= best.about.doubt(
+        best.missed
     ):
-        moves, found = own, _maximum(model, rows, found.values[own], own, widths, evaluator)
+        moves, best = own, _maximum(model, rows, best.values[own], own, widths, evaluator)
     covariance = np.diag(widths**2)
-    covariance[np.ix_(moves, moves)] = found.covariance
-    doubt = float(np.sum(np.log(found.noise.of(found.steps)))) + float(np.sum(loss(found.values / widths)))
-    model = replace(model, values=tuple(found.values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=found.noise)
-    return _Fit(model, doubt, found.about, found.missed)
+    covariance[np.ix_(moves, moves)] = best.covariance
+    doubt = float(np.sum(np.log(best.noise.of(best.steps)))) + float(np.sum(loss(best.values / widths)))
+    model = replace(model, values=tuple(best.values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=best.noise)
+    return _Fit(model, doubt, best.about, best.missed)
 
 
 def _without_network(
-    model: Model, rows: Sequence[Question], found: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
+    model: ClusterModel, rows: Sequence[RunQuestion], best: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
 ) -> np.ndarray:
     """Return how rows are missed that are left out, the network as described, and only the constants of jobs fitted: *own*, of *moves*."""
     import numpy as np
 
     values = np.zeros(len(model.parameters))
-    values[own] = found.values[own]
+    values[own] = best.values[own]
     times = evaluator.all([model.case(row, values) for row in rows])
-    missed = np.log([one.step for one in times]) - np.log(found.steps)
+    missed = np.log([one.step for one in times]) - np.log(best.steps)
     places = np.flatnonzero(np.isin(moves, own))
-    alone = tuple(new for new, old in enumerate(places.tolist()) if old in found.about.own)
-    told = {"slope": found.about.slope[:, places], "values": values[own], "widths": found.about.widths[places], "own": alone}
-    return replace(found.about, missed=missed, **told).left_out(range(len(own)))
+    alone = tuple(new for new, old in enumerate(places.tolist()) if old in best.about.own)
+    told = {"slope": best.about.slope[:, places], "values": values[own], "widths": best.about.widths[places], "own": alone}
+    return replace(best.about, missed=missed, **told).left_out(range(len(own)))
 
 
-def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
+def _can_tell(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> bool:
     """Tell whether *rows* can tell a constant: what each step or launch costs shows in how it grows with ranks, which two do not show."""
     parameter = model.parameters[number]
     if parameter.constant not in ("latency", "launch"):
@@ -256,7 +256,7 @@ def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
     return any(row.job.ranks > 2 and decides(parameter, row, places_met(row, model.way)) for row in rows)
 
 
-def _judged(model: Model, moves: Sequence[int], rows: Sequence[Question]) -> list[list[int]]:
+def _judged(model: ClusterModel, moves: Sequence[int], rows: Sequence[RunQuestion]) -> list[list[int]]:
     """Return which of *moves* (by their places there) leaving rows out can judge, together by where they act.
 
     A constant of a job that a single row tells of is not among them.
@@ -272,13 +272,13 @@ def _judged(model: Model, moves: Sequence[int], rows: Sequence[Question]) -> lis
     return list(blocks.values())
 
 
-def _tellers(model: Model, number: int, rows: Sequence[Question]) -> int:
+def _tellers(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> int:
     """Return how many of *rows* tell of the job that a constant belongs to; none where it belongs to no job."""
     place = number - len(model.parameters) + len(model.groups)
     return 0 if place < 0 else sum(model.groups[place] in group_keys(row) for row in rows)
 
 
-def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
+def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
     """Return where to begin: as described, or one or two widths slower, in all, between nodes or sockets, where that explains *rows* best.
 
     Where communication is hidden altogether no constant of the network moves a step, and a search from there would end at once. Jobs
@@ -293,7 +293,7 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
         *(way * (places == place) for place in (NIC, SOCKETS) if (way * (places == place)).any() and (way * (places != place)).any()),
     ]
     points = [0.0 * way, *(slow * steps for slow in ways for steps in (1.0, 2.0))]
-    times = [found.step for found in evaluator.all([model.case(row, point) for point in points for row in rows])]
+    times = [prediction.step for prediction in evaluator.all([model.case(row, point) for point in points for row in rows])]
     missed = np.log([row.step_time for row in rows]) - np.log(np.array(times).reshape(len(points), len(rows)))
     first = len(model.parameters) - len(model.groups)
     for number, group in enumerate(model.groups):
@@ -320,7 +320,7 @@ class _Most(NamedTuple):
 
 
 def _maximum(
-    model: Model, rows: Sequence[Question], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
+    model: ClusterModel, rows: Sequence[RunQuestion], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
 ) -> _Most:
     """Return the most probable values of those that *moves* (indices) lets move, from *moved* on; the others stay at their priors."""
     import numpy as np
@@ -330,8 +330,8 @@ def _maximum(
     units = np.eye(len(widths))[moves]
 
     def misses(moved: np.ndarray) -> np.ndarray:
-        found = evaluator.all([model.case(row, moved @ units) for row in rows])
-        return np.asarray(np.log([prediction.step for prediction in found]) - np.log(steps))
+        solved = evaluator.all([model.case(row, moved @ units) for row in rows])
+        return np.asarray(np.log([prediction.step for prediction in solved]) - np.log(steps))
 
     def residuals(moved: np.ndarray, noise: Scatter) -> np.ndarray:
         return np.concatenate([misses(moved) * np.sqrt(weights) / noise.of(steps), moved / widths[moves]])
@@ -354,10 +354,10 @@ def _maximum(
                 break
         return doubt_of(misses(here), steps, weights, noise) + float(np.sum(loss(here / widths[moves]))), here, noise
 
-    found = settled(usual, 2)
-    if _typical(widened(found[2], misses(found[1]), steps), rows) >= UNEXPLAINED:
-        found = min(found, settled(seen, MOST_TURNS), key=lambda one: one[0])
-    _, best, noise = found
+    solved = settled(usual, 2)
+    if _typical(widened(solved[2], misses(solved[1]), steps), rows) >= UNEXPLAINED:
+        solved = min(solved, settled(seen, MOST_TURNS), key=lambda one: one[0])
+    _, best, noise = solved
     slope, missed = jacobian(best, noise), misses(best)
     ranks = np.array([float(row.job.ranks) for row in rows])
     counts = weights * ranks / ranks.mean()
@@ -367,56 +367,56 @@ def _maximum(
     return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
 
 
-def _typical(noise: Scatter, rows: Sequence[Question]) -> float:
+def _typical(noise: Scatter, rows: Sequence[RunQuestion]) -> float:
     """Return the root mean square of the standard deviation of log step times over *rows*."""
     import numpy as np
 
     return float(np.sqrt(np.mean(noise.of(np.array([row.step_time for row in rows])) ** 2)))
 
 
-def _weights(rows: Sequence[Question]) -> list[float]:
+def _weights(rows: Sequence[RunQuestion]) -> list[float]:
     """Return the weight of each row, one on average, such that all workloads have the same in all."""
     counts = Counter(row.record.workload for row in rows)
     return [len(rows) / len(counts) / counts[row.record.workload] for row in rows]
 
 
-def sensitivities(model: Model, rows: Sequence[Question], steps: np.ndarray, evaluator: Evaluator) -> np.ndarray:
+def sensitivities(model: ClusterModel, rows: Sequence[RunQuestion], steps: np.ndarray, evaluator: Evaluator) -> np.ndarray:
     """Return by how much the log step time of each of *rows* changes along each of *steps* (log factors, one a row)."""
     import numpy as np
 
     here = np.array(model.values)
     points = [here, *(here + step for step in steps)]
     cases = [model.case(row, point) for point in points for row in rows]
-    logs = np.log([found.step for found in evaluator.all(cases)]).reshape(len(points), len(rows))
+    logs = np.log([prediction.step for prediction in evaluator.all(cases)]).reshape(len(points), len(rows))
     return np.asarray((logs[1:] - logs[0]).T)
 
 
-def predictions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> list[tuple[Prediction, float]]:
-    """Return the prediction of each of *asked* with the standard deviation of the logarithm of its step time."""
+def predictions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator: Evaluator) -> list[tuple[Prediction, float]]:
+    """Return the prediction of each of *questions* with the standard deviation of the logarithm of its step time."""
     import numpy as np
 
-    found = evaluator.all([model.case(row) for row in asked])
-    doubts = np.array([_doubt(model, row, prediction) for row, prediction in zip(asked, found, strict=True)])
-    noise = model.noise.of(np.array([prediction.step for prediction in found]))
-    if not model.parameters or not asked:
-        return list(zip(found, map(float, model.widening * np.hypot(noise, doubts)), strict=True))
-    slope = sensitivities(model, asked, _directions(model, asked, evaluator), evaluator)
+    simulated = evaluator.all([model.case(row) for row in questions])
+    doubts = np.array([_doubt(model, row, prediction) for row, prediction in zip(questions, simulated, strict=True)])
+    noise = model.noise.of(np.array([prediction.step for prediction in simulated]))
+    if not model.parameters or not questions:
+        return list(zip(simulated, map(float, model.widening * np.hypot(noise, doubts)), strict=True))
+    slope = sensitivities(model, questions, _directions(model, questions, evaluator), evaluator)
     spread = model.widening * np.sqrt(np.sum(slope**2, axis=1) + noise**2 + doubts**2)
-    return list(zip(found, map(float, spread), strict=True))
+    return list(zip(simulated, map(float, spread), strict=True))
 
 
-def _doubt(model: Model, asked: Question, found: Prediction) -> float:
+def _doubt(model: ClusterModel, question: RunQuestion, prediction: Prediction) -> float:
     """Return the relative standard deviation that no parameter carries: of the network's form, of layer times never measured like this."""
-    exposed, straggler = max(0.0, found.exposed) / found.step, found.straggler / found.step
-    unknown = 0.0 if model.knows_compute(asked) else LAYER_MODEL
-    if model.compute.joins_others(asked) and not model.has_own(asked):
+    exposed, straggler = max(0.0, prediction.exposed) / prediction.step, prediction.straggler / prediction.step
+    unknown = 0.0 if model.knows_compute(question) else LAYER_MODEL
+    if model.compute.joins_others(question) and not model.has_own(question):
         unknown = model.carried.unseen
-    unknown = math.hypot(unknown, model.compute.doubt(asked))
+    unknown = math.hypot(unknown, model.compute.doubt(question))
     return math.hypot(model.carried.form * exposed, SPREAD * straggler, unknown * (1.0 - exposed))
 
 
-def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> np.ndarray:
-    """Return the steps of one standard deviation along the axes of the covariance that matter, seen on a few of *asked*."""
+def _directions(model: ClusterModel, questions: Sequence[RunQuestion], evaluator: Evaluator) -> np.ndarray:
+    """Return the steps of one standard deviation along the axes of the covariance that matter, seen on a few of *questions*."""
     import numpy as np
 
     variances, axes = np.linalg.eigh(np.array(model.covariance))
@@ -424,28 +424,28 @@ def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
     # what is not yet the slowest hop shows in one direction only
     slower = steps @ np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters])
     steps = np.where(slower[:, None] < 0.0, -steps, steps)
-    few = asked[:: -(-len(asked) // FEW_ROWS)]
+    few = questions[:: -(-len(questions) // FEW_ROWS)]
     moved = np.mean(sensitivities(model, few, steps, evaluator) ** 2, axis=0)
     order = np.argsort(-moved)
     kept = 1 + int(np.searchsorted(np.cumsum(moved[order]), ENOUGH * moved.sum()))
     return np.asarray(steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10])
 
 
-def _with_groups(model: Model, rows: Sequence[Question]) -> Model:
+def _with_groups(model: ClusterModel, rows: Sequence[RunQuestion]) -> ClusterModel:
     """Return *model* with one more parameter for each job of *rows* whose compute is not measured, or measured on one GPU by itself."""
     jobs = {group_keys(row)[3]: row for row in rows if model.compute.of(row) is None or model.compute.joins_others(row)}
     groups = tuple(jobs)
     own = ((COMPUTE, UNKNOWN_COMPUTE) if model.compute.of(row) is None else (JOB_LOSS, JOB) for row in jobs.values())
-    extra = tuple(Parameter(EVERYWHERE, constant, width) for constant, width in own)
+    extra = tuple(NetworkParameter(EVERYWHERE, constant, width) for constant, width in own)
     parameters = model.parameters + extra
     return replace(model, parameters=parameters, values=(0.0,) * len(parameters), covariance=_diagonal(parameters), groups=groups)
 
 
-def _diagonal(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], ...]:
+def _diagonal(parameters: Sequence[NetworkParameter]) -> tuple[tuple[float, ...], ...]:
     """Return the covariance of the priors."""
     return tuple(tuple(one.width**2 if row == column else 0.0 for column in range(len(parameters))) for row, one in enumerate(parameters))
 
 
-def _thinned(rows: Sequence[Question]) -> Sequence[Question]:
+def _thinned(rows: Sequence[RunQuestion]) -> Sequence[RunQuestion]:
     step = -(-len(rows) // MOST_ROWS) or 1
     return rows[::step]

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from calibration.clusters.evaluate import Case, Evaluator
+from calibration.clusters.evaluate import Evaluator, SimulatedCase
 from calibration.clusters.other_batches import step_model
-from calibration.questions import Question, question
+from calibration.questions import RunQuestion, question
 from calibration.run_records import RunRecord
 
 LEAST_SCALE: Final = 0.05
@@ -39,35 +39,35 @@ class ComputeScale:
     doubts: dict[tuple[Hashable, int], float] = field(default_factory=dict)
     """Standard deviations of the logarithms of factors, by group and batch, of batches beyond those measured."""
 
-    def of(self, asked: Question) -> float | None:
-        """Return the factor for *asked*; None where nothing was measured."""
-        key = self.group(asked)
-        return None if key is None else _at(self.curves[key], asked.batch)
+    def of(self, question: RunQuestion) -> float | None:
+        """Return the factor for *question*; None where nothing was measured."""
+        key = self.group(question)
+        return None if key is None else _at(self.curves[key], question.batch)
 
-    def doubt(self, asked: Question) -> float:
-        """Return the standard deviation of the logarithm of the factor for *asked* that comes of its batch being beyond those measured."""
-        return self.doubts.get((self.group(asked), asked.batch), 0.0)
+    def doubt(self, question: RunQuestion) -> float:
+        """Return the standard deviation of the logarithm of the factor for *question* for a batch beyond those measured."""
+        return self.doubts.get((self.group(question), question.batch), 0.0)
 
-    def joins_others(self, asked: Question) -> bool:
-        """Tell whether *asked* runs on several GPUs, and its factor was measured on one by itself."""
-        return asked.job.ranks > 1 and self.group(asked) in self.alone
+    def joins_others(self, question: RunQuestion) -> bool:
+        """Tell whether *question* runs on several GPUs, and its factor was measured on one by itself."""
+        return question.job.ranks > 1 and self.group(question) in self.alone
 
-    def group(self, asked: Question) -> Hashable | None:
-        """Return the nearest group of *asked* that was measured; None where none was."""
-        return next((key for key in group_keys(asked) if key in self.curves), None)
+    def group(self, question: RunQuestion) -> Hashable | None:
+        """Return the nearest group of *question* that was measured; None where none was."""
+        return next((key for key in group_keys(question) if key in self.curves), None)
 
 
-def group_keys(asked: Question) -> list[Hashable]:
-    """Return the groups that *asked* belongs to, the nearest first: runs of one group are expected to compute alike."""
-    record, training = asked.record, asked.workload.training
+def group_keys(question: RunQuestion) -> list[Hashable]:
+    """Return the groups that *question* belongs to, the nearest first: runs of one group are expected to compute alike."""
+    record, training = question.record, question.workload.training
     job = (record.workload, training.stack.name, training.stack.strategy, training.precision)
     here = ("cluster", record.hardware, *job)
     return [
-        (*here, record.software, asked.workload.input.loader, record.overrides),
-        (*here, record.software, asked.workload.input.loader),
+        (*here, record.software, question.workload.input.loader, record.overrides),
+        (*here, record.software, question.workload.input.loader),
         (*here, record.software),
         here,
-        ("gpu", asked.gpu.name, *job, record.software),
+        ("gpu", question.gpu.name, *job, record.software),
     ]
 
 
@@ -75,51 +75,54 @@ Solved = Mapping[RunRecord, float | None]
 """The factor of each run, None where none meets its compute time."""
 
 
-def solved(rows: Sequence[Question], evaluator: Evaluator) -> Solved:
+def solved(rows: Sequence[RunQuestion], evaluator: Evaluator) -> Solved:
     """Return the factor of each of *rows*, which tell it by themselves: so what several clusters ask is found once for all."""
     return dict(zip((row.record for row in rows), _solve(rows, evaluator), strict=True))
 
 
 def measured_scale(
-    rows: Sequence[Question], evaluator: Evaluator, known: Solved | None = None, asked: Sequence[Question] = ()
+    rows: Sequence[RunQuestion], evaluator: Evaluator, scales: Solved | None = None, questions: Sequence[RunQuestion] = ()
 ) -> ComputeScale:
     """Return the factors that *rows* tell; where some of a group ran on several GPUs, those on one GPU are left out of it.
 
     A job that runs alone skips work that distributed ones do, or does more: compute of distributed steps is measured in such steps.
-    Factors that are *known* are not looked for again. Batches of *asked* that lie beyond those of their group have factors of their own;
-    others beyond take that of the last batch.
+    Factors that are *scales* are not looked for again. Batches of *questions* beyond those of their group have factors of their own; others
+    beyond take that of the last batch.
     """
-    told = {**(known or {})}
+    told = {**(scales or {})}
     told |= solved([row for row in rows if row.record not in told], evaluator)
     factors = {id(row): told[row.record] for row in rows}
-    found: dict[Hashable, dict[int, list[Question]]] = defaultdict(lambda: defaultdict(list))
+    by_group: dict[Hashable, dict[int, list[RunQuestion]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if factors[id(row)] is not None:
             for key in group_keys(row):
-                found[key][row.batch].append(row)
-    measured = {key: {batch: _preferred(same) for batch, same in sorted(batches.items())} for key, batches in found.items()}
+                by_group[key][row.batch].append(row)
+    measured = {key: {batch: _preferred(same) for batch, same in sorted(batches.items())} for key, batches in by_group.items()}
     curves = {
         key: [(batch, median(factors[id(row)] or 1.0 for row in same)) for batch, same in batches.items()]
         for key, batches in measured.items()
     }
     alone = {key for key, batches in measured.items() if all(row.job.ranks == 1 for same in batches.values() for row in same)}
-    return _with_batches_beyond(ComputeScale(curves, frozenset(alone)), measured, asked, evaluator)
+    return _with_batches_beyond(ComputeScale(curves, frozenset(alone)), measured, questions, evaluator)
 
 
 def _with_batches_beyond(
-    scale: ComputeScale, measured: Mapping[Hashable, Mapping[int, Sequence[Question]]], asked: Sequence[Question], evaluator: Evaluator
+    scale: ComputeScale,
+    measured: Mapping[Hashable, Mapping[int, Sequence[RunQuestion]]],
+    questions: Sequence[RunQuestion],
+    evaluator: Evaluator,
 ) -> ComputeScale:
-    """Return *scale* with factors for those batches of *asked* that lie beyond their group's, which *measured* holds the runs of."""
-    beyond: dict[Hashable, dict[int, Question]] = defaultdict(dict)
-    for one in asked:
+    """Return *scale* with factors for those batches of *questions* that lie beyond their group's, which *measured* holds the runs of."""
+    beyond: dict[Hashable, dict[int, RunQuestion]] = defaultdict(dict)
+    for one in questions:
         key = scale.group(one)
         if key is not None and not min(measured[key]) <= one.batch <= max(measured[key]):
             nearest = measured[key][_nearest(measured[key], one.batch)][0]
             beyond[key][one.batch] = question(replace(nearest.record, batch_per_gpu=one.batch), evaluator.folders)
     runs = [run for key, others in beyond.items() for run in (*(same[0] for same in measured[key].values()), *others.values())]
-    found = evaluator.all([Case(run.record, 1.0, ()) for run in runs])
-    layers = {id(run): _times(run, one.step, one.compute)[1] for run, one in zip(runs, found, strict=True)}
-    expected: list[tuple[Hashable, int, Question]] = []
+    predictions = evaluator.all([SimulatedCase(run.record, 1.0, ()) for run in runs])
+    layers = {id(run): _times(run, one.step, one.compute)[1] for run, one in zip(runs, predictions, strict=True)}
+    expected: list[tuple[Hashable, int, RunQuestion]] = []
     doubts: dict[tuple[Hashable, int], float] = {}
     for key, others in beyond.items():
         times = {batch: median(map(_compute_time, same)) for batch, same in measured[key].items()}
@@ -136,20 +139,20 @@ def _with_batches_beyond(
 
 
 def _nearest(batches: Iterable[int], batch: int) -> int:
-    return min(batches, key=lambda known: abs(math.log(known / batch)))
+    return min(batches, key=lambda other: abs(math.log(other / batch)))
 
 
-def _taking(run: Question, compute: float) -> Question:
+def _taking(run: RunQuestion, compute: float) -> RunQuestion:
     """Return *run* as if its compute had been measured to take so many seconds."""
     sync = None if run.record.exposed_sync is None else 0.0
     return replace(run, record=replace(run.record, step_time=compute, exposed_sync=sync, throughput=None))
 
 
-def _preferred(rows: Sequence[Question]) -> Sequence[Question]:
+def _preferred(rows: Sequence[RunQuestion]) -> Sequence[RunQuestion]:
     return [row for row in rows if row.job.ranks > 1 and row.record.exposed_sync is not None] or rows
 
 
-def _solve(rows: Sequence[Question], evaluator: Evaluator) -> list[float | None]:
+def _solve(rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[float | None]:
     """Return for each of *rows* the factor with which the simulation meets its compute time; None where none does.
 
     Regula falsi on all rows side by side: one round of simulations is one call.
@@ -158,8 +161,8 @@ def _solve(rows: Sequence[Question], evaluator: Evaluator) -> list[float | None]
     reached: list[list[tuple[float, float]]] = [[] for _ in rows]
     open_rows = list(range(len(rows)))
     for _ in range(MOST_TRIALS):
-        found = evaluator.all([Case(rows[index].record, guess[index], ()) for index in open_rows])
-        for index, prediction in zip(open_rows, found, strict=True):
+        predictions = evaluator.all([SimulatedCase(rows[index].record, guess[index], ()) for index in open_rows])
+        for index, prediction in zip(open_rows, predictions, strict=True):
             target, simulated = _times(rows[index], prediction.step, prediction.compute)
             reached[index].append((guess[index], math.log(simulated / target)))
             guess[index] = _next(reached[index])
@@ -170,13 +173,13 @@ def _solve(rows: Sequence[Question], evaluator: Evaluator) -> list[float | None]
     return [scale if abs(miss) < 0.05 and LEAST_SCALE < scale < MOST_SCALE else None for scale, miss in best]
 
 
-def _times(row: Question, step: float, compute: float) -> tuple[float, float]:
+def _times(row: RunQuestion, step: float, compute: float) -> tuple[float, float]:
     """Return the measured seconds and the simulated ones that they are compared with."""
     alone = row.job.ranks == 1 and not row.workload.training.stack.uses_servers
     return _compute_time(row), compute if alone or row.record.exposed_sync is not None else step
 
 
-def _compute_time(row: Question) -> float:
+def _compute_time(row: RunQuestion) -> float:
     """Return the measured seconds of a step but for its exposed synchronisation, where that was measured."""
     return row.step_time - (row.record.exposed_sync or 0.0)
 

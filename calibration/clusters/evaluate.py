@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from calibration.clusters.network_parameters import Factors, with_factors
-from calibration.questions import Folders, Question, question, scaled
+from calibration.clusters.network_parameters import NetworkFactors, with_factors
+from calibration.questions import Folders, RunQuestion, question, scaled
 from calibration.run_records import RunRecord
 from sim.epoch import Epoch
 from sim.events import Cause
@@ -41,17 +41,17 @@ class Prediction(NamedTuple):
         return self.step - self.exposed
 
 
-class Case(NamedTuple):
+class SimulatedCase(NamedTuple):
     """One simulation: which run, its layer times times what, on a network moved by what."""
 
     record: RunRecord
     compute_scale: float
-    factors: Factors
+    factors: NetworkFactors
 
 
-def predict(asked: Question, compute_scale: float = 1.0, factors: Factors = ()) -> Prediction:
-    """Simulate *asked* and return its warm steady state."""
-    return _outcome(simulate(with_factors(asked, factors), [scaled(asked, compute_scale)], cold=False).jobs[0].warm)
+def predict(question: RunQuestion, compute_scale: float = 1.0, factors: NetworkFactors = ()) -> Prediction:
+    """Simulate *question* and return its warm steady state."""
+    return _outcome(simulate(with_factors(question, factors), [scaled(question, compute_scale)], cold=False).jobs[0].warm)
 
 
 def _outcome(epoch: Epoch) -> Prediction:
@@ -67,15 +67,15 @@ class Evaluator:
     folders: Folders = field(default_factory=Folders)
     processes: int = 0
     """0 takes one for each core."""
-    _known: dict[Case, Prediction] = field(default_factory=dict, repr=False)
+    _known: dict[SimulatedCase, Prediction] = field(default_factory=dict, repr=False)
     _study: str = field(default_factory=lambda: uuid4().hex, repr=False)
     """Name under which its processes remember what cases share (`sim.spec.shelf`)."""
 
-    def one(self, case: Case) -> Prediction:
+    def one(self, case: SimulatedCase) -> Prediction:
         """Return the prediction of *case*."""
         return self.all([case])[0]
 
-    def all(self, cases: Sequence[Case]) -> list[Prediction]:
+    def all(self, cases: Sequence[SimulatedCase]) -> list[Prediction]:
         """Return the predictions of *cases*, in order."""
         keys = [_key(case) for case in cases]
         place = {record: number for number, record in enumerate(dict.fromkeys(key.record for key in keys))}
@@ -84,7 +84,7 @@ class Evaluator:
         self._known.update(zip(missing, self._simulate(missing), strict=True))
         return [self._known[key] for key in keys]
 
-    def _simulate(self, cases: list[Case]) -> list[Prediction]:
+    def _simulate(self, cases: list[SimulatedCase]) -> list[Prediction]:
         processes = self.processes or os.cpu_count() or 1
         if processes == 1 or len(cases) <= FEW:
             return _predict_all(cases, self.folders, self._study)
@@ -93,33 +93,33 @@ class Evaluator:
         replaced_quietly()
         size = max(4, min(32, len(cases) // (2 * processes)))
         chunks = [cases[start : start + size] for start in range(0, len(cases), size)]
-        found = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders, self._study) for chunk in chunks)
-        return [prediction for chunk in found for prediction in chunk]
+        predicted = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders, self._study) for chunk in chunks)
+        return [prediction for chunk in predicted for prediction in chunk]
 
 
-def _key(case: Case) -> Case:
+def _key(case: SimulatedCase) -> SimulatedCase:
     """Return *case* without what was measured, so that equal runs are simulated once."""
     record = replace(
         case.record, file="", line=0, source="", software="", step_time=1.0, exposed_sync=None, throughput=None, role="prediction", note=""
     )
-    return Case(record, round(case.compute_scale, 6), case.factors)
+    return SimulatedCase(record, round(case.compute_scale, 6), case.factors)
 
 
 @lru_cache(maxsize=4096)
-def _question(record: RunRecord, folders: Folders) -> Question:
+def _question(record: RunRecord, folders: Folders) -> RunQuestion:
     return question(record, folders)
 
 
-def _predict_all(cases: Sequence[Case], folders: Folders, study: str) -> list[Prediction]:
+def _predict_all(cases: Sequence[SimulatedCase], folders: Folders, study: str) -> list[Prediction]:
     """Simulate *cases*; what several of a *study* share, machines as moved and jobs as scaled, is made once and known again."""
-    machines: dict[tuple[int, bool, Factors], Hardware] = {}
+    machines: dict[tuple[int, bool, NetworkFactors], Hardware] = {}
     jobs: dict[tuple[int, float], Job] = {}
-    found = []
+    predicted = []
     for case in cases:
-        asked = _question(case.record, folders)
-        moved = (id(asked.hardware), asked.nodes == 2, case.factors)
-        machine = machines[moved] = machines.get(moved) or with_factors(asked, case.factors)
-        job = jobs[id(asked), case.compute_scale] = jobs.get((id(asked), case.compute_scale)) or scaled(asked, case.compute_scale)
+        question = _question(case.record, folders)
+        moved = (id(question.hardware), question.nodes == 2, case.factors)
+        machine = machines[moved] = machines.get(moved) or with_factors(question, case.factors)
+        job = jobs[id(question), case.compute_scale] = jobs.get((id(question), case.compute_scale)) or scaled(question, case.compute_scale)
         with standing(study):
-            found.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
-    return found
+            predicted.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
+    return predicted

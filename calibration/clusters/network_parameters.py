@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from calibration.clusters.priors import prior, priors
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from sim.cluster.build import slots
 from sim.cluster.node_links import SOCKET_COPIES
 from sim.spec.hardware import Hardware, Node, Transport
-from sim.training.collectives.plan import CollectivePlan, plan_collectives
+from sim.training.collectives.price.plan import CollectivePlan, plan_collectives
 from sim.training.job import job_slots
 
 WIDTHS: Final[Mapping[str, float]] = {name: each.value for name, each in priors("network").items()}
@@ -55,7 +55,7 @@ USUAL_LOSS: Final = prior("compute", "usual loss")
 """Logarithm by which they are usually longer."""
 
 
-class Parameter(NamedTuple):
+class NetworkParameter(NamedTuple):
     """One log factor: where in a node it acts, on which constant, and the standard deviation of its prior."""
 
     place: str
@@ -69,114 +69,114 @@ class Parameter(NamedTuple):
         return f"{self.place} {self.constant}".strip().replace("_", " ")
 
 
-Factors = tuple[tuple[Parameter, float], ...]
+NetworkFactors = tuple[tuple[NetworkParameter, float], ...]
 """Parameters with their log factors; an empty tuple is the prior's centre."""
 
 
-def way_taken(way: str) -> Factors:
+def way_taken(way: str) -> NetworkFactors:
     """Return the factors that make traffic take *way* inside a node."""
-    return () if way == AS_DESCRIBED else ((Parameter(EVERYWHERE, way, 1.0), 1.0),)
+    return () if way == AS_DESCRIBED else ((NetworkParameter(EVERYWHERE, way, 1.0), 1.0),)
 
 
-def other_ways(questions: Iterable[Question]) -> list[str]:
+def other_ways(questions: Iterable[RunQuestion]) -> list[str]:
     """Return the ways besides the one described that traffic of *questions* may take inside a node.
 
     Only runs on one node tell: in any other the network between nodes may be what is slow.
     """
-    asked = [found for found in questions if found.nodes == 1 and found.job.ranks > 1]
-    return [way for way, change in _CHANGES.items() if any(_differs(found, change) for found in asked)]
+    one_node = [question for question in questions if question.nodes == 1 and question.job.ranks > 1]
+    return [way for way, change in _CHANGES.items() if any(_differs(question, change) for question in one_node)]
 
 
-def _differs(asked: Question, change: Mapping[str, object]) -> bool:
-    node = asked.hardware.groups[0].node
+def _differs(question: RunQuestion, change: Mapping[str, object]) -> bool:
+    node = question.hardware.groups[0].node
     if change.get("bridged") and (node.gpu.bridge is None or node.nvlink is not None):
         return False
     return any(getattr(node.topology, key) != value for key, value in change.items())
 
 
-def parameters_of(questions: Sequence[Question], way: str = AS_DESCRIBED) -> tuple[Parameter, ...]:
+def parameters_of(questions: Sequence[RunQuestion], way: str = AS_DESCRIBED) -> tuple[NetworkParameter, ...]:
     """Return the parameters on which the step times of *questions*, runs on one cluster, depend where traffic takes *way*."""
-    found: dict[tuple[str, str], Parameter] = {}
-    for asked in questions:
-        for place, transport in _met(asked, with_factors(asked, way_taken(way))):
-            for parameter in _of_transport(place, transport, asked.nodes):
-                known = found.get((place, parameter.constant), parameter)
-                found[place, parameter.constant] = min(known, parameter)  # of two widths the narrower
-    if not found:
+    parameters: dict[tuple[str, str], NetworkParameter] = {}
+    for question in questions:
+        for place, transport in _met(question, with_factors(question, way_taken(way))):
+            for parameter in _of_transport(place, transport, question.nodes):
+                before = parameters.get((place, parameter.constant), parameter)
+                parameters[place, parameter.constant] = min(before, parameter)  # of two widths the narrower
+    if not parameters:
         return ()
-    if any(_crosses_sockets(asked, with_factors(asked, way_taken(way))) for asked in questions):
-        found[SOCKETS, "efficiency"] = Parameter(SOCKETS, "efficiency", WIDTHS["efficiency, sockets"])
-    everywhere = (Parameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
-    return (*sorted(found.values()), *everywhere)
+    if any(_crosses_sockets(question, with_factors(question, way_taken(way))) for question in questions):
+        parameters[SOCKETS, "efficiency"] = NetworkParameter(SOCKETS, "efficiency", WIDTHS["efficiency, sockets"])
+    everywhere = (NetworkParameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
+    return (*sorted(parameters.values()), *everywhere)
 
 
-def decides(parameter: Parameter, asked: Question, met: frozenset[str]) -> bool:
-    """Tell whether the step of *asked*, which meets the places *met*, can depend on *parameter*."""
-    stack = asked.workload.training.stack
+def decides(parameter: NetworkParameter, question: RunQuestion, met: frozenset[str]) -> bool:
+    """Tell whether the step of *question*, which meets the places *met*, can depend on *parameter*."""
+    stack = question.workload.training.stack
     if stack.uses_servers or stack.backend == "gloo":
         return True
-    if parameter.constant == "pair" and asked.nodes != 2:
+    if parameter.constant == "pair" and question.nodes != 2:
         return False
-    return asked.job.ranks > 1 and (parameter.place == EVERYWHERE or parameter.place in met)
+    return question.job.ranks > 1 and (parameter.place == EVERYWHERE or parameter.place in met)
 
 
-def places_met(asked: Question, way: str) -> frozenset[str]:
-    """Return the places of parameters that collectives of *asked* meet where traffic takes *way*."""
-    hardware = with_factors(asked, way_taken(way))
-    met = frozenset(place for place, _ in _met(asked, hardware, copies=True))
-    return met | {SOCKETS} if _crosses_sockets(asked, hardware) else met
+def places_met(question: RunQuestion, way: str) -> frozenset[str]:
+    """Return the places of parameters that collectives of *question* meet where traffic takes *way*."""
+    hardware = with_factors(question, way_taken(way))
+    met = frozenset(place for place, _ in _met(question, hardware, copies=True))
+    return met | {SOCKETS} if _crosses_sockets(question, hardware) else met
 
 
-def _of_transport(place: str, transport: Transport, nodes: int) -> list[Parameter]:
+def _of_transport(place: str, transport: Transport, nodes: int) -> list[NetworkParameter]:
     kind = "efficiency"
     if place == NIC:
         kind += ", TCP" if transport.flow_cap else ", NIC"
     elif place == "host_transport":
         kind += ", host" if nodes == 1 else ", copies"
-    made = [Parameter(place, "efficiency", WIDTHS[kind]), Parameter(place, "latency", WIDTHS["latency"])]
+    made = [NetworkParameter(place, "efficiency", WIDTHS[kind]), NetworkParameter(place, "latency", WIDTHS["latency"])]
     if place == NIC:
-        made.append(Parameter(place, "total", WIDTHS["total"]))
-        made += [Parameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
+        made.append(NetworkParameter(place, "total", WIDTHS["total"]))
+        made += [NetworkParameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
     return made
 
 
-def _met(asked: Question, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
-    """Return the fields of the nodes whose transport classes the rings of *asked* cross on *hardware*.
+def _met(question: RunQuestion, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
+    """Return the fields of the nodes whose transport classes the rings of *question* cross on *hardware*.
 
     *copies* adds the class of what feeds a NIC: runs between nodes cannot tell it from the NIC's own, so they do not fit it.
     """
-    if asked.job.ranks < 2:
+    if question.job.ranks < 2:
         return []
-    plan = _plan(asked, hardware)
+    plan = _plan(question, hardware)
     crossed = {transport.name for part in plan.parts for transport in part.channels.transports}
     if copies:
         crossed |= {transport.name for part in plan.parts for transport in part.channels.copies}
     nodes = {id(part.slot.node): part.slot.node for part in plan.parts}.values()
-    return [found for node in nodes for found in transports(node) if found[1].name in crossed]
+    return [each for node in nodes for each in transports(node) if each[1].name in crossed]
 
 
-def _plan(asked: Question, hardware: Hardware) -> CollectivePlan:
-    """Return what collectives of *asked* would be on *hardware*."""
-    return plan_collectives(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
+def _plan(question: RunQuestion, hardware: Hardware) -> CollectivePlan:
+    """Return what collectives of *question* would be on *hardware*."""
+    return plan_collectives(job_slots(0, slots(hardware, [question.job.placement])), hardware.fabric)
 
 
-def _crosses_sockets(asked: Question, hardware: Hardware) -> bool:
-    """Tell whether rings of *asked* on *hardware* copy from socket to socket through host memory."""
-    if asked.job.ranks < 2 or all(len(group.node.topology.sockets) < 2 for group in hardware.groups):
+def _crosses_sockets(question: RunQuestion, hardware: Hardware) -> bool:
+    """Tell whether rings of *question* on *hardware* copy from socket to socket through host memory."""
+    if question.job.ranks < 2 or all(len(group.node.topology.sockets) < 2 for group in hardware.groups):
         return False
-    plan = _plan(asked, _limited(hardware))
+    plan = _plan(question, _limited(hardware))
     links = {link for part in plan.parts for channel in part.channels.channels for hop in channel.hops for link in hop.links}
     return any(SOCKET_COPIES.fullmatch(link) for link in links)
 
 
 def _limited(hardware: Hardware) -> Hardware:
     """Return *hardware* with a limit on copies between sockets, where none is described that which NCCL assumes."""
-    known: dict[int, Node] = {}
+    limited: dict[int, Node] = {}
     groups = []
     for group in hardware.groups:
         topology = group.node.topology
         limit = topology.model_copy(update={"socket_copy_bandwidth": topology.socket_copy_bandwidth or _carried(group.node)})
-        node = known.setdefault(id(group.node), group.node.model_copy(update={"topology": limit}))
+        node = limited.setdefault(id(group.node), group.node.model_copy(update={"topology": limit}))
         groups.append(group.model_copy(update={"node": node}))
     return hardware.model_copy(update={"groups": tuple(groups)})
 
@@ -192,19 +192,19 @@ def transports(node: Node) -> list[tuple[str, Transport]]:
     return [*node.transports.items(), (NIC, node.nic.transport)]
 
 
-def with_factors(asked: Question, factors: Factors) -> Hardware:
-    """Return the hardware of *asked* with its constants moved by *factors*."""
+def with_factors(question: RunQuestion, factors: NetworkFactors) -> Hardware:
+    """Return the hardware of *question* with its constants moved by *factors*."""
     if not factors:
-        return asked.hardware
+        return question.hardware
     moves = {(parameter.place, parameter.constant): value for parameter, value in factors}
-    if asked.nodes != 2:
+    if question.nodes != 2:
         moves.pop((NIC, "pair"), None)
-    known: dict[int, Node] = {}  # equal nodes stay one object, by which the simulator folds them
+    moved: dict[int, Node] = {}  # equal nodes stay one object, by which the simulator folds them
     groups = []
-    for group in asked.hardware.groups:
-        node = known.setdefault(id(group.node), _moved_node(group.node, moves))
+    for group in question.hardware.groups:
+        node = moved.setdefault(id(group.node), _moved_node(group.node, moves))
         groups.append(group.model_copy(update={"node": node}))
-    return asked.hardware.model_copy(update={"groups": tuple(groups)})
+    return question.hardware.model_copy(update={"groups": tuple(groups)})
 
 
 def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:

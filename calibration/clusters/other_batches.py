@@ -35,10 +35,10 @@ class StepModel(NamedTuple):
         """Return seconds of compute where the layer model says *layers*."""
         return self.constant + self.rate * layers
 
-    def growth(self, layers: float, known: float) -> tuple[float, float]:
-        """Return the time for *layers* over that for *known* seconds of layers, and the standard deviation of its logarithm."""
-        here, there = self.time(layers), self.time(known)
-        slope = (1.0 / here - 1.0 / there, layers / here - known / there)
+    def growth(self, layers: float, measured: float) -> tuple[float, float]:
+        """Return the time for *layers* over that for *measured* seconds of layers, and the standard deviation of its logarithm."""
+        here, there = self.time(layers), self.time(measured)
+        slope = (1.0 / here - 1.0 / there, layers / here - measured / there)
         variance = sum(slope[i] * self.covariance[i][j] * slope[j] for i in (0, 1) for j in (0, 1))
         return here / there, math.sqrt(max(0.0, variance) + self.scatter**2)
 

@@ -89,7 +89,7 @@ def _best(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, times: lis
     import numpy as np
 
     tried = [Scatter(share, time) for share in np.geomspace(LEAST_NOISE, _LARGEST, _GRID).tolist() for time in times]
-    return min(tried, key=lambda found: improbability(missed, steps, weights, found))
+    return min(tried, key=lambda scatter: improbability(missed, steps, weights, scatter))
 
 
 def widened(scatter: Scatter, missed: np.ndarray, steps: np.ndarray) -> Scatter:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from calibration import RECORDS
-from calibration.questions import Question, question
+from calibration.questions import RunQuestion, question
 from calibration.run_records import read_records
 from sim.events import Cause
 from sim.simulate import JobRun, simulate
@@ -29,17 +29,17 @@ LEAST_COMPUTE: Final = 0.01
 """Factor on layer times below which a model would not compute at all."""
 
 
-class Costs(NamedTuple):
+class ServerCosts(NamedTuple):
     """Core-seconds of one update, and of one byte in or out."""
 
     update: float
     byte: float
 
 
-class Predicted(NamedTuple):
+class PredictedRun(NamedTuple):
     """One measured run beside the simulator's: steps per second of all workers together."""
 
-    asked: Question
+    asked: RunQuestion
     measured: float
     predicted: float
 
@@ -53,63 +53,63 @@ class Predicted(NamedTuple):
 class ServerFit:
     """Fitted costs, and every row beside its prediction."""
 
-    costs: Costs
-    rows: tuple[Predicted, ...]
+    costs: ServerCosts
+    rows: tuple[PredictedRun, ...]
 
 
 def fit_servers(files: Sequence[Path]) -> ServerFit:
     """Return the costs that fit the ``network`` rows of *files*, and predictions of all. Raise SpecError where none can be told."""
-    asked = [question(record) for path in files for record in read_records(path).records]
-    apart = [found for found in asked if found.workload.training.stack.servers is None]
+    rows = [question(record) for path in files for record in read_records(path).records]
+    apart = [row for row in rows if row.workload.training.stack.servers is None]
     if apart:
         raise SpecError(f"{apart[0].record.where}: the stack has no parameter servers; leave the row out, or name another stack")
-    fitted = [found for found in asked if found.record.role == "network"]
+    fitted = [row for row in rows if row.record.role == "network"]
     if spread(fitted) < 1.5:
         raise SpecError(
             f"{files[0]}: expected rows of role 'network' of two or more models, with mean bytes per variable that differ by half or more; "
             "the cost of an update and that of a byte cannot be told apart otherwise"
         )
-    costs = _fit(fitted, asked)
-    return ServerFit(costs, tuple(_predict(asked, costs, _factors(asked, costs))))
+    costs = _fit(fitted, rows)
+    return ServerFit(costs, tuple(_predict(rows, costs, _factors(rows, costs))))
 
 
-def spread(rows: Iterable[Question]) -> float:
+def spread(rows: Iterable[RunQuestion]) -> float:
     """Return the largest mean bytes per variable of the models of *rows* over the smallest."""
-    sizes = [found.workload.model.parameters / sum(len(layer.gradients) for layer in found.workload.model.layers) for found in rows]
+    sizes = [row.workload.model.parameters / sum(len(layer.gradients) for layer in row.workload.model.layers) for row in rows]
     return max(sizes) / min(sizes) if sizes else 0.0
 
 
-def _fit(fitted: Sequence[Question], asked: Sequence[Question]) -> Costs:
+def _fit(fitted: Sequence[RunQuestion], rows: Sequence[RunQuestion]) -> ServerCosts:
     from scipy.optimize import least_squares
 
     def misses(logs: Sequence[float]) -> list[float]:
-        costs = Costs(math.exp(logs[0]), math.exp(logs[1]))
-        return [math.log1p(row.error) for row in _predict(fitted, costs, _factors(asked, costs))]
+        costs = ServerCosts(math.exp(logs[0]), math.exp(logs[1]))
+        return [math.log1p(row.error) for row in _predict(fitted, costs, _factors(rows, costs))]
 
-    found = least_squares(misses, [-8.3, -20.3], loss="soft_l1", f_scale=0.05, diff_step=1e-3)  # from 0.25 ms and 1.5 s/GB
-    return Costs(math.exp(found.x[0]), math.exp(found.x[1]))
+    solution = least_squares(misses, [-8.3, -20.3], loss="soft_l1", f_scale=0.05, diff_step=1e-3)  # from 0.25 ms and 1.5 s/GB
+    return ServerCosts(math.exp(solution.x[0]), math.exp(solution.x[1]))
 
 
-def _factors(asked: Iterable[Question], costs: Costs) -> dict[tuple[str, str], float]:
+def _factors(rows: Iterable[RunQuestion], costs: ServerCosts) -> dict[tuple[str, str], float]:
     """Return by hardware and workload the factor on layer times that makes one worker as fast as measured."""
-    found = {}
-    for row in asked:
+    factors = {}
+    for row in rows:
         if row.record.role == "compute":
             alone = _simulated(row, costs, 1.0).warm
             missing = row.step_time - alone.step_time
-            found[row.record.hardware, row.record.workload] = max(LEAST_COMPUTE, 1 + missing / alone.stalls[Cause.COMPUTE])
-    return found
+            factors[row.record.hardware, row.record.workload] = max(LEAST_COMPUTE, 1 + missing / alone.stalls[Cause.COMPUTE])
+    return factors
 
 
-def _predict(rows: Iterable[Question], costs: Costs, factors: Mapping[tuple[str, str], float]) -> list[Predicted]:
-    found = []
+def _predict(rows: Iterable[RunQuestion], costs: ServerCosts, factors: Mapping[tuple[str, str], float]) -> list[PredictedRun]:
+    predicted = []
     for row in rows:
         run = _simulated(row, costs, factors.get((row.record.hardware, row.record.workload), 1.0))
-        found.append(Predicted(row, row.job.ranks / row.step_time, row.job.ranks / run.warm.step_time))
-    return found
+        predicted.append(PredictedRun(row, row.job.ranks / row.step_time, row.job.ranks / run.warm.step_time))
+    return predicted
 
 
-def _simulated(row: Question, costs: Costs, factor: float) -> JobRun:
+def _simulated(row: RunQuestion, costs: ServerCosts, factor: float) -> JobRun:
     """Return the run that *row* asks for, with these *costs* and this *factor* on layer times."""
     training = row.workload.training
     servers = training.stack.servers
@@ -121,31 +121,29 @@ def _simulated(row: Question, costs: Costs, factor: float) -> JobRun:
     return simulate(row.hardware, [job], cold=False).jobs[0]
 
 
-def server_table(found: ServerFit) -> str:
+def server_table(fit: ServerFit) -> str:
     """Return measured and predicted steps per second, row by row, and the errors of each cluster's fitted and predicted rows."""
-    lines = [f"update {found.costs.update * 1e3:.3f} ms, {found.costs.byte * 1e9:.2f} s/GB of one core of the reference processor", ""]
+    lines = [f"update {fit.costs.update * 1e3:.3f} ms, {fit.costs.byte * 1e9:.2f} s/GB of one core of the reference processor", ""]
     lines.append(f"{'hardware':14} {'workload':20} {'servers':>7} {'workers':>7} {'measured':>9} {'predicted':>9} {'error':>7}  role")
-    for row in found.rows:
+    for row in fit.rows:
         lines.append(
             f"{row.asked.record.hardware:14} {row.asked.record.workload:20} {_servers(row):7} {row.asked.job.ranks:7} "
             f"{row.measured:9.2f} {row.predicted:9.2f} {100 * row.error:6.1f}%  {row.asked.record.role}"
         )
     lines.append("")
-    for hardware in dict.fromkeys(row.asked.record.hardware for row in found.rows):
+    for hardware in dict.fromkeys(row.asked.record.hardware for row in fit.rows):
         for role in ("network", "prediction"):
-            middle, high, count = errors(
-                row for row in found.rows if (row.asked.record.hardware, row.asked.record.role) == (hardware, role)
-            )
+            middle, high, count = errors(row for row in fit.rows if (row.asked.record.hardware, row.asked.record.role) == (hardware, role))
             if count:
                 lines.append(f"{hardware:14} {role:12} {count:3} rows: median {100 * middle:.1f}%, 90th percentile {100 * high:.1f}%")
-    return "\n".join([*lines, "", *_second_servers(found)])
+    return "\n".join([*lines, "", *_second_servers(fit)])
 
 
-def _second_servers(found: ServerFit) -> list[str]:
+def _second_servers(fit: ServerFit) -> list[str]:
     """Return a line for each model on one and on two servers: what the second adds for most workers, and why."""
     lines = []
-    for hardware, workload in dict.fromkeys((row.asked.record.hardware, row.asked.record.workload) for row in found.rows):
-        rows = [row for row in found.rows if (row.asked.record.hardware, row.asked.record.workload) == (hardware, workload)]
+    for hardware, workload in dict.fromkeys((row.asked.record.hardware, row.asked.record.workload) for row in fit.rows):
+        rows = [row for row in fit.rows if (row.asked.record.hardware, row.asked.record.workload) == (hardware, workload)]
         most = max(row.asked.job.ranks for row in rows)
         one, two = ([row for row in rows if row.asked.job.ranks == most and _servers(row) == count] for count in (1, 2))
         if one and two:
@@ -158,19 +156,19 @@ def _second_servers(found: ServerFit) -> list[str]:
     return lines
 
 
-def _servers(row: Predicted) -> int:
+def _servers(row: PredictedRun) -> int:
     servers = row.asked.workload.training.stack.servers
     return servers.count if servers else 0
 
 
-def _busiest_share(row: Predicted) -> float:
+def _busiest_share(row: PredictedRun) -> float:
     """Return the share of a model's bytes that the server with most of them keeps."""
     servers = row.asked.workload.training.stack.servers
     kept = [sum(shard.nbytes for shard in own) for own in zip(*shards(row.asked.workload, servers), strict=True)] if servers else [1.0]
     return max(kept) / sum(kept)
 
 
-def server_document(found: ServerFit) -> dict[str, Any]:
+def server_document(fit: ServerFit) -> dict[str, Any]:
     """Return the fit as a JSON document; errors as fractions."""
     rows = [
         {
@@ -184,12 +182,12 @@ def server_document(found: ServerFit) -> dict[str, Any]:
             "predicted_steps_per_s": row.predicted,
             "error": row.error,
         }
-        for row in found.rows
+        for row in fit.rows
     ]
-    return {"update_cpu_s": found.costs.update, "byte_cpu_s_per_byte": found.costs.byte, "rows": rows}
+    return {"update_cpu_s": fit.costs.update, "byte_cpu_s_per_byte": fit.costs.byte, "rows": rows}
 
 
-def errors(rows: Iterable[Predicted]) -> tuple[float, float, int]:
+def errors(rows: Iterable[PredictedRun]) -> tuple[float, float, int]:
     """Return median and 90th percentile of the absolute errors of *rows*, and how many there are."""
     sizes = sorted(abs(row.error) for row in rows)
     if not sizes:

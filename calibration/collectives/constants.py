@@ -11,31 +11,31 @@ from typing import Any
 
 from sim.cluster.topology import NodeGraph
 from sim.spec.hardware import Node, Transport
-from sim.training.collectives.channels import Channel, Channels, Hop
-from sim.training.collectives.layout import Layout
-from sim.training.collectives.traffic import Part
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.traffic import SlotPart
+from sim.training.collectives.routes.channels import Channel, Channels, Hop
 
 Fields = Mapping[str, Mapping[str, Any]]
 """Fields of `Transport` (SI) by the name of the class."""
 
 
-def with_constants(layout: Layout, constants: Fields) -> Layout:
+def with_constants(layout: JobLayout, constants: Fields) -> JobLayout:
     """Return *layout* with the transport classes of its nodes changed to *constants*."""
-    return Layout(tuple(_part(part, constants) for part in layout.parts), layout.fabric)
+    return JobLayout(tuple(_part(part, constants) for part in layout.parts), layout.fabric)
 
 
-def transports_of(layout: Layout) -> frozenset[str]:
+def transports_of(layout: JobLayout) -> frozenset[str]:
     """Return the names of the transport classes that its rings cross."""
     return frozenset(transport.name for part in layout.parts for transport in part.channels.transports)
 
 
-def _part(part: Part, constants: Fields) -> Part:
+def _part(part: SlotPart, constants: Fields) -> SlotPart:
     node = _node(part.slot.node, constants)
     graph = NodeGraph(node, part.slot.graph.links, part.slot.graph.parents)
     slot = replace(part.slot, node=node)
     slot.__dict__["graph"] = graph  # a cached property: links stay as they are
     channels = tuple(_channel(channel, constants) for channel in part.channels.channels)
-    return Part(slot, part.gpus, Channels(channels, part.channels.kind, part.channels.nodes))
+    return SlotPart(slot, part.gpus, Channels(channels, part.channels.kind, part.channels.nodes))
 
 
 def _node(node: Node, constants: Fields) -> Node:

@@ -20,11 +20,11 @@ from calibration.collectives.constants import Fields, transports_of, with_consta
 from calibration.collectives.records import CollectiveRecord, plan_of
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
-from sim.training.collectives.layout import Layout
-from sim.training.collectives.pricing import cost
-from sim.training.collectives.table import LAUNCH, in_a_loop
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.pricing import cost
+from sim.training.collectives.price.table import LAUNCH, in_a_loop
 
-Constants = Mapping[str, Mapping[str, float]]
+TransportConstants = Mapping[str, Mapping[str, float]]
 """What is fitted (`PRIORS`), by transport class."""
 
 BANDS = (("< 1 MB", 0.0, 1e6), ("1-64 MB", 1e6, 64 * 2.0**20), ("> 64 MB", 64 * 2.0**20, math.inf))
@@ -78,42 +78,42 @@ _TOGETHER = (("host",), *((name,) for name in reversed(GENERATIONS)), ("pcie-pee
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 
-def layout_of(record: CollectiveRecord) -> Layout:
+def layout_of(record: CollectiveRecord) -> JobLayout:
     """Return where the ranks of *record* stand."""
     return plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
 
 
-def predicted(record: CollectiveRecord, constants: Constants) -> float:
+def predicted(record: CollectiveRecord, constants: TransportConstants) -> float:
     """Return the seconds that *record* takes with *constants*."""
     plan = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
-    found = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
-    return _measured(record, found.alone, constants)
+    priced = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
+    return _measured(record, priced.alone, constants)
 
 
-def _measured(record: CollectiveRecord, alone: float, constants: Constants) -> float:
+def _measured(record: CollectiveRecord, alone: float, constants: TransportConstants) -> float:
     """Return what a collective that takes *alone* shows in the loop that measured *record*."""
     launch = constants["host"]["launch"]
     return alone + (record.gpus_per_process - 1) * launch if record.waits else in_a_loop(alone, record.gpus_per_process, launch)
 
 
-def _fields(constants: Constants) -> Fields:
+def _fields(constants: TransportConstants) -> Fields:
     """Return *constants* as fields of `Transport`, of every class."""
-    found: dict[str, dict[str, Any]] = {}
+    classes: dict[str, dict[str, Any]] = {}
     for name, values in constants.items():
         fields: dict[str, Any] = dict(values)
         if "efficiency" in values:
             fields["efficiency"] = ((1.0, values["efficiency"]),)
-        found[name] = fields
-    return found | {other: _slower(found[name], factor) for other, (name, factor) in ALIKE.items()}
+        classes[name] = fields
+    return classes | {other: _slower(classes[name], factor) for other, (name, factor) in ALIKE.items()}
 
 
 def _slower(values: Mapping[str, Any], factor: float) -> dict[str, Any]:
     return {key: value * factor if key.startswith("hop_latency") else value for key, value in values.items()}
 
 
-class Batch:
+class RecordBatch:
     """Records whose layouts are changed once for all their sizes."""
 
     def __init__(self, records: Sequence[CollectiveRecord]) -> None:
@@ -124,22 +124,22 @@ class Batch:
         for place, plan in enumerate(self._plans):
             self._groups[id(plan)].append(place)
 
-    def times(self, constants: Constants) -> list[float]:
+    def times(self, constants: TransportConstants) -> list[float]:
         """Return the predicted seconds of each record."""
-        found = [0.0] * len(self.records)
+        seconds = [0.0] * len(self.records)
         for places in self._groups.values():
             layout = with_constants(self._plans[places[0]].layout, _fields(constants))
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
                 alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
-                found[place] = _measured(record, alone, constants)
-        return found
+                seconds[place] = _measured(record, alone, constants)
+        return seconds
 
 
 # --- the fit ---------------------------------------------------------------------------------------------------------
 
 
-def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> dict[str, dict[str, float]]:
+def fit(records: Sequence[CollectiveRecord], kept: TransportConstants | None = None) -> dict[str, dict[str, float]]:
     """Return the constants of every transport class that explain the ``fit`` rows of *records* best.
 
     Classes of *kept* are not fitted. One that no row crosses stays at its prior; of NVLink, at the mean of other generations. A
@@ -147,19 +147,19 @@ def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> d
     """
     given = kept or {}
     constants = {name: dict(given.get(name, values)) for name, values in PRIORS.items()}
-    known = {name for name in GENERATIONS if name in given}
+    told_of = {name for name in GENERATIONS if name in given}
     for names in _TOGETHER:
         met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
         if names == ("host",):  # larger messages say nothing of launches
             met = [record for record in met if record.nbytes < BANDS[0][2]]
         if met and not given.keys() & set(names):
-            if newer := [constants[name] for name in known if names[0] in GENERATIONS and name > names[0]]:
+            if newer := [constants[name] for name in told_of if names[0] in GENERATIONS and name > names[0]]:
                 constants[names[0]] = _mean(newer)
             constants.update(_fitted(met, names, constants))
-            known |= {*names}
-    if told := [constants[name] for name in GENERATIONS if name in known]:
+            told_of |= {*names}
+    if told := [constants[name] for name in GENERATIONS if name in told_of]:
         mean = _mean(told)
-        constants |= {name: dict(mean) for name in ("nvlink", *GENERATIONS) if name not in known}
+        constants |= {name: dict(mean) for name in ("nvlink", *GENERATIONS) if name not in told_of}
     return constants
 
 
@@ -170,27 +170,27 @@ def _mean(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def committed() -> dict[str, dict[str, float]]:
     """Return the constants as ``hardware/parts/transports`` has them."""
-    found: dict[str, dict[str, float]] = {}
+    constants: dict[str, dict[str, float]] = {}
     for name, values in PRIORS.items():
         if name == "host":
-            found[name] = {"launch": LAUNCH}
+            constants[name] = {"launch": LAUNCH}
             continue
         transport = load_part(Transport, name, "hardware/parts/transports")
-        known = transport.model_copy(update={"efficiency": transport.efficiency[-1][1]})
-        found[name] = {key: float(getattr(known, key)) for key in values}
-    return found
+        flat = transport.model_copy(update={"efficiency": transport.efficiency[-1][1]})
+        constants[name] = {key: float(getattr(flat, key)) for key in values}
+    return constants
 
 
-def without(mine: Sequence[CollectiveRecord], known: Sequence[CollectiveRecord], base: Constants) -> Constants:
-    """Return the constants fitted to *known* rows without those of the system of *mine*, which *base* may have seen.
+def without(mine: Sequence[CollectiveRecord], records: Sequence[CollectiveRecord], base: TransportConstants) -> TransportConstants:
+    """Return the constants fitted to *records* rows without those of the system of *mine*, which *base* may have seen.
 
-    Only the classes that bound *mine* are fitted anew, no other depends on its rows; a system that is not *known* takes *base*.
+    Only the classes that bound *mine* are fitted anew, no other depends on its rows; a system that is not *records* takes *base*.
     """
-    if all(record.system != mine[0].system or record.role != "fit" for record in known):
+    if all(record.system != mine[0].system or record.role != "fit" for record in records):
         return base
     crossed = frozenset[str]().union(*(bounding(record) for record in mine))
     names = {name for group in _TOGETHER if crossed & set(group) for name in group}
-    others = [record for record in known if record.system != mine[0].system and bounding(record) & names]
+    others = [record for record in records if record.system != mine[0].system and bounding(record) & names]
     return fit(others, {name: values for name, values in base.items() if name not in names})
 
 
@@ -202,13 +202,13 @@ def bounding(record: CollectiveRecord) -> frozenset[str]:
     return frozenset(ALIKE[name][0] if name in ALIKE else name for name in names) | host
 
 
-def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: Constants) -> dict[str, dict[str, float]]:
+def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: TransportConstants) -> dict[str, dict[str, float]]:
     import numpy as np
     from scipy.optimize import least_squares
 
     keys = [(name, key) for name in names for key in PRIORS[name]]
     records = _telling(records) if set(names) <= set(GENERATIONS) else records
-    batch, weights = Batch(records), np.sqrt(_weights(records))
+    batch, weights = RecordBatch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
     followed = constants[names[0]] != PRIORS[names[0]]
     widths = np.array([KNOWN.get(key, GENERATION_WIDTH if followed and key[1] in _LATENCIES else PRIOR_WIDTH) for key in keys])
@@ -226,8 +226,8 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
 
     most = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
     bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
-    found = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
-    return filled(found.x)
+    solution = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
+    return filled(solution.x)
 
 
 def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:

@@ -24,7 +24,7 @@ from sim.cluster.build import place, slots, with_nodes
 from sim.spec.library import load_hardware
 from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
-from sim.training.collectives.plan import CollectivePlan, Op, Tuning, plan_collectives
+from sim.training.collectives.price.plan import CollectivePlan, Op, Tuning, plan_collectives
 from sim.training.job import job_slots
 from sim.units import shorten
 
@@ -78,7 +78,7 @@ def _record(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) 
         raise SpecError(f"{path}:{line}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
     row = OPTIONAL | dict(zip(header, cells, strict=True))
     row["gpus_per_process"] = row["gpus_per_process"] or "1"
-    op = next((known for known in get_args(Op) if known == row["op"]), None)
+    op = next((name for name in get_args(Op) if name == row["op"]), None)
     if op is None:
         raise SpecError(f"{path}:{line}: op {shorten(row['op'])}: write one of {', '.join(get_args(Op))}")
     if row["network"] not in NETWORKS:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from calibration import FOLDER, RECORDS
-from calibration.collectives.fit import BANDS, Batch, Constants, band_of, bounding, committed, layout_of, predicted, without
+from calibration.collectives.fit import BANDS, RecordBatch, TransportConstants, band_of, bounding, committed, layout_of, predicted, without
 from calibration.collectives.records import CollectiveRecord, read_collectives
 from sim.report.collective_error import SUMMARY
 from sim.report.files import write_file
@@ -32,7 +32,7 @@ _AIMED = {name: "NVLink and InfiniBand" for name in ("nvlink", "infiniband", "ro
 }
 
 
-class Score(NamedTuple):
+class BandScore(NamedTuple):
     """Relative errors of one group in one band: how many, the median and the 90th percentile of their size, and the signed median."""
 
     points: int
@@ -47,62 +47,62 @@ class GroupScore(NamedTuple):
     system: str
     network: str
     op: str
-    zero_shot: Mapping[str, Score]
-    calibrated: Mapping[str, Score]
+    zero_shot: Mapping[str, BandScore]
+    calibrated: Mapping[str, BandScore]
 
 
-class Predicted(NamedTuple):
+class PredictedCollective(NamedTuple):
     """One row with its zero-shot prediction, seconds."""
 
     record: CollectiveRecord
     seconds: float
 
 
-Apart = list[tuple[list[CollectiveRecord], Constants]]
+SystemsApart = list[tuple[list[CollectiveRecord], TransportConstants]]
 """The rows of each system, with constants that none of them was fitted to."""
 
 
-def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> Apart:
+def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> SystemsApart:
     """Return the rows of each of *systems* (all) of *records* (the committed ones), with the fit that leaves that system out."""
-    known = read_collectives()
-    asked, base, found = known if records is None else records, committed(), []
-    for system in systems or dict.fromkeys(record.system for record in asked):
-        mine = [record for record in asked if record.system == system]
-        found.append((mine, without(mine, known, base)))
-    return found
+    all_records = read_collectives()
+    chosen, base, systems_apart = all_records if records is None else records, committed(), []
+    for system in systems or dict.fromkeys(record.system for record in chosen):
+        mine = [record for record in chosen if record.system == system]
+        systems_apart.append((mine, without(mine, all_records, base)))
+    return systems_apart
 
 
-def score_all(systems: Apart, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
+def score_all(systems: SystemsApart, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
     """Return the scores of all *systems*; *progress* hears how many are done."""
-    found = []
+    scored = []
     for number, (mine, constants) in enumerate(systems, 1):
-        found += score(mine, constants)
+        scored += score(mine, constants)
         progress(number, len(systems))
-    return found
+    return scored
 
 
-def predict_all(systems: Apart) -> list[Predicted]:
+def predict_all(systems: SystemsApart) -> list[PredictedCollective]:
     """Return every row of *systems* with its prediction."""
     return [
-        Predicted(record, seconds)
+        PredictedCollective(record, seconds)
         for mine, constants in systems
-        for record, seconds in zip(mine, Batch(mine).times(constants), strict=True)
+        for record, seconds in zip(mine, RecordBatch(mine).times(constants), strict=True)
     ]
 
 
-def score(mine: Sequence[CollectiveRecord], constants: Constants) -> list[GroupScore]:
+def score(mine: Sequence[CollectiveRecord], constants: TransportConstants) -> list[GroupScore]:
     """Return the errors of *constants* on one system's rows, as they are and with one factor on the bandwidth of each network."""
-    found = []
+    scored = []
     for network in dict.fromkeys(record.network for record in mine):
         rows = [record for record in mine if record.network == network]
         anchor = _anchor(rows)
-        zero_shot = Batch(rows).times(constants)
-        calibrated = Batch(rows).times(_scaled(rows[anchor], constants))
+        zero_shot = RecordBatch(rows).times(constants)
+        calibrated = RecordBatch(rows).times(_scaled(rows[anchor], constants))
         for op in dict.fromkeys(record.op for record in rows):
             places = [place for place, record in enumerate(rows) if record.op == op]
             rest = [place for place in places if place != anchor]
-            found.append(GroupScore(rows[0].system, network, op, _bands(rows, zero_shot, places), _bands(rows, calibrated, rest)))
-    return found
+            scored.append(GroupScore(rows[0].system, network, op, _bands(rows, zero_shot, places), _bands(rows, calibrated, rest)))
+    return scored
 
 
 def _anchor(mine: Sequence[CollectiveRecord]) -> int:
@@ -110,7 +110,7 @@ def _anchor(mine: Sequence[CollectiveRecord]) -> int:
     return max(range(len(mine)), key=lambda place: (mine[place].nbytes, -mine[place].nodes * mine[place].gpus_per_node))
 
 
-def _scaled(anchor: CollectiveRecord, constants: Constants) -> Constants:
+def _scaled(anchor: CollectiveRecord, constants: TransportConstants) -> TransportConstants:
     """Return *constants* with the bandwidth of the classes that bound *anchor* scaled until its time is right."""
     low, high = -2.0, 2.0
     names = bounding(anchor)
@@ -123,25 +123,25 @@ def _scaled(anchor: CollectiveRecord, constants: Constants) -> Constants:
     return _faster(constants, names, (low + high) / 2)
 
 
-def _faster(constants: Constants, names: Iterable[str], by: float) -> dict[str, dict[str, float]]:
+def _faster(constants: TransportConstants, names: Iterable[str], by: float) -> dict[str, dict[str, float]]:
     """Return *constants* with bandwidths of *names* times e^*by*."""
-    found = {name: dict(values) for name, values in constants.items()}
+    faster = {name: dict(values) for name, values in constants.items()}
     for name in names:
-        for key in {"efficiency", "flow_cap"} & set(found.get(name, {})):
-            found[name][key] *= math.exp(by)
-    return found
+        for key in {"efficiency", "flow_cap"} & set(faster.get(name, {})):
+            faster[name][key] *= math.exp(by)
+    return faster
 
 
-def _bands(mine: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, Score]:
+def _bands(mine: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, BandScore]:
     errors: dict[str, list[float]] = defaultdict(list)
     for place in places:
         errors[band_of(mine[place].nbytes)].append(times[place] / mine[place].time - 1.0)
-    return {name: _score(found) for name, found in errors.items()}
+    return {name: _score(of_band) for name, of_band in errors.items()}
 
 
-def _score(errors: Sequence[float]) -> Score:
+def _score(errors: Sequence[float]) -> BandScore:
     sizes = [abs(error) for error in errors]
-    return Score(len(errors), median(sizes), percentile90(sizes), median(errors))
+    return BandScore(len(errors), median(sizes), percentile90(sizes), median(errors))
 
 
 def percentile90(values: Sequence[float]) -> float:
@@ -160,22 +160,22 @@ def error_rows(scores: Sequence[GroupScore]) -> list[dict[str, str]]:
     """Return *scores* as rows of a table, one per system, network, operation and band."""
     return [
         {
-            "system": found.system,
-            "network": found.network,
-            "op": found.op,
+            "system": group.system,
+            "network": group.network,
+            "op": group.op,
             "band": band,
             "zero_shot_points": str(score.points),
             "zero_shot_median": f"{score.median:.3f}",
             "zero_shot_p90": f"{score.p90:.3f}",
             "zero_shot_signed": f"{score.signed:.3f}",
-            **_calibrated(found.calibrated.get(band)),
+            **_calibrated(group.calibrated.get(band)),
         }
-        for found in scores
-        for band, score in found.zero_shot.items()
+        for group in scores
+        for band, score in group.zero_shot.items()
     ]
 
 
-def _calibrated(score: Score | None) -> dict[str, str]:
+def _calibrated(score: BandScore | None) -> dict[str, str]:
     if score is None:
         return {"calibrated_points": "0", "calibrated_median": "", "calibrated_p90": ""}
     return {"calibrated_points": str(score.points), "calibrated_median": f"{score.median:.3f}", "calibrated_p90": f"{score.p90:.3f}"}
@@ -208,26 +208,26 @@ def _percent(fraction: str) -> str:
 
 def medians(rows: Sequence[Mapping[str, str]]) -> dict[tuple[str, str, str], tuple[int, float]]:
     """Return of each network, operation and band the number of systems and the median of their zero-shot medians, one vote a system."""
-    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in rows:
-        found[row["network"], row["op"], row["band"]].append(float(row["zero_shot_median"]))
-    return {key: (len(values), median(values)) for key, values in found.items()}
+        errors[row["network"], row["op"], row["band"]].append(float(row["zero_shot_median"]))
+    return {key: (len(values), median(values)) for key, values in errors.items()}
 
 
 def _summary_lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
     names = [name for name, _, _ in BANDS]
     lines = ["medians of systems, zero-shot, one vote a system", f"{'network':10} {'op':14} " + " ".join(f"{name:>16}" for name in names)]
-    known = medians(rows)
-    for network, op in dict.fromkeys((network, op) for network, op, _ in sorted(known)):
-        cells = [_cell(network, name, known.get((network, op, name))) for name in names]
+    median_of = medians(rows)
+    for network, op in dict.fromkeys((network, op) for network, op, _ in sorted(median_of)):
+        cells = [_cell(network, name, median_of.get((network, op, name))) for name in names]
         lines.append(f"{network:10} {op:14} " + " ".join(f"{cell:>16}" for cell in cells))
     return lines
 
 
-def _cell(network: str, band: str, found: tuple[int, float] | None) -> str:
-    if found is None:
+def _cell(network: str, band: str, counted: tuple[int, float] | None) -> str:
+    if counted is None:
         return "-"
-    systems, error = found
+    systems, error = counted
     aim = AIMS[_AIMED[network]][band] if network in _AIMED else None
     return f"{100 * error:.0f}%{f' (aim {100 * aim:.0f}%)' if aim else ''} of {systems}"
 
@@ -235,10 +235,10 @@ def _cell(network: str, band: str, found: tuple[int, float] | None) -> str:
 # --- what a table of collectives quotes ------------------------------------------------------------------------------
 
 
-def summary(found: Sequence[Predicted]) -> dict[str, Any]:
+def summary(predictions: Sequence[PredictedCollective]) -> dict[str, Any]:
     """Return errors of zero-shot predictions by what carries the bytes, operation and band; also of all operations together."""
-    groups: dict[str, list[Predicted]] = defaultdict(list)
-    for row in found:
+    groups: dict[str, list[PredictedCollective]] = defaultdict(list)
+    for row in predictions:
         carried, band = layout_of(row.record).carrier, band_of(row.record.nbytes)
         groups[f"{carried}, {row.record.op}, {band}"].append(row)
         groups[f"{carried}, any operation, {band}"].append(row)
@@ -246,7 +246,7 @@ def summary(found: Sequence[Predicted]) -> dict[str, Any]:
     return {"schema": 1, "bands": bands, "groups": {name: _figures(rows) for name, rows in sorted(groups.items())}}
 
 
-def _figures(rows: Sequence[Predicted]) -> dict[str, Any]:
+def _figures(rows: Sequence[PredictedCollective]) -> dict[str, Any]:
     errors = [abs(row.seconds / row.record.time - 1.0) for row in rows]
     return {
         "points": len(rows),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.kernels.records import Row, predicted
+from calibration.kernels.records import KernelRow, predicted
 from sim.spec.hardware import Gpu
 from sim.spec.kernels import Kernels
 
@@ -42,14 +42,14 @@ def with_kernels(gpu: Gpu, changes: Mapping[str, Any]) -> Gpu:
     return gpu.model_copy(update={"kernels": gpu.kernels.model_copy(update=dict(changes))})
 
 
-def errors(rows: Sequence[Row], gpus: Mapping[str, Gpu]) -> np.ndarray[Any, Any]:
+def errors(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> np.ndarray[Any, Any]:
     """Return the log of predicted over measured time of each row."""
     return np.array([math.log(predicted(row, gpus[row.gpu]) / row.time) for row in rows])
 
 
-def loss(found: np.ndarray[Any, Any]) -> float:
+def loss(errors: np.ndarray[Any, Any]) -> float:
     """Return the mean absolute error, and a twentieth of the mean square for outliers' sake."""
-    return float(np.mean(np.abs(found)) + 0.05 * np.mean(found**2))
+    return float(np.mean(np.abs(errors)) + 0.05 * np.mean(errors**2))
 
 
 def settle(name: str, value: float) -> float:
@@ -68,7 +68,7 @@ def minimize(function: Any, start: Sequence[float], steps: int) -> np.ndarray[An
 
 
 def fit_products(
-    rows: Sequence[Row], gpus: Mapping[str, Gpu], start: Mapping[str, float], held: bool, steps: int = 400
+    rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], start: Mapping[str, float], held: bool, steps: int = 400
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the constants of products that *gpus* share, and each GPU's share of its peak; *held* keeps them near *start*."""
     names = [name for name in gpus if any(row.gpu == name for row in rows)]
@@ -92,7 +92,7 @@ def fit_products(
 
 
 def fit_attention(
-    rows: Sequence[Row], gpus: Mapping[str, Gpu], start: Mapping[str, float], names: Sequence[str], steps: int = 250
+    rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], start: Mapping[str, float], names: Sequence[str], steps: int = 250
 ) -> dict[str, float]:
     """Return the constants *names* of the kernel that *rows* ran, those of *start* else."""
 
@@ -107,7 +107,7 @@ def fit_attention(
     return read(minimize(cost, [start[name] for name in names], steps))
 
 
-def fit_share(rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int = 60) -> float:
+def fit_share(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int = 60) -> float:
     """Return the share of the peak that fits *rows* of one GPU best, all other constants being as they are."""
     peak = rows[0].peak
     name = rows[0].gpu
@@ -119,7 +119,7 @@ def fit_share(rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int = 60) -> 
     return min(1.0, float(np.exp(minimize(cost, [0.8], steps)[0])))
 
 
-def fit_passes(rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int = 80) -> dict[str, float]:
+def fit_passes(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int = 80) -> dict[str, float]:
     """Return the constants of passes over memory."""
 
     def read(point: np.ndarray[Any, Any]) -> dict[str, float]:

@@ -42,7 +42,7 @@ class Experts(NamedTuple):
     expert: int
 
 
-class Row(NamedTuple):
+class KernelRow(NamedTuple):
     """One measured kernel."""
 
     gpu: str
@@ -50,7 +50,7 @@ class Row(NamedTuple):
     kernel: str
     precision: str
     backward: bool
-    product: kernels.Shape | None
+    product: kernels.ProductShape | None
     attention: Attention | None
     experts: Experts | None
     batch: int
@@ -73,17 +73,17 @@ class Row(NamedTuple):
         return self.attention.keys >= 2048 if self.attention else self.nbytes >= 32e6
 
 
-def read(path: Path = MEASURED) -> list[Row]:
+def read(path: Path = MEASURED) -> list[KernelRow]:
     """Return the measured kernels of *path*."""
     with path.open(encoding="utf-8", newline="") as lines:
         return [_row(cells) for cells in csv.DictReader(line for line in lines if not line.startswith("#"))]
 
 
-def _row(cells: dict[str, str]) -> Row:
+def _row(cells: dict[str, str]) -> KernelRow:
     def number(name: str) -> int:
         return int(cells[name] or 0)
 
-    product = kernels.Shape(number("m"), number("n"), number("k"), number("groups") or 1) if cells["op"] == "gemm" else None
+    product = kernels.ProductShape(number("m"), number("n"), number("k"), number("groups") or 1) if cells["op"] == "gemm" else None
     shape = None
     if cells["op"] == "attention":
         shape = Attention(
@@ -99,7 +99,7 @@ def _row(cells: dict[str, str]) -> Row:
     experts = None
     if cells["op"] == "experts":
         experts = Experts(*(number(name) for name in ("m", "k", "n", "groups", "chosen", "tensor", "expert")))
-    return Row(
+    return KernelRow(
         cells["gpu"],
         cells["op"],
         cells["kernel"],
@@ -124,7 +124,7 @@ def part(name: str) -> Gpu | None:
         return None
 
 
-def predicted(row: Row, gpu: Gpu) -> float:
+def predicted(row: KernelRow, gpu: Gpu) -> float:
     """Return the seconds of *row* on *gpu*, in a short burst, launch floor included."""
     if row.product:
         m, n, k, groups = row.product
@@ -155,6 +155,6 @@ def experts_time(layer: Experts, gpu: Gpu, peak: Peak) -> float:
     return products + passes + 4 * gpu.kernel_time
 
 
-def covered(rows: Sequence[Row]) -> list[Row]:
+def covered(rows: Sequence[KernelRow]) -> list[KernelRow]:
     """Return the rows whose GPU has a description of its kernels, for the units they ran on."""
     return [row for row in rows if (gpu := part(row.gpu)) is not None and kernels.described(gpu, row.peak)]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.kernels import fit
-from calibration.kernels.records import Row, covered, part
+from calibration.kernels.records import KernelRow, covered, part
 from sim.spec.hardware import Gpu
 from sim.spec.kernels import Kernels
 
@@ -24,27 +24,27 @@ NOT_FITTED: Final = frozenset({"best_of_search", "tilelang", "aiter", "flash4", 
 """Kernels whose rows say nothing to the fit; FlashAttention 4's but for two of its backward."""
 
 
-def kind(row: Row) -> str:
+def kind(row: KernelRow) -> str:
     """Return what *row* is listed under: operator, kernel, precision, direction."""
     words = [row.op, row.kernel, row.precision]
     return " ".join([*words, "backward"] if row.backward else words)
 
 
-def fitted(row: Row) -> bool:
+def fitted(row: KernelRow) -> bool:
     """Return whether constants of its own GPU were fitted to rows like *row*."""
     if row.gpu == "H800-SXM5-80GB":
         return row.peak == "fp8"
     return row.kernel not in NOT_FITTED and _of(row).measured
 
 
-def _of(row: Row) -> Kernels:
+def _of(row: KernelRow) -> Kernels:
     gpu = part(row.gpu)
     assert gpu is not None
     assert gpu.kernels is not None
     return gpu.kernels
 
 
-def scored(rows: Sequence[Row], left_out: bool = False, steps: int = 150) -> list[dict[str, Any]]:
+def scored(rows: Sequence[KernelRow], left_out: bool = False, steps: int = 150) -> list[dict[str, Any]]:
     """Return one line for each GPU and kind of kernel: rows, median and 90th percentile of the relative error, and the median bias."""
     usable = covered(rows)
     gpus = {row.gpu: gpu for row in usable if (gpu := part(row.gpu)) is not None}
@@ -64,21 +64,21 @@ def scored(rows: Sequence[Row], left_out: bool = False, steps: int = 150) -> lis
     return lines
 
 
-def _errors(rows: Sequence[Row], gpus: Mapping[str, Gpu]) -> dict[str, float]:
-    found = np.expm1(np.abs(fit.errors(rows, gpus)))
+def _errors(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> dict[str, float]:
+    errors = np.expm1(np.abs(fit.errors(rows, gpus)))
     signed = np.expm1(np.median(fit.errors(rows, gpus)))
-    return {"median": float(np.median(found)), "p90": float(np.quantile(found, 0.9)), "bias": float(signed)}
+    return {"median": float(np.median(errors)), "p90": float(np.quantile(errors, 0.9)), "bias": float(signed)}
 
 
-def _is_fitted(name: str, rows: Sequence[Row]) -> bool:
+def _is_fitted(name: str, rows: Sequence[KernelRow]) -> bool:
     return any(row.gpu == name and _product_of_fit(row) for row in rows)
 
 
-def _product_of_fit(row: Row) -> bool:
+def _product_of_fit(row: KernelRow) -> bool:
     return row.product is not None and row.kernel == "cublas" and row.precision == "bf16" and row.source.startswith("ai-dynamo")
 
 
-def alone(name: str, rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int) -> Gpu:
+def alone(name: str, rows: Sequence[KernelRow], gpus: Mapping[str, Gpu], steps: int) -> Gpu:
     """Return the GPU *name* with the constants of products that the rows of the others alone give."""
     chosen = [row for row in rows if _product_of_fit(row) and row.gpu != name]
     others = {row.gpu: gpus[row.gpu] for row in chosen}
@@ -91,11 +91,11 @@ def alone(name: str, rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int) -
     return fit.with_kernels(gpus[name], shared | {"product_share": {"bf16": _share(gpus[name], mates or others, shares, law=bool(mates))}})
 
 
-def refitted(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def refitted(rows: Sequence[KernelRow]) -> list[dict[str, Any]]:
     """Return the constants of attention kernels, of shares of peak and of passes that *rows* give, each group with its GPU and rows."""
     usable = [row for row in covered(rows) if fitted(row)]
     gpus = {row.gpu: gpu for row in usable if (gpu := part(row.gpu)) is not None}
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[KernelRow]] = defaultdict(list)
     for row in usable:
         groups[row.gpu, kind(row)].append(row)
     made = []
@@ -105,7 +105,7 @@ def refitted(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return made
 
 
-def _refit(rows: Sequence[Row], gpus: Mapping[str, Gpu]) -> dict[str, float]:
+def _refit(rows: Sequence[KernelRow], gpus: Mapping[str, Gpu]) -> dict[str, float]:
     """Return the constants that *rows* of one kind on one GPU give; none of experts, to which nothing is fitted."""
     first = rows[0]
     if first.product is not None:

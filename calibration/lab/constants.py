@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from calibration.lab.records import Line
+from calibration.lab.records import RecordLine
 from sim.spec.yaml import SpecError
 
 
 @dataclass(frozen=True)
-class Constants:
+class SocketConstants:
     """Of one socket."""
 
     payload: float
@@ -28,20 +28,20 @@ class Constants:
     """Core-seconds per byte sent or received."""
 
 
-def constants(lines: Sequence[Line], gradient_bytes: float) -> Constants:
+def constants(lines: Sequence[RecordLine], gradient_bytes: float) -> SocketConstants:
     """Return what the lines of role network say of a model with so many bytes of gradients. Raise SpecError where there are none."""
     calibrating = [line for line in lines if line["role"] == "network" and line["state"] == "measured"]
     alone = {(line["point"]["model"], line["point"]["batch"]): line for line in lines if line["role"] == "compute"}
     if not calibrating:
         raise SpecError("no measured point has the role network; the plan must have one that may calibrate")
-    return Constants(
+    return SocketConstants(
         median(line["socket"]["both_bytes_per_s"] / line["point"]["rate_bytes_per_s"] for line in calibrating),
         min(line["socket"]["round_trip_s"] for line in calibrating),
         median(_cpu_time_per_byte(line, alone[line["point"]["model"], line["point"]["batch"]], gradient_bytes) for line in calibrating),
     )
 
 
-def _cpu_time_per_byte(line: Line, alone: Line, gradient_bytes: float) -> float:
+def _cpu_time_per_byte(line: RecordLine, alone: RecordLine, gradient_bytes: float) -> float:
     ranks = len(line["ranks"])
     beyond = mean(rank["cpu_time_s"] for rank in line["ranks"]) - alone["ranks"][0]["cpu_time_s"]
     return float(max(0.0, beyond)) / (2 * 2 * (ranks - 1) / ranks * gradient_bytes)

@@ -69,7 +69,7 @@ def delay_line(namespaces: Sequence[str], delay: float) -> Iterator[None]:
         process.communicate()
 
 
-class Switch:
+class DelaySwitch:
     """Frames under way between TAP devices."""
 
     def __init__(self, devices: Sequence[int], delay: float) -> None:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> None:
     delay, namespaces = float(arguments[0]), arguments[1:]
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    switch = Switch([tap(name, "eth0") for name in namespaces], delay)
+    switch = DelaySwitch([tap(name, "eth0") for name in namespaces], delay)
     print(_STARTED, flush=True)
     switch.carry()
 

@@ -35,7 +35,7 @@ class Disk:
     """Processes; 0 reads in the training process."""
 
 
-class Bucket:
+class TokenBucket:
     """Lets *rate* bytes/s through, to all processes that hold it together; nothing is saved up while nobody reads."""
 
     def __init__(self, rate: float) -> None:
@@ -59,7 +59,7 @@ class Samples:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._bucket = Bucket(disk.rate)
+        self._bucket = TokenBucket(disk.rate)
         self._stored = bytes(range(256)) * math.ceil(disk.sample / 256)
 
     def __len__(self) -> int:
@@ -78,8 +78,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run one rank; see the module."""
     from torch.utils.data import DataLoader
 
-    found = json.loads(arguments[1])
-    disk = Disk(**found | {"sizes": tuple(found["sizes"])})
+    fields = json.loads(arguments[1])
+    disk = Disk(**fields | {"sizes": tuple(fields["sizes"])})
     loader = DataLoader(Samples(disk), batch_size=disk.batch, num_workers=disk.workers)  # type: ignore[arg-type, unused-ignore]
     batches = [iter(loader)]
     try:

@@ -2,7 +2,7 @@
 
 A rank alone (`calibration.measure.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. The layers of
 the description carry these times; the rest, when which message is sent and how long it takes, is the simulator's: programs of
-`sim.parallel`, Gloo's rules of `sim.training.collectives.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
+`sim.parallel`, Gloo's rules of `collectives.play.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
 point. What an operation costs beyond its bytes (`launch_of`) a tensor-parallel point of role network says, as its operations are many and
 small. Nothing is fitted on a point that is predicted. Points with more hosts than the two cores are for counting bytes only.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from calibration import RECORDS
 from calibration.lab.network import BURST, PIECE
 from calibration.lab.plan import WORKLOADS
-from calibration.lab.records import Line, read_lines
+from calibration.lab.records import RecordLine, read_lines
 from calibration.measure.division import Division
 from calibration.questions import machine_named, workload_named
 from calibration.traces.divided import optimizer_factor, timed_layers
@@ -48,7 +48,7 @@ class LayoutPoint(NamedTuple):
     """One measured point and its prediction."""
 
     layout: Division
-    line: Line
+    line: RecordLine
     run: LayoutRun
 
     @property
@@ -78,13 +78,13 @@ def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
     """Return the points of *path* over a network with their predictions. Raise SpecError where no rank alone calibrates one."""
     lines = measured_lines(path)
     alone = {_key(line): line for line in lines if line["role"] == "compute"}
-    found = []
+    points = []
     for line in lines:
         if line["role"] == "prediction" and line["point"]["hosts"] == _HOSTS:
             if _key(line) not in alone:
                 raise SpecError(f"{path}: no ranks alone of {_layout(line).text}, batch {line['point']['batch']}; measure them first")
-            found.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
-    return found
+            points.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
+    return points
 
 
 def launch_of(path: Path = COMMITTED) -> float:
@@ -102,30 +102,30 @@ def launch_of(path: Path = COMMITTED) -> float:
     return float((line["step_time_s"] - at[0]) / (at[1] - at[0]) * 1e-3)
 
 
-def measured_lines(path: Path = COMMITTED) -> list[Line]:
+def measured_lines(path: Path = COMMITTED) -> list[RecordLine]:
     """Return the measured points of *path* whose ranks divide the model."""
     return [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]
 
 
-def _layout(line: Line) -> Division:
+def _layout(line: RecordLine) -> Division:
     return Division.model_validate(line["point"]["layout"])
 
 
-def _key(line: Line) -> tuple[object, ...]:
+def _key(line: RecordLine) -> tuple[object, ...]:
     """Return what a point shares with the ranks alone that calibrate it: passes of a stage do not know how many there are."""
     layout = _layout(line)
     changed = {"micro_batches": 1, "schedule": "1f1b"} if layout.pipeline > 1 else {}
     return line["point"]["model"], line["point"]["batch"], line["point"]["hosts"], layout.model_copy(update=changed)
 
 
-def predicted(line: Line, alone: Line, changes_of_workload: tuple[str, ...] = ()) -> LayoutRun:
+def predicted(line: RecordLine, alone: RecordLine, changes_of_workload: tuple[str, ...] = ()) -> LayoutRun:
     """Return the simulated step of the point *line*, whose ranks took what *alone* says."""
     point = line["point"]
     hardware = _machine(line)
     return run_layout(hardware, timed_workload(hardware, _layout(line), point["batch"], alone, changes_of_workload))
 
 
-def _machine(line: Line) -> Hardware:
+def _machine(line: RecordLine) -> Hardware:
     """Return the hosts of the point *line*, with its rate, its delay and what its token buckets let through at once."""
     point = line["point"]
     rate = point["rate_bytes_per_s"]
@@ -144,7 +144,7 @@ def described(layout: Division, batch: int, further: tuple[str, ...] = ()) -> Wo
     return workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
 
 
-def timed_workload(hardware: Hardware, layout: Division, batch: int, alone: Line, further: tuple[str, ...] = ()) -> Workload:
+def timed_workload(hardware: Hardware, layout: Division, batch: int, alone: RecordLine, further: tuple[str, ...] = ()) -> Workload:
     """Return the workload whose layers carry the times that the ranks of *layout* took by themselves."""
     base = described(layout, batch, further)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
@@ -155,7 +155,7 @@ def timed_workload(hardware: Hardware, layout: Division, batch: int, alone: Line
     return with_stack(timed, optimizer_factor=optimizer_factor(hardware, timed, seconds))
 
 
-def _of_units(base: Workload, layout: Division, alone: Line) -> list[tuple[Sequence[int], dict[str, float]]]:
+def _of_units(base: Workload, layout: Division, alone: RecordLine) -> list[tuple[Sequence[int], dict[str, float]]]:
     """Return the seconds of each pass of each unit of the model, or of all units of a chunk.
 
     Raise SpecError where ranks hold several chunks: what a rank does between passes was timed as a whole, not by chunk.
@@ -170,7 +170,7 @@ def _of_units(base: Workload, layout: Division, alone: Line) -> list[tuple[Seque
     return [(numbers, {part: _of_pass(alone, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
 
 
-def _of_pass(alone: Line, chunk: int, part: str) -> float:
+def _of_pass(alone: RecordLine, chunk: int, part: str) -> float:
     """Return the seconds of one pass of *chunk*, what its rank does between passes included: the last stage's loss behind its forward."""
     ranks = alone["ranks"]
     own, passes = ranks[chunk % len(ranks)]["parts_s"], alone["point"]["layout"]["micro_batches"]
@@ -179,7 +179,7 @@ def _of_pass(alone: Line, chunk: int, part: str) -> float:
     return (float(own[f"{part} of stage {chunk}"]) + float(between)) / int(passes)
 
 
-def sent_bytes(line: Line, stage: int) -> float:
+def sent_bytes(line: RecordLine, stage: int) -> float:
     """Return the payload (bytes) that a rank of *stage* sends in a step of the point *line* by its program, over Gloo's rings."""
     workload = described(_layout(line), line["point"]["batch"])
     layout, total = prepare(_machine(line), workload), 0.0

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.lab.disk import Disk
-from calibration.lab.network import INTERFACE, Hosts, hosts_joined, on_cores, remove_orphans, shared_cores
-from calibration.lab.plan import LabModel, Plan, Point
-from calibration.lab.probe import Carried, probed
+from calibration.lab.network import INTERFACE, LabHosts, hosts_joined, on_cores, remove_orphans, shared_cores
+from calibration.lab.plan import LabModel, LabPlan, LabPoint
+from calibration.lab.probe import SocketRates, probed
 from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
 from calibration.measure.division import Division
 from calibration.measure.layout_steps import LaidOut
@@ -31,11 +31,11 @@ _MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_"
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPoint:
     """What one point gave."""
 
     ranks: tuple[RankSteps, ...]
-    carried: Carried | None
+    carried: SocketRates | None
     """By the network; None on one host."""
     delayed_by: str
     cores: tuple[tuple[int, ...], ...]
@@ -47,12 +47,12 @@ class Measured:
         return max(rank.median for rank in self.ranks)
 
 
-def used_cores(plan: Plan, hosts: int) -> tuple[int, ...]:
+def used_cores(plan: LabPlan, hosts: int) -> tuple[int, ...]:
     """Return the cores that *hosts* keep to: as many for each as the plan says, while there are some."""
     return tuple(sorted(os.sched_getaffinity(0))[: hosts * plan.cores_per_host])
 
 
-def overcommitted(plan: Plan, hosts: int) -> str:
+def overcommitted(plan: LabPlan, hosts: int) -> str:
     """Return what to say where *hosts* need more cores than there are; nothing where they do not."""
     there = len(os.sched_getaffinity(0))
     if hosts * plan.cores_per_host <= there:
@@ -63,7 +63,7 @@ def overcommitted(plan: Plan, hosts: int) -> str:
     )
 
 
-def measure(plan: Plan, point: Point) -> Measured:
+def measure(plan: LabPlan, point: LabPoint) -> MeasuredPoint:
     """Return what *point* gives. Raise SpecError where it cannot be measured; of its network nothing is left."""
     model = plan.models[point.model]
     threads = max(1, min(plan.cores_per_host, len(used_cores(plan, point.hosts)) // point.hosts))
@@ -86,14 +86,14 @@ def measure(plan: Plan, point: Point) -> Measured:
     with _network(plan, point) as (hosts, cores):
         if hosts is None:
             ranks = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=program)
-            return Measured(tuple(ranks), None, "", cores)
+            return MeasuredPoint(tuple(ranks), None, "", cores)
         carried = probed(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
         ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=program)
-        return Measured(tuple(ranks), carried, hosts.delayed_by, cores)
+        return MeasuredPoint(tuple(ranks), carried, hosts.delayed_by, cores)
 
 
-def _laid_out(plan: Plan, point: Point, layout: Division, wanted: StepsWanted) -> Measured:
+def _laid_out(plan: LabPlan, point: LabPoint, layout: Division, wanted: StepsWanted) -> MeasuredPoint:
     """Return what *point* gives, whose ranks divide the model: all of them over its network, or each unlike one by itself."""
     program = "calibration.measure.layout_steps"
     if point.alone:
@@ -102,18 +102,18 @@ def _laid_out(plan: Plan, point: Point, layout: Division, wanted: StepsWanted) -
         ranks: list[RankSteps] = []
         for number in range(layout.pipeline):
             text = LaidOut(layout, point.hosts, number).text()
-            (found,) = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
-            ranks.append(replace(found, rank=number))
-        return Measured(tuple(ranks), None, "", cores)
+            (steps,) = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
+            ranks.append(replace(steps, rank=number))
+        return MeasuredPoint(tuple(ranks), None, "", cores)
     with hosts_joined(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
         carried = probed(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
         found_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
-        return Measured(tuple(found_ranks), carried, hosts.delayed_by, hosts.cores)
+        return MeasuredPoint(tuple(found_ranks), carried, hosts.delayed_by, hosts.cores)
 
 
 @contextmanager
-def _network(plan: Plan, point: Point) -> Iterator[tuple[Hosts | None, tuple[tuple[int, ...], ...]]]:
+def _network(plan: LabPlan, point: LabPoint) -> Iterator[tuple[LabHosts | None, tuple[tuple[int, ...], ...]]]:
     """Give the hosts of *point*, None where there is but one, and their cores."""
     own = used_cores(plan, point.hosts)
     if point.hosts == 1 or point.rate is None:
@@ -124,7 +124,7 @@ def _network(plan: Plan, point: Point) -> Iterator[tuple[Hosts | None, tuple[tup
         yield hosts, hosts.cores
 
 
-def _disk(model: LabModel, point: Point) -> Disk:
+def _disk(model: LabModel, point: LabPoint) -> Disk:
     from sim.extract import target
 
     shape = target.parse_input(model.inputs[0])

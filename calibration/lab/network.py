@@ -40,7 +40,7 @@ _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
-class Hosts:
+class LabHosts:
     """The hosts of one laboratory network."""
 
     names: tuple[str, ...]
@@ -111,7 +111,7 @@ def shared_cores(hosts: int, cores: Sequence[int]) -> tuple[tuple[int, ...], ...
 
 
 @contextmanager
-def hosts_joined(count: int, rate: float, delay: float = 0.0, cores: Sequence[int] | None = None) -> Iterator[Hosts]:
+def hosts_joined(count: int, rate: float, delay: float = 0.0, cores: Sequence[int] | None = None) -> Iterator[LabHosts]:
     """Give *count* hosts on a network of *rate* bytes/s and one-way *delay* seconds; afterwards nothing of it is left.
 
     SIGTERM and SIGHUP end the block as Ctrl-C does.
@@ -123,7 +123,7 @@ def hosts_joined(count: int, rate: float, delay: float = 0.0, cores: Sequence[in
     with ExitStack() as stack:
         stack.enter_context(_stoppable())
         names = stack.enter_context(_namespaces([*labels, "switch"]))
-        hosts = Hosts(tuple(names[:-1]), shared_cores(count, own), "netem" if netem else "delay line" if delay > 0 else "")
+        hosts = LabHosts(tuple(names[:-1]), shared_cores(count, own), "netem" if netem else "delay line" if delay > 0 else "")
         if delay > 0 and not netem:
             from calibration.lab.delay import delay_line
 
@@ -142,7 +142,7 @@ def token_bucket(rate: float) -> list[str]:
     return ["rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", str(QUEUE + burst)]
 
 
-def _cable(hosts: Hosts, switch: str, delay: float) -> None:
+def _cable(hosts: LabHosts, switch: str, delay: float) -> None:
     """Join *hosts* by one cable each to a bridge in the namespace *switch*; with *delay*, netem holds frames on the way to a host."""
     _run("ip", "-n", switch, "link", "add", "bridge0", "type", "bridge")
     _run("ip", "-n", switch, "link", "set", "bridge0", "up")
@@ -191,10 +191,10 @@ def _remove(name: str) -> None:
     if name not in existing():
         return
     for _ in range(50):
-        found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
-        if not found:
+        pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
+        if not pids:
             break
-        for pid in map(int, found):
+        for pid in map(int, pids):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)  # a killed process is gone a moment later

@@ -50,7 +50,7 @@ class LabModel(Spec):
     """Bytes of one stored sample, for points with a disk: one byte for each number of the first input by default."""
 
 
-class Block(Spec):
+class PointBlock(Spec):
     """Points: one for each combination of what the lists hold."""
 
     model: Annotated[tuple[str, ...], Field(min_length=1), _Several]
@@ -71,7 +71,7 @@ class Block(Spec):
     role: Role | None = None
 
     @model_validator(mode="after")
-    def _adds_up(self) -> Block:
+    def _adds_up(self) -> PointBlock:
         if self.alone and not self.layout:
             raise ValueError("alone is for ranks of a layout; without one, write hosts: 1")
         if self.layout and (self.disk is not None or min(self.hosts) == 1):
@@ -87,13 +87,13 @@ class Block(Spec):
         return self
 
 
-class Plan(Spec):
+class LabPlan(Spec):
     """What a laboratory measures, and how long."""
 
     name: str
     hardware: str
     models: dict[str, LabModel]
-    points: tuple[Block, ...]
+    points: tuple[PointBlock, ...]
     cores_per_host: Count = 1
     seconds: Seconds = 4.0
     """Timed steps of one point take about so long."""
@@ -103,7 +103,7 @@ class Plan(Spec):
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class LabPoint:
     """One measurement; SI units."""
 
     model: str
@@ -129,17 +129,17 @@ class Point:
         return ", ".join(words)
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> LabPlan:
     """Return the plan that the file *path* holds. Raise SpecError with all that is wrong with it."""
     if not path.is_file():
         raise SpecError(f"{path}: no such file; a plan is a YAML file, for example calibration/lab/plans/two-cores.yaml")
-    loaded = load(Plan, path)
+    loaded = load(LabPlan, path)
     if problems := list(_unknown(loaded.spec, loaded.document)):
         raise SpecError(problems)
     return loaded.spec
 
 
-def _unknown(plan: Plan, document: Document) -> Iterator[str]:
+def _unknown(plan: LabPlan, document: Document) -> Iterator[str]:
     """Yield what is wrong with each thing that *plan* names and does not hold, with its place."""
     for key, check in _named(plan):
         try:
@@ -153,7 +153,7 @@ def _unknown(plan: Plan, document: Document) -> Iterator[str]:
                 yield document.place(("points", number, "model")) + f"there is no model '{name}' in this plan; it has {has}"
 
 
-def _named(plan: Plan) -> Iterator[tuple[Key, Callable[[], object]]]:
+def _named(plan: LabPlan) -> Iterator[tuple[Key, Callable[[], object]]]:
     """Yield each key of *plan* that names something outside it, and what looks that up; importing a model runs the user's code."""
     from sim.extract import target
 
@@ -165,20 +165,20 @@ def _named(plan: Plan) -> Iterator[tuple[Key, Callable[[], object]]]:
             yield ("models", name, "model"), partial(target.find, model.model)
 
 
-def points(plan: Plan) -> dict[Point, Role]:
+def points(plan: LabPlan) -> dict[LabPoint, Role]:
     """Return the points of *plan* with what each may be used for; what two blocks ask for is measured once."""
-    found: dict[Point, Role] = {}
+    roles: dict[LabPoint, Role] = {}
     for block in plan.points:
         for point in _multiplied(block):
             calibrates = point.alone or (point.hosts == 1 and not point.disk)
-            found.setdefault(point, block.role or ("compute" if calibrates else "prediction"))
-    return found
+            roles.setdefault(point, block.role or ("compute" if calibrates else "prediction"))
+    return roles
 
 
-def _multiplied(block: Block) -> Iterator[Point]:
+def _multiplied(block: PointBlock) -> Iterator[LabPoint]:
     rates: tuple[Any, ...] = block.rate or (None,)
     layouts: tuple[Any, ...] = block.layout or (None,)
     for model, batch, hosts, rate, delay, layout in product(block.model, block.batch, block.hosts, rates, block.delay, layouts):
         alone = hosts == 1 or block.alone
         line, late = (None, 0.0) if alone else (rate, delay)
-        yield Point(model, batch, hosts, line, late, block.disk, block.workers, layout, block.alone)
+        yield LabPoint(model, batch, hosts, line, late, block.disk, block.workers, layout, block.alone)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from calibration.lab.network import Hosts
+from calibration.lab.network import LabHosts
 from sim.spec.yaml import SpecError
 
 _PORT: Final = 29400
@@ -31,7 +31,7 @@ _LENGTH: Final = 0.6
 
 
 @dataclass(frozen=True)
-class Carried:
+class SocketRates:
     """What a plain socket got from the first host to the last, and back."""
 
     there: float
@@ -43,7 +43,7 @@ class Carried:
     """Median seconds for one byte there and one back."""
 
 
-def probed(hosts: Hosts, rate: float) -> Carried:
+def probed(hosts: LabHosts, rate: float) -> SocketRates:
     """Return what the network of *hosts*, set to *rate* bytes/s, carries. Raise SpecError where no connection comes about."""
     address, nbytes = hosts.addresses[0], max(_CHUNK, round(_LENGTH * rate))
     module = [sys.executable, "-m", "calibration.lab.probe"]
@@ -51,13 +51,13 @@ def probed(hosts: Hosts, rate: float) -> Carried:
     try:
         if server.stdout is None or server.stdout.readline().strip() != "ready":
             raise SpecError(f"lab: no server could start on a host: {_last(server.communicate(timeout=10)[1])}")
-        asked = [*hosts.inside(len(hosts.names) - 1), *module, "ask", address, str(nbytes)]
-        client = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
+        command = [*hosts.inside(len(hosts.names) - 1), *module, "ask", address, str(nbytes)]
+        client = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         if client.returncode:
             raise SpecError(f"lab: the hosts do not reach each other: {_last(client.stderr)}")
-        found = json.loads(client.stdout)
+        answer = json.loads(client.stdout)
         # the client sends there, the server back
-        return Carried(found["back_bytes_per_s"], found["there_bytes_per_s"], found["both_bytes_per_s"], found["round_trip_s"])
+        return SocketRates(answer["back_bytes_per_s"], answer["there_bytes_per_s"], answer["both_bytes_per_s"], answer["round_trip_s"])
     except subprocess.TimeoutExpired:
         raise SpecError("lab: a transfer between two hosts did not end within 2 minutes") from None
     finally:

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from calibration.lab.measure import Measured
-from calibration.lab.plan import Plan, Point
+from calibration.lab.measure import MeasuredPoint
+from calibration.lab.plan import LabPlan, LabPoint
 from calibration.measure.ddp_steps import RankSteps
 from calibration.run_columns import COLUMNS
 from calibration.run_records import Role
@@ -31,7 +31,7 @@ from sim.spec.yaml import SpecError
 SCHEMA: Final = 1
 BESIDE: Final = 0.2
 """Cores of other programs that a row's note tells of. Hosts have the priority, so what is shared are caches and memory."""
-Line = dict[str, Any]
+RecordLine = dict[str, Any]
 """One point with what it gave, as JSON has it."""
 
 
@@ -40,12 +40,12 @@ def raw_file(rows: Path) -> Path:
     return rows.with_suffix(".jsonl")
 
 
-def read_lines(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[RecordLine]:
     """Return the points kept in *path*; none where there is no such file. Raise SpecError where it holds something else."""
     if not path.exists():
         return []
     text = decoded(read_bytes(path), str(path))
-    found: list[Line] = []
+    lines: list[RecordLine] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -53,8 +53,8 @@ def read_lines(path: Path) -> list[Line]:
         if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
             raise SpecError(f"{path}:{number}: is no point of schema {SCHEMA}; move the file away, or name another with -o")
         typed(_Measured if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
-        found.append(entry)
-    return found
+        lines.append(entry)
+    return lines
 
 
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -93,9 +93,11 @@ class _Measured(_Line):
     ranks: Annotated[list[_Rank], Field(min_length=1)]
 
 
-def line_of(plan: Plan, point: Point, role: Role, machine: Mapping[str, Any], outcome: Measured | SpecError, others: float = 0.0) -> Line:
+def line_of(
+    plan: LabPlan, point: LabPoint, role: Role, machine: Mapping[str, Any], outcome: MeasuredPoint | SpecError, others: float = 0.0
+) -> RecordLine:
     """Return what to keep of *point*: what was measured, while *others* took so many cores, or why it could not be."""
-    line: Line = {"schema": SCHEMA, "plan": plan.name, "point": _point_document(point), "definition": _definition(plan, point)}
+    line: RecordLine = {"schema": SCHEMA, "plan": plan.name, "point": _point_document(point), "definition": _definition(plan, point)}
     line |= {"role": role, "date": datetime.now(UTC).date().isoformat(), **machine}
     if isinstance(outcome, SpecError):
         return line | {"state": "failed", "reason": str(outcome)}
@@ -120,44 +122,44 @@ def line_of(plan: Plan, point: Point, role: Role, machine: Mapping[str, Any], ou
 
 
 def _rank_document(rank: RankSteps) -> dict[str, Any]:
-    found: dict[str, Any] = {"times_s": [round(time, 6) for time in rank.times], "cpu_time_s": round(rank.cpu_time, 6)}
-    found |= {"sent_bytes": round(rank.sent)} if rank.sent else {}
-    return found | ({"parts_s": {part: round(seconds, 6) for part, seconds in rank.parts.items()}} if rank.parts else {})
+    document: dict[str, Any] = {"times_s": [round(time, 6) for time in rank.times], "cpu_time_s": round(rank.cpu_time, 6)}
+    document |= {"sent_bytes": round(rank.sent)} if rank.sent else {}
+    return document | ({"parts_s": {part: round(seconds, 6) for part, seconds in rank.parts.items()}} if rank.parts else {})
 
 
-def _sharing(outcome: Measured) -> float:
+def _sharing(outcome: MeasuredPoint) -> float:
     """Return how many hosts a core serves, at the most."""
     every = [core for cores in outcome.cores for core in cores]
     return max(every.count(core) for core in every)
 
 
-def _point_document(point: Point) -> dict[str, Any]:
-    found = asdict(point)
+def _point_document(point: LabPoint) -> dict[str, Any]:
+    fields = asdict(point)
     own = {"layout": point.layout.model_dump(), "alone": point.alone} if point.layout else {}
     return own | {
-        "model": found["model"],
-        "batch": found["batch"],
-        "hosts": found["hosts"],
-        "rate_bytes_per_s": found["rate"],
-        "delay_s": found["delay"],
-        "disk_bytes_per_s": found["disk"],
-        "workers": found["workers"],
+        "model": fields["model"],
+        "batch": fields["batch"],
+        "hosts": fields["hosts"],
+        "rate_bytes_per_s": fields["rate"],
+        "delay_s": fields["delay"],
+        "disk_bytes_per_s": fields["disk"],
+        "workers": fields["workers"],
     }
 
 
-def _definition(plan: Plan, point: Point) -> dict[str, Any]:
+def _definition(plan: LabPlan, point: LabPoint) -> dict[str, Any]:
     """Return what else decides a measurement: with another one a kept point does not count."""
     model = plan.models[point.model]
     return {"model": model.model, "inputs": list(model.inputs), "arguments": list(model.arguments), "cores_per_host": plan.cores_per_host}
 
 
-def is_measured(lines: list[Line], plan: Plan, point: Point) -> bool:
+def is_measured(lines: list[RecordLine], plan: LabPlan, point: LabPoint) -> bool:
     """Tell whether *lines* hold *point* as this plan defines it."""
     wanted = (_point_document(point), _definition(plan, point))
     return any(line["state"] == "measured" and (line["point"], line["definition"]) == wanted for line in lines)
 
 
-def keep(rows: Path, plan: Plan, lines: list[Line], new: Line) -> list[Line]:
+def keep(rows: Path, plan: LabPlan, lines: list[RecordLine], new: RecordLine) -> list[RecordLine]:
     """Return *lines* with *new*, in place of an earlier outcome of the same point, having written both files."""
     same = (new["point"], new["definition"])
     kept = [line for line in lines if (line["point"], line["definition"]) != same] + [new]
@@ -173,7 +175,7 @@ def _head(path: Path) -> str:
     return "".join(takewhile(lambda line: line.startswith("#"), lines))
 
 
-def rows_text(plan: Plan, lines: list[Line]) -> str:
+def rows_text(plan: LabPlan, lines: list[RecordLine]) -> str:
     """Return the measured *lines* as the CSV file that ``validate`` reads."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
@@ -184,7 +186,7 @@ def rows_text(plan: Plan, lines: list[Line]) -> str:
     return out.getvalue()
 
 
-def _row(plan: Plan, line: Line) -> dict[str, Any]:
+def _row(plan: LabPlan, line: RecordLine) -> dict[str, Any]:
     point = line["point"]
     changes = [f"node.nic.bandwidth={8e-6 * point['rate_bytes_per_s']:g} Mbps"] if point["rate_bytes_per_s"] else []
     changes += [f"fabric.latency={1e3 * point['delay_s']:g} ms"] if point["delay_s"] else []

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from calibration.lab.measure import Measured, machine, measure, overcommitted, require_torch
+from calibration.lab.measure import MeasuredPoint, machine, measure, overcommitted, require_torch
 from calibration.lab.network import remove_orphans, require_laboratory
-from calibration.lab.plan import Plan, Point, points
-from calibration.lab.records import Line, is_measured, keep, line_of, raw_file, read_lines
+from calibration.lab.plan import LabPlan, LabPoint, points
+from calibration.lab.records import RecordLine, is_measured, keep, line_of, raw_file, read_lines
 from calibration.measure.processor_use import Used
 from sim.spec.yaml import SpecError
 from sim.units import show
@@ -17,7 +17,7 @@ from sim.units import show
 Say = Callable[[str], None]
 
 
-def run_plan(plan: Plan, rows: Path, say: Say, limit: float | None = None) -> list[Line]:
+def run_plan(plan: LabPlan, rows: Path, say: Say, limit: float | None = None) -> list[RecordLine]:
     """Measure the points of *plan* that *rows* does not hold yet and return all; after *limit* seconds no new one is begun.
 
     *say* is told of every point. Raise SpecError where this machine is no laboratory, torch is missing, or a file is in the way.
@@ -49,14 +49,14 @@ def run_plan(plan: Plan, rows: Path, say: Say, limit: float | None = None) -> li
     return lines
 
 
-def _outcome(plan: Plan, point: Point) -> Measured | SpecError:
+def _outcome(plan: LabPlan, point: LabPoint) -> MeasuredPoint | SpecError:
     try:
         return measure(plan, point)
     except SpecError as error:
         return error
 
 
-def _told(outcome: Measured | SpecError) -> str:
+def _told(outcome: MeasuredPoint | SpecError) -> str:
     if isinstance(outcome, SpecError):
         return f"failed: {outcome}"
     text = f"{show(outcome.step_time, 'time')} a step"

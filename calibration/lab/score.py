@@ -56,12 +56,12 @@ def _share(row: Scored) -> float:
 def groups(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
     """Return *rows* by what was asked of the predictions: other rates, delays, hosts, models, disks; and all."""
     plain = [row for row in rows if _plain(row)]
-    found: dict[str, list[Scored]] = {}
+    grouped: dict[str, list[Scored]] = {}
     for name, of, key in _VIEWS:
         chosen = plain if of else rows
         for value in sorted({key(row) for row in chosen if key(row) is not None}):
-            found[f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"] = [row for row in chosen if key(row) == value]
-    return {name: same for name, same in found.items() if same} | {"all": list(rows)}
+            grouped[f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"] = [row for row in chosen if key(row) == value]
+    return {name: same for name, same in grouped.items() if same} | {"all": list(rows)}
 
 
 def _plain(row: Scored) -> bool:
@@ -77,11 +77,11 @@ _VIEWS: Final[tuple[tuple[str, bool, Callable[[Scored], Any]], ...]] = (
 )
 
 
-def score_document(found: Validation) -> dict[str, Any]:
+def score_document(validation: Validation) -> dict[str, Any]:
     """Return the scores as one JSON document; errors are fractions."""
-    fitted = [row for cluster in found.clusters for row in cluster.fitted]
-    rows = [{"group": name, **_figures(same, fitted)} for name, same in groups(found.scored).items()]
-    return {"schema": 1, "rows": rows, "notes": list(found.notes)}
+    fitted = [row for cluster in validation.clusters for row in cluster.fitted]
+    rows = [{"group": name, **_figures(same, fitted)} for name, same in groups(validation.scored).items()]
+    return {"schema": 1, "rows": rows, "notes": list(validation.notes)}
 
 
 def _figures(rows: Sequence[Scored], fitted: Sequence[Scored]) -> dict[str, Any]:
@@ -97,10 +97,10 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return weighted_quantile(values, [1.0] * len(values), share)
 
 
-def score_table(found: Validation) -> str:
+def score_table(validation: Validation) -> str:
     """Return the scores as text."""
     lines = [_HEAD]
-    for row in score_document(found)["rows"]:
+    for row in score_document(validation)["rows"]:
         rules = " ".join(f"{100 * row['rules'][name]:6.1f}" for name in RULES)
         skill = "-" if row["skill"] is None else f"{row['skill']:.2f}"
         lines.append(f"{row['group']:24} {row['points']:6}  {100 * row['median']:5.1f} / {100 * row['p90']:4.1f} {skill:>7}   {rules}")

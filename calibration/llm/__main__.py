@@ -19,13 +19,13 @@ from calibration.llm.choice import choice_document, choice_text, ranked, sampled
 from calibration.llm.closed_form import step
 from calibration.llm.constants import FILE, QUANTILES, fitted, kind_of
 from calibration.llm.fit import fit, thinned
-from calibration.llm.prediction import Prediction
+from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import defaults
 from calibration.llm.rules import efficiencies
 from calibration.llm.score import quantile, scorable
 from calibration.llm.shapes import RECORDS
 from calibration.llm.table import read_table
-from sim.report.layout_error import family_of, group_names
+from sim.report.layouts.layout_error import family_of, group_names
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
 
@@ -44,20 +44,20 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, metavar="N", help="simulate so many runs of each measured sweep, and show what is chosen")
     parser.add_argument("--failed", type=Path, metavar="FILE.csv", help="also ask which of these failed runs would be proposed")
     parser.add_argument("--json", action="store_true", help="print what is chosen as one JSON document")
-    asked = parser.parse_args()
-    alone = asked.failed and not (asked.expected or asked.sweeps)  # asks nothing of the committed runs, of which each takes a while
+    options = parser.parse_args()
+    alone = options.failed and not (options.expected or options.sweeps)  # asks nothing of the committed runs, of which each takes a while
     described = [] if alone else [describe(row) for row in read_table(RECORDS / "training.csv")]
     cases = [case for case in described if isinstance(case, Case) and scorable(case)]
-    if asked.expected:
-        runs, refused = simulated_runs(thinned(cases, asked.expected))
+    if options.expected:
+        runs, refused = simulated_runs(thinned(cases, options.expected))
         factors = factors_without(runs)
         errors = [(run.error(factors[run.case.row.source]), run.case) for run in runs]
         EXPECTED.write_text(json.dumps(expected(errors), indent=1) + "\n", encoding="utf-8")
         sys.stdout.write(f"{report(errors, factors)}\n{len(errors)} runs simulated, {refused} refused: wrote {EXPECTED.name}\n")
         return
-    if asked.sweeps or asked.failed:
-        found = choices(cases, asked.sweeps or 0, asked.failed)
-        sys.stdout.write(f"{json.dumps(found, indent=1) if asked.json else choice_text(found)}\n")
+    if options.sweeps or options.failed:
+        scores = choices(cases, options.sweeps or 0, options.failed)
+        sys.stdout.write(f"{json.dumps(scores, indent=1) if options.json else choice_text(scores)}\n")
         return
     fit_all(cases)
 
@@ -82,7 +82,7 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
         if isinstance(case, Case):
             with suppress(SpecError, ValueError):
                 need = memory_of(case)
-                runs.append((case, Prediction(math.nan, need.nbytes, need.verdict)))
+                runs.append((case, LlmPrediction(math.nan, need.nbytes, need.verdict)))
     return choice_document(sweeps, runs)
 
 
@@ -124,10 +124,10 @@ def _logarithm(case: Case, constants: Mapping[str, float]) -> float:
 
 def _errors(cases: Sequence[Case], constants: Mapping[str, float]) -> dict[str, list[float]]:
     """Return quantiles of logarithms of measured over predicted, by kind of layout."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_kind: dict[str, list[float]] = defaultdict(list)
     for case in cases:
-        found[kind_of(case)].append(_logarithm(case, constants))
-    return {kind: [round(quantile(of, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, of in sorted(found.items())}
+        by_kind[kind_of(case)].append(_logarithm(case, constants))
+    return {kind: [round(quantile(of, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, of in sorted(by_kind.items())}
 
 
 class Simulated(NamedTuple):
@@ -192,11 +192,11 @@ def report(errors: Sequence[tuple[float, Case]], factors: Mapping[str, float]) -
 
 def expected(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     """Return the table of expected errors that ``sim run`` reads: by groups of runs, what its predictions of them missed."""
-    found: dict[str, list[tuple[float, Case]]] = defaultdict(list)
+    by_group: dict[str, list[tuple[float, Case]]] = defaultdict(list)
     for error, case in errors:
         for name in group_names(kind_of(case), family_of(case.shape), case.chip.name):
-            found[name].append((error, case))
-    groups = {name: _group(of) for name, of in sorted(found.items()) if len(of) >= LEAST}
+            by_group[name].append((error, case))
+    groups = {name: _group(of) for name, of in sorted(by_group.items()) if len(of) >= LEAST}
     return {
         "source": "calibration/records/llm/training.csv, simulated from descriptions, compute_factor from the other sources",
         "groups": groups,

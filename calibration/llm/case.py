@@ -1,4 +1,4 @@
-"""What did a measured run do? A `Row` as a `Case`: shape, layout, precision, GPU and network, with what its source's scripts set.
+"""What did a measured run do? A `LlmRow` as a `Case`: shape, layout, precision, GPU and network, with what its source's scripts set.
 
 A row that does not say enough, or contradicts itself, is no case: `describe` returns the reason in one sentence.
 """
@@ -18,16 +18,17 @@ from calibration.llm.chips import Chip, Products, chip_named
 from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
-from calibration.llm.table import Row
+from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute, precision_of, recompute_of, told, zero_of
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives that measured latencies are of (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
-MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
+MODULES: Final = ("core_attn", "mlp", "mlp_up", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
+_UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
 SHARDED: Final = ("fsdp1", "fsdp2")
 """Families that shard parameters unless told otherwise (torch FullyShardedDataParallel: FULL_SHARD; fully_shard: reshard_after_forward)."""
 
@@ -36,7 +37,7 @@ SHARDED: Final = ("fsdp1", "fsdp2")
 class Case:
     """One run that can be predicted. Sizes are elements, rates bytes/s, times seconds."""
 
-    row: Row
+    row: LlmRow
     shape: Transformer
     model_family: str
     chip: Chip
@@ -84,6 +85,14 @@ class Case:
     checked: bool
     """Whether torch compares every collective between its ranks first (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
     fp32_gradients: bool
+    memory_unit: float
+    """Bytes in the unit of the table's peak memory."""
+    states: str
+    """Type of the optimizer's states where the source's scripts set it, else empty."""
+    activation_kept: float
+    """Share of a gated activation's input that backward keeps, over what its stack says."""
+    logit_bytes: float
+    """Bytes of a logit at the fullest moment of the loss, where the stack's file has another loss; 0: the stack's."""
     memory_reading: str
     """What the table shows: allocated or reserved, as torch's allocator counts them, or nvidia-smi."""
     memory_rank: str
@@ -94,6 +103,12 @@ class Case:
     def measured(self) -> float | None:
         """Return the measured seconds of a step, as `Row.step_time`."""
         return self.row.step_time
+
+    @property
+    def measured_memory(self) -> float | None:
+        """Return the measured peak of memory in bytes, if the table has it."""
+        peak = self.row.number.get("memory_peak_GiB_reported", 0.0)
+        return peak * self.memory_unit if peak > 0 else None
 
     @cached_property
     def need(self) -> Memory:
@@ -130,7 +145,7 @@ class Case:
 NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
 
 
-def describe(row: Row) -> Case | str:
+def describe(row: LlmRow) -> Case | str:
     """Return the run of *row*, or in one sentence why it cannot be described."""
     try:
         return _marked(_case(row))
@@ -152,7 +167,7 @@ def _marked(case: Case) -> Case:
     return replace(case, assumed=(*case.assumed, NOT_STATED))
 
 
-def _case(row: Row) -> Case:
+def _case(row: LlmRow) -> Case:
     assumed: list[str] = []
     practice = practice_of(row)
     chip = _chip(row, assumed)
@@ -168,8 +183,8 @@ def _case(row: Row) -> Case:
     products, scaling = _precision(row, chip, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
-    nic, known = nic_of(row.text["network"], chip, practice.get("nic_Gbps"))
-    if gpus > chip.domain and not known:
+    nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"))
+    if gpus > chip.domain and not nic_told:
         assumed.append("the network between nodes")
     return Case(
         row=row,
@@ -195,7 +210,7 @@ def _case(row: Row) -> Case:
         scaling=scaling,
         recompute=recompute,
         recomputed_layers=recomputed,
-        modules=_modules(row),
+        modules=_modules(row, practice),
         flash=told(row.text["flash_attention"], True),
         lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
         lora_targets=tuple(practice.get("lora_targets", ())),
@@ -209,13 +224,24 @@ def _case(row: Row) -> Case:
         compiled=told(row.text["compile"], False),
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
-        memory_reading=str(practice.get("memory", "allocated")),
-        memory_rank=str(practice.get("memory_rank", "fullest")),
+        **_of_memory(practice),
         assumed=tuple(assumed),
     )
 
 
-def _graphs(row: Row, practice: Mapping[str, Any]) -> bool:
+def _of_memory(practice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the scripts of a source say of memory: how it is read, and what they change of it."""
+    return {
+        "memory_unit": _UNITS[practice.get("memory_unit", "GiB")],
+        "states": str(practice.get("states", "")),
+        "activation_kept": float(practice.get("activation_kept", 1.0)),
+        "logit_bytes": float(practice.get("logit_bytes", 0.0)),
+        "memory_reading": str(practice.get("memory", "allocated")),
+        "memory_rank": str(practice.get("memory_rank", "fullest")),
+    }
+
+
+def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
     """Return whether blocks are replayed as CUDA graphs: a note tells, or the source's scripts; racks of Grace use them else."""
     notes = row.text["notes"].lower()
     if "graphs" in notes:
@@ -223,7 +249,7 @@ def _graphs(row: Row, practice: Mapping[str, Any]) -> bool:
     return bool(practice.get("graphs", row.text["gpu"].startswith("GB")))
 
 
-def _axes(row: Row, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
+def _axes(row: LlmRow, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
     """Return the ranks that split tensors, stages, sequences and data. Raise NoCase where they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
         raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
@@ -239,7 +265,7 @@ def _axes(row: Row, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
     return tensor, pipeline, context, data
 
 
-def _needed(row: Row, name: str) -> int:
+def _needed(row: LlmRow, name: str) -> int:
     value = count(row, name)
     if value:
         return value
@@ -247,11 +273,11 @@ def _needed(row: Row, name: str) -> int:
     raise NoCase(f"{name} {what}")
 
 
-def _sequence_parallel(row: Row, practice: Mapping[str, Any]) -> bool:
+def _sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:
     return told(row.text["sp"], bool(practice.get("sequence_parallel", True)))
 
 
-def _zero(row: Row, family: str, assumed: list[str]) -> int:
+def _zero(row: LlmRow, family: str, assumed: list[str]) -> int:
     if family in SHARDED and not row.text_or_number("zero_stage"):
         assumed.append("zero_stage 3")
         return 3
@@ -260,7 +286,7 @@ def _zero(row: Row, family: str, assumed: list[str]) -> int:
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
 
 
-def _batches(row: Row, data: int, assumed: list[str]) -> tuple[int, int]:
+def _batches(row: LlmRow, data: int, assumed: list[str]) -> tuple[int, int]:
     batch, micro = row.number.get("global_batch", 0.0), count(row, "micro_batch")
     if not batch:
         accumulated = row.number.get("grad_accum", 0.0)
@@ -276,7 +302,7 @@ def _batches(row: Row, data: int, assumed: list[str]) -> tuple[int, int]:
     return micro, max(1, round(batch / (data * micro)))
 
 
-def _virtual(row: Row, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:
+def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:
     if pipeline == 1:
         return 1
     stated = count(row, "virtual_pp")
@@ -288,19 +314,21 @@ def _virtual(row: Row, practice: Mapping[str, Any], shape: Transformer, pipeline
     return chosen
 
 
-def _recompute(row: Row, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
+def _recompute(row: LlmRow, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
     text = row.text["activation_checkpointing"]
     return recompute_of(text, practice["family"]) if text else (practice["recompute"], 0)
 
 
-def _modules(row: Row) -> tuple[str, ...]:
-    """Return the modules that the row says are recomputed, as ``selective: mlp, core_attn`` does."""
+def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the modules that the row says are recomputed, as ``selective: mlp, core_attn`` does; where it is blank, its source's."""
+    if not row.text["activation_checkpointing"]:
+        return tuple(practice.get("modules", ()))
     kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
     said = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
     return tuple(name for name in MODULES if name in said)
 
 
-def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]:
+def _precision(row: LlmRow, chip: Chip, assumed: list[str]) -> tuple[Products, str]:
     text = row.text["precision"]
     if not text:
         assumed.append("bf16")
@@ -312,17 +340,17 @@ def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]
     return products, scaling
 
 
-def _chip(row: Row, assumed: list[str]) -> Chip:
+def _chip(row: LlmRow, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
-    found = chip_named(name)
-    if found is None:
+    named = chip_named(name)
+    if named is None:
         raise NoCase(f"no description of the GPU {name!r}" if name else "gpu is blank")
-    if found.assumed:
-        assumed.append(found.assumed)
-    return found.chip
+    if named.assumed:
+        assumed.append(named.assumed)
+    return named.chip
 
 
-def practice_of(row: Row) -> Mapping[str, Any]:
+def practice_of(row: LlmRow) -> Mapping[str, Any]:
     """Return what the scripts of the source of *row* set: the first entry of ``practice.yaml`` that matches."""
     for entry in records_yaml("practice.yaml"):
         if all(re.search(pattern, row.text[column], re.IGNORECASE) for column, pattern in entry["match"].items()):

@@ -1,7 +1,7 @@
 """Which GPU does a name in a table mean, and what can it do? ``records/llm/gpus.csv``, else the catalogue's parts.
 
 People write a GPU's name with its maker, its number in a node, or its memory: those words are left out where the name as it stands is
-not known. A GPU of the catalogue that the table of GPUs lacks is taken as joined by PCIe alone, which `Named` says.
+not known. A GPU of the catalogue that the table of GPUs lacks is taken as joined by PCIe alone, which `NamedChip` says.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ class Chip:
     machine: str
 
 
-class Named(NamedTuple):
+class NamedChip(NamedTuple):
     """A GPU, and what was taken for granted of it; empty: nothing."""
 
     chip: Chip
     assumed: str = ""
 
 
-def chip_named(name: str) -> Named | None:
+def chip_named(name: str) -> NamedChip | None:
     """Return the GPU that *name* means; None where there is none of that name."""
-    known = _chips()
-    if plain(name) in known:
-        return Named(known[plain(name)])
+    chips = _chips()
+    if plain(name) in chips:
+        return NamedChip(chips[plain(name)])
     part = _parts().get(plain(name))
     if part is not None:
         return _of_part(part)
     core = plain(re.sub(_WORDS, " ", name.lower().replace("-", " ").replace("_", " ")))
     if not core:
         return None
-    if core in known:
-        return Named(known[core], f"{known[core].name} by {name!r}")
+    if core in chips:
+        return NamedChip(chips[core], f"{chips[core].name} by {name!r}")
     return _of_part(_parts()[core]) if core in _parts() else None
 
 
-def _of_part(name: str) -> Named | None:
+def _of_part(name: str) -> NamedChip | None:
     """Return the part *name* of the catalogue; None where its kernels are not described, or it lacks 16 bits."""
     gpu = load_part(Gpu, name, _PARTS)
     narrow = gpu.dense_16bit
@@ -83,17 +83,17 @@ def _of_part(name: str) -> Named | None:
         name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=gpu.kernels.sm_count, peak=peak,
         memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=PCIE, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
     )  # fmt: skip
-    return Named(chip, f"{gpu.name}s of a node joined by PCIe 4.0")
+    return NamedChip(chip, f"{gpu.name}s of a node joined by PCIe 4.0")
 
 
 @lru_cache(maxsize=1)
 def _parts() -> dict[str, str]:
     """Return the catalogue's GPUs by their names without signs, and without the words around them where that is one GPU's alone."""
-    found = {plain(name): name for name in catalogue(_PARTS)}
+    parts = {plain(name): name for name in catalogue(_PARTS)}
     short: dict[str, list[str]] = {}
     for name in catalogue(_PARTS):
         short.setdefault(plain(re.sub(_WORDS, " ", name.replace("-", " "))), []).append(name)
-    return {**{core: names[0] for core, names in short.items() if core and len(names) == 1}, **found}
+    return {**{core: names[0] for core, names in short.items() if core and len(names) == 1}, **parts}
 
 
 @lru_cache(maxsize=1)
@@ -101,7 +101,7 @@ def _chips() -> dict[str, Chip]:
     import csv
 
     lines = [line for line in (RECORDS / "gpus.csv").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    found: dict[str, Chip] = {}
+    chips: dict[str, Chip] = {}
     for cells in csv.DictReader(lines):
         narrow = float(cells["bf16_TFLOPS"]) * 1e12
         eight = float(cells["fp8_TFLOPS"] or 0) * 1e12 or narrow
@@ -120,8 +120,8 @@ def _chips() -> dict[str, Chip]:
         )
         for alias in (cells["name"], *cells["aliases"].split("|")):
             if alias:
-                found[plain(alias)] = chip
-    return found
+                chips[plain(alias)] = chip
+    return chips
 
 
 def plain(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from calibration.llm import closed_form
 from calibration.llm.case import Case
 from calibration.llm.constants import fitted
-from calibration.llm.prediction import Prediction
+from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants
 from calibration.llm.score import SWEEP, kendall_tau, quantile, sweep_of
 from calibration.validate.validation_report import number
@@ -35,30 +35,30 @@ class Ranked(NamedTuple):
     """A measured run of a sweep, and what the simulator and the closed form say of it."""
 
     case: Case
-    simulated: Prediction
-    closed: Prediction
+    simulated: LlmPrediction
+    closed: LlmPrediction
 
 
 def sampled(cases: Sequence[Case], most: int) -> dict[tuple[object, ...], list[Case]]:
     """Return each sweep among *cases*, with at most *most* of its runs, evenly taken in the order of the table."""
-    found: dict[tuple[object, ...], list[Case]] = defaultdict(list)
+    sweeps: dict[tuple[object, ...], list[Case]] = defaultdict(list)
     for case in cases:
-        found[sweep_of(case)].append(case)
-    return {key: _evenly(of, most) for key, of in found.items() if len(of) >= SWEEP}
+        sweeps[sweep_of(case)].append(case)
+    return {key: _evenly(of, most) for key, of in sweeps.items() if len(of) >= SWEEP}
 
 
 def _evenly(of: list[Case], most: int) -> list[Case]:
     return of if len(of) <= most else [of[math.floor(place * len(of) / most)] for place in range(most)]
 
 
-def counted(said: Prediction) -> float:
+def counted(said: LlmPrediction) -> float:
     """Return the seconds that a search counts for a layout."""
     if said.verdict == "does_not_fit":
         return math.inf
     return said.step_time * (THRASH if said.verdict == "thrashes" else 1.0)
 
 
-def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], Prediction], progress: Callable[[], None]) -> Iterator[Ranked]:
+def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], LlmPrediction], progress: Callable[[], None]) -> Iterator[Ranked]:
     """Give *cases* as *predict* and the closed form rank them; those that *predict* refuses are left out."""
     for case in cases:
         constants = fitted(case.row.source).constants
@@ -70,7 +70,7 @@ def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], Predictio
         yield Ranked(case, said, closed_form.predict(case, constants))
 
 
-def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequence[tuple[Case, Prediction]] = ()) -> dict[str, Any]:
+def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequence[tuple[Case, LlmPrediction]] = ()) -> dict[str, Any]:
     """Return the document of the *sweeps*, and of runs that *failed*, as the simulator has their memory."""
     each = [_sweep(key, of) for key, of in sweeps.items() if len(of) >= SWEEP]
     return {
@@ -115,7 +115,7 @@ def _summary(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _failures(failed: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
+def _failures(failed: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     verdicts = [said.verdict for _, said in failed]
     proposed = [(case, said) for case, said in failed if said.verdict == "fits"]
     crashed = [case for case, said in proposed if said.memory < REASONABLE]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from calibration.llm.case import Case
-from calibration.llm.prediction import Prediction
+from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import EAGER, EXPOSED_EXPERTS, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 from calibration.llm.wires import Wires
-from calibration.llm.work import Work
+from calibration.llm.work import StepWork
 from sim.parallel.collective_check import check_time
 from sim.parallel.routing import BACKWARD_LAUNCHES, expert_host_time
 
@@ -42,15 +42,15 @@ ONE_BY_ONE: Final = ("deepspeed",)
 ``TrainSchedule``; engine.py, ``_exec_send_activations`` and its like); Megatron-LM joins a send with the receive after it."""
 
 
-def predict(case: Case, at: Constants) -> Prediction:
+def predict(case: Case, at: Constants) -> LlmPrediction:
     """Return the predicted step of *case* with the constants *at*, and its memory, which is the simulator's."""
     seconds, parts = step(case, at)
-    return Prediction(seconds, case.need.nbytes, case.need.verdict, parts)
+    return LlmPrediction(seconds, case.need.nbytes, case.need.verdict, parts)
 
 
 def step(case: Case, at: Constants) -> tuple[float, Mapping[str, float]]:
     """Return the seconds of a step of *case* with the constants *at*, and what they are made of."""
-    work, wires = Work(case, at), Wires(case, at)
+    work, wires = StepWork(case, at), Wires(case, at)
     weights = stage_weights(case)
     forward, backward, parts = _micro_batch(case, at, work, wires, weights)
     head_forward, head_backward = _head(case, at, work)
@@ -68,7 +68,7 @@ def step(case: Case, at: Constants) -> tuple[float, Mapping[str, float]]:
     return seconds, {**parts, "bubble": bubble, "data": exposed, "optimizer": update}
 
 
-def _micro_batch(case: Case, at: Constants, work: Work, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
+def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
     """Return the seconds of a middle stage's forward and backward of one micro-batch, and parts of a step."""
     shape, layers = case.shape, weights.layers
     core_forward = core_backward = 0.0
@@ -123,7 +123,7 @@ def _micro_batch(case: Case, at: Constants, work: Work, wires: Wires, weights: W
     return layers * one_forward, layers * one_backward, parts
 
 
-def _modules_again(work: Work, share: float) -> float:
+def _modules_again(work: StepWork, share: float) -> float:
     """Return the seconds of a layer's modules that are recomputed by themselves; *share* of the layers have experts.
 
     Attention itself (``core_attn``) is `Case.recompute`'s.
@@ -131,6 +131,7 @@ def _modules_again(work: Work, share: float) -> float:
     seconds: Mapping[str, Callable[[], float]] = {
         "core_attn": lambda: 0.0,
         "mlp": lambda: (1 - share) * (work.dense() + work.activation(experts=False)),
+        "mlp_up": lambda: (1 - share) * (work.dense_up() + work.activation(experts=False)),
         "moe": lambda: share * (work.experts() + work.activation(experts=True) + work.routed_traffic()) if share else 0.0,
         "moe_act": lambda: share * work.activation(experts=True),
         "layernorm": lambda: work.wide(2 * NORM_PASSES, work.held, work.case.shape.hidden),
@@ -189,7 +190,7 @@ def _sharded(case: Case, at: Constants, wires: Wires, weights: Weights, forward:
     return max(forward * slow, gather * data), max(backward * slow, both)
 
 
-def _head(case: Case, at: Constants, work: Work) -> tuple[float, float]:
+def _head(case: Case, at: Constants, work: StepWork) -> tuple[float, float]:
     """Return the seconds of output head and loss, forward and backward, of one micro-batch."""
     columns = case.shape.vocab / case.tensor
     product = work.product(work.tokens, case.shape.hidden, columns, narrow=False)
@@ -260,7 +261,7 @@ def _buckets(case: Case, weights: Weights) -> int:
     return closed
 
 
-def _update(case: Case, at: Constants, work: Work, weights: Weights) -> float:
+def _update(case: Case, at: Constants, work: StepWork, weights: Weights) -> float:
     """Return the seconds of the optimizer's step: states read and written, gradients cleared and measured."""
     if case.lora:
         return 0.0

@@ -11,7 +11,7 @@ from typing import Final
 
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
-from calibration.llm.prediction import Prediction
+from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants
 from sim.spec.yaml import SpecError
 
@@ -19,12 +19,12 @@ REFUSED: Final = "closed form alone"
 """Name of the part that holds the step where the simulator refuses a row."""
 
 
-def predict(case: Case, at: Constants) -> Prediction:
+def predict(case: Case, at: Constants) -> LlmPrediction:
     """Return what both say of *case* with the constants *at*."""
     closed = closed_form.predict(case, at)
     try:
         simulated = engine.predict(case, at)
     except (SpecError, ValueError):
-        return Prediction(closed.step_time, closed.memory, closed.verdict, {REFUSED: closed.step_time})
+        return LlmPrediction(closed.step_time, closed.memory, closed.verdict, {REFUSED: closed.step_time})
     parts = {"closed form": closed.step_time, "simulator": simulated.step_time}
-    return Prediction(sqrt(closed.step_time * simulated.step_time), closed.memory, closed.verdict, parts)
+    return LlmPrediction(sqrt(closed.step_time * simulated.step_time), closed.memory, closed.verdict, parts)

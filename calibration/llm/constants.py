@@ -17,7 +17,7 @@ from typing import Any, Final
 from calibration.llm.case import Case
 from calibration.llm.priors import defaults
 from calibration.llm.shapes import RECORDS
-from sim.report import layout_error
+from sim.report.layouts import layout_error
 
 FILE: Final = RECORDS / "constants.json"
 QUANTILES: Final = 11
@@ -35,7 +35,7 @@ def kind_of(case: Case) -> str:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedConstants:
     """What rows of one source are predicted with: the constants, the simple rules' efficiencies, and the errors to expect."""
 
     constants: Mapping[str, float]
@@ -116,17 +116,17 @@ def _weighted(votes: Sequence[tuple[float, float]], share: float) -> float:
     return votes[-1][0]
 
 
-def fitted(source: str, leave_out: bool = True) -> Fitted:
+def fitted(source: str, leave_out: bool = True) -> FittedConstants:
     """Return what rows of *source* are predicted with; nothing of it is fitted on *source* where *leave_out* is true."""
-    known = _file()
-    own = known["without"].get(source) if leave_out else None
-    chosen = own or known["all"]
-    errors = {name: kinds for name, kinds in known["errors"].items() if not (leave_out and name == source)}
-    families = frozenset(family for name in errors for family in known["families"].get(name, ()))
-    generations = frozenset(name for source in errors for name in known["generations"].get(source, ()))
-    most_gpus = max((known["most_gpus"].get(source, 0) for source in errors), default=0)
-    wider = widening(errors, known["rows"])
-    return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, wider)
+    committed = _file()
+    own = committed["without"].get(source) if leave_out else None
+    chosen = own or committed["all"]
+    errors = {name: kinds for name, kinds in committed["errors"].items() if not (leave_out and name == source)}
+    families = frozenset(family for name in errors for family in committed["families"].get(name, ()))
+    generations = frozenset(name for source in errors for name in committed["generations"].get(source, ()))
+    most_gpus = max((committed["most_gpus"].get(source, 0) for source in errors), default=0)
+    wider = widening(errors, committed["rows"])
+    return FittedConstants({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, generations, most_gpus, wider)
 
 
 def sources() -> list[str]:
@@ -146,5 +146,5 @@ def _file() -> dict[str, Any]:
             "most_gpus": {},
             "rows": {},
         }
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return content

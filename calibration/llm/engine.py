@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.llm.case import Case
-from calibration.llm.prediction import Memory, Prediction
+from calibration.llm.case import SHARDED, Case
+from calibration.llm.prediction import LlmPrediction, Memory
 from calibration.llm.priors import EXPOSED_EXPERTS, Constants, defaults
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
@@ -51,6 +51,8 @@ def workload_document(case: Case) -> dict[str, Any]:
     }
     if case.tensor > 1:
         parallel["sequence"] = case.sequence_parallel
+    if case.family in SHARDED and case.zero == 2:  # SHARD_GRAD_OP, reshard_after_forward=False: shards that stay gathered until backward
+        parallel |= {"shard": _SHARD[3], "reshard_after_forward": False}
     model: dict[str, Any] = {"name": "measured", "transformer": case.shape.model_dump(exclude_none=True), "sequence": case.seq}
     if case.lora:
         model["lora"] = {"rank": 16, **({"targets": list(case.lora_targets)} if case.lora_targets else {})}
@@ -77,25 +79,31 @@ def workload_document(case: Case) -> dict[str, Any]:
 def practice_overrides(case: Case, at: Constants) -> list[str]:
     """Return what the scripts of the source of *case* set beside its stack's file, as overrides of its workload; host times are of *at*."""
     stack = "training.stack"
-    found = {
+    overrides = {
         f"{stack}.mesh.one_copy": str(case.one_copy).lower(),
         f"{stack}.mesh.expert_overlap": f"{1 - EXPOSED_EXPERTS}" if case.expert_overlap else "0",
         f"{stack}.mesh.collective_check": f"{at['check.message'] * 1e6:g} us" if case.checked else "0 s",
         f"{stack}.cuda_graphs": str(case.tuned or case.graphs).lower(),
     }
-    found[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
+    overrides[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
     if case.ring_latency:  # measured with large messages, which Simple carries
-        found[f"{stack}.nccl_proto"] = "Simple"
+        overrides[f"{stack}.nccl_proto"] = "Simple"
     if case.shape.experts:
-        found[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
+        overrides[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
+    if case.states:  # Megatron's precision-aware optimizer, which takes gradients as they are
+        overrides |= {f"{stack}.mesh.states": case.states, f"{stack}.mesh.casts_gradients": "never"}
+    if case.logit_bytes:
+        overrides[f"{stack}.logit_bytes"] = f"{case.logit_bytes:g}"
+    if case.activation_kept != 1.0 and case.products != "16bit":
+        overrides[f"{stack}.operator_memory.activation"] = f"{case.activation_kept:g}"
     if case.family == "deepspeed" and case.row.text["precision"].startswith("fp16"):  # zero/stage_1_and_2.py, not bf16_optimizer.py
-        found |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
-        found |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
+        overrides |= {f"{stack}.mesh.{name}": "fp16" for name in ("weights", "gradients", "reduction")}
+        overrides |= {f"{stack}.mesh.gradients_wait": "false", f"{stack}.mesh.step_share_bytes": f"{FP16_STEP}"}
     if not (case.tensor_overlap or case.tuned):
-        found[f"{stack}.mesh.tensor_overlap"] = "0"
+        overrides[f"{stack}.mesh.tensor_overlap"] = "0"
     elif case.stack in _PLAIN_STACKS:
-        found[f"{stack}.mesh.tensor_overlap"] = f"{1 - EXPOSED_TENSOR}"
-    return [f"{name}={value}" for name, value in found.items()]
+        overrides[f"{stack}.mesh.tensor_overlap"] = f"{1 - EXPOSED_TENSOR}"
+    return [f"{name}={value}" for name, value in overrides.items()]
 
 
 def workload_of(case: Case, at: Constants) -> Workload:
@@ -174,7 +182,7 @@ def as_read(case: Case, stages: Sequence[StageMemory]) -> float:
     return max(map(reading[case.memory_reading], stages[:1] if case.memory_rank == "first" else stages))
 
 
-def predict(case: Case, at: Constants) -> Prediction:
+def predict(case: Case, at: Constants) -> LlmPrediction:
     """Return what the simulator says of *case*; of the constants *at* it uses two that no stack's file can know, both of hosts."""
     run = simulated(case, at)
-    return Prediction(run.step_time, as_read(case, run.memory), run.memory_verdict)
+    return LlmPrediction(run.step_time, as_read(case, run.memory), run.memory_verdict)

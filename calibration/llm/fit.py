@@ -31,7 +31,7 @@ def usable(case: Case) -> bool:
     if case.row.status != "ok" or not case.measured:
         return False
     if case.family == "nanotron":
-        return case.tensor <= 8 and (case.row.memory or 0.0) < 0.8 * case.chip.memory and (case.pipeline == 1 or case.node_span == 1)
+        return case.tensor <= 8 and (case.measured_memory or 0.0) < 0.8 * case.chip.memory and (case.pipeline == 1 or case.node_span == 1)
     return True
 
 
@@ -55,10 +55,10 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     import numpy as np
 
     rows = thinned([case for case in cases if usable(case)])
-    known = priors()
-    names = list(known)
-    prior = np.log([known[name][0] for name in names])
-    deviation = np.array([known[name][1] for name in names])
+    prior_of = priors()
+    names = list(prior_of)
+    prior = np.log([prior_of[name][0] for name in names])
+    deviation = np.array([prior_of[name][1] for name in names])
     counts = Counter(case.row.source for case in rows)
     base = np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
     theta = prior.copy()

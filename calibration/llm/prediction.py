@@ -16,7 +16,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class LlmPrediction:
     """A predicted step: seconds, bytes of GPU memory at its peak, and what the time is made of (seconds, in ``parts``)."""
 
     step_time: float

@@ -36,11 +36,11 @@ FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 
 
 def priors() -> dict[str, tuple[float, float]]:
     """Return the value before any fit and the logarithmic deviation of every constant."""
-    found = dict(PRIORS)
+    all_priors = dict(PRIORS)
     for family in FAMILIES:
         for name, prior in FAMILY_PRIORS.items():
-            found[f"{name}:{family}"] = prior
-    return found
+            all_priors[f"{name}:{family}"] = prior
+    return all_priors
 
 
 def defaults() -> dict[str, float]:

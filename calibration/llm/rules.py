@@ -50,11 +50,16 @@ def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
     return {name: median(median(values) for values in of.values()) for name, of in shares.items()}
 
 
-def rule_times(case: Case, known: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds that each rule says of a step of *case*, by the efficiencies *known*."""
+def rule_times(case: Case, efficiencies: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds that each rule says of a step of *case*, by the efficiencies *efficiencies*."""
     peak = case.gpus * case.chip.peak[case.products]
-    utilisation = known.get(f"mfu:{case.chip.name}:{case.products}") or known.get(f"mfu:{case.products}") or known.get("mfu:16bit") or 0.4
+    utilisation = (
+        efficiencies.get(f"mfu:{case.chip.name}:{case.products}")
+        or efficiencies.get(f"mfu:{case.products}")
+        or efficiencies.get("mfu:16bit")
+        or 0.4
+    )
     return {
         "constant_mfu": model_flop(case, attention=True) / (peak * utilisation),
-        "six_pd": model_flop(case, attention=False) / (peak * (known.get("six_pd") or 0.4)),
+        "six_pd": model_flop(case, attention=False) / (peak * (efficiencies.get("six_pd") or 0.4)),
     }

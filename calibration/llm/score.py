@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from calibration.llm.case import NOT_STATED, Case
 from calibration.llm.constants import POINTS_NEEDED
-from calibration.llm.prediction import Prediction
+from calibration.llm.prediction import LlmPrediction
 
 SWEEP: Final = 5
 NAMES: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
@@ -32,11 +32,11 @@ GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRun:
     """One row: what was measured, what is predicted, and the 95% interval of the measured step (s)."""
 
     case: Case
-    prediction: Prediction
+    prediction: LlmPrediction
     said: Mapping[str, float]
     low: float
     high: float
@@ -64,7 +64,7 @@ def unscored(case: Case) -> str:
         return f"status is {case.row.status!r}; rows of status ok count"
     if not case.measured:
         return "step_time_s is no number above 0, nor can tokens_per_s_per_gpu stand for it"
-    if case.family == "nanotron" and not (case.tensor <= 8 and (case.row.memory or 0.0) < 70 * 2.0**30):
+    if case.family == "nanotron" and not (case.tensor <= 8 and (case.measured_memory or 0.0) < 70 * 2.0**30):
         return "nanotron beyond 8 tensor ranks or 70 GB of 80 runs at another pace: what it needs of memory is scored alone"
     return ""
 
@@ -83,19 +83,19 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def pooled(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
+def pooled(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
     """Return *rows* by source; sources with too few rows are together under ``others``."""
-    found: dict[str, list[Scored]] = defaultdict(list)
+    by_source: dict[str, list[ScoredRun]] = defaultdict(list)
     for row in rows:
-        found[row.case.row.source].append(row)
-    small = [source for source, of in found.items() if len(of) < POINTS_NEEDED]
-    if len(found) > 1 and small:
-        others = [row for source in small for row in found.pop(source)]
-        found["others"] = others
-    return dict(found)
+        by_source[row.case.row.source].append(row)
+    small = [source for source, of in by_source.items() if len(of) < POINTS_NEEDED]
+    if len(by_source) > 1 and small:
+        others = [row for source in small for row in by_source.pop(source)]
+        by_source["others"] = others
+    return dict(by_source)
 
 
-def errors_of(rows: Sequence[Scored], name: str = "predicted") -> dict[str, Any]:
+def errors_of(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
     """Return points, median and 90th percentile of absolute errors, and the median signed error, of *rows*; null where there are none."""
     if not rows:
         return {"points": 0, "median": None, "p90": None, "bias": None}
@@ -108,7 +108,7 @@ def errors_of(rows: Sequence[Scored], name: str = "predicted") -> dict[str, Any]
     }
 
 
-def voted(rows: Sequence[Scored], name: str) -> dict[str, Any]:
+def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
     """Return the same with one vote a source: the means of the sources' figures."""
     sources = [errors_of(of, name) for of in pooled(rows).values()]
     if not sources:
@@ -117,31 +117,33 @@ def voted(rows: Sequence[Scored], name: str) -> dict[str, Any]:
     return {"points": len(rows), **means, "median_source": median(source["median"] for source in sources)}
 
 
-def one_row_known(rows: Sequence[Scored]) -> dict[str, Any]:
+def one_row_known(rows: Sequence[ScoredRun]) -> dict[str, Any]:
     """Return median and 90th percentile of errors where one known row moves the others of its source: means over every choice of it."""
     medians, high = [], []
-    for known in rows if len(rows) > 1 else ():
-        ratio = (known.measured / known.said["predicted"]) ** known.learning
-        rest = [abs(ratio * row.said["predicted"] / row.measured - 1.0) for row in rows if row is not known]
+    for row_known in rows if len(rows) > 1 else ():
+        ratio = (row_known.measured / row_known.said["predicted"]) ** row_known.learning
+        rest = [abs(ratio * row.said["predicted"] / row.measured - 1.0) for row in rows if row is not row_known]
         medians.append(median(rest))
         high.append(quantile(rest, 0.9))
     return {"points": len(rows), "median": fmean(medians) if medians else None, "p90": fmean(high) if high else None}
 
 
-def groups(rows: Sequence[Scored]) -> dict[str, list[dict[str, Any]]]:
+def groups(rows: Sequence[ScoredRun]) -> dict[str, list[dict[str, Any]]]:
     """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether what a table lacks was assumed."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    grouped: dict[str, list[dict[str, Any]]] = {}
     for kind, of in GROUPS.items():
-        parts: dict[str, list[Scored]] = defaultdict(list)
+        parts: dict[str, list[ScoredRun]] = defaultdict(list)
         for row in rows:
             parts[of(row.case)].append(row)
-        found[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
+        grouped[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
     plain = [row for row in rows if row.case.tensor * row.case.pipeline * row.case.context == 1 and row.case.node_span == 1]
-    found["one_node_data_parallel"] = [{"name": "no tensor, pipeline, context; one node", **errors_of(plain), "coverage": coverage(plain)}]
-    return found
+    grouped["one_node_data_parallel"] = [
+        {"name": "no tensor, pipeline, context; one node", **errors_of(plain), "coverage": coverage(plain)}
+    ]
+    return grouped
 
 
-def coverage(rows: Sequence[Scored]) -> float | None:
+def coverage(rows: Sequence[ScoredRun]) -> float | None:
     """Return the share of *rows* inside their intervals."""
     return fmean(float(row.inside) for row in rows) if rows else None
 
@@ -152,11 +154,11 @@ def sweep_of(case: Case) -> tuple[object, ...]:
     return (case.row.source, text["set"], text["model"], case.gpus, case.seq, round(case.global_batch), text["precision"])
 
 
-def sweeps(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+def sweeps(rows: Sequence[ScoredRun]) -> list[dict[str, Any]]:
     """Return Kendall's tau and regret of each sweep among *rows*."""
-    found: dict[tuple[object, ...], list[Scored]] = defaultdict(list)
+    by_sweep: dict[tuple[object, ...], list[ScoredRun]] = defaultdict(list)
     for row in rows:
-        found[sweep_of(row.case)].append(row)
+        by_sweep[sweep_of(row.case)].append(row)
     return [
         {
             "sweep": ", ".join(str(part) for part in key),
@@ -164,12 +166,12 @@ def sweeps(rows: Sequence[Scored]) -> list[dict[str, Any]]:
             "kendall_tau": kendall_tau([row.said["predicted"] for row in of], [row.measured for row in of]),
             "regret": min(of, key=lambda row: row.said["predicted"]).measured / min(row.measured for row in of) - 1.0,
         }
-        for key, of in found.items()
+        for key, of in by_sweep.items()
         if len(of) >= SWEEP
     ]
 
 
-def ranking(rows: Sequence[Scored]) -> dict[str, Any]:
+def ranking(rows: Sequence[ScoredRun]) -> dict[str, Any]:
     """Return the sweeps and what they come to: median tau, median and 90th percentile of regret."""
     each = sweeps(rows)
     taus = [sweep["kendall_tau"] for sweep in each if sweep["kendall_tau"] is not None]
@@ -197,18 +199,18 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None
     return agree / scale if scale else None
 
 
-def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
+def memory_scores(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     """Return errors of peak memory by source, and how well runs at the memory's edge are told from those that fit."""
-    found: dict[str, list[float]] = defaultdict(list)
+    errors: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
     for case, said in rows:
         if NOT_STATED not in case.assumed:
             fitted += 1
             refused += said.verdict == "does_not_fit"
-        if case.row.memory is None or isnan(said.memory):
+        if case.measured_memory is None or isnan(said.memory):
             continue
-        found[case.row.source].append(said.memory / case.row.memory - 1.0)
-        at_edge = case.row.memory >= 0.875 * case.chip.memory
+        errors[case.row.source].append(said.memory / case.measured_memory - 1.0)
+        at_edge = case.measured_memory >= 0.875 * case.chip.memory
         edge += at_edge
         recalled += at_edge and said.verdict != "fits"
         roomy += not at_edge
@@ -221,7 +223,7 @@ def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
             "p90": quantile([abs(x) for x in of], 0.9),
             "bias": median(of),
         }
-        for source, of in sorted(found.items())
+        for source, of in sorted(errors.items())
     ]
     return {
         "sources": sources,
@@ -234,7 +236,7 @@ def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
     }
 
 
-def feasibility(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
+def feasibility(rows: Sequence[tuple[Case, LlmPrediction]]) -> dict[str, Any]:
     """Return how many runs that failed are called so, with those that are not listed by line."""
     missed = [(case, said) for case, said in rows if said.verdict != "does_not_fit"]
     return {

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from calibration import RECORDS as COMMITTED
-from calibration.llm.table import Row
+from calibration.llm.table import LlmRow
 from sim.spec.catalogue import catalogue
 from sim.spec.library import load_part
 from sim.spec.transformer import Transformer
@@ -28,12 +28,12 @@ class NoCase(Exception):
     """Why a row is no case."""
 
 
-def count(row: Row, name: str) -> int:
+def count(row: LlmRow, name: str) -> int:
     """Return the whole number in column *name* of *row*; 0 where it is blank."""
     return int(row.number.get(name, 0))
 
 
-def axis(row: Row, name: str) -> int:
+def axis(row: LlmRow, name: str) -> int:
     """Return the ranks of the axis in column *name* of *row*; 1 where it is blank. Raise NoCase where it is no number."""
     if name in row.unread:
         raise NoCase(f"{name} is {row.unread[name]!r}, no number")
@@ -61,9 +61,9 @@ def _named(model: str) -> dict[str, Any]:
 def _catalogued(model: str) -> dict[str, Any]:
     """Return family and shape of the decoder of the catalogue that *model* names, as on the hub or in words; empty where there is none."""
     name = re.sub(r"[\s_]+", "-", model.strip().lower().rpartition("/")[2])
-    known = catalogue(_MODELS)
-    found = next((each for each in (name, re.sub(_TUNED, "", name)) if each in known), None)
-    shape = load_part(Model, found, _MODELS).transformer if found else None
+    models = catalogue(_MODELS)
+    listed = next((each for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
+    shape = load_part(Model, listed, _MODELS).transformer if listed else None
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 
 
@@ -73,7 +73,7 @@ _SHAPE_COLUMNS: Final = {
 }  # fmt: skip
 
 
-def shape_of(row: Row, assumed: list[str]) -> tuple[str, Transformer]:
+def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     """Return the family and the shape of the model of *row*; what is taken for granted goes to *assumed*. Raise NoCase without a size."""
     if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
         raise NoCase("layers of state-space models (Mamba) are not described; decoders of attention and feed-forward blocks are")
@@ -94,7 +94,7 @@ def shape_of(row: Row, assumed: list[str]) -> tuple[str, Transformer]:
     return family, Transformer(**values)
 
 
-def _heads(row: Row, hidden: int, assumed: list[str]) -> int:
+def _heads(row: LlmRow, hidden: int, assumed: list[str]) -> int:
     """Return a number of heads of about 128 elements that the tensor-parallel group divides."""
     tensor = axis(row, "tp")
     fitting = [heads for heads in range(tensor, hidden // 32 + 1, tensor) if hidden % heads == 0]
@@ -104,7 +104,7 @@ def _heads(row: Row, hidden: int, assumed: list[str]) -> int:
     return min(fitting, key=lambda heads: abs(math.log(hidden / heads / 128)))
 
 
-def _sizes(row: Row, assumed: list[str]) -> tuple[str, dict[str, Any]]:
+def _sizes(row: LlmRow, assumed: list[str]) -> tuple[str, dict[str, Any]]:
     """Return the family and the sizes of the model of *row*: those that its name tells, under those that its columns hold."""
     named = dict(_named(row.text["model"]))
     if not (count(row, "hidden") or named.get("hidden")):  # the name is all there is
@@ -126,7 +126,7 @@ def _sizes(row: Row, assumed: list[str]) -> tuple[str, dict[str, Any]]:
     return family, values
 
 
-def _layers(row: Row, values: Mapping[str, Any], assumed: list[str]) -> int:
+def _layers(row: LlmRow, values: Mapping[str, Any], assumed: list[str]) -> int:
     """Return how many layers give the size in the model's name, a multiple of the stages."""
     size = re.search(r"(\d+(?:\.\d+)?)\s*b", row.text["model"], re.IGNORECASE)
     if not size:

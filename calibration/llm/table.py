@@ -1,4 +1,4 @@
-"""Which runs does a table of transformer training hold? One `Row` per line of a CSV file with the columns of ``records/llm/training.csv``.
+"""Which runs does a table of transformer training hold? A `LlmRow` per line of a CSV file as ``records/llm/training.csv``.
 
 The columns tell such a table from other records. Text in a number's cell is no error of the file: it is kept in ``unread``, and the row is
 described without it or listed with it in the reason.
@@ -41,7 +41,7 @@ MACHINES: Final = frozenset({"hardware", "cluster", "instance", "instance_type",
 
 
 @dataclass(frozen=True)
-class Row:
+class LlmRow:
     """One line of a table; numbers that are blank or unreadable are missing."""
 
     line: int
@@ -75,12 +75,6 @@ class Row:
             return batch * length / (rate * gpus)
         return None
 
-    @property
-    def memory(self) -> float | None:
-        """Return the measured peak of GPU memory in bytes, if the table has it."""
-        peak = self.number.get("memory_peak_GiB_reported", 0.0)
-        return peak * 2.0**30 if peak > 0 else None
-
 
 def repository(source: str) -> str:
     """Return the repository that *source* (``owner/name@commit:path``) names; rounds of MLPerf's results are one source."""
@@ -100,7 +94,7 @@ def is_llm_table(path: Path) -> bool:
     return "model" in header or len(TELLING & header) >= len(TELLING) - 4
 
 
-def read_table(path: Path) -> list[Row]:
+def read_table(path: Path) -> list[LlmRow]:
     """Return the rows of *path*. Raise SpecError, one sentence, where a column that scoring needs is missing or the file cannot be read."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -121,7 +115,7 @@ UNKNOWN: Final = ("unknown", "?", "not stated", "unspecified")
 """What people write into a text's cell where nobody said."""
 
 
-def _row(line: int, cells: Mapping[str, str | None]) -> Row:
+def _row(line: int, cells: Mapping[str, str | None]) -> LlmRow:
     texts = {name: _cell(cells, name, BLANK + UNKNOWN) for name in TEXTS}
     numbers: dict[str, float] = {}
     unread: dict[str, str] = {}
@@ -134,7 +128,7 @@ def _row(line: int, cells: Mapping[str, str | None]) -> Row:
             unread[name] = cell
         else:
             numbers[name] = value
-    return Row(line, texts, numbers, unread)
+    return LlmRow(line, texts, numbers, unread)
 
 
 def _cell(cells: Mapping[str, str | None], name: str, blank: Sequence[str]) -> str:

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from calibration.llm import closed_form
 from calibration.llm.case import Case, describe
-from calibration.llm.constants import Fitted, fitted
-from calibration.llm.prediction import Prediction
+from calibration.llm.constants import FittedConstants, fitted
+from calibration.llm.prediction import LlmPrediction
 from calibration.llm.priors import Constants, defaults
 from calibration.llm.rules import rule_times
 from calibration.llm.score import (
     NAMES,
-    Scored,
+    ScoredRun,
     coverage,
     errors_of,
     feasibility,
@@ -32,13 +32,13 @@ from calibration.llm.score import (
     unscored,
     voted,
 )
-from calibration.llm.table import Row, read_table
+from calibration.llm.table import LlmRow, read_table
 from calibration.validate.validation_report import number, pair, percent
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
 
 PREDICTORS: Final = ("both", "closed-form", "simulator")
-Predictor = Callable[[Case, Constants], Prediction]
+Predictor = Callable[[Case, Constants], LlmPrediction]
 PUBLISHED: Final[Mapping[str, str]] = {
     "calculon": "3.65% mean, 8.87% most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
     "vtrain": "8.37% mean on one node, 14.73% on 512 A100 (Bang and others, MICRO 2024, arXiv 2312.12391)",
@@ -60,9 +60,9 @@ class Undescribed:
 class LlmValidation:
     """The outcome for one or more tables: scored rows, all described runs with what is said of them, and rows without description."""
 
-    scored: tuple[Scored, ...]
-    said: tuple[tuple[Case, Prediction], ...]
-    failed: tuple[tuple[Case, Prediction], ...]
+    scored: tuple[ScoredRun, ...]
+    said: tuple[tuple[Case, LlmPrediction], ...]
+    failed: tuple[tuple[Case, LlmPrediction], ...]
     not_described: tuple[Undescribed, ...]
     rows: int
     described: int
@@ -95,17 +95,17 @@ def validate_tables(
             _describe(path, row, described, undescribed, unread)
     if not count:
         raise SpecError(f"{files[0]}: no run in it; write one a line under the header")
-    known = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
-    said = _predicted(files[0], described, known, predictor, undescribed, progress, processes)
-    scored = [_scored(case, prediction, known[case.row.source]) for case, prediction in said if scorable(case)]
+    constants_of = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
+    said = _predicted(files[0], described, constants_of, predictor, undescribed, progress, processes)
+    scored = [_scored(case, prediction, constants_of[case.row.source]) for case, prediction in said if scorable(case)]
     left = [(case, why) for case, _ in said if (why := unscored(case))]
     not_scored = [Undescribed(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in left]
     failed: list[Case] = []
     if memory is not None:
         for row in read_table(memory):
             _describe(memory, row, failed, undescribed, unread)
-    known |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(known)}
-    refused = _predicted(memory or files[0], failed, known, closed_form.predict, undescribed, processes=processes)
+    constants_of |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(constants_of)}
+    refused = _predicted(memory or files[0], failed, constants_of, closed_form.predict, undescribed, processes=processes)
     fits = [(case, prediction) for case, prediction in said if case.row.status in ("ok", "suspect")]
     return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread), tuple(not_scored))
 
@@ -124,54 +124,54 @@ def predictor_named(name: str) -> Predictor:
 def _predicted(
     path: Path,
     cases: Sequence[Case],
-    known: Mapping[str, Fitted],
+    constants_of: Mapping[str, FittedConstants],
     predictor: Predictor,
     undescribed: list[Undescribed],
     progress: Callable[[int, int], None] = lambda done, of: None,
     processes: int = 1,
-) -> list[tuple[Case, Prediction]]:
+) -> list[tuple[Case, LlmPrediction]]:
     """Return *cases* with what *predictor* says; those that it refuses go to *undescribed*."""
-    found = []
-    asked = [(case, known[case.row.source].constants) for case in cases]
-    for done, (case, said) in enumerate(zip(cases, each(partial(_said, predictor), asked, processes), strict=True), 1):
-        if isinstance(said, Prediction):
-            found.append((case, said))
+    predicted = []
+    tasks = [(case, constants_of[case.row.source].constants) for case in cases]
+    for done, (case, said) in enumerate(zip(cases, each(partial(_said, predictor), tasks, processes), strict=True), 1):
+        if isinstance(said, LlmPrediction):
+            predicted.append((case, said))
         else:
             undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], said))
         progress(done, len(cases))
-    return found
+    return predicted
 
 
-def _said(predictor: Predictor, asked: tuple[Case, Constants]) -> Prediction | str:
+def _said(predictor: Predictor, task: tuple[Case, Constants]) -> LlmPrediction | str:
     """Return what *predictor* says of a case, or why it refuses; steps that do not count are not simulated, as memory is one model."""
     try:
-        return (predictor if scorable(asked[0]) else closed_form.predict)(*asked)
+        return (predictor if scorable(task[0]) else closed_form.predict)(*task)
     except (SpecError, ValueError, ArithmeticError) as error:
         return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _describe(path: Path, row: Row, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:
+def _describe(path: Path, row: LlmRow, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:
     unread += [f"{path.name}:{row.line}: {name} is {cell!r}, no number" for name, cell in row.unread.items()]
-    found = describe(row)
-    if isinstance(found, str):
-        undescribed.append(Undescribed(path.name, row.line, row.text["model"], found))
+    case = describe(row)
+    if isinstance(case, str):
+        undescribed.append(Undescribed(path.name, row.line, row.text["model"], case))
     else:
-        described.append(found)
+        described.append(case)
 
 
-def _scored(case: Case, prediction: Prediction, known: Fitted) -> Scored:
-    low, high = known.interval(case)
+def _scored(case: Case, prediction: LlmPrediction, constants: FittedConstants) -> ScoredRun:
+    low, high = constants.interval(case)
     said = {
         "predicted": prediction.step_time,
         "zero_shot": closed_form.step(case, defaults())[0],
-        **rule_times(case, known.rules),
+        **rule_times(case, constants.rules),
     }
-    return Scored(case, prediction, said, low * prediction.step_time, high * prediction.step_time, known.learning)
+    return ScoredRun(case, prediction, said, low * prediction.step_time, high * prediction.step_time, constants.learning)
 
 
-def llm_document(found: LlmValidation) -> dict[str, Any]:
-    """Return the JSON document of *found*."""
-    rows = found.scored
+def llm_document(validation: LlmValidation) -> dict[str, Any]:
+    """Return the JSON document of *validation*."""
+    rows = validation.scored
     of_source = pooled(rows)
     sources: list[dict[str, Any]] = [
         {
@@ -187,15 +187,15 @@ def llm_document(found: LlmValidation) -> dict[str, Any]:
     ]
     overall: dict[str, Any] = {name: voted(rows, name) for name in NAMES}
     overall["calibrated"] = overall["predicted"]
-    known = [source["one_row_known"] for source in sources if source["one_row_known"]["median"] is not None]
-    overall["one_row_known"] = {key: fmean(one[key] for one in known) if known else None for key in ("median", "p90")}
+    with_one_row = [source["one_row_known"] for source in sources if source["one_row_known"]["median"] is not None]
+    overall["one_row_known"] = {key: fmean(one[key] for one in with_one_row) if with_one_row else None for key in ("median", "p90")}
     overall["coverage"] = fmean(source["coverage"] for source in sources) if sources else None
     overall["kendall_tau"] = ranking(rows)["kendall_tau_median"]
     return {
         "schema": 1,
         "kind": "llm",
-        "rows": found.rows,
-        "described": found.described,
+        "rows": validation.rows,
+        "described": validation.described,
         "scored": len(rows),
         "overall": overall,
         "sources": sources,
@@ -205,28 +205,28 @@ def llm_document(found: LlmValidation) -> dict[str, Any]:
             "sources": {source["source"]: source["coverage"] for source in sources},
             "families": {family["name"]: family["coverage"] for family in groups(rows)["model_family"]},
         },
-        "memory": memory_scores([(case, said) for case, said in found.said if case.row.status in ("ok", "suspect")]),
-        "feasibility": feasibility(found.failed),
+        "memory": memory_scores([(case, said) for case, said in validation.said if case.row.status in ("ok", "suspect")]),
+        "feasibility": feasibility(validation.failed),
         "ranking": ranking(rows),
         "baselines": {"constant_mfu": overall["constant_mfu"], "six_pd": overall["six_pd"], "published": dict(PUBLISHED)},
-        "not_described": [vars(one) for one in found.not_described],
-        "not_scored": [vars(one) for one in found.not_scored],
-        "unread": list(found.unread),
+        "not_described": [vars(one) for one in validation.not_described],
+        "not_scored": [vars(one) for one in validation.not_scored],
+        "unread": list(validation.unread),
     }
 
 
-def _skill(rows: Sequence[Scored]) -> float | None:
+def _skill(rows: Sequence[ScoredRun]) -> float | None:
     """Return one less the median error over that of the better simple rule."""
     best = min(errors_of(rows, rule)["median"] for rule in ("constant_mfu", "six_pd"))
     return 1 - errors_of(rows)["median"] / best if best else None
 
 
-def llm_table(found: LlmValidation) -> str:
+def llm_table(validation: LlmValidation) -> str:
     """Return the outcome in words and columns."""
-    document = llm_document(found)
+    document = llm_document(validation)
     lines = [
-        f"{document['scored']} of {document['rows']} rows scored; {len(found.not_described)} not described, "
-        f"{len(found.not_scored)} described but not scored; errors of step time in percent",
+        f"{document['scored']} of {document['rows']} rows scored; {len(validation.not_described)} not described, "
+        f"{len(validation.not_scored)} described but not scored; errors of step time in percent",
         "",
         f"{'source':34} {'rows':>5} {'assumed':>8}  {'median/p90':>12} {'bias':>6} {'one known':>12} {'cover':>6} {'skill':>6}  "
         f"{'MFU':>6} {'6PD':>6}",
@@ -252,7 +252,7 @@ def llm_table(found: LlmValidation) -> str:
             f"{'':12} {percent(one['coverage']):>6}"
             for one in of
         ]
-    lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(found)
+    lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(validation)
     return "\n".join(lines)
 
 
@@ -273,19 +273,21 @@ def _memory_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _ranking_lines(document: Mapping[str, Any]) -> list[str]:
-    found = document["ranking"]
+    ranking = document["ranking"]
     return [
         "",
-        f"{found['sweeps']} sweeps: Kendall's tau {number(found['kendall_tau_median'])} in the median; the predicted best is "
-        f"{percent(found['regret_median'])} (p90 {percent(found['regret_p90'])}) slower than the measured best",
+        f"{ranking['sweeps']} sweeps: Kendall's tau {number(ranking['kendall_tau_median'])} in the median; the predicted best is "
+        f"{percent(ranking['regret_median'])} (p90 {percent(ranking['regret_p90'])}) slower than the measured best",
     ]
 
 
-def _missing_lines(found: LlmValidation, most: int = 20) -> list[str]:
-    lines = _by_reason("not described", found.not_described, most) + _by_reason("described but not scored", found.not_scored, most)
-    if found.unread:
-        lines += ["", "cells of number columns that hold something else:", *(f"  {cell}" for cell in found.unread[:most])]
-    return lines + ([f"  and {len(found.unread) - most} more"] if len(found.unread) > most else [])
+def _missing_lines(validation: LlmValidation, most: int = 20) -> list[str]:
+    lines = _by_reason("not described", validation.not_described, most) + _by_reason(
+        "described but not scored", validation.not_scored, most
+    )
+    if validation.unread:
+        lines += ["", "cells of number columns that hold something else:", *(f"  {cell}" for cell in validation.unread[:most])]
+    return lines + ([f"  and {len(validation.unread) - most} more"] if len(validation.unread) > most else [])
 
 
 def _by_reason(what: str, rows: Sequence[Undescribed], most: int) -> list[str]:
@@ -307,14 +309,14 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-def predictions_csv(found: LlmValidation) -> str:
+def predictions_csv(validation: LlmValidation) -> str:
     """Return every scored row with what was measured and what is said of it."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for row in found.scored:
+    for row in validation.scored:
         case, said = row.case, row.said
-        text, measured = case.row.text, case.row.memory
+        text, measured = case.row.text, case.measured_memory
         figures = [row.measured, said["predicted"], row.low, row.high, said["zero_shot"], said["constant_mfu"], said["six_pd"]]
         writer.writerow(
             [
@@ -326,6 +328,10 @@ def predictions_csv(found: LlmValidation) -> str:
     return out.getvalue()
 
 
-def named_files(found: LlmValidation, document_text: str) -> dict[str, str | bytes]:
+def named_files(validation: LlmValidation, document_text: str) -> dict[str, str | bytes]:
     """Return the files of ``-o DIR`` by name."""
-    return {"validation.json": document_text, "validation.txt": llm_table(found) + "\n", "predictions.csv": predictions_csv(found)}
+    return {
+        "validation.json": document_text,
+        "validation.txt": llm_table(validation) + "\n",
+        "predictions.csv": predictions_csv(validation),
+    }

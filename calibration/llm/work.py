@@ -8,7 +8,7 @@ from calibration.llm.case import Case
 from calibration.llm.priors import EAGER, Constants
 
 
-class Work:
+class StepWork:
     """One micro-batch of one rank, from the shapes of *case* and the rates in *at*."""
 
     def __init__(self, case: Case, at: Constants) -> None:
@@ -69,11 +69,13 @@ class Work:
 
     def dense(self) -> float:
         """Return the seconds of a plain feed-forward block's products."""
-        shape, tensor = self.case.shape, self.case.tensor
-        inner = shape.inner
-        return self.product(self.tokens, shape.hidden, inner * (2 if shape.gated else 1) / tensor) + self.product(
-            self.tokens, inner / tensor, shape.hidden
-        )
+        shape = self.case.shape
+        return self.dense_up() + self.product(self.tokens, shape.inner / self.case.tensor, shape.hidden)
+
+    def dense_up(self) -> float:
+        """Return the seconds of the products before a plain feed-forward block's activation."""
+        shape = self.case.shape
+        return self.product(self.tokens, shape.hidden, shape.inner * (2 if shape.gated else 1) / self.case.tensor)
 
     def experts(self) -> float:
         """Return the seconds of one rank's experts, router and shared expert."""

@@ -16,7 +16,7 @@ from calibration.machines.machine_blocks import described, untold
 from calibration.machines.machine_fit import FACTOR, RATE, Fit, Measured, fits, together
 from calibration.machines.machine_yaml import Block, Machine, Sources, device_block, gpu_part, interval, with_layers
 from calibration.machines.nccl_fit import NCCL, nccl_fit
-from calibration.machines.posterior import Estimate
+from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.predicted_steps import Written
 from calibration.machines.step_factors import FIELD, WHOLE, step_fit, step_ratios, tells, with_factor
 from sim.check import check_hardware, require
@@ -25,7 +25,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load, load_hardware
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
-from sim.study.new_hardware import new_hardware
+from sim.study.new.hardware import new_hardware
 
 
 class Fitted(NamedTuple):
@@ -48,36 +48,38 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fit
         raise SpecError(f"{output}: write to a name that ends in .yaml")
     measured = together(paths)
     hardware = hardware or wired(measured, output)
-    found = fits(measured) | collective_fits(measured, hardware)
-    kernels = device_block(measured, found)
+    fitted = fits(measured) | collective_fits(measured, hardware)
+    kernels = device_block(measured, fitted)
     gpu = _gpu(kernels, output)
-    found |= layer_fits(measured, gpu, _described_kernels(measured, found, gpu))
-    device = with_layers(kernels, measured, found, gpu.vector_factor)
-    block, stack = described(measured, found, device, output.stem, hardware, _reference(hardware, output))
+    fitted |= layer_fits(measured, gpu, _described_kernels(measured, fitted, gpu))
+    device = with_layers(kernels, measured, fitted, gpu.vector_factor)
+    block, stack = described(measured, fitted, device, output.stem, hardware, _reference(hardware, output))
     changed = {"vector_factor": gpu.vector_factor} if kernels.get("vector_factor") != device.get("vector_factor") else {}
-    machine = Machine(block, changed, stack, tuple(untold(measured, found)))
+    machine = Machine(block, changed, stack, tuple(untold(measured, fitted)))
     with _drafts(output) as drafts:
         _write(machine, *drafts)
         ratios = step_ratios(measured, _written(*drafts, machine))
-        whole = step_fit(ratios)
-        if whole is not None:
-            found[WHOLE] = whole
-        if whole is not None and stack is not None and tells(whole):
+        of_steps = step_fit(ratios)
+        if of_steps is not None:
+            fitted[WHOLE] = of_steps
+        if of_steps is not None and stack is not None and tells(of_steps):
             sources = Sources(measured)
-            sources.fitted(FIELD, "steps", f"steps without exchange take {interval(whole[FACTOR], 1.0, 'times')} as long as their layers")
-            machine = replace(machine, stack=with_factor(stack, whole, sources.texts[FIELD]))
+            sources.fitted(
+                FIELD, "steps", f"steps without exchange take {interval(of_steps[FACTOR], 1.0, 'times')} as long as their layers"
+            )
+            machine = replace(machine, stack=with_factor(stack, of_steps, sources.texts[FIELD]))
             _write(machine, *drafts)
         for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it is what counts
             if draft.exists():
                 write_file(path, draft.read_text(encoding="utf-8"))
-    return Fitted(measured, found, machine, ratios, _written(output, stack_file(output), machine))
+    return Fitted(measured, fitted, machine, ratios, _written(output, stack_file(output), machine))
 
 
-def _described_kernels(measured: Measured, found: Mapping[str, Fit], gpu: Gpu) -> set[str]:
+def _described_kernels(measured: Measured, fitted: Mapping[str, Fit], gpu: Gpu) -> set[str]:
     """Return the classes of kernels whose times are known: measured here, or of a GPU of the catalogue."""
     if measured.machine["gpus"] and gpu_part(measured.machine["gpus"][0]["name"]):
         return {*gpu.efficiency}
-    return {kind for kind in ("conv", "gemm") if f"{kind} fp32" in found}
+    return {kind for kind in ("conv", "gemm") if f"{kind} fp32" in fitted}
 
 
 def wired(measured: Measured, output: Path) -> str | None:
@@ -88,8 +90,8 @@ def wired(measured: Measured, output: Path) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         topo, path = Path(folder) / "topo.txt", output.with_name(f"{output.stem}-links.yaml")
         topo.write_text(text, encoding="utf-8")
-        known = gpu_part(measured.machine["gpus"][0]["name"])
-        new_hardware(topo, path, gpu=known.name if known else None, overwrite=True)
+        part = gpu_part(measured.machine["gpus"][0]["name"])
+        new_hardware(topo, path, gpu=part.name if part else None, overwrite=True)
     return str(path)
 
 
@@ -97,8 +99,8 @@ def _reference(hardware: str | None, output: Path) -> str:
     """Return how the file *output* names *hardware*, where that is a file: relative to its own place."""
     if hardware is None or not Path(hardware).is_file():
         return ""
-    found = os.path.relpath(hardware, output.absolute().parent)
-    return found if os.sep in found else f"./{found}"
+    path = os.path.relpath(hardware, output.absolute().parent)
+    return path if os.sep in path else f"./{path}"
 
 
 def collective_fits(measured: Measured, hardware: str | None = None) -> dict[str, Fit]:
@@ -108,7 +110,7 @@ def collective_fits(measured: Measured, hardware: str | None = None) -> dict[str
         made = [*gloo_fits(measured), gloo_processor(measured)]
     elif measured.machine["backend"] == NCCL and hardware is not None:
         made = [nccl_fit(measured, load_hardware(hardware).spec)]
-    return {found.subject: found for found in made if found is not None}
+    return {each.subject: each for each in made if each is not None}
 
 
 def _gpu(block: Block, output: Path) -> Gpu:
@@ -168,10 +170,10 @@ def _write(machine: Machine, hardware: Path, stack: Path) -> None:
         load(Stack, stack)
 
 
-def fit_table(found: Mapping[str, Fit]) -> str:
+def fit_table(fitted: Mapping[str, Fit]) -> str:
     """Return every parameter with its interval, a line each."""
     lines = [f"{'':34} {'value':>12}   {'95% interval':27} {'points':>6} {'scatter':>8}"]
-    for fit in found.values():
+    for fit in fitted.values():
         for estimate in fit.found.estimates:
             value, low, high, unit = _shown(fit, estimate)
             told = f"{low:11.4g} to {high:<11.4g}" if estimate.identified else "not identified: its prior    "
@@ -183,7 +185,7 @@ def fit_table(found: Mapping[str, Fit]) -> str:
 _RATES = {"gemm": "GFLOP/s", "convolution": "GFLOP/s", "attention": "GFLOP/s", "memory": "GB/s", "host_copy": "GB/s", "all_reduce": "GB/s"}
 
 
-def _shown(fit: Fit, estimate: Estimate) -> tuple[float, float, float, str]:
+def _shown(fit: Fit, estimate: PosteriorEstimate) -> tuple[float, float, float, str]:
     """Return value and interval in the unit that people use for it."""
     values = (estimate.value, estimate.low, estimate.high)
     if estimate.name == FACTOR or fit.subject == NCCL:
@@ -197,7 +199,7 @@ def _shown(fit: Fit, estimate: Estimate) -> tuple[float, float, float, str]:
     return scale / values[0], scale / values[2], scale / values[1], unit
 
 
-def fit_document(measured: Measured, found: Mapping[str, Fit], machine: Machine) -> dict[str, Any]:
+def fit_document(measured: Measured, fitted: Mapping[str, Fit], machine: Machine) -> dict[str, Any]:
     """Return the JSON document of a fit: seconds, bytes and FLOP."""
     rows = [
         {
@@ -211,7 +213,7 @@ def fit_document(measured: Measured, found: Mapping[str, Fit], machine: Machine)
             "points": len(fit.times),
             "scatter": fit.found.noise,
         }
-        for fit in found.values()
+        for fit in fitted.values()
         for estimate in fit.found.estimates
     ]
     return {"machine": measured.name, "records": list(measured.files), "parameters": rows, "not_told": list(machine.untold)}

@@ -1,6 +1,6 @@
 """Which constants of one socket explain a machine's Gloo collectives? Start, latency and bandwidth, with intervals.
 
-The time of each measured collective is what the simulator takes (`sim.training.collectives.gloo`)::
+The time of each measured collective is what the simulator takes (`sim.training.collectives.play.gloo`)::
 
     launch + passes * pass_time(segments, segment / bandwidth, latency / 2)
 
@@ -21,10 +21,10 @@ import numpy as np
 from calibration.clusters.network_parameters import WIDTHS
 from calibration.machines.machine_fit import RATE, Fit, Measured, ring, typical
 from calibration.machines.posterior import VAGUE, Unknown, Vector, explain_by, mean_of
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
-from sim.training.collectives.gloo_ring import cut, pass_time
+from sim.training.collectives.price.gloo_ring import cut, pass_time
 
 LARGE = 2.0**20
 """Bytes of a collective from which its bytes, not its steps, take the processors' time."""
@@ -50,7 +50,7 @@ def gloo_fits(measured: Measured) -> list[Fit]:
     return [_fit(subject, rows) for subject, rows in ((INSIDE, inside), (BETWEEN, across)) if rows]
 
 
-def _fit(subject: str, rows: Sequence[Row]) -> Fit:
+def _fit(subject: str, rows: Sequence[AnswerRow]) -> Fit:
     prior = gloo_class()
     assert prior.flow_cap is not None
     times = np.array([typical(row) for row in rows])
@@ -69,7 +69,7 @@ def _fit(subject: str, rows: Sequence[Row]) -> Fit:
     return Fit(subject, "all_reduce", sizes, times, explain_by(model, times, unknowns))
 
 
-def collective_time(row: Row, launch: float, latency: float, per_byte: float) -> float:
+def collective_time(row: AnswerRow, launch: float, latency: float, per_byte: float) -> float:
     """Return the seconds that a measured collective takes with these constants."""
     count, segment = cut(float(row["bytes"]), row["ranks"])
     return launch + PASSES[row["op"]] * long_pass(count, segment * per_byte, latency / 2, row["ranks"] == 2)

@@ -17,7 +17,7 @@ import numpy as np
 
 from calibration.machines.machine_fit import FACTOR, Fit, Measured
 from calibration.machines.posterior import mean_of
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.cluster.gpu import layer_time
 from sim.extract import extract
 from sim.spec.hardware import Gpu
@@ -50,7 +50,7 @@ def layer_fits(measured: Measured, gpu: Gpu, kernels: Collection[str]) -> dict[s
 
     *kernels* are the classes that were measured, or that the catalogue knows.
     """
-    found: dict[str, list[float]] = {IN_NETWORKS: [], PASSES: []}
+    values_of: dict[str, list[float]] = {IN_NETWORKS: [], PASSES: []}
     for row in measured.rows("layers"):
         try:
             model = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
@@ -58,11 +58,11 @@ def layer_fits(measured: Measured, gpu: Gpu, kernels: Collection[str]) -> dict[s
             continue  # a model that is not here any more tells nothing
         if any(_kernel(layer.op) not in kernels for layer in model.layers if layer.op in PRODUCTS):
             continue  # layers beside kernels that nobody timed
-        for subject, ratio in zip(found, ratios(row, model, gpu), strict=True):
-            found[subject] += [ratio] if ratio else []
+        for subject, ratio in zip(values_of, ratios(row, model, gpu), strict=True):
+            values_of[subject] += [ratio] if ratio else []
     return {
         subject: Fit(subject, "layers", np.ones(len(values)), np.array(values), mean_of(FACTOR, values))
-        for subject, values in found.items()
+        for subject, values in values_of.items()
         if values
     }
 
@@ -72,7 +72,7 @@ def _kernel(op: str) -> str:
     return "conv" if op == "conv" else "gemm"
 
 
-def ratios(row: Row, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
+def ratios(row: AnswerRow, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
     """Return measured over modelled time of the layers that compute, and of the others; None where there is too little."""
     measured = [0.0, 0.0]
     for layer in row["layers"]:
@@ -82,7 +82,7 @@ def ratios(row: Row, model: Model, gpu: Gpu) -> tuple[float | None, float | None
     for each in model.layers:
         modelled[each.op not in PRODUCTS] += _time(each, gpu, stack, row["batch"])
     pairs = zip(measured, modelled, strict=True)
-    computing, passing = (found / due if found > LEAST and due > 0 else None for found, due in pairs)
+    computing, passing = (took / due if took > LEAST and due > 0 else None for took, due in pairs)
     return computing, passing
 
 

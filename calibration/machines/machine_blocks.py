@@ -25,34 +25,34 @@ REFERENCE: Final = "imagenet-1k"
 
 
 def described(
-    measured: Measured, found: Mapping[str, Fit], device: Block, name: str, hardware: str | None, reference: str = ""
+    measured: Measured, fitted: Mapping[str, Fit], device: Block, name: str, hardware: str | None, reference: str = ""
 ) -> tuple[Block, Block | None]:
     """Return the machine *name* with its *device*, and its stack: *hardware* with what was measured, or what the records alone say.
 
     *reference* is how the description is to name *hardware*, where that is a file. Raise SpecError where the records are not enough.
     """
     node: Block = {"gpu": device}
-    if (storage := storage_block(measured, found)) is not None:
+    if (storage := storage_block(measured, fitted)) is not None:
         node["storage"] = storage
     if hardware is not None:
-        block: Block = {"name": name, "extends": reference or hardware, "node": node | _over(measured, found, hardware)}
+        block: Block = {"name": name, "extends": reference or hardware, "node": node | _over(measured, fitted, hardware)}
     else:
-        block = _bare(measured, found, name, node)
-    return block, stack_block(measured, found)
+        block = _bare(measured, fitted, name, node)
+    return block, stack_block(measured, fitted)
 
 
-def _over(measured: Measured, found: Mapping[str, Fit], hardware: str) -> Block:
+def _over(measured: Measured, fitted: Mapping[str, Fit], hardware: str) -> Block:
     """Return what replaces numbers of host and PCIe of the known machine *hardware*."""
     node: Node = load_hardware(hardware).spec.groups[0].node
     count = len(measured.machine["gpus"])
     if count and count != node.gpu_count:
         raise SpecError(f"--hardware {hardware}: has {node.gpu_count} GPUs, and the record {count}; name the machine that was measured")
     block: Block = {}
-    if "loading" in found:
-        block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(measured, found)}}
-    if "pinned copy to device" in found:
-        block["topology"] = {"pcie": _pcie(measured, found["pinned copy to device"], node)}
-    return block | (transport_blocks(measured, found[NCCL], load_hardware(hardware).spec) if NCCL in found else {})
+    if "loading" in fitted:
+        block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(measured, fitted)}}
+    if "pinned copy to device" in fitted:
+        block["topology"] = {"pcie": _pcie(measured, fitted["pinned copy to device"], node)}
+    return block | (transport_blocks(measured, fitted[NCCL], load_hardware(hardware).spec) if NCCL in fitted else {})
 
 
 def _pcie(measured: Measured, copy: Fit, node: Node) -> Block:
@@ -65,11 +65,11 @@ def _pcie(measured: Measured, copy: Fit, node: Node) -> Block:
     }
 
 
-def _speed(measured: Measured, found: Mapping[str, Fit]) -> Block:
+def _speed(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     """Return the speed of a core at preparing pictures, relative to the reference core."""
     sources = Sources(measured)
     reference = load_part(Dataset, REFERENCE, "workloads/datasets").prep
-    each = found["loading"][RATE]
+    each = fitted["loading"][RATE]
     sources.fitted(
         "speed", "loading", f"{interval(each, 1e3, 'ms')} a picture and core, against {1e3 * reference:g} ms on the reference core"
     )
@@ -89,12 +89,12 @@ def threads_gain(measured: Measured) -> float | None:
     return max(1.0, times[cores] / times[threads])
 
 
-def storage_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
+def storage_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
     """Return the disk that was read; None where none was."""
-    if not {"disk bytes", "disk latency", "disk I/Os"} <= set(found):
+    if not {"disk bytes", "disk latency", "disk I/Os"} <= set(fitted):
         return None
     sources = Sources(measured)
-    rate, each, many = (found[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
+    rate, each, many = (fitted[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
     iops = f"{1 / many.value:.4g} IOPS"
     cache = measured.rows("disk")[0]["cache"]
     how = {"dropped": "page cache emptied", "direct": "O_DIRECT", "advised": "page cache not emptied for sure"}[cache]
@@ -117,7 +117,7 @@ def storage_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
     return {"volume": volume, "source": f"{', '.join(measured.files)}, probe disk, {measured.date}"}
 
 
-def _bare(measured: Measured, found: Mapping[str, Fit], name: str, node: Block) -> Block:
+def _bare(measured: Measured, fitted: Mapping[str, Fit], name: str, node: Block) -> Block:
     facts = measured.machine
     count = len(facts["gpus"]) or measured.neighbours
     if len(facts["gpus"]) > 1:
@@ -127,12 +127,12 @@ def _bare(measured: Measured, found: Mapping[str, Fit], name: str, node: Block) 
         )
     kind = f"{count} ranks of {facts['vcpus']} cores" if not facts["gpus"] else facts["gpus"][0]["name"]
     storage = {"volume": {"extends": "gp2", "assumed": True}, "source": "estimate (not measured; profile --only disk)"}
-    whole = {
+    described_node = {
         **node,
         "gpu_count": count,
-        "topology": _topology(measured, found, count),
-        "host": _host(measured, found),
-        "nic": nic_block(measured, found),
+        "topology": _topology(measured, fitted, count),
+        "host": _host(measured, fitted),
+        "nic": nic_block(measured, fitted),
         "storage": node.get("storage", storage),
         "peer_transport": "pcie-peer",
         "host_transport": "host-staged",
@@ -143,13 +143,13 @@ def _bare(measured: Measured, found: Mapping[str, Fit], name: str, node: Block) 
         "note": "" if facts["gpus"] else "A GPU of this description is one rank, which computes on its share of the cores.",
     }
     if measured.nodes == 1:
-        return head | {"node": whole}
-    return head | {"groups": [{"node": whole, "count": measured.nodes}], "fabric": fabric_block(measured, found)}
+        return head | {"node": described_node}
+    return head | {"groups": [{"node": described_node, "count": measured.nodes}], "fabric": fabric_block(measured, fitted)}
 
 
-def nic_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+def nic_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     """Return the card: as fast as Gloo's ring between machines was, over the share of a line that its payload takes; else a guess."""
-    if (fit := found.get(BETWEEN)) is None or not fit[RATE].identified:
+    if (fit := fitted.get(BETWEEN)) is None or not fit[RATE].identified:
         alone = "not measured, as one machine was alone; profile under torchrun on two"
         reason = alone if measured.nodes == 1 else "not told by what was measured; profile --only all_reduce --again"
         return {"bandwidth": "10 Gbps", "transport": "tcp", "source": f"estimate ({reason})"}
@@ -163,9 +163,9 @@ def nic_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
     return {"bandwidth": f"{8e-9 / fit[RATE].value / payload:.4g} Gbps", "transport": gloo_class().name, "source": sources.texts}
 
 
-def fabric_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+def fabric_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     """Return what lies between machines: the latency by which their ring's steps exceed those inside one."""
-    across, inside = found.get(BETWEEN), found.get(INSIDE)
+    across, inside = fitted.get(BETWEEN), fitted.get(INSIDE)
     if across is None or inside is None or not (across["hop_latency"].identified and inside["hop_latency"].identified):
         return {"latency": "0 us", "source": "estimate (part of a socket's latency; it was not told apart)"}
     further = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
@@ -175,8 +175,8 @@ def fabric_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
     return {"latency": f"{1e6 * further:.4g} us", "source": sources.texts}
 
 
-def _topology(measured: Measured, found: Mapping[str, Fit], count: int) -> Block:
-    copy, sources = found.get("pinned copy to device"), Sources(measured)
+def _topology(measured: Measured, fitted: Mapping[str, Fit], count: int) -> Block:
+    copy, sources = fitted.get("pinned copy to device"), Sources(measured)
     if measured.machine["device"] == "cpu":
         sources.estimate("*", "tensors of a CPU are in host memory: nothing is copied, so at a rate that costs nothing")
         rate: str = FREE_COPY
@@ -197,7 +197,7 @@ def _topology(measured: Measured, found: Mapping[str, Fit], count: int) -> Block
     return {"pcie": link, "sockets": sockets, "peer_to_peer": "none", "source": "estimate (ranks side by side on one host bridge)"}
 
 
-def _host(measured: Measured, found: Mapping[str, Fit]) -> Block:
+def _host(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     facts, sources = measured.machine, Sources(measured)
     sources.facts("*")
     sources.estimate("socket_link", "one link between sockets, where there are two")
@@ -210,7 +210,7 @@ def _host(measured: Measured, found: Mapping[str, Fit]) -> Block:
         "memory_bandwidth": _host_bandwidth(measured, sources),
         "socket_link": "upi-skylake",
     }
-    speed = _speed(measured, found) if "loading" in found else {"source": {"speed": "estimate (not measured; profile --only loading)"}}
+    speed = _speed(measured, fitted) if "loading" in fitted else {"source": {"speed": "estimate (not measured; profile --only loading)"}}
     told = {"smt_gain": "estimate (not measured, or no second hardware threads)"} | sources.texts | speed["source"]
     return {
         "cpu": cpu | speed | {"source": told},
@@ -244,14 +244,14 @@ WANTED: Final = {
 """Subjects that every machine should tell, and the probe that tells them."""
 
 
-def untold(measured: Measured, found: Mapping[str, Fit]) -> list[str]:
+def untold(measured: Measured, fitted: Mapping[str, Fit]) -> list[str]:
     """Return what the records do not tell, and which run would."""
     wanted = WANTED | ({"pinned copy to device": "host_copy"} if measured.machine["gpus"] else {})
     gloo = {(BETWEEN if measured.nodes > 1 else INSIDE): "all_reduce"}
     wanted |= gloo if measured.machine["backend"] == "gloo" else {}
     wanted |= {PRODUCTS: "layers,convolution"} if "torch" in measured.versions and measured.rows("layers") else {}
-    missing = [f"{subject}: profile --only {probe}" for subject, probe in wanted.items() if subject not in found]
-    weak = [(fit, estimate) for fit in found.values() for estimate in fit.found.estimates if not estimate.identified]
+    missing = [f"{subject}: profile --only {probe}" for subject, probe in wanted.items() if subject not in fitted]
+    weak = [(fit, estimate) for fit in fitted.values() for estimate in fit.found.estimates if not estimate.identified]
     return missing + [f"{fit.subject}, {estimate.name}: {_identifying(fit, estimate.name)}" for fit, estimate in weak]
 
 

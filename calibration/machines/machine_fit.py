@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.machines.posterior import Estimate, Posterior, Unknown, Vector, explain, mean_of
-from calibration.measure.machine_record import MachineRecord, Row, check_rows, read_record
+from calibration.machines.posterior import Posterior, PosteriorEstimate, Unknown, Vector, explain, mean_of
+from calibration.measure.machine_record import AnswerRow, MachineRecord, check_rows, read_record
 from sim.spec.yaml import SpecError
 
 BEYOND_CACHES: Final = 2.0**26
@@ -44,7 +44,7 @@ class Fit:
     times: Vector
     found: Posterior
 
-    def __getitem__(self, name: str) -> Estimate:
+    def __getitem__(self, name: str) -> PosteriorEstimate:
         """Return the parameter *name*."""
         return self.found[name]
 
@@ -58,7 +58,7 @@ class Measured:
     versions: dict[str, str]
     files: tuple[str, ...]
     date: str
-    probes: dict[str, list[Row]]
+    probes: dict[str, list[AnswerRow]]
     disturbed: tuple[str, ...] = ()
     """In words, beside which probes other programs worked."""
 
@@ -72,7 +72,7 @@ class Measured:
         """Return the ranks of one machine."""
         return int(self.machine["ranks"]) // self.nodes
 
-    def rows(self, probe: str) -> list[Row]:
+    def rows(self, probe: str) -> list[AnswerRow]:
         """Return the rows of *probe* of all records."""
         return self.probes.get(probe, [])
 
@@ -91,7 +91,7 @@ def together(paths: Sequence[Path]) -> Measured:
                 raise SpecError(
                     f"{path}: {fact} {record.machine.get(fact)}, and {paths[0]} has {first.machine.get(fact)}; fit each machine alone"
                 )
-    probes: dict[str, list[Row]] = {}
+    probes: dict[str, list[AnswerRow]] = {}
     for record in records:
         for name in record.probes:
             probes.setdefault(name, []).extend(record.rows(name))
@@ -121,7 +121,7 @@ def _date(records: Iterable[MachineRecord]) -> str:
     return max((probe.date[:10] for record in records for probe in record.probes.values()), default="")
 
 
-def typical(row: Row) -> float:
+def typical(row: AnswerRow) -> float:
     """Return the median repetition of a row, seconds; of several ranks the median of all."""
     times = row["times_s"] if "times_s" in row else [time for own in row["times_by_rank_s"] for time in own]
     return float(median(times))
@@ -132,10 +132,10 @@ def fits(measured: Measured) -> dict[str, Fit]:
     made: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
     made += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
     made += [_overlap(measured), _jitter(measured)]
-    return {found.subject: found for found in made if found is not None}
+    return {each.subject: each for each in made if each is not None}
 
 
-def _line(subject: str, probe: str, rows: Sequence[Row], size: Callable[[Row], float], fixed: bool = True) -> Fit | None:
+def _line(subject: str, probe: str, rows: Sequence[AnswerRow], size: Callable[[AnswerRow], float], fixed: bool = True) -> Fit | None:
     """Return ``fixed + size * time per unit`` over *rows*, or without the fixed part; None where there is no row."""
     if not rows:
         return None
@@ -167,21 +167,21 @@ def _memory(measured: Measured) -> Fit | None:
 
 
 def _products(measured: Measured) -> list[Fit | None]:
-    found: list[Fit | None] = []
+    products: list[Fit | None] = []
     alone = [row for row in measured.rows("gemm") if "together" not in row]
     for precision in dict.fromkeys(row["precision"] for row in alone):
         rows = [row for row in alone if row["precision"] == precision]
-        found.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
+        products.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
     fused = [row for row in measured.rows("attention") if row["way"] == "forward"]
     for precision in dict.fromkeys(row["precision"] for row in fused):
         rows = [row for row in fused if row["precision"] == precision]
-        found.append(_line(f"attention {precision}", "attention", rows, lambda row: row["flop"]))
+        products.append(_line(f"attention {precision}", "attention", rows, lambda row: row["flop"]))
     every = measured.rows("convolution")
     for kind in CONVOLUTIONS:
         for precision in dict.fromkeys(row["precision"] for row in every):
             rows = [row for row in every if row["precision"] == precision and row["class"] == kind]
-            found.append(_line(f"{kind} {precision}", "convolution", rows, lambda row: row["flop"]))
-    return found
+            products.append(_line(f"{kind} {precision}", "convolution", rows, lambda row: row["flop"]))
+    return products
 
 
 def _copies(measured: Measured) -> list[Fit | None]:
@@ -221,7 +221,7 @@ def _overlap(measured: Measured) -> Fit | None:
     return Fit("products beside an exchange", "all_reduce", np.ones(len(ratios)), np.array(ratios), mean_of(FACTOR, ratios))
 
 
-def is_disturbed(row: Row) -> bool:
+def is_disturbed(row: AnswerRow) -> bool:
     """Tell whether ranks that compute alone had their cores for too little of the time."""
     shares = [used / (sum(times) / len(times)) for used, times in zip(row.get("cpu_s", []), row["times_by_rank_s"], strict=False)]
     return not row["exchange"] and bool(shares) and min(shares) < OWN
@@ -236,12 +236,12 @@ def _jitter(measured: Measured) -> Fit | None:
     rows = [row for row in measured.rows("steps") if not row["exchange"]]
     rows = [row for row in rows if measured.machine["device"] != "cpu" or not is_disturbed(row)]
     alone = [np.array(own) for row in rows for own in row["times_by_rank_s"] if len(own) >= LEAST_STEPS]
-    found = [1.4826 * float(np.median(np.abs(own - np.median(own)))) / float(np.median(own)) for own in alone]
-    found = [value for value in found if value > 0.0]
-    return Fit(JITTER, "steps", np.ones(len(found)), np.array(found), mean_of(FACTOR, found)) if found else None
+    variations = [1.4826 * float(np.median(np.abs(own - np.median(own)))) / float(np.median(own)) for own in alone]
+    variations = [value for value in variations if value > 0.0]
+    return Fit(JITTER, "steps", np.ones(len(variations)), np.array(variations), mean_of(FACTOR, variations)) if variations else None
 
 
-def ring(row: Row) -> tuple[int, float]:
+def ring(row: AnswerRow) -> tuple[int, float]:
     """Return the steps around a ring that follow one another, and the bytes over each of its links, of a measured collective."""
     ranks, nbytes = row["ranks"], float(row["bytes"])
     steps = (2 if row["op"] == "all_reduce" else 1) * (ranks - 1)

@@ -16,7 +16,7 @@ import numpy as np
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
 from calibration.machines.layer_factors import IN_NETWORKS, PASSES
 from calibration.machines.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, Measured, typical
-from calibration.machines.posterior import Estimate
+from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.product_shares import ProductShare, product_shares
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
@@ -47,10 +47,10 @@ class Machine:
 
 def gpu_part(name: str) -> Gpu | None:
     """Return the GPU of the catalogue that the driver calls *name*, if there is just one."""
-    from sim.study.new_parts import named_like
+    from sim.study.new.parts import named_like
 
-    found = named_like(name)
-    return load_part(Gpu, found, "hardware/parts/gpus") if found else None
+    stem = named_like(name)
+    return load_part(Gpu, stem, "hardware/parts/gpus") if stem else None
 
 
 class Sources:
@@ -74,65 +74,67 @@ class Sources:
         self.texts[key] = f"estimate ({reason})"
 
 
-def interval(found: Estimate, scale: float, unit: str, inverse: bool = False) -> str:
+def interval(estimate: PosteriorEstimate, scale: float, unit: str, inverse: bool = False) -> str:
     """Return value and 95% interval in *unit*, of the parameter or of 1 over it."""
-    value, low, high = (1 / x for x in (found.value, found.high, found.low)) if inverse else (found.value, found.low, found.high)
+    value, low, high = (
+        (1 / x for x in (estimate.value, estimate.high, estimate.low)) if inverse else (estimate.value, estimate.low, estimate.high)
+    )
     return f"{value * scale:.4g} {unit} (95% {low * scale:.4g} to {high * scale:.4g})"
 
 
-def rate_text(found: Estimate, unit: str = "GB/s") -> str:
+def rate_text(estimate: PosteriorEstimate, unit: str = "GB/s") -> str:
     """Return the rate in 1e9 units per second that a time per unit means."""
-    return f"{1e-9 / found.value:.4g} {unit}"
+    return f"{1e-9 / estimate.value:.4g} {unit}"
 
 
-def essential(found: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> Estimate:
+def essential(fitted: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> PosteriorEstimate:
     """Return a parameter without which nothing can be simulated. Raise SpecError with the probe that tells it."""
-    if subject not in found or not found[subject][name].identified:
+    if subject not in fitted or not fitted[subject][name].identified:
         raise SpecError(f"the records do not tell {subject}: measure it with 'calibration profile --only {probe}'")
-    return found[subject][name]
+    return fitted[subject][name]
 
 
 # --- the device ------------------------------------------------------------------------------------------------------
 
 
-def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+def device_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     """Return the ``gpu`` block."""
     facts = measured.machine
-    known = gpu_part(facts["gpus"][0]["name"]) if facts["gpus"] else None
+    part = gpu_part(facts["gpus"][0]["name"]) if facts["gpus"] else None
     sources = Sources(measured)
-    block: Block = {"extends": known.name} if known else _unknown_device(measured, found, sources)
-    if known and "memory" in found:
-        share = min(1.0, 1.0 / found["memory"][RATE].value / known.memory_bandwidth)
+    block: Block = {"extends": part.name} if part else _unknown_device(measured, fitted, sources)
+    if part and "memory" in fitted:
+        share = min(1.0, 1.0 / fitted["memory"][RATE].value / part.memory_bandwidth)
         block["memory_efficiency"] = round(share, 4)
-        sources.fitted("memory_efficiency", "memory", interval(found["memory"][RATE], 1e-9, "GB/s", inverse=True))
-    peaks = {precision: rate for precision, rate in known.peak.items()} if known else fastest(found)
-    if curves := efficiency(found, peaks, _kernel_time(found)):
-        ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in found.values())]
-        sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(found)))
-        block["efficiency"] = {**_own_curves(known), **curves} if known else filled(curves, sources)
-        for factor, kinds in TENSOR_FACTORS.items() if known else ():
+        sources.fitted("memory_efficiency", "memory", interval(fitted["memory"][RATE], 1e-9, "GB/s", inverse=True))
+    peaks = {precision: rate for precision, rate in part.peak.items()} if part else fastest(fitted)
+    if curves := efficiency(fitted, peaks, _kernel_time(fitted)):
+        ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in fitted.values())]
+        sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(fitted)))
+        block["efficiency"] = {**_own_curves(part), **curves} if part else filled(curves, sources)
+        for factor, kinds in TENSOR_FACTORS.items() if part else ():
             if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
                 block[factor] = 1.0
                 sources.fitted(factor, ran[-1], "none beside the measured efficiency on tensor cores")
-    if known and (shares := product_shares(measured, known)):
+    if part and (shares := product_shares(measured, part)):
         told = {peak: float(f"{one.share:.3g}") for peak, one in shares.items()}
-        block["kernels"] = {"product_share": {**known.kernels.product_share, **told} if known.kernels else told}
+        block["kernels"] = {"product_share": {**part.kernels.product_share, **told} if part.kernels else told}
         sources.fitted("kernels", "gemm", "; ".join(_share_text(peak, one) for peak, one in shares.items()))
-    if (launch := found.get("launch by the device")) is not None:
+    if (launch := fitted.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
         sources.fitted("kernel_time", "launch", interval(launch[RATE], 1e6, "us"))
     if (beside := slowdown_beside(measured)) > 1.0:
         block["vector_factor"] = round(beside, 3)
         sources.fitted("vector_factor", "gemm", f"products take {beside:.3g} times as long while the other ranks multiply as well")
-    if (jitter := found.get(JITTER)) is not None:
+    if (jitter := fitted.get(JITTER)) is not None:
         block["compute_cv"] = round(min(0.5, jitter[FACTOR].value), 4)
         sources.fitted("compute_cv", "steps", f"steps without exchange: {interval(jitter[FACTOR], 1e2, '%')}")
     return block | {"source": sources.texts}
 
 
-def _share_text(peak: str, found: ProductShare) -> str:
-    missed = f"products left out are {100 * found.left_out:.0f}% off, {100 * found.described:.0f}% by the catalogue's"
-    return f"{peak} share {found.share:.3g} of {found.points} products ({missed})"
+def _share_text(peak: str, product_share: ProductShare) -> str:
+    missed = f"products left out are {100 * product_share.left_out:.0f}% off, {100 * product_share.described:.0f}% by the catalogue's"
+    return f"{peak} share {product_share.share:.3g} of {product_share.points} products ({missed})"
 
 
 def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], before: float) -> Block:
@@ -145,19 +147,19 @@ def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], bef
     return changed | {"source": block["source"] | sources.texts}
 
 
-def _own_curves(known: Gpu) -> Block:
-    return {kind: {peak: [list(point) for point in curve] for peak, curve in peaks.items()} for kind, peaks in known.efficiency.items()}
+def _own_curves(part: Gpu) -> Block:
+    return {kind: {peak: [list(point) for point in curve] for peak, curve in peaks.items()} for kind, peaks in part.efficiency.items()}
 
 
-def _kernel_time(found: Mapping[str, Fit]) -> float:
-    launch = found.get("launch by the device")
+def _kernel_time(fitted: Mapping[str, Fit]) -> float:
+    launch = fitted.get("launch by the device")
     return launch[RATE].value if launch else 0.0
 
 
-def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sources) -> Block:
+def _unknown_device(measured: Measured, fitted: Mapping[str, Fit], sources: Sources) -> Block:
     """Return what a device that the catalogue lacks needs beside what every device gets."""
     facts = measured.machine
-    memory, product = essential(found, "memory", "memory"), essential(found, "gemm fp32", "gemm")
+    memory, product = essential(fitted, "memory", "memory"), essential(fitted, "gemm fp32", "gemm")
     gpu = facts["gpus"][0] if facts["gpus"] else None
     sources.facts("*")
     sources.fitted("memory_bandwidth", "memory", interval(memory, 1e-9, "GB/s", inverse=True))
@@ -165,7 +167,7 @@ def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sourc
         "peak", "gemm and convolution", f"the fastest class; products of fp32 {interval(product, 1e-9, 'GFLOP/s', inverse=True)}"
     )
     sources.estimate("context_memory", "what libraries and their buffers take")
-    if "launch by the device" not in found:
+    if "launch by the device" not in fitted:
         sources.estimate("kernel_time", "not measured; profile --only launch")
     if not gpu:
         sources.texts["host_cores"] = "each rank computes on its share of the cores"
@@ -177,7 +179,7 @@ def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sourc
         "memory": f"{(gpu['memory_bytes'] if gpu else facts['memory_bytes'] / measured.neighbours) / 2**30:.4g} GiB",
         "memory_bandwidth": rate_text(memory),
         "memory_efficiency": 1.0,
-        "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in fastest(found).items()},
+        "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in fastest(fitted).items()},
         "efficiency": {},
         "kernel_time": "5 us",
         "context_memory": "0.5 GiB",
@@ -185,20 +187,20 @@ def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sourc
     }
 
 
-def fastest(found: Mapping[str, Fit]) -> dict[str, float]:
+def fastest(fitted: Mapping[str, Fit]) -> dict[str, float]:
     """Return the highest rate (FLOP/s) met in each precision."""
     rates: dict[str, float] = {}
-    for subject, fit in found.items():
+    for subject, fit in fitted.items():
         kind, _, precision = subject.partition(" ")
         if kind in ("gemm", *CONVOLUTIONS) and fit[RATE].identified:
             rates[precision] = max(rates.get(precision, 0.0), 1.0 / fit[RATE].value)
     return rates
 
 
-def efficiency(found: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_time: float) -> Block:
+def efficiency(fitted: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_time: float) -> Block:
     """Return, by class and precision, the share of the peak over the time at the peak, without the least time of a kernel."""
     curves: Block = {}
-    for subject, fit in found.items():
+    for subject, fit in fitted.items():
         kind, _, precision = subject.partition(" ")
         if kind in ("gemm", "attention", *CONVOLUTIONS) and precision in peaks and fit[RATE].identified:
             curves.setdefault(kind, {})[precision] = _curve(fit, peaks[precision], kernel_time)
@@ -225,9 +227,9 @@ def _curve(fit: Fit, peak: float, kernel_time: float) -> list[list[Any]]:
     return [[f"{1e6 * time:.4g} us", float(f"{max(LEAST_SHARE, share):.4g}")] for time, share in points]
 
 
-def curve_sources(found: Mapping[str, Fit]) -> Iterable[str]:
+def curve_sources(fitted: Mapping[str, Fit]) -> Iterable[str]:
     """Yield what each class and precision was found to do."""
-    for subject, fit in found.items():
+    for subject, fit in fitted.items():
         if fit.probe in ("gemm", "convolution", "attention"):
             yield f"{subject} {interval(fit[RATE], 1e-9, 'GFLOP/s', inverse=True)}, scatter {100 * fit.found.noise:.0f}%"
 
@@ -245,7 +247,7 @@ def slowdown_beside(measured: Measured) -> float:
 # --- the software ----------------------------------------------------------------------------------------------------
 
 
-def stack_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
+def stack_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block | None:
     """Return the software stack that the records tell; None where they tell nothing of it."""
     sources = Sources(measured)
     block: Block = {"extends": "gloo-ddp" if measured.machine["backend"] == "gloo" else "torch-2.x-ddp", "name": f"{measured.name}-ddp"}
@@ -253,26 +255,26 @@ def stack_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
         block |= {"launch_cpu": "0 us", "optimizer": "per_tensor"}
         sources.texts["launch_cpu"] = "a CPU runs an operator in the call that launches it: the device's kernel_time holds its cost"
         sources.texts["optimizer"] = "torch/optim: foreach is chosen for parameters on CUDA alone"
-    elif "launch by the host" in found:
-        launch = found["launch by the host"][RATE]
+    elif "launch by the host" in fitted:
+        launch = fitted["launch by the host"][RATE]
         block["launch_cpu"] = f"{1e6 * launch.value:.4g} us"
         sources.fitted("launch_cpu", "launch", interval(launch, 1e6, "us"))
-    if INSIDE in found or BETWEEN in found:
-        block["gloo_transport"] = gloo_block(measured, found)
-    if (passes := found.get(PASSES)) is not None:
+    if INSIDE in fitted or BETWEEN in fitted:
+        block["gloo_transport"] = gloo_block(measured, fitted)
+    if (passes := fitted.get(PASSES)) is not None:
         block["elementwise_traffic"] = float(f"{passes[FACTOR].value:.4g}")
         text = f"layers that memory bounds take {interval(passes[FACTOR], 1.0, 'times')} as long as their bytes"
         sources.fitted("elementwise_traffic", "layers", text)
-    if (beside := found.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
+    if (beside := fitted.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
         block["overlap_slowdown"] = round(max(1.0, beside[FACTOR].value), 3)
         text = f"products beside an all-reduce take {interval(beside[FACTOR], 1.0, 'times')} as long as alone"
         sources.fitted("overlap_slowdown", "all_reduce", text)
     return block | {"source": sources.texts} if len(block) > 2 else None
 
 
-def gloo_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+def gloo_block(measured: Measured, fitted: Mapping[str, Fit]) -> Block:
     """Return the transport class of Gloo's sockets; constants that were not identified stay as in the class."""
-    fit, sources = found.get(INSIDE) or found[BETWEEN], Sources(measured)
+    fit, sources = fitted.get(INSIDE) or fitted[BETWEEN], Sources(measured)
     block: Block = {"extends": gloo_class().name, "name": f"gloo-{measured.name}", "flows": 1}
     for name in ("launch", "hop_latency"):
         if fit[name].identified:
@@ -281,8 +283,8 @@ def gloo_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
     if fit[RATE].identified:
         block["flow_cap"] = rate_text(fit[RATE])
         sources.fitted("flow_cap", fit.probe, interval(fit[RATE], 1e-9, "GB/s", inverse=True))
-    if "gloo processor" in found:
-        used = found["gloo processor"][RATE]
+    if "gloo processor" in fitted:
+        used = fitted["gloo processor"][RATE]
         block["cpu_time_per_byte"] = f"{1e9 * used.value:.4g} s/GB"
         sources.fitted("cpu_time_per_byte", fit.probe, interval(used, 1e9, "s/GB"))
     return block | {"source": sources.texts}

@@ -18,11 +18,11 @@ import numpy as np
 from calibration.clusters.network_parameters import EVERYWHERE, NIC, WIDTHS, transports
 from calibration.machines.machine_fit import Fit, Measured, typical
 from calibration.machines.posterior import Unknown, Vector, explain_by
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.hardware import Hardware, Node, Transport
-from sim.training.collectives.plan import CollectivePlan, plan_collectives
-from sim.training.collectives.table import rows as table_rows
+from sim.training.collectives.price.plan import CollectivePlan, plan_collectives
+from sim.training.collectives.price.table import rows as table_rows
 from sim.training.job import job_slots
 
 NCCL: Final = "nccl"
@@ -30,7 +30,7 @@ PROBES: Final = ("all_reduce", "collectives")
 """Of collectives: all-reduces and small all-gathers; what sharded, expert-parallel and pipelined jobs exchange."""
 PROBE: Final = 0.02
 """Step of a difference quotient in a log factor."""
-Key = tuple[str, str]
+ConstantKey = tuple[str, str]
 """Field of the node that holds a transport class, ``nic`` for the NIC's, and the constant that is scaled."""
 
 
@@ -56,17 +56,17 @@ def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
     return Fit(NCCL, "all_reduce", sizes, times, explain_by(model, times, unknowns))
 
 
-def _collectives(measured: Measured) -> list[Row]:
+def _collectives(measured: Measured) -> list[AnswerRow]:
     """Return the measured collectives of every operation that ran by themselves."""
     return [row for probe in PROBES for row in measured.rows(probe) if "beside" not in row]
 
 
-def name(key: Key) -> str:
+def name(key: ConstantKey) -> str:
     """Return the name of a factor in tables, such as ``nvlink transport efficiency``."""
     return f"{key[0]} {key[1]}".strip().replace("_", " ")
 
 
-def _kind(row: Row) -> tuple[int, int, str]:
+def _kind(row: AnswerRow) -> tuple[int, int, str]:
     return row["ranks"], row.get("nodes", 1), row["op"]
 
 
@@ -77,7 +77,7 @@ def _plan(hardware: Hardware, ranks: int, nodes: int) -> CollectivePlan:
     return plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric)
 
 
-def _keys(hardware: Hardware, rows: Sequence[Row]) -> list[Key]:
+def _keys(hardware: Hardware, rows: Sequence[AnswerRow]) -> list[ConstantKey]:
     """Return the constants on which collectives of *rows* depend."""
     node = hardware.groups[0].node
     plans = [_plan(hardware, *team) for team in sorted({_kind(row)[:2] for row in rows})]
@@ -86,7 +86,7 @@ def _keys(hardware: Hardware, rows: Sequence[Row]) -> list[Key]:
     return [(where, constant) for where in met for constant in ("efficiency", "latency")] + [(EVERYWHERE, "launch")] * bool(met)
 
 
-def _width(hardware: Hardware, key: Key) -> float:
+def _width(hardware: Hardware, key: ConstantKey) -> float:
     where, constant = key
     if constant != "efficiency":
         return WIDTHS[constant]
@@ -95,25 +95,25 @@ def _width(hardware: Hardware, key: Key) -> float:
     return WIDTHS["efficiency, host" if where == "host_transport" else "efficiency"]
 
 
-def predicted(hardware: Hardware, factors: Mapping[Key, float], ordered: Sequence[Row]) -> list[float]:
+def predicted(hardware: Hardware, factors: Mapping[ConstantKey, float], ordered: Sequence[AnswerRow]) -> list[float]:
     """Return the seconds of collectives, *ordered* by ranks and operation, on *hardware* with log *factors* on its constants."""
     groups = [group.model_copy(update={"node": moved_node(group.node, factors)}) for group in hardware.groups]
     machine = hardware.model_copy(update={"groups": tuple(groups)})
-    found: list[float] = []
+    seconds: list[float] = []
     for (ranks, nodes, op), same in groupby(ordered, _kind):
         plan = _plan(machine, ranks, nodes)
-        found += [row.time for row in table_rows(plan, op, [row["bytes"] for row in same])]  # type: ignore[arg-type]
-    return found
+        seconds += [row.time for row in table_rows(plan, op, [row["bytes"] for row in same])]  # type: ignore[arg-type]
+    return seconds
 
 
-def moved_node(node: Node, factors: Mapping[Key, float]) -> Node:
+def moved_node(node: Node, factors: Mapping[ConstantKey, float]) -> Node:
     """Return *node* with log *factors* on the constants of its transport classes."""
     changed: dict[str, Any] = {where: moved_transport(transport, where, factors) for where, transport in transports(node)}
     changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
     return node.model_copy(update=changed)
 
 
-def moved_transport(transport: Transport, where: str, factors: Mapping[Key, float]) -> Transport:
+def moved_transport(transport: Transport, where: str, factors: Mapping[ConstantKey, float]) -> Transport:
     """Return *transport*, which stands at *where* of its node, with its constants scaled."""
     efficiency, latency = (math.exp(factors.get((where, constant), 0.0)) for constant in ("efficiency", "latency"))
     low = transport.hop_latency_ll
@@ -130,7 +130,7 @@ def moved_transport(transport: Transport, where: str, factors: Mapping[Key, floa
 def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[str, Any]:
     """Return the part of a ``node`` block that holds the transport classes whose constants the records told."""
     told = {key: fit[name(key)] for key in _keys(hardware, _collectives(measured))}
-    factors = {key: math.log(found.value) for key, found in told.items() if found.identified}
+    factors = {key: math.log(estimate.value) for key, estimate in told.items() if estimate.identified}
     places = {where for where, _ in told if where}
     texts = {
         constant: _text(measured, {key: told[key] for key in factors if key[1] == constant})
@@ -144,10 +144,10 @@ def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[s
     return blocks | ({"nic": {"transport": nic}} if nic else {})
 
 
-def _text(measured: Measured, told: Mapping[Key, Any]) -> str:
-    found = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
+def _text(measured: Measured, told: Mapping[ConstantKey, Any]) -> str:
+    factors = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
     probes = " and ".join(probe for probe in PROBES if measured.rows(probe))
-    return f"{', '.join(measured.files)}, probe {probes}, {measured.date}: {found} of the class" if found else ""
+    return f"{', '.join(measured.files)}, probe {probes}, {measured.date}: {factors} of the class" if factors else ""
 
 
 def _block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Unknown(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class PosteriorEstimate:
     """One parameter found."""
 
     name: str
@@ -64,18 +64,18 @@ class Estimate:
 class Posterior:
     """What was found, and how the points lie about it."""
 
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[PosteriorEstimate, ...]
     noise: float
     """Standard deviation of the logarithm of a time about the model."""
     residuals: Vector
     """Logarithm of measured over modelled, one a point."""
 
-    def __getitem__(self, name: str) -> Estimate:
+    def __getitem__(self, name: str) -> PosteriorEstimate:
         """Return the parameter *name*."""
-        return next(found for found in self.estimates if found.name == name)
+        return next(estimate for estimate in self.estimates if estimate.name == name)
 
 
-Model = Callable[[Vector], tuple[Vector, Vector]]
+PosteriorModel = Callable[[Vector], tuple[Vector, Vector]]
 """Of the logarithms of parameters: the logarithms of the times they make, one a point, and their slopes, one row a point."""
 
 
@@ -87,21 +87,21 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
 
     def model(here: Vector) -> tuple[Vector, Vector]:
         parts = design * np.exp(here)
-        whole = parts.sum(axis=1)
-        return np.log(whole), parts / whole[:, None]
+        total = parts.sum(axis=1)
+        return np.log(total), parts / total[:, None]
 
     return explain_by(model, times, unknowns)
 
 
-def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
+def explain_by(model: PosteriorModel, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
     """Return the parameters of any *model* that explain *times* (s); for the rest see `explain`."""
     if not len(times) or not np.all(times > 0):
         raise SpecError("there is nothing to fit: expected times above zero")
     usual, widths = np.log([one.usual for one in unknowns]), np.array([one.width for one in unknowns])
-    logs, found, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
+    logs, values, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):
-        found = _climbed(_Points(model, logs, weights / noise**2, usual, widths), found)
-        modelled, slope = model(found)
+        values = _climbed(_Points(model, logs, weights / noise**2, usual, widths), values)
+        modelled, slope = model(values)
         residuals = logs - modelled
         precision = slope.T @ (slope * weights[:, None]) / noise**2
         covariance = np.linalg.inv(precision + np.diag(widths**-2.0))
@@ -109,7 +109,7 @@ def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Post
         noise = max(LEAST_NOISE, math.sqrt(float(residuals @ (weights * residuals)) / freedom))
         weights = 1.0 / np.maximum(1.0, np.abs(residuals) / (ROBUST * max(LEAST_NOISE, 1.4826 * float(np.median(np.abs(residuals))))))
     estimates = (
-        _estimate(one, mean, math.sqrt(spread), freedom) for one, mean, spread in zip(unknowns, found, np.diag(covariance), strict=True)
+        _estimate(one, mean, math.sqrt(spread), freedom) for one, mean, spread in zip(unknowns, values, np.diag(covariance), strict=True)
     )
     return Posterior(tuple(estimates), noise, residuals)
 
@@ -117,7 +117,7 @@ def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Post
 class _Points(NamedTuple):
     """What is explained: logarithms of times with their precision, and the priors."""
 
-    model: Model
+    model: PosteriorModel
     logs: Vector
     precision: Vector
     usual: Vector
@@ -143,21 +143,21 @@ def _climbed(points: _Points, here: Vector) -> Vector:
         gradient = weighted.T @ residuals - (here - points.usual) / points.widths**2
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
         there = here + np.clip(step, -2.0, 2.0)
-        found = points.at(there)
-        if found[2] > doubt:
+        point = points.at(there)
+        if point[2] > doubt:
             damping *= 8.0
             continue
-        gained = doubt - found[2]
-        here, damping, (residuals, slope, doubt) = there, damping / 4.0, found
+        gained = doubt - point[2]
+        here, damping, (residuals, slope, doubt) = there, damping / 4.0, point
         if gained < _CLOSE:
             break
     return here
 
 
-def _estimate(unknown: Unknown, mean: float, spread: float, freedom: float) -> Estimate:
+def _estimate(unknown: Unknown, mean: float, spread: float, freedom: float) -> PosteriorEstimate:
     identified = spread < NARROWED * unknown.width
     reach = (student(freedom) if identified else student(math.inf)) * spread
-    return Estimate(unknown.name, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), identified)
+    return PosteriorEstimate(unknown.name, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), identified)
 
 
 def student(freedom: float) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from calibration.machines.predicted_steps import Written, synthetic
 from calibration.measure.division import Division
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place, with_nodes
 from sim.mesh import run_layout
 from sim.spec.library import load_hardware
@@ -22,14 +22,17 @@ from sim.spec.workload import Model, Workload
 _SOURCE: Final = "calibration/measure/layout_steps.py"
 
 
-def predicted_layout(row: Row, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
+def predicted_layout(row: AnswerRow, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
     """Return the step that the simulator predicts on what was *written*, with *overrides* of the hardware and fields of the *stack*."""
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     layout = Division.model_validate(row["layout"])
     base = synthetic(_decoder(row), row["batch"], written.stack, {"gradient_clipping": False, **(stack or {})})
     gloo = base.training.stack.backend == "gloo"
     waits = "reductions" if layout.asynchronous else "everything"
-    options = MeshOptions(framework="fsdp2", forward_prefetch=not gloo, host_waits=waits if gloo else "nothing", source=_SOURCE)
+    # the units' measured times hold FSDP's copies as well
+    options = MeshOptions(
+        framework="fsdp2", copies=False, forward_prefetch=not gloo, host_waits=waits if gloo else "nothing", source=_SOURCE
+    )
     divided = {
         "stack": base.training.stack.model_copy(update={"mesh": options}),
         "parallel": Parallel.model_validate(layout.parallel),
@@ -40,7 +43,7 @@ def predicted_layout(row: Row, written: Written, overrides: Sequence[str] = (), 
     return run_layout(with_nodes(machine, len(placed)), workload, len(placed[0].gpus)).step_time
 
 
-def _decoder(row: Row) -> Model:
+def _decoder(row: AnswerRow) -> Model:
     """Return the description of `calibration.measure.decoder` in the shape that was asked for."""
     from calibration.measure.decoder import HEAD_DIM
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from calibration.machines.layer_factors import full_precision, traced
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.cluster.build import place
 from sim.simulate import simulate
 from sim.spec.library import load_hardware, load_workload
@@ -29,12 +29,12 @@ class Written(NamedTuple):
     stack_without_layers: Mapping[str, Any] = {}
 
 
-def measured_step(row: Row) -> float:
+def measured_step(row: AnswerRow) -> float:
     """Return the median over steps of the slowest rank, seconds."""
     return float(median(max(times) for times in zip(*row["times_by_rank_s"], strict=True)))
 
 
-def predicted_step(row: Row, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
+def predicted_step(row: AnswerRow, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
     """Return the step that the simulator predicts on what was *written*, with *overrides* of the hardware and fields of the *stack*."""
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     table = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
@@ -47,6 +47,8 @@ def synthetic(model: Model, batch: int, stack: Path | None, changed: Mapping[str
     """Return what the steps of `calibration.measure.ddp_steps` are: synthetic data, fp32, SGD with momentum."""
     overrides = ["input.loader=synthetic", f"training.batch={batch}", "training.precision=fp32"]
     overrides += [f"training.stack={stack.absolute()}"] if stack is not None else []
-    found = load_workload("alexnet", overrides).spec
-    used = full_precision(found.training.stack).model_copy(update=dict(changed))
-    return found.model_copy(update={"model": model, "name": model.name, "training": found.training.model_copy(update={"stack": used})})
+    workload = load_workload("alexnet", overrides).spec
+    used = full_precision(workload.training.stack).model_copy(update=dict(changed))
+    return workload.model_copy(
+        update={"model": model, "name": model.name, "training": workload.training.model_copy(update={"stack": used})}
+    )

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from calibration.kernels.fit import errors, fit_share, with_kernels
-from calibration.kernels.records import PEAKS, Row
+from calibration.kernels.records import PEAKS, KernelRow
 from calibration.machines.machine_fit import Measured, typical
-from sim.cluster.kernels import Shape, described
+from sim.cluster.kernels import ProductShape, described
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
 
@@ -37,7 +37,7 @@ class ProductShare(NamedTuple):
 
 def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
     """Return the shares of *gpu*'s peaks that the record's products tell, of precisions whose kernels are described."""
-    found: dict[Peak, ProductShare] = {}
+    shares: dict[Peak, ProductShare] = {}
     products = list(_products(measured, gpu))
     for peak in dict.fromkeys(row.peak for row in products):
         rows = [row for row in products if row.peak == peak]
@@ -47,25 +47,25 @@ def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
         halves = rows[::2], rows[1::2]
         other = sum(len(rest) * _missed(rest, gpu, peak, _share(half, gpu)) for half, rest in (halves, halves[::-1])) / len(rows)
         if other < usual:
-            found[peak] = ProductShare(_share(rows, gpu), len(rows), usual, other)
-    return found
+            shares[peak] = ProductShare(_share(rows, gpu), len(rows), usual, other)
+    return shares
 
 
-def _products(measured: Measured, gpu: Gpu) -> Iterable[Row]:
+def _products(measured: Measured, gpu: Gpu) -> Iterable[KernelRow]:
     """Yield the measured products whose kernels *gpu* describes, the smallest first; what a launch outlasts tells nothing of the peak."""
     alone = [row for row in measured.rows("gemm") if "together" not in row and row["precision"] in PEAKS]
     for row in sorted(alone, key=lambda row: (row["flop"], row["shape"])):
         peak = PEAKS[row["precision"]]
         if described(gpu, peak) and row["flop"] / gpu.peak[peak] >= gpu.kernel_time:
             rows, columns, depth = row["shape"]
-            shape = Shape(rows, columns, depth)
-            yield Row(gpu.name, "gemm", "", row["precision"], False, shape, None, None, 1, 0.0, typical(row), measured.name)
+            shape = ProductShape(rows, columns, depth)
+            yield KernelRow(gpu.name, "gemm", "", row["precision"], False, shape, None, None, 1, 0.0, typical(row), measured.name)
 
 
-def _share(rows: Sequence[Row], gpu: Gpu) -> float:
+def _share(rows: Sequence[KernelRow], gpu: Gpu) -> float:
     return fit_share(rows, {gpu.name: gpu})
 
 
-def _missed(rows: Sequence[Row], gpu: Gpu, peak: Peak, share: float | None) -> float:
+def _missed(rows: Sequence[KernelRow], gpu: Gpu, peak: Peak, share: float | None) -> float:
     there = gpu if share is None else with_kernels(gpu, {"product_share": {peak: share}})
     return float(np.mean(np.abs(errors(rows, {gpu.name: there}))))

@@ -23,11 +23,11 @@ _UNITS: Final = {"gemm": "FLOP", "convolution": "FLOP"}
 """Of the sizes of a probe; bytes of others."""
 
 
-def residual_picture(found: Mapping[str, Fit]) -> Picture:
-    """Return measured over fitted of every point of *found*. Raise SpecError where no subject has several points."""
+def residual_picture(fitted: Mapping[str, Fit]) -> Picture:
+    """Return measured over fitted of every point of *fitted*. Raise SpecError where no subject has several points."""
     from matplotlib.figure import Figure
 
-    several = [fit for fit in found.values() if len(fit.times) > 1]
+    several = [fit for fit in fitted.values() if len(fit.times) > 1]
     if not several:
         raise SpecError("--plot: the records hold no points to show; profile --only gemm,all_reduce")
     sweeps = [fit for fit in several if is_sweep(fit)]

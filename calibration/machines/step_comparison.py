@@ -17,7 +17,7 @@ from calibration.machines.predicted_layouts import predicted_layout
 from calibration.machines.predicted_steps import Written, measured_step, predicted_step
 from calibration.machines.step_factors import FIELD, step_fit, tells
 from calibration.measure.division import Division
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
 
 
@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
 
 def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[float]]) -> tuple[list[Comparison], list[str]]:
     """Return the steps of the records beside their predictions, and why others have none; *ratios* of `step_factors.step_ratios`."""
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     notes: list[str] = []
     for kind, predicted in (("steps", predicted_step), ("layouts", predicted_layout)):
         for row in measured.rows(kind):
@@ -56,11 +56,11 @@ def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[
                 continue
             model, batch, ranks, exchange = _described(row)
             disturbed = measured.machine["device"] == "cpu" and not exchange and is_disturbed(row)
-            found.append(Comparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
-    return found, list(dict.fromkeys(notes))
+            comparisons.append(Comparison(model, batch, ranks, exchange, measured_step(row), *times, disturbed))
+    return comparisons, list(dict.fromkeys(notes))
 
 
-def _described(row: Row) -> tuple[str, int, int, bool]:
+def _described(row: AnswerRow) -> tuple[str, int, int, bool]:
     """Return the name, the batch and the ranks of a measured step, and whether the ranks exchange."""
     if "layout" in row:
         return f"decoder, {Division.model_validate(row['layout']).text}", row["batch"], row["ranks"], True
@@ -68,7 +68,7 @@ def _described(row: Row) -> tuple[str, int, int, bool]:
 
 
 def _predictions(
-    row: Row, written: Written, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
+    row: AnswerRow, written: Written, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
 ) -> tuple[float, float, float]:
     """Return the seconds *predicted* from kernels, with layers, and with steps of the other models."""
     kernels = predicted(row, written, written.without_layers, {FIELD: 1.0, **written.stack_without_layers})

@@ -17,7 +17,7 @@ import numpy as np
 from calibration.machines.machine_fit import FACTOR, Fit, Measured, is_disturbed
 from calibration.machines.posterior import mean_of
 from calibration.machines.predicted_steps import Written, measured_step, predicted_step
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from sim.spec.yaml import SpecError
 
 WHOLE: Final = "steps over their layers"
@@ -28,7 +28,7 @@ LEAST_MODELS: Final = 3
 
 def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
     """Return by model the factors that its steps without exchange tell, on what was *written* without one."""
-    found: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for row in measured.rows("steps"):
         if row["exchange"] or (measured.machine["device"] == "cpu" and is_disturbed(row)):
             continue
@@ -37,11 +37,11 @@ def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
         except SpecError:
             continue  # a model that is not here any more tells nothing
         if ratio is not None:
-            found.setdefault(row["model"], []).append(ratio)
-    return found
+            ratios.setdefault(row["model"], []).append(ratio)
+    return ratios
 
 
-def _ratio(row: Row, written: Written) -> float | None:
+def _ratio(row: AnswerRow, written: Written) -> float | None:
     once, twice = (predicted_step(row, written, stack={FIELD: factor}) for factor in (1.0, 2.0))
     layers = twice - once
     rest = once - layers

@@ -26,7 +26,7 @@ from typing import IO, Any, Final, Literal, NoReturn, get_args
 
 from sim.spec.yaml import SpecError
 
-Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"]
+StepPrecision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"]
 
 LIMIT: Final = 300.0
 """Seconds that a rank waits for another before it gives up."""
@@ -54,7 +54,7 @@ class StepsWanted:
     """torch's DDP lays its buckets out anew after the first step."""
     exchange: bool = True
     """Exchange gradients; else every rank computes alone, beside the others."""
-    precision: Precision = "fp32"
+    precision: StepPrecision = "fp32"
     arguments: tuple[str, ...] = ()
     """``KEY=VALUE`` each."""
     threads: int = 1
@@ -74,8 +74,8 @@ class StepsWanted:
         for name, least in (("batch", 1), ("steps", 1), ("warmup", 0), ("threads", 1)):
             if getattr(self, name) < least:
                 raise SpecError(f"{name}: {getattr(self, name)} is less than {least}")
-        if self.precision not in get_args(Precision):
-            raise SpecError(f"precision: '{self.precision}' is not one of {', '.join(get_args(Precision))}")
+        if self.precision not in get_args(StepPrecision):
+            raise SpecError(f"precision: '{self.precision}' is not one of {', '.join(get_args(StepPrecision))}")
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ def gathered(own: RankSteps) -> list[RankSteps]:
 
     if not dist.is_initialized():
         return [own]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, own)
-    return found
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, own)
+    return by_rank
 
 
 def device_of(wanted: StepsWanted) -> Any:
@@ -294,7 +294,7 @@ def _loss(output: Any) -> Any:
     rows = [tensor.reshape(-1, tensor.shape[-1]) for tensor in outputs if tensor.ndim > 1]
     if not rows:
         raise SpecError("the model returns nothing to train on: no floating-point tensor that depends on a parameter")
-    return sum(torch.nn.functional.cross_entropy(found, found.new_zeros(len(found), dtype=torch.int64)) for found in rows)
+    return sum(torch.nn.functional.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.int64)) for logits in rows)
 
 
 def timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[list[float], float]:
@@ -338,9 +338,9 @@ def _agreed(wanted: StepsWanted, last: float, device: Any) -> int:
     if wanted.seconds and wanted.warmup:
         count = max(count, min(MOST_STEPS, round(wanted.seconds / last)))
     if dist.is_initialized() and wanted.seconds:
-        asked = torch.tensor([count], device=device)
-        dist.all_reduce(asked, dist.ReduceOp.MIN)
-        count = int(asked.item())
+        proposed = torch.tensor([count], device=device)
+        dist.all_reduce(proposed, dist.ReduceOp.MIN)
+        count = int(proposed.item())
     return count
 
 
@@ -405,15 +405,15 @@ def _result(said: IO[bytes]) -> RankSteps:
     said.seek(0)
     for line in reversed(said.read().decode(errors="replace").splitlines()):
         if line.startswith(DONE):
-            found = json.loads(line.removeprefix(DONE))
-            return RankSteps(**found | {"times": tuple(found["times"])})
+            fields = json.loads(line.removeprefix(DONE))
+            return RankSteps(**fields | {"times": tuple(fields["times"])})
     raise SpecError(f"a rank ended without a result: {_last_words(said)}")
 
 
 def read_wanted(text: str) -> StepsWanted:
     """Return the steps that the JSON document *text* wants."""
-    found = json.loads(text)
-    return StepsWanted(**found | {"inputs": tuple(found["inputs"]), "arguments": tuple(found.get("arguments", ()))})
+    fields = json.loads(text)
+    return StepsWanted(**fields | {"inputs": tuple(fields["inputs"]), "arguments": tuple(fields.get("arguments", ()))})
 
 
 def join(wanted: StepsWanted) -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional
 HEAD_DIM: Final = 64
 
 
-class Block(nn.Module):  # type: ignore[misc, unused-ignore]
+class DecoderBlock(nn.Module):  # type: ignore[misc, unused-ignore]
     """Attention and a feed-forward network, each behind a norm and added to its input."""
 
     def __init__(self, width: int) -> None:
@@ -45,7 +45,7 @@ class Decoder(nn.Module):  # type: ignore[misc, unused-ignore]
     def __init__(self, width: int, depth: int, vocabulary: int, first: bool = True, last: bool = True) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width) if first else None
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(DecoderBlock(width) for _ in range(depth))
         self.norm = nn.RMSNorm(width) if last else None
         self.head = nn.Linear(width, vocabulary, bias=False) if last else None
 

@@ -29,7 +29,7 @@ from calibration.measure.division import Division
 from sim.extract import target
 from sim.spec.yaml import SpecError
 
-Marks = Callable[[str], None]
+Marker = Callable[[str], None]
 """Is told of each part of a step when it is over."""
 
 
@@ -45,15 +45,15 @@ class LaidOut:
     @classmethod
     def read(cls, text: str) -> LaidOut:
         """Return what the JSON document *text* says."""
-        found = json.loads(text)
-        return cls(Division.model_validate(found["layout"]), found["ranks"], found["alone"])
+        fields = json.loads(text)
+        return cls(Division.model_validate(fields["layout"]), fields["ranks"], fields["alone"])
 
     def text(self) -> str:
         """Return this as a JSON document."""
         return json.dumps({"layout": self.layout.model_dump(), "ranks": self.ranks, "alone": self.alone})
 
 
-class Rank:
+class LayoutRank:
     """One rank of a layout: what it trains, and how it runs a step."""
 
     def __init__(self, wanted: StepsWanted, laid_out: LaidOut, device: Any) -> None:
@@ -69,7 +69,7 @@ class Rank:
         self.whole = target.find(wanted.model)(**arguments).to(device)
         (shape,) = [target.parse_input(text) for text in wanted.inputs]
         self.inputs = torch.zeros(shape.sizes(wanted.batch * layout.micro_batches), dtype=torch.int64, device=device)
-        self.mark: Marks = lambda part: None
+        self.mark: Marker = lambda part: None
         self.run = self._pipelined() if layout.pipeline > 1 else self._joint()
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6, momentum=0.9)
 
@@ -172,14 +172,14 @@ class Rank:
         """Return the part of the model that chunk *number* of *count* holds."""
         import torch
 
-        whole = self.whole
-        each = len(whole.blocks) // count
-        if each * count != len(whole.blocks):
-            raise SpecError(f"lab: {len(whole.blocks)} blocks do not divide into {count} chunks")
-        part = type(whole)(1, 0, 1, False, False)
-        part.embedding = whole.embedding if number == 0 else None
-        part.blocks = torch.nn.ModuleList(whole.blocks[number * each : (number + 1) * each])
-        part.norm, part.head = (whole.norm, whole.head) if number == count - 1 else (None, None)
+        model = self.whole
+        each = len(model.blocks) // count
+        if each * count != len(model.blocks):
+            raise SpecError(f"lab: {len(model.blocks)} blocks do not divide into {count} chunks")
+        part = type(model)(1, 0, 1, False, False)
+        part.embedding = model.embedding if number == 0 else None
+        part.blocks = torch.nn.ModuleList(model.blocks[number * each : (number + 1) * each])
+        part.norm, part.head = (model.norm, model.head) if number == count - 1 else (None, None)
         return part
 
     def _timed(self, stage: Any) -> None:
@@ -211,7 +211,7 @@ def run_rank(wanted: StepsWanted, laid_out: LaidOut, interface: str = "") -> Ran
     *interface* is the one whose bytes are counted.
     """
     device = ddp_steps.device_of(wanted)
-    rank = Rank(wanted, laid_out, device)
+    rank = LayoutRank(wanted, laid_out, device)
     before = _sent(interface)
     times, cpu_time = ddp_steps.timed(rank.step, wanted, device)
     sent = (_sent(interface) - before) / (len(times) + wanted.warmup)
@@ -228,7 +228,7 @@ def _sent(interface: str) -> int:
     return int(counter.read_text(encoding="ascii")) if counter.exists() else 0
 
 
-def parts(rank: Rank, steps: int) -> Mapping[str, float]:
+def parts(rank: LayoutRank, steps: int) -> Mapping[str, float]:
     """Return the seconds of each part of a step, the median over *steps* steps of what all its passes take."""
     seen: list[dict[str, float]] = []
     last = [time.perf_counter()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim import __version__
-from sim.spec.topo_matrix import COLOUR
+from sim.spec.foreign.topo_matrix import COLOUR
 from sim.study.pool import cores
 
 PACKAGES: Final = ("numpy", "pillow", "torchvision")
@@ -55,13 +55,13 @@ def processor_facts(cpuinfo: str, usable: int) -> dict[str, Any]:
 
 def _places(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return (socket, core) of every hardware thread that tells both."""
-    found, socket = [], "0"
+    places, socket = [], "0"
     for key, value in fields:
         if key == "physical id":
             socket = value
         elif key == "core id":
-            found.append((socket, value))
-    return found
+            places.append((socket, value))
+    return places
 
 
 def _read(path: str) -> str:
@@ -79,8 +79,8 @@ def _memory(meminfo: str) -> int:
 def _gpus() -> list[dict[str, Any]]:
     import torch
 
-    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [{"name": gpu.name, "memory_bytes": gpu.total_memory, "compute_capability": f"{gpu.major}.{gpu.minor}"} for gpu in found]
+    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [{"name": gpu.name, "memory_bytes": gpu.total_memory, "compute_capability": f"{gpu.major}.{gpu.minor}"} for gpu in properties]
 
 
 def _topology() -> str:
@@ -94,13 +94,13 @@ def _topology() -> str:
 
 def version_facts() -> dict[str, str]:
     """Return the versions of what measures and of what is measured."""
-    found = {"stallsim": __version__, "python": platform.python_version()}
+    versions = {"stallsim": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found | _torch_versions()
+    return versions | _torch_versions()
 
 
 def _torch_versions() -> dict[str, str]:
@@ -108,14 +108,14 @@ def _torch_versions() -> dict[str, str]:
         import torch
     except ImportError:
         return {}
-    found = {"torch": torch.__version__}
+    versions = {"torch": torch.__version__}
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        versions["cuda"] = torch.version.cuda
     if torch.cuda.is_available() and torch.backends.cudnn.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())
+        versions["cudnn"] = str(torch.backends.cudnn.version())
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return versions
 
 
 def neutral_name(facts: dict[str, Any]) -> str:

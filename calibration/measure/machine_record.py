@@ -26,22 +26,22 @@ KIND: Final = "stallsim machine record"
 DIGITS: Final = 5
 """Significant digits that are kept of a measured number; repetitions differ by more."""
 
-State = Literal["done", "partial", "skipped", "failed"]
-Row = dict[str, Any]
+ProbeState = Literal["done", "partial", "skipped", "failed"]
+AnswerRow = dict[str, Any]
 
 
 @dataclass
 class ProbeRecord:
     """What one probe found; *reason* says why it was skipped, failed or stopped."""
 
-    state: State
+    state: ProbeState
     date: str
     """Day and time (UTC) of the last answer."""
     reason: str = ""
     duration_s: float = 0.0
     others_cores: float = 0.0
     """Cores that other programs kept busy beside it, on average."""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[AnswerRow] = field(default_factory=list)
 
 
 @dataclass
@@ -57,13 +57,13 @@ class MachineRecord:
     def disturbed(self) -> str:
         """Return in words beside which probes other programs kept more than `processor_use.DISTURBED` of the cores busy; empty for none."""
         cores = self.machine.get("vcpus", 1)
-        found = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
-        if not found:
+        busy_beside = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
+        if not busy_beside:
             return ""
-        told = ", ".join(f"{busy:.1f} beside {name}" for name, busy in found.items())
-        return f"of {cores} cores other programs kept busy {told}; once they rest: profile --again --only {','.join(found)}"
+        told = ", ".join(f"{busy:.1f} beside {name}" for name, busy in busy_beside.items())
+        return f"of {cores} cores other programs kept busy {told}; once they rest: profile --again --only {','.join(busy_beside)}"
 
-    def rows(self, probe: str) -> list[Row]:
+    def rows(self, probe: str) -> list[AnswerRow]:
         """Return the rows of *probe*; none where it did not run."""
         return self.probes[probe].rows if probe in self.probes else []
 
@@ -99,18 +99,18 @@ def write_record(path: Path, record: MachineRecord) -> None:
 
 def read_record(path: Path) -> MachineRecord:
     """Return the record at *path*. Raise SpecError where it cannot be read, is cut off, or is of another schema."""
-    found = read_json(path, "give a record that 'calibration profile' wrote")
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    document = read_json(path, "give a record that 'calibration profile' wrote")
+    if not isinstance(document, dict) or document.get("kind") != KIND:
         raise SpecError(f"{path}: is no record of a machine; give a file that 'calibration profile' wrote")
-    if found.get("schema") != SCHEMA:
-        raise SpecError(f"{path}: schema {found.get('schema')}, and this version reads schema {SCHEMA}; measure into another file")
-    return _record(path, found)
+    if document.get("schema") != SCHEMA:
+        raise SpecError(f"{path}: schema {document.get('schema')}, and this version reads schema {SCHEMA}; measure into another file")
+    return _record(path, document)
 
 
-def _record(path: Path, found: dict[str, Any]) -> MachineRecord:
-    document = typed(_Document, found, str(path))
-    probes = {name: ProbeRecord(**probe) for name, probe in found["probes"].items()}
-    return MachineRecord(document["name"], found["machine"], document["versions"], document["state"], probes)
+def _record(path: Path, content: dict[str, Any]) -> MachineRecord:
+    document = typed(_Document, content, str(path))
+    probes = {name: ProbeRecord(**probe) for name, probe in content["probes"].items()}
+    return MachineRecord(document["name"], content["machine"], document["versions"], document["state"], probes)
 
 
 def check_rows(path: Path, record: MachineRecord) -> None:
@@ -154,7 +154,7 @@ class _Machine(TypedDict, total=False):
 
 @with_config(ConfigDict(extra="forbid"))
 class _Probe(TypedDict):
-    state: State
+    state: ProbeState
     date: str
     reason: NotRequired[str]
     duration_s: NotRequired[_Number]

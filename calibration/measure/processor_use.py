@@ -26,7 +26,7 @@ class Used:
     @classmethod
     def now(cls, beside: float = 0.0) -> Used:
         """Return the present; own are this process, the children it has waited for, and *beside*, seconds that others took for it."""
-        own = sum(found.ru_utime + found.ru_stime for found in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+        own = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
         with suppress(OSError):
             everybody = busy_of(Path("/proc/stat").read_text(encoding="ascii"), os.sched_getaffinity(0)) / os.sysconf("SC_CLK_TCK")
             return cls(time.monotonic(), everybody, own + beside)

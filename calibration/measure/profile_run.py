@@ -14,12 +14,12 @@ from types import FrameType
 from typing import Any
 
 from calibration.measure.machine import machine_facts, neutral_name, version_facts
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, read_record
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record
 from calibration.measure.probes.catalogue import chosen
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.stash import stalls
-from calibration.measure.profiling import Asked, Progress, measure, opened_record
-from calibration.measure.team import Rank, SpawnedTeam, Team, TorchrunTeam, join, serve, under_torchrun
+from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure, opened_record
+from calibration.measure.team import SpawnedTeam, Team, TeamRank, TorchrunTeam, join, serve, under_torchrun
 from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 from sim.terminal import Talk
@@ -60,7 +60,7 @@ def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
         facts = _facts(team, device)
         fresh = MachineRecord(wishes.name or neutral_name(facts), facts, version_facts())
         record = opened_record(wishes.path, fresh)
-        failures = measure(Asked(wishes.path, probes, wishes.again), record, _bench(wishes, device, team, facts), Shown(talk))
+        failures = measure(MeasuringPlan(wishes.path, probes, wishes.again), record, _bench(wishes, device, team, facts), Shown(talk))
         if failures:
             raise SpecError([*failures, f"{wishes.path}: holds the rest, marked partial"])
         return record
@@ -80,7 +80,7 @@ def _facts(team: Team, device: str) -> dict[str, Any]:
     return facts
 
 
-def facts_task(rank: Rank) -> dict[str, Any]:
+def facts_task(rank: TeamRank) -> dict[str, Any]:
     """Return what the machine of one rank says of itself."""
     return machine_facts(rank.device, rank.ranks, "")
 
@@ -122,7 +122,7 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
         local, ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])), int(os.environ["WORLD_SIZE"])
         if ranks % local:
             raise SpecError(f"{ranks} ranks, {local} of them on this machine: start torchrun with the same --nproc-per-node on each")
-        rank = Rank(int(os.environ["RANK"]), ranks, device, max(1, cores() // local), ranks // local)
+        rank = TeamRank(int(os.environ["RANK"]), ranks, device, max(1, cores() // local), ranks // local)
         _check_ranks(local, device)
         join(rank, "env://")
         if rank.rank > 0:
@@ -206,7 +206,7 @@ def _ending_by_signal(path: Path) -> Iterator[None]:
 _TOLD_TO_END = "told to end by a signal"
 
 
-class Shown(Progress):
+class Shown(ProfileProgress):
     """Progress on stderr: on a terminal a bar, and everywhere a line for each probe that has ended."""
 
     def __init__(self, talk: Talk) -> None:
@@ -219,17 +219,17 @@ class Shown(Progress):
         """Show that *probe* asks *count* questions."""
         self._name, self._count, self._done = probe.name, count, 0
 
-    def step(self, asked: Row) -> None:
+    def step(self, question: AnswerRow) -> None:
         """Show which question comes."""
         filled = 20 * self._done // max(1, self._count)
         self._done += 1
-        what = " ".join(str(value) for value in asked.values())[:50]
+        what = " ".join(str(value) for value in question.values())[:50]
         self._talk.progress(f"{self._name:12} {'█' * filled}{'░' * (20 - filled)} {self._done}/{self._count}  {what}")
 
-    def end(self, probe: Probe, found: ProbeRecord) -> None:
+    def end(self, probe: Probe, record: ProbeRecord) -> None:
         """Show how *probe* ended."""
         self._talk.progress("")
-        told = f"{len(found.rows)} answers" if found.state == "done" else f"{found.state}: {found.reason}"
+        told = f"{len(record.rows)} answers" if record.state == "done" else f"{record.state}: {record.reason}"
         self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {told}")
 
 
@@ -238,14 +238,14 @@ def listing() -> str:
     return "\n".join(f"{probe.name:12} {probe.about}" for probe in chosen(None))
 
 
-def summary(path: Path, found: MachineRecord) -> str:
+def summary(path: Path, record: MachineRecord) -> str:
     """Return what a record holds, a probe a line."""
-    lines = [f"{path}: {found.name}, {found.state}"]
-    for name, probe in found.probes.items():
+    lines = [f"{path}: {record.name}, {record.state}"]
+    for name, probe in record.probes.items():
         line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
         lines.append(line.rstrip())
-    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(found.rows("stash")).items()]
-    lines += [f"  {found.disturbed()}"] if found.disturbed() else []
+    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(record.rows("stash")).items()]
+    lines += [f"  {record.disturbed()}"] if record.disturbed() else []
     return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(told)}"] if told else [])])
 
 

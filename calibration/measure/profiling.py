@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, read_record, rounded, write_record
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record, rounded, write_record
 from calibration.measure.probes.probe import Bench, Probe, no_memory
 from calibration.measure.processor_use import Used
 from calibration.measure.team import TorchrunTeam
@@ -24,21 +24,21 @@ EVERY: Final = 2.0
 STOPPED: Final = "stopped before its end"
 
 
-class Progress:
+class ProfileProgress:
     """What is shown of a run; this shows nothing."""
 
     def begin(self, probe: Probe, count: int) -> None:
         """Show that *probe* asks *count* questions."""
 
-    def step(self, asked: Row) -> None:
+    def step(self, question: AnswerRow) -> None:
         """Show that a question comes."""
 
-    def end(self, probe: Probe, found: ProbeRecord) -> None:
+    def end(self, probe: Probe, record: ProbeRecord) -> None:
         """Show how *probe* ended."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasuringPlan:
     """What the user wants measured, and where it is kept."""
 
     path: Path
@@ -53,38 +53,38 @@ def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> 
     """
     if not path.exists():
         return fresh
-    found = read_record(path)
+    record = read_record(path)
     for name, here in (fresh.machine | fresh.versions).items():
-        there = (found.machine | found.versions).get(name, 1 if name == "nodes" else None)  # as of records before it was asked
+        there = (record.machine | record.versions).get(name, 1 if name == "nodes" else None)  # as of records before it was asked
         if name not in ("clock_hz", *but) and there != rounded(here):
             raise SpecError(f"{path}: was measured with {name} {there}, and here it is {here}; measure into another file")
-    found.state = "partial"
-    return found
+    record.state = "partial"
+    return record
 
 
-def measure(asked: Asked, record: MachineRecord, bench: Bench, progress: Progress) -> list[str]:
-    """Ask what *asked* wants of this machine into *record*, and return what failed; the file is written as answers come."""
-    write_record(asked.path, record)
+def measure(wishes: MeasuringPlan, record: MachineRecord, bench: Bench, progress: ProfileProgress) -> list[str]:
+    """Ask what *wishes* wants of this machine into *record*, and return what failed; the file is written as answers come."""
+    write_record(wishes.path, record)
     failures: list[str] = []
-    for probe in asked.probes:
-        found = record.probes[probe.name] = _begun(record, probe, asked.again)
+    for probe in wishes.probes:
+        answers = record.probes[probe.name] = _begun(record, probe, wishes.again)
         try:
-            _run(probe, found, bench, progress, lambda: write_record(asked.path, record))
+            _run(probe, answers, bench, progress, lambda: write_record(wishes.path, record))
         except Exception as error:
-            found.state, found.reason = "failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
-            failures.append(f"{probe.name}: {found.reason}")
+            answers.state, answers.reason = "failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+            failures.append(f"{probe.name}: {answers.reason}")
             if isinstance(bench.team, TorchrunTeam) and "rank" in str(error):
                 break  # who is left has nobody to measure with
         except BaseException as error:
-            found.state, found.reason = "partial", str(error) or "interrupted"
+            answers.state, answers.reason = "partial", str(error) or "interrupted"
             raise
         finally:
             bench.clear()
-            progress.end(probe, found)
-            write_record(asked.path, record)
+            progress.end(probe, answers)
+            write_record(wishes.path, record)
     if not any(probe.state in ("partial", "failed") for probe in record.probes.values()):
         record.state = "complete"
-        write_record(asked.path, record)
+        write_record(wishes.path, record)
     return failures
 
 
@@ -94,55 +94,55 @@ def _begun(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
     return ProbeRecord("partial", now(), STOPPED) if before is None or again else before
 
 
-def _run(probe: Probe, found: ProbeRecord, bench: Bench, progress: Progress, write: Callable[[], None]) -> None:
+def _run(probe: Probe, record: ProbeRecord, bench: Bench, progress: ProfileProgress, write: Callable[[], None]) -> None:
     reason = probe.skipped(bench)
     if reason:
-        found.state, found.reason = "skipped", reason
+        record.state, record.reason = "skipped", reason
         return
-    found.state, found.reason = "partial", STOPPED
+    record.state, record.reason = "partial", STOPPED
     start = written = time.monotonic()
     before = Used.now(bench.team.used())
     questions = probe.questions(bench)
-    missing = unanswered(questions, found.rows)
+    missing = unanswered(questions, record.rows)
     progress.begin(probe, len(missing))
-    too_large: list[Row] = []
-    for asked in missing:
-        progress.step(asked)
+    too_large: list[AnswerRow] = []
+    for question in missing:
+        progress.step(question)
         bench.gather()
         try:
-            found.rows.append(rounded(asked | probe.answer(bench, asked)))
+            record.rows.append(rounded(question | probe.answer(bench, question)))
         except Exception as error:
             if not no_memory(error):
                 raise
-            too_large.append(asked)
+            too_large.append(question)
             bench.clear()
-        found.date = now()
+        record.date = now()
         if time.monotonic() - written > EVERY:
             write()
             written = time.monotonic()
     took, others = time.monotonic() - start, Used.now(bench.team.used()).others_since(before)
     if took > 0:
-        found.others_cores = (found.others_cores * found.duration_s + others * took) / (found.duration_s + took)
-    found.duration_s += took
-    if too_large and not found.rows:
+        record.others_cores = (record.others_cores * record.duration_s + others * took) / (record.duration_s + took)
+    record.duration_s += took
+    if too_large and not record.rows:
         raise SpecError(f"no question fits into memory, not even {_words(too_large[-1])}")
-    found.state, found.reason = "done", _left_out(too_large)
+    record.state, record.reason = "done", _left_out(too_large)
 
 
-def _left_out(questions: Sequence[Row]) -> str:
+def _left_out(questions: Sequence[AnswerRow]) -> str:
     """Return in words what did not fit into memory."""
     return f"{len(questions)} did not fit into memory: {'; '.join(map(_words, questions[:3]))}" if questions else ""
 
 
-def _words(asked: Row) -> str:
-    return " ".join(f"{value}" for value in asked.values() if value not in ([], ""))
+def _words(question: AnswerRow) -> str:
+    return " ".join(f"{value}" for value in question.values() if value not in ([], ""))
 
 
-def unanswered(questions: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+def unanswered(questions: Sequence[AnswerRow], rows: Sequence[AnswerRow]) -> list[AnswerRow]:
     """Return the *questions* that no row answers: one that says the same of everything that any of them says something of."""
-    names = {name for asked in questions for name in asked}
-    known: list[Row] = [{name: row[name] for name in names & row.keys()} for row in rows]
-    return [asked for asked in questions if rounded(asked) not in known]
+    names = {name for question in questions for name in question}
+    answered: list[AnswerRow] = [{name: row[name] for name in names & row.keys()} for row in rows]
+    return [question for question in questions if rounded(question) not in answered]
 
 
 def now() -> str:

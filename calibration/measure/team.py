@@ -25,7 +25,7 @@ LIMIT: Final = 180.0
 """Seconds without an answer after which a rank is given up; the longest question takes less than a minute."""
 
 
-class Rank(NamedTuple):
+class TeamRank(NamedTuple):
     """One of the processes: its place, the threads its kernels may use, and over how many machines the ranks are spread evenly."""
 
     rank: int
@@ -36,8 +36,8 @@ class Rank(NamedTuple):
 
 
 Task = Callable[..., Any]
-"""Called with the `Rank` and the arguments of the question; found by name, so it stands at the top of a module."""
-Answer = tuple[bool, Any]
+"""Called with the `TeamRank` and the arguments of the question; found by name, so it stands at the top of a module."""
+RankAnswer = tuple[bool, Any]
 """Whether a rank succeeded, and what it returned or why it did not."""
 
 
@@ -61,11 +61,11 @@ class Team(Protocol):
         ...
 
 
-def present(rank: Rank) -> None:
+def present(rank: TeamRank) -> None:
     """Answer at once, as a task: while one rank measures by itself, the others' wait for the next question must not run out."""
 
 
-def used_task(rank: Rank) -> float:
+def used_task(rank: TeamRank) -> float:
     """Return the core-seconds of this process and of the children it has waited for."""
     return sum(os.times()[:4])
 
@@ -75,7 +75,7 @@ def under_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
-def attempt(task: Task, rank: Rank, arguments: tuple[Any, ...]) -> Answer:
+def attempt(task: Task, rank: TeamRank, arguments: tuple[Any, ...]) -> RankAnswer:
     """Return whether *task* succeeded on *rank*, and what came of it."""
     try:
         return True, task(rank, *arguments)
@@ -83,7 +83,7 @@ def attempt(task: Task, rank: Rank, arguments: tuple[Any, ...]) -> Answer:
         return False, str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def results(answers: list[Answer]) -> list[Any]:
+def results(answers: list[RankAnswer]) -> list[Any]:
     """Return what the ranks returned; raise SpecError with the first failure, and whose it is."""
     for rank, (fine, value) in enumerate(answers):
         if not fine:
@@ -91,7 +91,7 @@ def results(answers: list[Answer]) -> list[Any]:
     return [value for _, value in answers]
 
 
-def join(rank: Rank, meeting: str) -> None:
+def join(rank: TeamRank, meeting: str) -> None:
     """Make this process *rank* of the group that meets at the URL *meeting*; a GPU's tensors go over NCCL, all else over Gloo."""
     import torch
     import torch.distributed as dist
@@ -150,46 +150,46 @@ class SpawnedTeam:
         context = multiprocessing.get_context("spawn")
         for number in range(self.ranks):
             ours, theirs = context.Pipe()
-            rank = Rank(number, self.ranks, self._device, self._threads)
+            rank = TeamRank(number, self.ranks, self._device, self._threads)
             child = context.Process(target=serve_line, args=(rank, f"file://{self._folder.name}/ranks", theirs), daemon=False)
             child.start()
             theirs.close()
             self._children.append((child, ours))
 
-    def _answers(self) -> list[Answer]:
+    def _answers(self) -> list[RankAnswer]:
         """Return the ranks' answers, in order; raise SpecError as soon as one has died or failed."""
-        found: dict[int, Answer] = {}
+        answers: dict[int, RankAnswer] = {}
         numbers = {line: number for number, (_, line) in enumerate(self._children)}
-        while len(found) < self.ranks:
-            ready = wait([line for line, number in numbers.items() if number not in found], timeout=LIMIT)
+        while len(answers) < self.ranks:
+            ready = wait([line for line, number in numbers.items() if number not in answers], timeout=LIMIT)
             if not ready:
-                missing = min(set(numbers.values()) - set(found))
+                missing = min(set(numbers.values()) - set(answers))
                 raise SpecError(f"rank {missing} of {self.ranks} has said nothing for {LIMIT:g} s")
             for line in ready:
                 assert isinstance(line, Connection)
-                found[numbers[line]] = self._received(numbers[line], line)
-                if not found[numbers[line]][0]:
-                    raise SpecError(self._dead() or f"rank {numbers[line]} of {self.ranks}: {found[numbers[line]][1]}")
-        return [found[number] for number in range(self.ranks)]
+                answers[numbers[line]] = self._received(numbers[line], line)
+                if not answers[numbers[line]][0]:
+                    raise SpecError(self._dead() or f"rank {numbers[line]} of {self.ranks}: {answers[numbers[line]][1]}")
+        return [answers[number] for number in range(self.ranks)]
 
-    def _received(self, number: int, line: Connection) -> Answer:
+    def _received(self, number: int, line: Connection) -> RankAnswer:
         try:
-            answer: Answer = line.recv()
+            answer: RankAnswer = line.recv()
         except (EOFError, OSError):
             raise SpecError(self._dead(number) or f"rank {number} of {self.ranks} has closed its line") from None
         return answer
 
-    def _dead(self, known: int | None = None) -> str:
+    def _dead(self, rank: int | None = None) -> str:
         """Return which rank has ended, and how: what the others say then is only that they miss it. Empty while all live."""
         for number, (child, _) in enumerate(self._children):
-            child.join(timeout=1.0 if number == known else 0.1)
+            child.join(timeout=1.0 if number == rank else 0.1)
             if (code := child.exitcode) is not None:
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
                 return f"rank {number} of {self.ranks} {how}"
         return ""
 
 
-def serve_line(rank: Rank, meeting: str, line: Connection) -> None:
+def serve_line(rank: TeamRank, meeting: str, line: Connection) -> None:
     """Be *rank* of a spawned team: answer what comes over *line* until it closes."""
     os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which ends this rank and the loaders it may have started
     os.environ |= {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": str(rank.ranks)}
@@ -201,7 +201,7 @@ def serve_line(rank: Rank, meeting: str, line: Connection) -> None:
             line.send(attempt(task, rank, arguments) if joined[0] else joined)
 
 
-def join_task(rank: Rank, meeting: str) -> None:
+def join_task(rank: TeamRank, meeting: str) -> None:
     """Join the group, as a task, so that a failure is told like any other."""
     join(rank, meeting)
 
@@ -209,7 +209,7 @@ def join_task(rank: Rank, meeting: str) -> None:
 class TorchrunTeam:
     """The processes that ``torchrun`` started; this one is rank 0, the others run `serve`."""
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: TeamRank) -> None:
         self.ranks, self.nodes = rank.ranks, rank.nodes
         self._rank = rank
 
@@ -227,8 +227,8 @@ class TorchrunTeam:
 
     def used(self) -> float:
         """Return the core-seconds of the other ranks of this machine."""
-        found: list[float] = self.ask(used_task)[1 : self.ranks // self.nodes]
-        return sum(found)
+        seconds: list[float] = self.ask(used_task)[1 : self.ranks // self.nodes]
+        return sum(seconds)
 
     def close(self) -> None:
         """Let the others end."""
@@ -238,7 +238,7 @@ class TorchrunTeam:
             dist.broadcast_object_list([None], src=0)
 
 
-def serve(rank: Rank) -> None:
+def serve(rank: TeamRank) -> None:
     """Be *rank* of a team under ``torchrun``: answer what rank 0 asks until it ends the team.
 
     Nobody leaves the group: Gloo's threads may abort a process that does, or that ends with destructors (`calibration.__main__`).
@@ -246,9 +246,9 @@ def serve(rank: Rank) -> None:
     import torch.distributed as dist
 
     while True:
-        asked: list[Any] = [None]
-        dist.broadcast_object_list(asked, src=0)
-        if asked[0] is None:
+        message: list[Any] = [None]
+        dist.broadcast_object_list(message, src=0)
+        if message[0] is None:
             break
-        task, arguments = asked[0]
+        task, arguments = message[0]
         dist.gather_object(attempt(task, rank, arguments), None, dst=0)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from calibration.traces.asked import Asked
+from calibration.traces.asked import JobDescription
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from sim.spec.hardware import Hardware
@@ -26,14 +26,14 @@ _MODEL_OF_GPU: Final = re.compile(r"\b(?!SXM|GB)(?=[A-Z]*\d)[A-Z]{1,3}\d{1,4}[A-
 """What tells one GPU from another in its name: V100, A100, L40S, 3090."""
 
 
-def agreed(profile: Imported, asked: Asked) -> tuple[Asked, list[str]]:
-    """Return *asked* with what the trace tells beside it, and the doubts that remain. Raise SpecError where they contradict each other."""
+def agreed(profile: Imported, job: JobDescription) -> tuple[JobDescription, list[str]]:
+    """Return *job* with what the trace tells beside it, and the doubts that remain. Raise SpecError where they contradict each other."""
     first = profile.traces[0]
     if not first.simulated:
-        return asked, _of_gpu(first.gpu, first.file, asked)
+        return job, _of_gpu(first.gpu, first.file, job)
     told = {name: first.described.get(key) for name, key in _TOLD.items()}
-    said = {name: getattr(asked, name) for name, value in told.items() if value and getattr(asked, name)}
-    verdicts = {name: _same(name, said[name], told[name], asked) for name in said}
+    said = {name: getattr(job, name) for name, value in told.items() if value and getattr(job, name)}
+    verdicts = {name: _same(name, said[name], told[name], job) for name in said}
     other = [f"{name} {told[name]} (--{name} {said[name]})" for name, same in verdicts.items() if same is False]
     if other:
         raise SpecError(
@@ -44,33 +44,33 @@ def agreed(profile: Imported, asked: Asked) -> tuple[Asked, list[str]]:
         for name, same in verdicts.items()
         if same is None
     ]
-    return replace(asked, **{name: value for name, value in told.items() if value and not getattr(asked, name)}), doubts
+    return replace(job, **{name: value for name, value in told.items() if value and not getattr(job, name)}), doubts
 
 
-def _same(name: str, said: Any, told: Any, asked: Asked) -> bool | None:
+def _same(name: str, said: Any, told: Any, job: JobDescription) -> bool | None:
     """Return whether what is *said* is what the trace *told*; None where nobody knows what that is."""
     if said == told or name not in _ALIKE:
         return bool(said == told)
     load, alike = _ALIKE[name]
-    mine = load(str(said), asked)
+    mine = load(str(said), job)
     if told in (mine.name, *getattr(mine, "aliases", ())) or (isinstance(mine, Workload) and told == mine.model.name):
         return True
     try:
-        theirs = load(str(told), asked)
+        theirs = load(str(told), job)
     except SpecError:
         return None
     return alike(mine, theirs)
 
 
-def _hardware(name: str, asked: Asked) -> Hardware:
-    return load_hardware(name, library=asked.folders.hardware).spec
+def _hardware(name: str, job: JobDescription) -> Hardware:
+    return load_hardware(name, library=job.folders.hardware).spec
 
 
-def _workload(name: str, asked: Asked) -> Workload:
-    return load_workload(name, (), asked.folders.workloads).spec
+def _workload(name: str, job: JobDescription) -> Workload:
+    return load_workload(name, (), job.folders.workloads).spec
 
 
-def _stack(name: str, asked: Asked) -> Any:
+def _stack(name: str, job: JobDescription) -> Any:
     return load_part(Stack, name, "workloads/stacks")
 
 
@@ -84,7 +84,7 @@ def _same_model(mine: Workload, theirs: Workload) -> bool:
     return [layer.gradients for layer in mine.model.layers] == [layer.gradients for layer in theirs.model.layers]
 
 
-_ALIKE: Final[dict[str, tuple[Callable[[str, Asked], Any], Callable[[Any, Any], bool]]]] = {
+_ALIKE: Final[dict[str, tuple[Callable[[str, JobDescription], Any], Callable[[Any, Any], bool]]]] = {
     "hardware": (_hardware, _same_gpus),
     "workload": (_workload, _same_model),
     "stack": (_stack, lambda mine, theirs: bool(mine == theirs)),
@@ -92,15 +92,15 @@ _ALIKE: Final[dict[str, tuple[Callable[[str, Asked], Any], Callable[[Any, Any], 
 """How what a name stands for is loaded, and when two of them are alike as far as a trace can tell."""
 
 
-def _of_gpu(device: str, file: str, asked: Asked) -> list[str]:
+def _of_gpu(device: str, file: str, job: JobDescription) -> list[str]:
     """Return the doubt whether *device*, as its driver calls it, is the GPU of the machine that is said."""
     shown = set(_MODEL_OF_GPU.findall(device.upper()))
-    if device == CPU or not shown or not asked.hardware:
+    if device == CPU or not shown or not job.hardware:
         return []
     try:
-        names = [group.node.gpu.name for group in _hardware(asked.hardware, asked).groups if group.node.gpu_count]
+        names = [group.node.gpu.name for group in _hardware(job.hardware, job).groups if group.node.gpu_count]
     except SpecError:  # told of by whoever needs the machine
         return []
     if any(shown & set(_MODEL_OF_GPU.findall(name.upper())) for name in names):
         return []
-    return [f"{file}: was made on {device}, but {asked.hardware} has {' and '.join(dict.fromkeys(names))}: is it the machine of the trace?"]
+    return [f"{file}: was made on {device}, but {job.hardware} has {' and '.join(dict.fromkeys(names))}: is it the machine of the trace?"]

@@ -8,7 +8,7 @@ from calibration.questions import Folders
 
 
 @dataclass(frozen=True)
-class Asked:
+class JobDescription:
     """What a user says of a profiled job, where the trace does not; empty and None: nothing."""
 
     hardware: str = ""

@@ -15,7 +15,7 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from calibration.traces.import_trace import MESSAGE, Imported
-from calibration.traces.kineto import CPU, RankTrace, Span
+from calibration.traces.kineto import CPU, RankTrace, TraceSpan
 from calibration.traces.passes_seen import overlap, union
 from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
@@ -36,9 +36,9 @@ class Passes(NamedTuple):
     update: float
 
 
-def own_passes(found: Imported) -> list[Passes]:
+def own_passes(imported: Imported) -> list[Passes]:
     """Return what each rank computes in a step: medians over steps. Raise SpecError where the profile cannot tell."""
-    return [_of_rank(trace) for trace in found.traces]
+    return [_of_rank(trace) for trace in imported.traces]
 
 
 def _of_rank(trace: RankTrace) -> Passes:
@@ -60,7 +60,7 @@ class _Apart(NamedTuple):
         return cls(union(span for span in trace.collectives if not MESSAGE.match(span.name)), union(trace.collectives))
 
 
-def _of_step(trace: RankTrace, step: Span, apart: _Apart) -> Passes:
+def _of_step(trace: RankTrace, step: TraceSpan, apart: _Apart) -> Passes:
     backward = sorted((span.t0, span.t1) for span in trace.backward if step.t0 <= span.t0 < step.t1)
     update = min((span.t0 for span in trace.optimizer if step.t0 <= span.t0 < step.t1), default=None)
     if not backward or update is None or update < backward[0][0]:
@@ -90,12 +90,12 @@ def _pass_of(launched: float, backward: Sequence[tuple[float, float]], last: flo
 
 def by_stage(passes: Sequence[Passes], layout: Layout) -> list[Passes]:
     """Return what a rank of each stage of *layout* computes for a micro-batch and in an update, from *passes* of each rank in a step."""
-    found = []
+    stages = []
     for stage in range(layout.mesh.stages):
         own = [each for rank, each in enumerate(passes) if layout.mesh.stage_of(rank) == stage]
         forward, backward, update = (mean(times) for times in zip(*own, strict=True))
-        found.append(Passes(forward / layout.micro_batches, backward / layout.micro_batches, update))
-    return found
+        stages.append(Passes(forward / layout.micro_batches, backward / layout.micro_batches, update))
+    return stages
 
 
 def timed(hardware: Hardware, base: Workload, seen: Sequence[Passes], on: MeasuredOn, launches: bool) -> Workload:

@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from calibration.traces.kineto import RankTrace, Span, read_trace
+from calibration.traces.kineto import RankTrace, TraceSpan, read_trace
 from sim.analysis.stalls import Blame, Window, blame
-from sim.events import STALLS, Cause, EventLog, Rank, Wait, Work
+from sim.events import STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 from sim.spec.yaml import SpecError
 
 _INSTANT = 1e-9  # seconds: Kineto's resolution
@@ -64,7 +64,7 @@ def import_traces(files: Iterable[Path | str]) -> Imported:
     traces = sorted((trace for file in files for trace in read_trace(Path(file))), key=lambda trace: trace.rank)
     _require_all(traces)
     traces = _aligned(traces)
-    log = EventLog(lambda: 0.0, ranks=[Rank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
+    log = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
     windows = [_window(trace) for trace in traces]
     joined = _joined(traces)
     tier = Cause.NETWORK if len({trace.host for trace in traces}) > 1 or traces[0].described.get("nodes", 1) > 1 else Cause.INTERCONNECT
@@ -129,18 +129,18 @@ def _aligned(traces: Sequence[RankTrace]) -> list[RankTrace]:
     first = traces[0]
     if _staged(traces):
         return list(traces)
-    found = [first]
+    aligned = [first]
     for trace in traces[1:]:
         ends = [own.t1 - other.t1 for own, other in zip(trace.collectives, first.collectives, strict=False)]
-        found.append(trace if trace.host == first.host or not ends else _shifted(trace, -median(ends)))
-    return found
+        aligned.append(trace if trace.host == first.host or not ends else _shifted(trace, -median(ends)))
+    return aligned
 
 
 def _shifted(trace: RankTrace, by: float) -> RankTrace:
-    def move(spans: Iterable[Span]) -> list[Span]:
+    def move(spans: Iterable[TraceSpan]) -> list[TraceSpan]:
         return [span._replace(t0=span.t0 + by, t1=span.t1 + by, launched=span.launched + by, queued=span.queued + by) for span in spans]
 
-    def work(spans: Iterable[Work]) -> list[Work]:
+    def work(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
         return [span._replace(t0=span.t0 + by, t1=span.t1 + by) for span in spans]
 
     steps = dict(zip(trace.steps, move(trace.steps.values()), strict=True))
@@ -183,33 +183,33 @@ def _joined(traces: Sequence[RankTrace]) -> list[list[float]]:
     return [last for _ in traces]
 
 
-def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[Work]:
+def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[WorkSpan]:
     """Return what is to blame while the collectives of a rank move data."""
     if trace.bounds:
         return trace.bounds
     spans = sorted(trace.collectives, key=lambda span: span.t0)
-    found: list[Work] = []
+    works: list[WorkSpan] = []
     for span, start in zip(spans, joined, strict=True):
-        begin = max(min(start, span.t1), found[-1].t1 if found else span.t0)
+        begin = max(min(start, span.t1), works[-1].t1 if works else span.t0)
         if span.t1 > begin:
-            found.append(Work(0, "comm", span.name, tier, span.name.partition("(")[0], span.ident, 0.0, begin, span.t1))
-    return found
+            works.append(WorkSpan(0, "comm", span.name, tier, span.name.partition("(")[0], span.ident, 0.0, begin, span.t1))
+    return works
 
 
 # --- what a rank waits for -------------------------------------------------------------------------------------------
 
 
-def _waits(trace: RankTrace, rank: int, window: Window) -> list[Wait]:
+def _waits(trace: RankTrace, rank: int, window: Window) -> list[WaitSpan]:
     """Return what *rank* waits for in *window*, without gaps."""
-    found: list[Wait] = []
+    waits: list[WaitSpan] = []
     for start, end, running, place in _moments(trace, window):
         cause, resource, ident = _cause(trace, start, end, running, place)
-        last = found[-1] if found else None
+        last = waits[-1] if waits else None
         if last and (last.cause, last.resource, last.ident) == (cause, resource, ident):
-            found[-1] = last._replace(t1=end)
+            waits[-1] = last._replace(t1=end)
         else:
-            found.append(Wait(rank, cause, resource, ident, start, end))
-    return found
+            waits.append(WaitSpan(rank, cause, resource, ident, start, end))
+    return waits
 
 
 _Moment = tuple[float, float, dict[str, int], tuple[int, int]]
@@ -261,13 +261,13 @@ def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], 
 def kernel_times(imported: Imported, most: int = 20) -> list[dict[str, Any]]:
     """Return the kernels, collectives and copies that take most of the first rank's time: name, calls and seconds per step."""
     trace, window = imported.traces[0], imported.windows[0]
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    times_of: dict[tuple[str, str], list[float]] = defaultdict(list)
     for kind, spans in (("compute", trace.compute), ("exchange", trace.collectives), ("copy", trace.copies)):
         for span in spans:
             if window.start <= span.t0 < window.end:
-                found[kind, span.name].append(span.t1 - span.t0)
+                times_of[kind, span.name].append(span.t1 - span.t0)
     rows: list[dict[str, Any]] = [
         {"kind": kind, "name": name, "calls_per_step": len(times) / window.steps, "time_s": sum(times) / window.steps}
-        for (kind, name), times in found.items()
+        for (kind, name), times in times_of.items()
     ]
     return sorted(rows, key=lambda row: (-row["time_s"], row["name"]))[:most]

@@ -3,9 +3,9 @@
 Kineto writes one JSON object a process: ``traceEvents`` (Chrome's Trace Event Format, times in microseconds) and ``distributedInfo`` with
 rank and world size. Read are complete events (``ph: X``): ``kernel``, ``gpu_memcpy``, ``gpu_memset`` with stream and correlation id,
 ``cuda_runtime`` and ``cuda_driver`` calls, ``cpu_op``, and ``user_annotation`` (``ProfilerStep#N``, the loader's ``__next__``). What
-`sim.report.trace` adds (several ranks in one file, loader workers, who is to blame inside a collective) is read where it stands. A job that
-trained on CPUs has no kernels: there the outermost operators of each thread are what computes, and ``gloo:`` annotations, which Gloo's
-own threads leave, are its collectives.
+`sim.report.trace.run_trace` adds (several ranks in one file, loader workers, who is to blame inside a collective) is read where it
+stands. A job that trained on CPUs has no kernels: there the outermost operators of each thread are what computes, and ``gloo:``
+annotations, which Gloo's own threads leave, are its collectives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, NamedTuple, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sim.events import Cause, Work
+from sim.events import Cause, WorkSpan
 from sim.spec.strict import check_density, decoded, finite, no_constant, read_bytes, typed, whole
 from sim.spec.yaml import SpecError
 
@@ -48,7 +48,7 @@ _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver"})
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """*name* from *t0* to *t1* (s); on the GPU *launched* is when the host began to launch it, *queued* when it was done with that."""
 
     name: str
@@ -74,23 +74,23 @@ class RankTrace:
     size: int = 1
     described: Mapping[str, Any] = field(default_factory=dict)
     """What a simulated trace says of the job."""
-    steps: dict[int, Span] = field(default_factory=dict)
-    compute: list[Span] = field(default_factory=list)
-    collectives: list[Span] = field(default_factory=list)
-    copies: list[Span] = field(default_factory=list)
-    inputs: list[Span] = field(default_factory=list)
+    steps: dict[int, TraceSpan] = field(default_factory=dict)
+    compute: list[TraceSpan] = field(default_factory=list)
+    collectives: list[TraceSpan] = field(default_factory=list)
+    copies: list[TraceSpan] = field(default_factory=list)
+    inputs: list[TraceSpan] = field(default_factory=list)
     """Waits for the next batch."""
-    busy: list[Span] = field(default_factory=list)
+    busy: list[TraceSpan] = field(default_factory=list)
     """The host in an operator or a call."""
-    blocked: list[Span] = field(default_factory=list)
+    blocked: list[TraceSpan] = field(default_factory=list)
     """The host waiting for the GPU."""
-    bounds: list[Work] = field(default_factory=list)
-    loader: list[Work] = field(default_factory=list)
-    backward: list[Span] = field(default_factory=list)
+    bounds: list[WorkSpan] = field(default_factory=list)
+    loader: list[WorkSpan] = field(default_factory=list)
+    backward: list[TraceSpan] = field(default_factory=list)
     """The host in an operator of the backward pass."""
-    gradients: list[Span] = field(default_factory=list)
+    gradients: list[TraceSpan] = field(default_factory=list)
     """The host keeps the gradient of one parameter: *ident* its elements (-1: not recorded), *resource* the type of one."""
-    optimizer: list[Span] = field(default_factory=list)
+    optimizer: list[TraceSpan] = field(default_factory=list)
     """The host in an optimizer's step; *name* is its class."""
     divided: str = ""
     """What shows that ranks divide the model among them, such as ``FSDP::all_gather``; empty in data parallelism."""
@@ -161,7 +161,7 @@ def read_trace(path: Path) -> list[RankTrace]:
     by_pid: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         by_pid[str(event.get("pid"))].append(event)
-    return [_rank_trace(path, by_pid[str(known["pid"])], document, dict(known)) for known in simulated]
+    return [_rank_trace(path, by_pid[str(rank["pid"])], document, dict(rank)) for rank in simulated]
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _document(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _members(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     events: list[dict[str, Any]] | None = None
     place = _after_space(text, 0)
     no_trace = f"{path}: is no trace of PyTorch's profiler: expected a JSON object with a list 'traceEvents'"
@@ -200,12 +200,12 @@ def _members(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]
     while text[place : place + 1] != "}":
         key, place = _JSON.raw_decode(text, place)
         place = _after(text, place, ":")
-        if not isinstance(key, str) or key in found or (key == "traceEvents" and events is not None):
+        if not isinstance(key, str) or key in members or (key == "traceEvents" and events is not None):
             raise json.JSONDecodeError("Expecting a property name that did not appear before", text, place)
         if key == "traceEvents" and text[place : place + 1] == "[":
             events, place = _events(path, text, place)
         else:
-            found[key], place = _JSON.raw_decode(text, place)
+            members[key], place = _JSON.raw_decode(text, place)
         place = _after_space(text, place)
         if text[place : place + 1] != "}":
             place = _after(text, place, ",")
@@ -213,24 +213,24 @@ def _members(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]
         raise json.JSONDecodeError("Extra data", text, place + 1)
     if events is None:
         raise SpecError(no_trace)
-    return found, events
+    return members, events
 
 
 def _events(path: Path, text: str, place: int) -> tuple[list[dict[str, Any]], int]:
     """Return the complete events of the list that begins at *place*, and the place behind it."""
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     place = _after_space(text, place + 1)
     while text[place : place + 1] != "]":
         event, place = _JSON.raw_decode(text, place)
         if isinstance(event, dict) and event.get("ph") == "X":
             _check_event(path, event)
-            found.append(event)
-            if len(found) > MAX_EVENTS:
+            events.append(event)
+            if len(events) > MAX_EVENTS:
                 raise SpecError(f"{path}: holds more than {MAX_EVENTS:,} events; profile fewer steps")
         place = _after_space(text, place)
         if text[place : place + 1] != "]":
             place = _after(text, place, ",")
-    return found, place + 1
+    return events, place + 1
 
 
 def _after_space(text: str, place: int) -> int:
@@ -274,41 +274,41 @@ def _odd(path: Path, event: Mapping[str, Any], message: str) -> SpecError:
 
 
 def _rank_of(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    known = document.get("distributedInfo") or {}
-    if not known:
+    info = document.get("distributedInfo") or {}
+    if not info:
         return {"rank": None}
     try:
-        return dict(typed(_Distributed, known, "distributedInfo"))
+        return dict(typed(_Distributed, info, "distributedInfo"))
     except SpecError as error:
         raise SpecError(
             f"{path}: distributedInfo names no rank and world_size ({error}); profile after torch.distributed.init_process_group"
         ) from None
 
 
-def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[str, Any], known: Mapping[str, Any]) -> RankTrace:
+def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[str, Any], described: Mapping[str, Any]) -> RankTrace:
     devices = typed(list[_Device], document.get("deviceProperties") or [], f"{path}: deviceProperties")
     shared = document.get("distributedInfo") or {}
     host = typed(str, document.get("host_name", ""), f"{path}: host_name")
-    rank = known["rank"]
-    world = known.get("world_size") or (_rank_of(path, document)["world_size"] if shared else 1)
-    found = RankTrace(
-        str(path), 0 if rank is None else rank, world, known.get("node") or host, devices[0].get("name", "GPU") if devices else "GPU",
-        known.get("stands_for", 1), known,
+    rank = described["rank"]
+    world = described.get("world_size") or (_rank_of(path, document)["world_size"] if shared else 1)
+    trace = RankTrace(
+        str(path), 0 if rank is None else rank, world, described.get("node") or host, devices[0].get("name", "GPU") if devices else "GPU",
+        described.get("stands_for", 1), described,
     )  # fmt: skip
     launches = _launches(events)
     for event in events:
         try:
-            _sort(found, event, launches)
+            _sort(trace, event, launches)
         except (KeyError, TypeError, ValueError) as error:
             raise _odd(path, event, str(error)) from None
     backend = str(shared.get("backend", ""))
-    if not found.compute and not devices and "nccl" not in backend.replace("cuda:nccl", ""):
-        _compute_on_cpu(found, events)
-    _require(found)
-    return found
+    if not trace.compute and not devices and "nccl" not in backend.replace("cuda:nccl", ""):
+        _compute_on_cpu(trace, events)
+    _require(trace)
+    return trace
 
 
-def _compute_on_cpu(found: RankTrace, events: Sequence[Mapping[str, Any]]) -> None:
+def _compute_on_cpu(trace: RankTrace, events: Sequence[Mapping[str, Any]]) -> None:
     """Take the outermost operators of each thread as what the processor computes, and Gloo's annotations as collectives."""
     ends: dict[Any, float] = {}
     operators = [(*_times(event), str(event["name"]), event.get("tid")) for event in events if event.get("cat") == "cpu_op"]
@@ -316,10 +316,10 @@ def _compute_on_cpu(found: RankTrace, events: Sequence[Mapping[str, Any]]) -> No
         if end <= ends.get(thread, -1.0) or _OUTSIDE.match(name):
             continue
         ends[thread] = end
-        found.compute.append(Span(name, start, end, start, start))
+        trace.compute.append(TraceSpan(name, start, end, start, start))
     spans = [(*_times(event), str(event["name"])) for event in events if event.get("cat") == "user_annotation"]
-    found.collectives += [Span(name, start, end, start, start) for start, end, name in spans if _GLOO.match(name)]
-    found.busy, found.gpu = [], CPU
+    trace.collectives += [TraceSpan(name, start, end, start, start) for start, end, name in spans if _GLOO.match(name)]
+    trace.busy, trace.gpu = [], CPU
 
 
 def _launches(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
@@ -333,43 +333,43 @@ def _times(event: Mapping[str, Any]) -> tuple[float, float]:
     return start, start + float(event.get("dur", 0.0)) * 1e-6
 
 
-def _sort(found: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tuple[float, float]]) -> None:
-    """Put *event* where it belongs in *found*."""
+def _sort(trace: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tuple[float, float]]) -> None:
+    """Put *event* where it belongs in *trace*."""
     category, name, arguments = event.get("cat", ""), event["name"], event["args"]
     start, end = _times(event)
-    found.divided = found.divided or (name if _DIVIDED.match(name) else "")
+    trace.divided = trace.divided or (name if _DIVIDED.match(name) else "")
     if category in _GPU:
         launched = launches.get(str(arguments.get("correlation")), (start, start))
-        span = Span(
+        span = TraceSpan(
             name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")), _number(arguments, "bytes")
         )
-        _sort_gpu(found, category, span)
+        _sort_gpu(trace, category, span)
     elif category == "user_annotation" and (step := _STEP.match(name)):
-        found.steps[int(step[1])] = Span(name, start, end)
+        trace.steps[int(step[1])] = TraceSpan(name, start, end)
     elif category == "user_annotation" and _NEXT_BATCH.match(name):
-        found.inputs.append(Span(name, start, end, ident=_number(arguments, "batch")))
+        trace.inputs.append(TraceSpan(name, start, end, ident=_number(arguments, "batch")))
     elif category == "user_annotation" and (rule := _OPTIMIZER.match(name)):
-        found.optimizer.append(Span(rule[1], start, end))
+        trace.optimizer.append(TraceSpan(rule[1], start, end))
     elif category in _CALLS and _WAITS_FOR_GPU.search(name):
-        found.blocked.append(Span(name, start, end))
+        trace.blocked.append(TraceSpan(name, start, end))
     elif category in _CALLS or category == "cpu_op":
-        found.busy.append(Span(name, start, end))
+        trace.busy.append(TraceSpan(name, start, end))
         if category == "cpu_op":
-            _sort_pass(found, name, arguments, start, end)
+            _sort_pass(trace, name, arguments, start, end)
     elif category == "loader" or (category == "gpu_user_annotation" and "cause" in arguments):
         stream = str(arguments.get("stream_name", "comm"))
         batch = _number(arguments, "batch")
-        (found.bounds if stream == "comm" else found.loader).append(
-            Work(0, stream, name, Cause(arguments["cause"]), str(arguments["resource"]), batch, 0.0, start, end)
+        (trace.bounds if stream == "comm" else trace.loader).append(
+            WorkSpan(0, stream, name, Cause(arguments["cause"]), str(arguments["resource"]), batch, 0.0, start, end)
         )
 
 
-def _sort_pass(found: RankTrace, name: str, arguments: Mapping[str, Any], start: float, end: float) -> None:
+def _sort_pass(trace: RankTrace, name: str, arguments: Mapping[str, Any], start: float, end: float) -> None:
     """Note where an operator of the host belongs to backward, and which gradient it keeps."""
     if name.startswith(_BACKWARD):
-        found.backward.append(Span(name.removeprefix(_BACKWARD), start, end))
+        trace.backward.append(TraceSpan(name.removeprefix(_BACKWARD), start, end))
     elif name == _GRADIENT:
-        found.gradients.append(Span(name, start, end, ident=_elements(arguments), resource=_first(arguments, "Input type")))
+        trace.gradients.append(TraceSpan(name, start, end, ident=_elements(arguments), resource=_first(arguments, "Input type")))
 
 
 def _elements(arguments: Mapping[str, Any]) -> int:
@@ -394,26 +394,26 @@ def _number(arguments: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _sort_gpu(found: RankTrace, category: str, span: Span) -> None:
+def _sort_gpu(trace: RankTrace, category: str, span: TraceSpan) -> None:
     if category != "kernel":
-        found.copies.append(span)
+        trace.copies.append(span)
     elif _NCCL.match(span.name):
-        found.collectives.append(span)
+        trace.collectives.append(span)
     elif _DECODE.search(span.name):
-        found.loader.append(Work(0, "pipeline gpu", span.name, Cause.PREP, "GPU decode", -1, 0.0, span.t0, span.t1))
+        trace.loader.append(WorkSpan(0, "pipeline gpu", span.name, Cause.PREP, "GPU decode", -1, 0.0, span.t0, span.t1))
     else:
-        found.compute.append(span)
+        trace.compute.append(span)
 
 
-def _require(found: RankTrace) -> None:
+def _require(trace: RankTrace) -> None:
     """Raise SpecError where a trace cannot tell where time went."""
-    if not found.compute:
+    if not trace.compute:
         raise SpecError(
-            f"{found.file}: holds no GPU kernels of rank {found.rank}; profile with ProfilerActivity.CUDA on a machine with a GPU"
+            f"{trace.file}: holds no GPU kernels of rank {trace.rank}; profile with ProfilerActivity.CUDA on a machine with a GPU"
         )
-    if not found.steps:
-        raise SpecError(f"{found.file}: holds no ProfilerStep#N of rank {found.rank}; call prof.step() after each training step")
-    numbers = sorted(found.steps)
-    missing = next((number for number in range(numbers[0], numbers[-1]) if number not in found.steps), None)
+    if not trace.steps:
+        raise SpecError(f"{trace.file}: holds no ProfilerStep#N of rank {trace.rank}; call prof.step() after each training step")
+    numbers = sorted(trace.steps)
+    missing = next((number for number in range(numbers[0], numbers[-1]) if number not in trace.steps), None)
     if missing is not None:
-        raise SpecError(f"{found.file}: ProfilerStep#{missing} is missing between #{numbers[0]} and #{numbers[-1]}")
+        raise SpecError(f"{trace.file}: ProfilerStep#{missing} is missing between #{numbers[0]} and #{numbers[-1]}")

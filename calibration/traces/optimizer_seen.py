@@ -6,7 +6,7 @@ from typing import Final
 
 from calibration.traces.host_lead import scale_reaching
 from calibration.traces.passes_seen import Seen
-from calibration.traces.profiled_job import Machine, with_stack
+from calibration.traces.profiled_job import JobMachine, with_stack
 from sim.spec.hardware import Gpu
 from sim.spec.measured import MeasuredTimes
 from sim.spec.workload import Layer, Workload
@@ -24,7 +24,7 @@ def optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float:
     return max(_LEAST_FACTOR, (seconds - _extra(base, gpu, ranks) - (once - rate)) / rate)
 
 
-def launching(draft: Workload, machine: Machine, seen: Seen, ranks: int) -> Workload:
+def launching(draft: Workload, machine: JobMachine, seen: Seen, ranks: int) -> Workload:
     """Return *draft* with the ``launch_cpu`` for which the optimizer waits for the host as long as was seen; what layers cost it stays."""
     if draft.training.stack.uses_servers or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
         return draft

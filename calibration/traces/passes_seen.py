@@ -17,7 +17,7 @@ from statistics import fmean, pstdev, stdev
 from typing import Final, Literal, NamedTuple
 
 from calibration.traces.import_trace import EXCHANGE, Imported
-from calibration.traces.kineto import CPU, RankTrace, Span
+from calibration.traces.kineto import CPU, RankTrace, TraceSpan
 from sim.analysis.stalls import Window
 from sim.events import Cause
 from sim.spec.fields import OperatorClass
@@ -41,7 +41,7 @@ _PASSES: Final[Mapping[str, Pass]] = {"forward": "forward", "backward": "backwar
 
 
 @dataclass
-class Part:
+class PassTime:
     """What one part of a pass took in one step: seconds of the GPU by class, those that no batch changes, and waiting for the host."""
 
     by_class: dict[OperatorClass, float] = field(default_factory=lambda: defaultdict(float))
@@ -69,7 +69,7 @@ class Gradient(NamedTuple):
 class Seen:
     """Mean of the profiled steps over steps and ranks."""
 
-    parts: Mapping[PassKey, Part]
+    parts: Mapping[PassKey, PassTime]
     gradients: tuple[Gradient, ...]
     """In the order they become ready; empty in a simulated trace."""
     micro_batches: int
@@ -84,34 +84,34 @@ class Seen:
     persistent_cv: float | None
     """Variation of the ranks' mean compute; None where there are too few ranks."""
 
-    def total(self, which: Pass) -> Part:
+    def total(self, which: Pass) -> PassTime:
         """Return all parts of one pass together."""
-        found = Part()
+        total = PassTime()
         for (name, _), part in self.parts.items():
             if name == which:
-                _add(found, part, 1.0)
-        return found
+                _add(total, part, 1.0)
+        return total
 
 
 class _Item(NamedTuple):
     """One kernel with the pass it belongs to."""
 
     key: PassKey
-    span: Span
+    span: TraceSpan
     upkeep: bool
 
 
-def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
-    """Return what the passes of *found* took; compute beside a collective ran *slowdown* times longer.
+def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
+    """Return what the passes of *imported* took; compute beside a collective ran *slowdown* times longer.
 
     Raise SpecError where the trace does not tell.
     """
-    pairs = zip(found.traces, found.windows, strict=True)
+    pairs = zip(imported.traces, imported.windows, strict=True)
     steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in pairs]
-    parts: dict[PassKey, Part] = defaultdict(Part)
-    total = sum(trace.size for trace in found.traces)
+    parts: dict[PassKey, PassTime] = defaultdict(PassTime)
+    total = sum(trace.size for trace in imported.traces)
     compute: list[list[float]] = []
-    for trace, window, own in zip(found.traces, found.windows, steps, strict=True):
+    for trace, window, own in zip(imported.traces, imported.windows, steps, strict=True):
         _require_alike(trace, own, steps[0][0])
         beside = union(trace.collectives)
         compute.append([])
@@ -121,12 +121,14 @@ def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
             for key, part in taken.items():
                 scale = trace.size / total / len(own) / (step.micro_batches if key[0] in ("forward", "backward") else 1)
                 _add(parts[key], part, scale)
-        _stalls(parts, found, trace, window, own, total)
+        _stalls(parts, imported, trace, window, own, total)
     first = steps[0][0]
-    copied = fmean(_copied(trace, window) for trace, window in zip(found.traces, found.windows, strict=True))
-    waits = found.stalls[Cause.PREP] + found.stalls[Cause.FETCH]
-    optimizer = found.traces[0].optimizer[0].name if found.traces[0].optimizer else ""
-    return Seen(dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, found.traces[0].simulated))
+    copied = fmean(_copied(trace, window) for trace, window in zip(imported.traces, imported.windows, strict=True))
+    waits = imported.stalls[Cause.PREP] + imported.stalls[Cause.FETCH]
+    optimizer = imported.traces[0].optimizer[0].name if imported.traces[0].optimizer else ""
+    return Seen(
+        dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, imported.traces[0].simulated)
+    )
 
 
 class _Step(NamedTuple):
@@ -162,15 +164,15 @@ def _step(trace: RankTrace, start: float, end: float) -> _Step:
     return _Step(_sorted_out(kernels, backward, gradients, count), kept, rounds)
 
 
-def _named(trace: RankTrace, span: Span) -> PassKey:
+def _named(trace: RankTrace, span: TraceSpan) -> PassKey:
     """Return the pass that a simulated trace names."""
-    known = _SIMULATED.match(span.name)
-    if known is None:
+    match = _SIMULATED.match(span.name)
+    if match is None:
         raise SpecError(f"{trace.file}: the kernel '{span.name}' belongs to no pass of a simulated step; export the trace again")
-    return _PASSES[known[1]], span.ident if known[1] == "backward" else -1
+    return _PASSES[match[1]], span.ident if match[1] == "backward" else -1
 
 
-def _rounds(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequence[Span]) -> int:
+def _rounds(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan]) -> int:
     """Return how many backward passes a step has: between two of them something is computed forward, and both keep gradients."""
     starts = [span.t0 for span in backward]
     forward = [span.launched for span in kernels if not _within(backward, starts, span.launched)]
@@ -178,26 +180,26 @@ def _rounds(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequen
     return sum(keeps and not before for (_, before), (_, keeps) in zip([(0.0, False), *marks], marks, strict=False)) if gradients else 0
 
 
-def _within(spans: Sequence[Span], starts: Sequence[float], time: float) -> bool:
+def _within(spans: Sequence[TraceSpan], starts: Sequence[float], time: float) -> bool:
     place = bisect_right(starts, time) - 1
     return place >= 0 and time < spans[place].t1
 
 
-def _sorted_out(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequence[Span], count: int) -> list[_Item]:
+def _sorted_out(kernels: Sequence[TraceSpan], backward: Sequence[TraceSpan], gradients: Sequence[TraceSpan], count: int) -> list[_Item]:
     """Return *kernels* with their passes; *count* gradients are kept in each backward pass."""
     starts, ends = [span.t0 for span in backward], [span.t1 for span in gradients]
     keeping = [span for span in backward if span.name == "torch::autograd::AccumulateGrad"]
     kept = [span.t0 for span in keeping]
     last = max(span.t1 for span in backward)
-    found = []
+    items = []
     for span in kernels:
         if _within(backward, starts, span.launched):
             upkeep = _within(keeping, kept, span.launched)  # or it leads to the gradient that is kept next
             place = bisect_right(kept, span.launched) - 1 if upkeep else bisect_right(ends, span.launched)
-            found.append(_Item(("backward", place % count if place < len(ends) else -1), span, upkeep))
+            items.append(_Item(("backward", place % count if place < len(ends) else -1), span, upkeep))
         else:
-            found.append(_Item(("optimizer" if span.launched >= last else "forward", -1), span, False))
-    return found
+            items.append(_Item(("optimizer" if span.launched >= last else "forward", -1), span, False))
+    return items
 
 
 def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> None:
@@ -212,9 +214,9 @@ def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> No
 # --- seconds -----------------------------------------------------------------------------------------------------------------
 
 
-def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, Part]:
+def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassTime]:
     """Return what each part of a step took; of kernels that run at once each moment counts once."""
-    found: dict[PassKey, Part] = defaultdict(Part)
+    parts: dict[PassKey, PassTime] = defaultdict(PassTime)
     done = host = -1.0
     for key, span, upkeep in sorted(step.items, key=lambda item: item.span.t0):
         start = max(span.t0, done)
@@ -222,7 +224,7 @@ def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]],
         seconds = max(0.0, span.t1 - start)
         if slowdown > 1.0 and seconds:
             seconds -= overlap(beside, start, span.t1) * (1.0 - 1.0 / slowdown)
-        part = found[key]
+        part = parts[key]
         if upkeep:
             part.upkeep += seconds
         else:
@@ -230,23 +232,25 @@ def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]],
         if trace.gpu != CPU:
             part.host += max(0.0, span.queued - max(span.launched, host))
             host = max(host, span.queued)
-    return found
+    return parts
 
 
 def kernel_class(name: str) -> OperatorClass:
     """Return what bounds the kernel or operator *name*: a class of products, or memory."""
-    return next((found for found, pattern in _CLASSES if pattern.search(name)), "elementwise")
+    return next((name_of_class for name_of_class, pattern in _CLASSES if pattern.search(name)), "elementwise")
 
 
-def _stalls(parts: Mapping[PassKey, Part], found: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int) -> None:
+def _stalls(
+    parts: Mapping[PassKey, PassTime], imported: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
+) -> None:
     """Add waits for the host and for other ranks to the parts whose kernel follows.
 
     On a CPU those for the host are what it computes between operators.
     """
     items = sorted((item for step in steps for item in step.items), key=lambda item: item.span.t0)
     starts = [item.span.t0 for item in items]
-    rank = next(number for number, other in enumerate(found.traces) if other is trace)
-    for wait in found.log.waits:
+    rank = next(number for number, other in enumerate(imported.traces) if other is trace)
+    for wait in imported.log.waits:
         if wait.rank != rank or wait.cause not in _WAITS or not items:
             continue
         item = items[min(bisect_right(starts, wait.t0), len(items) - 1)]
@@ -260,7 +264,7 @@ def _stalls(parts: Mapping[PassKey, Part], found: Imported, trace: RankTrace, wi
             parts[item.key].stall += seconds
 
 
-def _add(part: Part, more: Part, scale: float) -> None:
+def _add(part: PassTime, more: PassTime, scale: float) -> None:
     for name, seconds in more.by_class.items():
         part.by_class[name] += scale * seconds
     part.upkeep += scale * more.upkeep
@@ -269,15 +273,15 @@ def _add(part: Part, more: Part, scale: float) -> None:
     part.host += scale * more.host
 
 
-def union(spans: Iterable[Span]) -> list[tuple[float, float]]:
+def union(spans: Iterable[TraceSpan]) -> list[tuple[float, float]]:
     """Return from when to when any of *spans* goes on, in order."""
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for span in sorted(spans, key=lambda span: span.t0):
-        if found and span.t0 <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], span.t1)
+        if joined and span.t0 <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], span.t1)
         else:
-            found.append((span.t0, span.t1))
-    return found
+            joined.append((span.t0, span.t1))
+    return joined
 
 
 def overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> float:

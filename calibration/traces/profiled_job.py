@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibration.traces.agreement import agreed
-from calibration.traces.asked import Asked
+from calibration.traces.asked import JobDescription
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from calibration.traces.trace_report import gpus, nodes
-from sim.spec.catalogue import catalogue, locate
+from sim.spec.catalogue import every, locate
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.measured import MeasuredOn
@@ -20,7 +20,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
 
-class Machine(NamedTuple):
+class JobMachine(NamedTuple):
     """On what the job ran."""
 
     gpu: Gpu
@@ -35,8 +35,8 @@ class ProfiledJob:
     """A job, its profile, and the file *path* in which a workload that replays it will stand."""
 
     profile: Imported
-    asked: Asked
-    machine: Machine
+    asked: JobDescription
+    machine: JobMachine
     path: Path
 
     @property
@@ -53,11 +53,11 @@ class ProfiledJob:
 
     def workload(self, *overrides: str) -> Workload:
         """Return the workload that the user named, with what they said of the job and *overrides*."""
-        asked = self.asked
-        said = [f"training.batch={asked.batch}"] if asked.batch else []
-        said += [f"training.precision={asked.precision}"] if asked.precision else []
-        said += [f"training.stack={asked.stack}"] if asked.stack else []
-        return load_workload(asked.workload, (*said, *overrides, "training.compute_factor=1"), asked.folders.workloads).spec
+        job = self.asked
+        said = [f"training.batch={job.batch}"] if job.batch else []
+        said += [f"training.precision={job.precision}"] if job.precision else []
+        said += [f"training.stack={job.stack}"] if job.stack else []
+        return load_workload(job.workload, (*said, *overrides, "training.compute_factor=1"), job.folders.workloads).spec
 
     def measured_on(self, base: Workload) -> MeasuredOn:
         """Return under which conditions the times of the job's layers, *base*'s, were measured."""
@@ -66,21 +66,21 @@ class ProfiledJob:
     def reference(self, name: str, folder: str) -> str:
         """Return how the file *path* names what *name* stands for in *folder*: what is no part of the catalogue, by its place."""
         file = locate(name, folder, self.asked.folders.workloads)
-        own = file not in catalogue(folder).values()
+        own = file not in every(folder).values()
         return os.path.relpath(file.resolve(), self.path.resolve().parent) if own else name
 
 
-def job_of(profile: Imported, asked: Asked, path: Path) -> ProfiledJob:
-    """Return the job of *profile*. Raise SpecError where profile and *asked* leave open what a replay takes."""
-    asked, _ = agreed(profile, asked)
-    _require(profile, asked)
-    machine = _machine(asked)
+def job_of(profile: Imported, job: JobDescription, path: Path) -> ProfiledJob:
+    """Return the job of *profile*. Raise SpecError where profile and *job* leave open what a replay takes."""
+    job, _ = agreed(profile, job)
+    _require(profile, job)
+    machine = _machine(job)
     if profile.traces[0].gpu == CPU and isinstance(machine.said, str):
         raise SpecError(
             f"{profile.traces[0].file}: shows no kernels of a GPU, but {machine.name} has {machine.said}s; profile with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
-    return ProfiledJob(profile, asked, machine, path)
+    return ProfiledJob(profile, job, machine, path)
 
 
 def with_stack(workload: Workload, **fields: Any) -> Workload:
@@ -89,27 +89,27 @@ def with_stack(workload: Workload, **fields: Any) -> Workload:
     return workload.model_copy(update={"training": training.model_copy(update={"stack": training.stack.model_copy(update=fields)})})
 
 
-def _require(profile: Imported, asked: Asked) -> None:
+def _require(profile: Imported, job: JobDescription) -> None:
     file = profile.traces[0].file
     divided = next((trace for trace in profile.traces if trace.divided), None)
-    if divided is not None and not divided.simulated and not asked.workload:
+    if divided is not None and not divided.simulated and not job.workload:
         raise SpecError(
             f"{divided.file}: shows {divided.divided}, so that ranks divide the model among them; add --workload, one whose "
             "training.parallel says how"
         )
-    if not asked.hardware:
+    if not job.hardware:
         raise SpecError(f"{file}: does not tell the machine; add --hardware, the one on which it was profiled")
-    if not asked.workload and asked.batch is None:
+    if not job.workload and job.batch is None:
         raise SpecError(f"{file}: does not tell the samples per GPU; add --batch")
 
 
-def _machine(asked: Asked) -> Machine:
-    loaded = load_hardware(asked.hardware, library=asked.folders.hardware)
+def _machine(job: JobDescription) -> JobMachine:
+    loaded = load_hardware(job.hardware, library=job.folders.hardware)
     for index, group in enumerate(loaded.spec.groups):
         if group.role == "worker" and group.node.gpu_count:
             said = loaded.document.value["groups"][index]["node"]["gpu"]
-            return Machine(group.node.gpu, _named(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
-    raise SpecError(f"{asked.hardware}: has no GPU on which the trace could have been made; name another --hardware")
+            return JobMachine(group.node.gpu, _named(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
+    raise SpecError(f"{job.hardware}: has no GPU on which the trace could have been made; name another --hardware")
 
 
 def _named(node: Node) -> str | None:

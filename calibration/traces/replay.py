@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any, Final
 
 from calibration.traces import divided
-from calibration.traces.asked import Asked as Asked
+from calibration.traces.asked import JobDescription
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from calibration.traces.optimizer_seen import launching, optimizer_factor
@@ -33,7 +33,7 @@ from sim.spec.defaults import LOADER, TOKENS
 from sim.spec.library import SYNTHETIC, is_model, load_hardware, load_workload
 from sim.spec.workload import Model, Optimizer, Workload
 from sim.spec.yaml import SpecError
-from sim.study.new_file import write_new
+from sim.study.new.file import write_new
 from sim.training.step_plan import Timeline
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
@@ -45,22 +45,22 @@ _SAMPLES: Final = 1_000_000
 _SECONDS: Final = ("distributed_overhead", "launch_cpu")
 
 
-def write_replay(profile: Imported, asked: Asked, path: Path) -> None:
+def write_replay(profile: Imported, job: JobDescription, path: Path) -> None:
     """Write a workload that replays the job of *profile* to *path*, once it has proved to load and to be plausible."""
 
     def check(file: str) -> None:
-        loaded = load_workload(file, (), asked.folders.workloads)
+        loaded = load_workload(file, (), job.folders.workloads)
         require(check_workload(loaded.spec, loaded.document))
 
-    write_new(path, replayed(profile, asked, path), check)
+    write_new(path, replayed(profile, job, path), check)
 
 
-def replayed(profile: Imported, asked: Asked, path: Path) -> str:
+def replayed(profile: Imported, said: JobDescription, path: Path) -> str:
     """Return the text of a workload, to be written to *path*, that replays the job of *profile*.
 
-    Raise SpecError where profile and *asked* leave open what that takes, or the job is of a kind that is not replayed.
+    Raise SpecError where profile and *said* leave open what that takes, or the job is of a kind that is not replayed.
     """
-    job = job_of(profile, asked, path)
+    job = job_of(profile, said, path)
     if any(trace.divided and not trace.simulated for trace in profile.traces):
         return workload_text(_of_layout(job), job)
     return workload_text(_of_table(job) if job.asked.workload else _of_trace(job), job)
@@ -135,18 +135,18 @@ def _cut(base: Workload) -> dict[str, Any]:
 def _noise(seen: Seen) -> dict[str, Any]:
     """Return how steps and ranks differed, where the trace tells."""
     told = {"compute_cv": seen.compute_cv, "persistent_cv": seen.persistent_cv}
-    known = {name: round(min(1.0, value), 5) for name, value in told.items() if value is not None}
-    return {"noise": known} if known else {}
+    spreads = {name: round(min(1.0, value), 5) for name, value in told.items() if value is not None}
+    return {"noise": spreads} if spreads else {}
 
 
 def _of_trace(job: ProfiledJob) -> dict[str, Any]:
     """Return a workload that is made of the trace alone."""
-    profile, asked, machine = job.profile, job.asked, job.machine
+    profile, options, machine = job.profile, job.asked, job.machine
     on_cpu = profile.traces[0].gpu == CPU
-    stack = asked.stack or _STACKS[on_cpu]
-    said = [f"training.batch={asked.batch}", f"training.precision={asked.precision or 'fp32'}"]
+    stack = options.stack or _STACKS[on_cpu]
+    said = [f"training.batch={options.batch}", f"training.precision={options.precision or 'fp32'}"]
     said += [f"training.stack={stack}", "input.loader=synthetic"]
-    base = load_workload("alexnet", said, asked.folders.workloads).spec  # for its set-up: the model is replaced
+    base = load_workload("alexnet", said, options.folders.workloads).spec  # for its set-up: the model is replaced
     seen = passes_seen(profile, base.training.stack.overlap_slowdown)
     if any(gradient.elements < 0 for gradient in seen.gradients):
         raise SpecError(

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from calibration.traces.host_lead import launches_scale
-from calibration.traces.passes_seen import Part, Seen
-from calibration.traces.profiled_job import Machine
+from calibration.traces.passes_seen import PassTime, Seen
+from calibration.traces.profiled_job import JobMachine
 from sim.parallel.program import Work
 from sim.spec.measured import MeasuredTimes
 from sim.spec.segments import recomputed, segments
@@ -23,14 +23,14 @@ class _Group(NamedTuple):
     """Layers (places in the table, in the order they run) of one pass whose time is shared, and what was seen of them."""
 
     places: Sequence[int]
-    seen: Part
+    seen: PassTime
     beside: float
     """Seconds of it that are no layer's: gradients copied into buckets."""
     drained: bool = False
     """The host has waited for the GPU before it launches them."""
 
 
-def timed_layers(base: Workload, machine: Machine, seen: Seen, ranks: int) -> tuple[Layer, ...]:
+def timed_layers(base: Workload, machine: JobMachine, seen: Seen, ranks: int) -> tuple[Layer, ...]:
     """Return the layers of *base* with the times *seen*, shared in the ratio of those computed."""
     layers, count = base.model.layers, len(base.model.layers)
     times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if seen.micro_batches == 1 else 1
@@ -45,9 +45,9 @@ def timed_layers(base: Workload, machine: Machine, seen: Seen, ranks: int) -> tu
         recompute = sum(again.get(place, 0.0) for place in group.places) * rounds
         drained = number == 0 and ranks > 1 and stack.blocking_scalar_all_reduces > 0
         group = group._replace(beside=group.beside + recompute, drained=drained)
-        found = _scaled(group, times.backward, times.backward_launches, rounds, timeline)
-        back[0].update(found[0])
-        back[1].update(found[1])
+        scaled = _scaled(group, times.backward, times.backward_launches, rounds, timeline)
+        back[0].update(scaled[0])
+        back[1].update(scaled[1])
     return tuple(
         layer.model_copy(update={"measured": measured_times(ahead[0][place], back[0][place], ahead[1][place], back[1][place])})
         for place, layer in enumerate(layers)
@@ -62,7 +62,7 @@ def measured_times(
     return MeasuredTimes.model_validate(times | {"forward_launches": forward_launches, "backward_launches": backward_launches})
 
 
-def _backward_groups(base: Workload, machine: Machine, seen: Seen, ranks: int) -> list[_Group]:
+def _backward_groups(base: Workload, machine: JobMachine, seen: Seen, ranks: int) -> list[_Group]:
     """Return backward's layers by bucket, where the trace tells what led to each; else all together."""
     computed = one_pass(asked_of(base, machine.gpu, machine.cpu_speed))
     count = len(base.model.layers)

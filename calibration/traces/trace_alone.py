@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from calibration.traces.host_lead import launches_scale
-from calibration.traces.passes_seen import Gradient, Part, Seen
+from calibration.traces.passes_seen import Gradient, PassTime, Seen
 from calibration.traces.table_times import measured_times
 from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.workload import Layer
@@ -17,7 +17,7 @@ _DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::
 
 def layers_seen(seen: Seen, timeline: Timeline) -> tuple[Layer, ...]:
     """Return a table of what was *seen*, in forward order: one layer for each class of kernel up to each gradient."""
-    none = Part()
+    none = PassTime()
     ahead = seen.parts.get(("forward", -1), none)
     launched = _launches(ahead, timeline)
     behind = [seen.parts.get(("backward", place), none) for place in range(len(seen.gradients))]
@@ -35,25 +35,25 @@ def layers_seen(seen: Seen, timeline: Timeline) -> tuple[Layer, ...]:
     return tuple([*first, *layers])
 
 
-def _segment(place: int, gradient: Gradient, part: Part, launches: float) -> list[Layer]:
+def _segment(place: int, gradient: Gradient, part: PassTime, launches: float) -> list[Layer]:
     """Return the layers of backward that lead to one gradient, which the first of them, as it runs last, makes ready."""
     classes: list[OperatorClass] = sorted(part.by_class) or ["elementwise"]
     kind = _DTYPES.get(gradient.dtype, "fp32")
-    found = []
+    layers = []
     for number, op in enumerate(classes):
         own_launches = launches * (_share(part, op) if part.by_class else 1.0)
         times = measured_times(0.0, part.by_class.get(op, 0.0), 0.0, own_launches, 0.0 if number else part.upkeep)
         own: dict[str, Any] = {} if number else {"gradients": (gradient.elements,), "dtypes": () if kind == "fp32" else (kind,)}
-        found.append(Layer(name=f"gradient {place} {op}", op=op, measured=times, **own))
-    return found
+        layers.append(Layer(name=f"gradient {place} {op}", op=op, measured=times, **own))
+    return layers
 
 
-def _share(part: Part, op: OperatorClass) -> float:
-    whole = sum(part.by_class.values())
-    return part.by_class.get(op, 0.0) / whole if whole else 0.0
+def _share(part: PassTime, op: OperatorClass) -> float:
+    total = sum(part.by_class.values())
+    return part.by_class.get(op, 0.0) / total if total else 0.0
 
 
-def _launches(part: Part, timeline: Timeline) -> float:
+def _launches(part: PassTime, timeline: Timeline) -> float:
     """Return what the kernels of *part* cost the host, in launches, so that the GPU waits for them as it did; *timeline* goes on."""
     if timeline.launch_cpu <= 0:
         return 0.0

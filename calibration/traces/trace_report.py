@@ -28,18 +28,18 @@ MUCH_INPUT = 0.01
 _LONGEST_NAME = 90
 
 
-def trace_document(found: Imported, row: Record) -> dict[str, Any]:
+def trace_document(imported: Imported, row: Record) -> dict[str, Any]:
     """Return the JSON document of an imported job, and the *row* it makes."""
     return {
         "schema": 1,
-        "files": sorted({trace.file for trace in found.traces}),
-        "gpus": gpus(found),
-        "nodes": nodes(found),
-        "steps": found.windows[0].steps,
-        "step_time_s": found.step_time,
-        "stalls_s": {cause.value: found.stalls[cause] for cause in STALLS},
-        "exposed_sync_s": found.exposed_sync,
-        "resources": [{"cause": row.cause.value, "resource": row.resource, "time_s": row.seconds} for row in found.resources],
+        "files": sorted({trace.file for trace in imported.traces}),
+        "gpus": gpus(imported),
+        "nodes": nodes(imported),
+        "steps": imported.windows[0].steps,
+        "step_time_s": imported.step_time,
+        "stalls_s": {cause.value: imported.stalls[cause] for cause in STALLS},
+        "exposed_sync_s": imported.exposed_sync,
+        "resources": [{"cause": row.cause.value, "resource": row.resource, "time_s": row.seconds} for row in imported.resources],
         "ranks": [
             {
                 "rank": trace.rank,
@@ -47,48 +47,48 @@ def trace_document(found: Imported, row: Record) -> dict[str, Any]:
                 "step_time_s": (window.end - window.start) / window.steps,
                 "stalls_s": {cause.value: stalls[cause] for cause in STALLS},
             }
-            for trace, window, stalls in zip(found.traces, found.windows, found.by_rank, strict=True)
+            for trace, window, stalls in zip(imported.traces, imported.windows, imported.by_rank, strict=True)
         ],
-        "kernels": kernel_times(found),
+        "kernels": kernel_times(imported),
         "record": dict(row),
     }
 
 
-def trace_table(found: Imported) -> str:
+def trace_table(imported: Imported) -> str:
     """Return the stall table, what the ranks waited for most, and the kernels that took most."""
-    count, hosts = gpus(found), nodes(found)
-    what = "CPU rank" if found.traces[0].gpu == CPU else "GPU"
-    lines = [f"{count} {what}{'s' * (count > 1)} on {hosts} node{'s' * (hosts > 1)}, {found.windows[0].steps} steps profiled", ""]
-    lines += [f"  step {show(found.step_time, 'time')}", ""]
+    count, hosts = gpus(imported), nodes(imported)
+    what = "CPU rank" if imported.traces[0].gpu == CPU else "GPU"
+    lines = [f"{count} {what}{'s' * (count > 1)} on {hosts} node{'s' * (hosts > 1)}, {imported.windows[0].steps} steps profiled", ""]
+    lines += [f"  step {show(imported.step_time, 'time')}", ""]
     for cause in STALLS:
-        seconds = found.stalls[cause]
+        seconds = imported.stalls[cause]
         if seconds > 1e-12:
-            share = seconds / found.step_time
+            share = seconds / imported.step_time
             lines.append(f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * share:5.1f}%  {bar(share):{BAR}}  {MEANINGS[cause]}")
     titles = [Title("kernels, collectives and copies", left=True), Title("calls a step"), Title("time a step")]
-    rows = [[row["name"][:_LONGEST_NAME], f"{row['calls_per_step']:.4g}", show(row["time_s"], "time")] for row in kernel_times(found, 8)]
+    rows = [[row["name"][:_LONGEST_NAME], f"{row['calls_per_step']:.4g}", show(row["time_s"], "time")] for row in kernel_times(imported, 8)]
     return "\n".join([*lines, "", *(f"  {line}" for line in aligned(titles, rows).splitlines())])
 
 
-def gpus(found: Imported) -> int:
+def gpus(imported: Imported) -> int:
     """Return the ranks of the job."""
-    return sum(trace.size for trace in found.traces)
+    return sum(trace.size for trace in imported.traces)
 
 
-def nodes(found: Imported) -> int:
+def nodes(imported: Imported) -> int:
     """Return the hosts that the job ran on."""
-    simulated = found.traces[0].described.get("nodes")
-    return int(simulated) if simulated else len({trace.host for trace in found.traces})
+    simulated = imported.traces[0].described.get("nodes")
+    return int(simulated) if simulated else len({trace.host for trace in imported.traces})
 
 
 def trace_record(
-    found: Imported, *, hardware: str = "", workload: str = "", stack: str = "", batch: int | None = None, precision: str = ""
+    imported: Imported, *, hardware: str = "", workload: str = "", stack: str = "", batch: int | None = None, precision: str = ""
 ) -> dict[str, str | int | float]:
     """Return the row that calibration may read compute from: step time and, of it, the exposed gradient exchange (see run_records)."""
-    given = found.traces[0].described
+    given = imported.traces[0].described
     simulated = {key: given.get(key, "") for key in ("hardware", "workload", "stack", "batch_per_gpu", "precision")}
-    fed = found.stalls[Cause.FETCH] + found.stalls[Cause.PREP]
-    waits = fed > MUCH_INPUT * found.step_time
+    fed = imported.stalls[Cause.FETCH] + imported.stalls[Cause.PREP]
+    waits = fed > MUCH_INPUT * imported.step_time
     row: dict[str, str | int | float] = dict.fromkeys(COLUMNS, "")
     row |= {
         "source": "profile",
@@ -97,12 +97,13 @@ def trace_record(
         "stack": stack or simulated["stack"],
         "batch_per_gpu": batch or simulated["batch_per_gpu"],
         "precision": precision or simulated["precision"],
-        "nodes": nodes(found),
-        "gpus_per_node": gpus(found) / nodes(found),
-        "step_time_s": found.step_time,
-        "exposed_sync_s": found.exposed_sync,
+        "nodes": nodes(imported),
+        "gpus_per_node": gpus(imported) / nodes(imported),
+        "step_time_s": imported.step_time,
+        "exposed_sync_s": imported.exposed_sync,
         "role": "prediction" if waits else "compute",
-        "note": f"{found.windows[0].steps} profiled steps" + (f"; {100 * fed / found.step_time:.0f}% of a step waits for data" * waits),
+        "note": f"{imported.windows[0].steps} profiled steps"
+        + (f"; {100 * fed / imported.step_time:.0f}% of a step waits for data" * waits),
     }
     return row
 

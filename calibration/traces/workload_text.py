@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calibration.traces.profiled_job import Machine, ProfiledJob
+from calibration.traces.profiled_job import JobMachine, ProfiledJob
 from sim.extract.table import render, word
 from sim.spec.workload import Model
 
@@ -24,7 +24,7 @@ def workload_text(said: Mapping[str, Any], job: ProfiledJob) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _model(model: Model, machine: Machine) -> Sequence[str]:
+def _model(model: Model, machine: JobMachine) -> Sequence[str]:
     """Return the lines of the block of *model*; its GPU is said as the machine's description says it."""
     head, _, table = render(model.model_copy(update={"measured": None})).partition("layers:\n")
     on = model.measured

@@ -100,12 +100,12 @@ def aims_table(rows: Sequence[Scored], left_out: Mapping[str, Sequence[Scored]] 
 
 def _without_source(rows: Sequence[Scored]) -> Iterator[str]:
     """Yield the aims of *rows* that were predicted without their source."""
-    found = scores(rows)
+    score_of = scores(rows)
     for name, (median, p90) in CARRIED.items():
-        met = found[name]["median"] <= median and found[name]["p90"] <= p90
-        both = f"{_percent(found[name]['median'])} / {_percent(found[name]['p90'])}%"
+        met = score_of[name]["median"] <= median and score_of[name]["p90"] <= p90
+        both = f"{_percent(score_of[name]['median'])} / {_percent(score_of[name]['p90'])}%"
         yield _line(f"source left out, {name.replace('_', '-')}", len(rows), both, f"{100 * median:g} / {100 * p90:g}%", met)
-    for part, score in (("", found["calibrated"]), (", exposed rows", found["calibrated"]["exposed"])):
+    for part, score in (("", score_of["calibrated"]), (", exposed rows", score_of["calibrated"]["exposed"])):
         if score["skill"] is not None:
             met = score["skill"] >= LEAST_SKILL
             yield _line(f"source left out, skill{part}", score["points"], f"{score['skill']:.2f}", f"{LEAST_SKILL:g}", met)
@@ -137,16 +137,16 @@ def _growth(rows: Sequence[Scored]) -> Iterator[str]:
         yield _line("3+ nodes left out, p90 over that within", len(far), f"{growth:.2f}", f"{MOST_GROWTH:g}", growth <= MOST_GROWTH)
 
 
-def _errors(aim: Aim, count: int, found: Mapping[str, Any]) -> str:
-    met = found["median"] <= aim.median and (aim.p90 is None or found["p90"] <= aim.p90)
-    both = f"{_percent(found['median'])} / {_percent(found['p90'])}%"
+def _errors(aim: Aim, count: int, score: Mapping[str, Any]) -> str:
+    met = score["median"] <= aim.median and (aim.p90 is None or score["p90"] <= aim.p90)
+    both = f"{_percent(score['median'])} / {_percent(score['p90'])}%"
     wanted = f"{100 * aim.median:g}{'' if aim.p90 is None else f' / {100 * aim.p90:g}'}%"
     return _line(f"{aim.name}{', zero-shot' if aim.column == 'zero_shot' else ''}", count, both, wanted, met)
 
 
 def _whole(rows: Sequence[Scored]) -> Iterator[str]:
     """Yield the lines that are no medians: skill, coverage, exposed communication over PCIe."""
-    found = scores(rows)["calibrated"]
+    score = scores(rows)["calibrated"]
     pcie = [row for row in rows if row.asked.record.source == "lambda" and _without_nvlink(row)]
     exposed = scores(pcie)["calibrated"]["exposed"]
     if exposed["points"]:
@@ -155,7 +155,7 @@ def _whole(rows: Sequence[Scored]) -> Iterator[str]:
         yield _line(
             "Lambda without NVLink, error of exposed communication", exposed["points"], f"{part:.2f}", wanted, part <= LEAST_OF_FREE
         )
-    skill, points = found["exposed"]["skill"], found["exposed"]["points"]
+    skill, points = score["exposed"]["skill"], score["exposed"]["points"]
     if points:
         yield _line("skill, rows with at least 10% exposed", points, f"{skill:.2f}", f"{LEAST_SKILL:g}", skill >= LEAST_SKILL)
     sources = {row.asked.record.source for row in rows}
@@ -163,8 +163,8 @@ def _whole(rows: Sequence[Scored]) -> Iterator[str]:
     worst = min(skills, key=lambda name: skills[name])
     yield _line(f"skill of the worst source ({worst})", len(rows), f"{skills[worst]:.2f}", "above 0", skills[worst] > 0.0)
     low, high = COVERED
-    inside = low <= found["coverage"] <= high
-    yield _line("rows inside their 95% interval", len(rows), f"{_percent(found['coverage'])}%", f"{100 * low:g}-{100 * high:g}%", inside)
+    inside = low <= score["coverage"] <= high
+    yield _line("rows inside their 95% interval", len(rows), f"{_percent(score['coverage'])}%", f"{100 * low:g}-{100 * high:g}%", inside)
 
 
 def _line(name: str, rows: int, reached: str, wanted: str, met: bool) -> str:

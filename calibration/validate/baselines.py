@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from sim.parallel.lower.exchange_plan import gradient_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _WIDTH: Final = 3.0
 class Known(NamedTuple):
     """A run and the seconds its compute takes, exposed communication left out."""
 
-    asked: Question
+    asked: RunQuestion
     compute: float
 
 
@@ -69,10 +69,10 @@ def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...] | None:
         prior = [0.03 * (value - begin) / _WIDTH for value, begin in zip(values, start, strict=True)]
         return [math.log(closed_form(row, values.tolist()) / row.asked.step_time) for row in rows] + prior
 
-    found = [
+    solutions = [
         least_squares(misses, [start[0] + shift, start[1] + shift, start[2]], loss="soft_l1", f_scale=0.1) for shift in (-3, -1.5, 0, 1.5)
     ]
-    return tuple(map(float, min(found, key=lambda result: result.cost).x))
+    return tuple(map(float, min(solutions, key=lambda result: result.cost).x))
 
 
 def copy_row(row: Known, calibration: Sequence[Known]) -> float | None:
@@ -84,11 +84,11 @@ def copy_row(row: Known, calibration: Sequence[Known]) -> float | None:
     return nearest.asked.step_time * row.compute / nearest.compute
 
 
-def _job(asked: Question) -> tuple[str, str, str, str]:
-    training = asked.workload.training
-    return (asked.record.workload, training.stack.name, training.stack.strategy, training.precision)
+def _job(question: RunQuestion) -> tuple[str, str, str, str]:
+    training = question.workload.training
+    return (question.record.workload, training.stack.name, training.stack.strategy, training.precision)
 
 
-def _distance(one: Question, other: Question) -> float:
+def _distance(one: RunQuestion, other: RunQuestion) -> float:
     pairs = ((one.job.ranks, other.job.ranks), (one.nodes, other.nodes), (one.batch, other.batch))
     return sum(abs(math.log(first / second)) for first, second in pairs)

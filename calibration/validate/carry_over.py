@@ -19,7 +19,7 @@ from typing import Final
 from calibration.catalogue.left_out import KNOWN, PRIORS_OF_ONE
 from calibration.clusters.cluster_fit import KNOWN as ALL_KNOWN
 from calibration.clusters.cluster_fit import Carried
-from calibration.questions import Folders, Question, questions
+from calibration.questions import Folders, RunQuestion, questions
 from calibration.validate.scores import Scored
 from calibration.validate.splits import SPLITS, elsewhere, split
 from calibration.validate.validation import Say, Validation, of_same_gpu, validate_clusters
@@ -44,50 +44,52 @@ def kinds_of(text: str) -> list[str]:
     return names
 
 
-def carried_over(found: Validation, folders: Folders, kinds: Sequence[str], processes: int = 0, say: Say = lambda text: None) -> Validation:
-    """Return *found* with its rows scored again without what each of *kinds* (of `KINDS`) leaves out."""
+def carried_over(
+    validation: Validation, folders: Folders, kinds: Sequence[str], processes: int = 0, say: Say = lambda text: None
+) -> Validation:
+    """Return *validation* with its rows scored again without what each of *kinds* (of `KINDS`) leaves out."""
     made: dict[str, tuple[Scored, ...]] = {}
     processes = processes or os.cpu_count() or 1
     for kind in kinds:
         if kind == "source":
-            made[kind] = _without_sources(found, folders, processes, say)
+            made[kind] = _without_sources(validation, folders, processes, say)
         else:
-            made[kind] = _beyond(found.asked, folders, processes, say, kind)
-    return replace(found, left_out=made)
+            made[kind] = _beyond(validation.asked, folders, processes, say, kind)
+    return replace(validation, left_out=made)
 
 
-def _without_sources(found: Validation, folders: Folders, processes: int, say: Say) -> tuple[Scored, ...]:
+def _without_sources(validation: Validation, folders: Folders, processes: int, say: Say) -> tuple[Scored, ...]:
     """Return every prediction row, predicted without what its source told of constants that others share."""
-    asked = found.asked
+    all_rows = validation.asked
     rows: dict[tuple[str, int], Scored] = {}
-    for source in dict.fromkeys(row.asked.record.source for row in found.scored):
+    for source in dict.fromkeys(row.asked.record.source for row in validation.scored):
         if source not in KNOWN:
-            rows |= {_place(row): row for row in found.scored if row.asked.record.source == source}
+            rows |= {_place(row): row for row in validation.scored if row.asked.record.source == source}
             continue
-        names = list(dict.fromkeys(row.cluster for row in found.scored if row.asked.record.source == source))
-        here = [row for row in asked if row.record.hardware in names]
-        there = [row for row in of_same_gpu(here, asked) if row.record.hardware not in names]
+        names = list(dict.fromkeys(row.cluster for row in validation.scored if row.asked.record.source == source))
+        here = [row for row in all_rows if row.record.hardware in names]
+        there = [row for row in of_same_gpu(here, all_rows) if row.record.hardware not in names]
         without = replace(folders, without=source)
         again = questions([row.record for row in (*here, *there)], without)
         say(f"without {source}: {len(here)} rows")
-        clusters = validate_clusters(again, without, processes, say, carried_without(found, source), names)
+        clusters = validate_clusters(again, without, processes, say, carried_without(validation, source), names)
         rows |= {_place(row): row for cluster in clusters for row in cluster.scored if row.asked.record.source == source}
-    return tuple(replace(rows[_place(row)], novelty=row.novelty) for row in found.scored)
+    return tuple(replace(rows[_place(row)], novelty=row.novelty) for row in validation.scored)
 
 
 def _place(row: Scored) -> tuple[str, int]:
     return row.asked.record.file, row.asked.record.line
 
 
-def _beyond(asked: Sequence[Question], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
+def _beyond(questions: Sequence[RunQuestion], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
     """Return the rows on the far side of the split *kind*, and those prediction rows on its near side, marked by what is new of them."""
     made: list[Scored] = []
-    for name in dict.fromkeys(row.record.hardware for row in asked):
-        here = [row for row in asked if row.record.hardware == name]
+    for name in dict.fromkeys(row.record.hardware for row in questions):
+        here = [row for row in questions if row.record.hardware == name]
         changed, far = split(here, kind)
         if not far:
             continue
-        there = elsewhere((row for row in of_same_gpu(here, asked) if row.record.hardware != name), here, kind)
+        there = elsewhere((row for row in of_same_gpu(here, questions) if row.record.hardware != name), here, kind)
         [cluster] = validate_clusters([*changed, *there], folders, processes, say, names=[name])
         lines = {row.record.where for row in far}
         scored = [row for row in cluster.scored if row.asked.job.ranks > 1]
@@ -100,12 +102,12 @@ NEAR: Final = "within"
 """On which side of a split a row lies."""
 
 
-def carried_without(found: Validation, source: str) -> Carried:
+def carried_without(validation: Validation, source: str) -> Carried:
     """Return what clusters tell of each other but for those of *source*: usual loss, widths of intervals, widths of priors."""
-    others = [row for row in found.scored if row.asked.record.source != source]
+    others = [row for row in validation.scored if row.asked.record.source != source]
     carried = Carried(widths=tuple((name, WIDE) for name in PRIORS_OF_ONE.get(source, ())))
     losses: dict[str, list[float]] = defaultdict(list)
-    for row in found.fitted:
+    for row in validation.fitted:
         if row.loss is not None and row.asked.record.source != source:
             losses[row.cluster].append(row.loss)
     if losses:
@@ -150,16 +152,16 @@ def widening(rows: Sequence[Scored], form: float = ALL_KNOWN.form, unseen: float
 
 def _covered(rows: Sequence[Scored], form: float, unseen: float) -> float:
     """Return the share of *rows* inside 95% intervals with other widths of what no constant mends, clusters weighing alike."""
-    found = _misses(rows, form, unseen)
-    return sum(sum(miss <= 1.0 for miss in same) / len(same) for same in found.values()) / len(found)
+    by_cluster = _misses(rows, form, unseen)
+    return sum(sum(miss <= 1.0 for miss in same) / len(same) for same in by_cluster.values()) / len(by_cluster)
 
 
 def _misses(rows: Sequence[Scored], form: float, unseen: float) -> Mapping[str, list[float]]:
     """Return by cluster how far calibrated predictions miss, over half a 95% interval with other widths and not widened."""
-    usual, found = ALL_KNOWN, defaultdict[str, list[float]](list)
+    usual, by_cluster = ALL_KNOWN, defaultdict[str, list[float]](list)
     for row in rows:
         rest = (row.spread["calibrated"] / row.widened) ** 2 - (usual.form * row.waits) ** 2
         rest -= (usual.unseen * (1.0 - row.waits)) ** 2 if row.unseen else 0.0
         spread = math.sqrt(max(0.0, rest) + (form * row.waits) ** 2 + ((unseen * (1.0 - row.waits)) ** 2 if row.unseen else 0.0))
-        found[row.cluster].append(abs(math.log(row.said["calibrated"] / row.asked.step_time)) / (1.96 * spread))
-    return found
+        by_cluster[row.cluster].append(abs(math.log(row.said["calibrated"] / row.asked.step_time)) / (1.96 * spread))
+    return by_cluster

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from calibration.validate.scores import MODELS, Scored, bias, coverage, quantile
 from sim.report.expected_error import family_of
 from sim.spec.yaml import SpecError
 
-KEYS: Final[Mapping[str, Callable[[Question], str]]] = {
+KEYS: Final[Mapping[str, Callable[[RunQuestion], str]]] = {
     "workload": lambda asked: asked.record.workload,
     "nodes": lambda asked: str(asked.nodes),
     "gpus": lambda asked: str(asked.job.ranks),
@@ -56,22 +56,22 @@ def figures(rows: Sequence[Scored]) -> dict[str, Any]:
 
 def worst(rows: Sequence[Scored]) -> dict[str, Any] | None:
     """Return the group of *rows*, by any one key, that the calibrated model misses most in the median; None where none has rows enough."""
-    found = [group for key in KEYS for group in groups(rows, key) if LEAST_ROWS <= group["points"] < len(rows)]
-    return max(found, key=lambda group: group["calibrated"]["median"], default=None)
+    candidates = [group for key in KEYS for group in groups(rows, key) if LEAST_ROWS <= group["points"] < len(rows)]
+    return max(candidates, key=lambda group: group["calibrated"]["median"], default=None)
 
 
-def novelty(asked: Question, everywhere: Iterable[Question]) -> tuple[str, ...]:
-    """Return what *asked* has that nothing which calibrates it has; *everywhere* are all rows of the files.
+def novelty(question: RunQuestion, everywhere: Iterable[RunQuestion]) -> tuple[str, ...]:
+    """Return what *question* has that nothing which calibrates it has; *everywhere* are all rows of the files.
 
     A stack, a scale (GPUs) and a model family are new where no network row of its cluster has them, a GPU where no other source has it.
     """
-    known = list(everywhere)
-    network = [row for row in known if row.record.role == "network" and row.record.hardware == asked.record.hardware]
-    stack, family = asked.workload.training.stack.name, family_of(asked.workload.model)
+    questions = list(everywhere)
+    network = [row for row in questions if row.record.role == "network" and row.record.hardware == question.record.hardware]
+    stack, family = question.workload.training.stack.name, family_of(question.workload.model)
     new = {
         "new stack": all(row.workload.training.stack.name != stack for row in network),
-        "new GPU": all(row.gpu.name != asked.gpu.name for row in known if row.record.source != asked.record.source),
-        "new scale": asked.job.ranks > max((row.job.ranks for row in network), default=1),
+        "new GPU": all(row.gpu.name != question.gpu.name for row in questions if row.record.source != question.record.source),
+        "new scale": question.job.ranks > max((row.job.ranks for row in network), default=1),
         "new model family": all(family_of(row.workload.model) != family for row in network),
     }
     return tuple(name for name, is_new in new.items() if is_new) or ("nothing new",)

@@ -32,10 +32,10 @@ LEAST_POINTS: Final = 5
 """Runs below which a group has no percentiles worth quoting."""
 
 
-def summary(found: Validation) -> dict[str, Any]:
+def summary(validation: Validation) -> dict[str, Any]:
     """Return errors of predictions from descriptions alone, by group of runs."""
     groups: dict[str, list[Scored]] = defaultdict(list)
-    for row in found.scored:
+    for row in validation.scored:
         for name in groups_of(row.asked.hardware.groups[0].node, row.asked.job):
             groups[name].append(row)
     return {"schema": 1, "groups": {name: _figures(rows) for name, rows in sorted(groups.items()) if len(rows) >= LEAST_POINTS}}
@@ -59,24 +59,24 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
     }
 
 
-def validated_block(found: Validation, unequal: Validation) -> str:
+def validated_block(validation: Validation, unequal: Validation) -> str:
     """Return the page's block with the scores, those of `UNEQUAL`, and the aims."""
     parts = [
-        validation_table(found),
+        validation_table(validation),
         group_table(unequal.scored, "workload", "in unequal.csv alone"),
-        aims_table(found.scored, found.left_out),
+        aims_table(validation.scored, validation.left_out),
     ]
     return "<!-- validated -->\n```\n" + "\n\n".join(parts) + "\n```\n<!-- end -->"
 
 
 def publish() -> None:
     """Validate the committed records and write what they say where it is read."""
-    found = carried_over(validate([COMMITTED], Folders(), say=print), Folders(), KINDS, say=print)
-    write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
+    validation = carried_over(validate([COMMITTED], Folders(), say=print), Folders(), KINDS, say=print)
+    write_file(ROOT / SUMMARY, json.dumps(summary(validation), indent=1) + "\n")
     unequal = validate([UNEQUAL], Folders(), say=print)
     page = ROOT / "docs" / "trust" / "validation.md"
     text = page.read_text(encoding="utf-8")
-    write_file(page, BLOCK.sub(lambda _: validated_block(found, unequal), text))
+    write_file(page, BLOCK.sub(lambda _: validated_block(validation, unequal), text))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 from calibration.validate.baselines import NAMES as BASELINES
 
 EXPOSED: Final = 0.1
@@ -25,7 +25,7 @@ MODELS: Final = ("zero_shot", "calibrated")
 class Scored:
     """One prediction row: the measured step (s), what each model and rule says (s), and the standard deviations of logarithms."""
 
-    asked: Question
+    asked: RunQuestion
     compute: float
     """Seconds of the step that are no wait for other ranks, as far as known."""
     said: Mapping[str, float]
@@ -70,34 +70,34 @@ class Scored:
 def scores(rows: Sequence[Scored]) -> dict[str, dict[str, Any]]:
     """Return the scores of *rows* by model and rule, errors as fractions; null where there is nothing to score."""
     exposed = [row for row in rows if row.exposed >= EXPOSED * row.asked.step_time]
-    whole, part = _errors(rows), _errors(exposed)
-    return {name: _score(name, rows, exposed, whole, part) for name in (*MODELS, *BASELINES)}
+    of_all, part = _errors(rows), _errors(exposed)
+    return {name: _score(name, rows, exposed, of_all, part) for name in (*MODELS, *BASELINES)}
 
 
 def _score(
     name: str,
     rows: Sequence[Scored],
     exposed: Sequence[Scored],
-    whole: Mapping[str, tuple[float, float]],
+    of_all: Mapping[str, tuple[float, float]],
     part: Mapping[str, tuple[float, float]],
 ) -> dict[str, Any]:
-    median, p90 = whole.get(name, (None, None))
+    median, p90 = of_all.get(name, (None, None))
     told = [row for row in rows if name in row.said]
-    found: dict[str, Any] = {
+    score: dict[str, Any] = {
         "points": len(told),
         "median": median,
         "p90": p90,
         "bias": bias(told, name),
-        "skill": _skill(name, rows, whole),
+        "skill": _skill(name, rows, of_all),
     }
     median, p90 = part.get(name, (None, None))
-    found["exposed"] = {"points": len(exposed), "median": median, "p90": p90, "skill": _skill(name, exposed, part)}
+    score["exposed"] = {"points": len(exposed), "median": median, "p90": p90, "skill": _skill(name, exposed, part)}
     told = [row for row in exposed if name in row.said]
-    found["exposed"]["part_median"] = _quantile(told, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
-    found["kendall_tau"] = kendall([row for row in rows if name in row.said], name)
+    score["exposed"]["part_median"] = _quantile(told, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
+    score["kendall_tau"] = kendall([row for row in rows if name in row.said], name)
     if name in MODELS:
-        found["coverage"] = coverage(rows, name)
-    return found
+        score["coverage"] = coverage(rows, name)
+    return score
 
 
 def _errors(rows: Sequence[Scored]) -> dict[str, tuple[float, float]]:
@@ -108,10 +108,10 @@ def _errors(rows: Sequence[Scored]) -> dict[str, tuple[float, float]]:
 
 def quantile(rows: Sequence[Scored], name: str, share: float) -> float:
     """Return the quantile *share* of absolute errors of *name*, clusters weighing alike."""
-    found = _quantile(rows, lambda row: abs(row.error(name)), share)
-    if found is None:
+    error = _quantile(rows, lambda row: abs(row.error(name)), share)
+    if error is None:
         raise ValueError("a quantile of no rows")
-    return found
+    return error
 
 
 def bias(rows: Sequence[Scored], name: str) -> float | None:
@@ -166,7 +166,7 @@ def kendall(rows: Sequence[Scored], name: str) -> float | None:
     jobs: dict[tuple[str, str, str], list[Scored]] = defaultdict(list)
     for row in rows:
         jobs[row.cluster, row.asked.record.workload, row.asked.workload.training.stack.name].append(row)
-    found: list[tuple[float, int]] = []
+    taus: list[tuple[float, int]] = []
     for same in jobs.values():
         if len(same) < 3:
             continue
@@ -174,6 +174,6 @@ def kendall(rows: Sequence[Scored], name: str) -> float | None:
             kendalltau([row.asked.samples / row.asked.step_time for row in same], [row.asked.samples / row.said[name] for row in same])[0]
         )
         if tau == tau:  # not a number where all are equal
-            found.append((tau, len(same)))
-    total = sum(count for _, count in found)
-    return sum(tau * count for tau, count in found) / total if total else None
+            taus.append((tau, len(same)))
+    total = sum(count for _, count in taus)
+    return sum(tau * count for tau, count in taus) / total if total else None

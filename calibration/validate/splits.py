@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from calibration.questions import Question
+from calibration.questions import RunQuestion
 
 DISAGREEMENT: Final = 0.2
 """Repeats of one run that lie farther apart cannot calibrate: repeats on machines left alone differ by 2 to 4%
@@ -21,20 +21,20 @@ MOST_NODES: Final = 2
 SPLITS: Final = ("nodes", "small-batches", "large-batches")
 """Left out: three nodes and more, the smaller batches, the larger batches."""
 
-Job = tuple[str, str, str]
+JobName = tuple[str, str, str]
 
 
-def contradicting(asked: Iterable[Question]) -> list[list[Question]]:
+def contradicting(questions: Iterable[RunQuestion]) -> list[list[RunQuestion]]:
     """Return the runs that were measured several times with step times more than `DISAGREEMENT` apart, each with its rows."""
-    repeats: dict[object, list[Question]] = defaultdict(list)
-    for row in asked:
+    repeats: dict[object, list[RunQuestion]] = defaultdict(list)
+    for row in questions:
         described = replace(row.record, file="", line=0, step_time=None, exposed_sync=None, throughput=None, role="prediction", note="")
         repeats[described].append(row)
     times = [([row.step_time for row in same], same) for same in repeats.values()]
-    return [same for found, same in times if max(found) > (1.0 + DISAGREEMENT) * min(found)]
+    return [same for times_of, same in times if max(times_of) > (1.0 + DISAGREEMENT) * min(times_of)]
 
 
-def split(rows: Sequence[Question], name: str) -> tuple[list[Question], list[Question]]:
+def split(rows: Sequence[RunQuestion], name: str) -> tuple[list[RunQuestion], list[RunQuestion]]:
     """Return the rows of one cluster with the roles of the split *name*, and those of them on the far side.
 
     Both are empty where nothing calibrates on the near side, or nothing lies on the far one.
@@ -46,13 +46,13 @@ def split(rows: Sequence[Question], name: str) -> tuple[list[Question], list[Que
     return (changed, far) if calibrates and far else ([], [])
 
 
-def elsewhere(rows: Iterable[Question], here: Sequence[Question], name: str) -> list[Question]:
+def elsewhere(rows: Iterable[RunQuestion], here: Sequence[RunQuestion], name: str) -> list[RunQuestion]:
     """Return those compute *rows* of other clusters that the split *name* of the cluster's rows *here* lets calibrate."""
     near = _near(here, name)
     return [row for row in rows if near(row)]
 
 
-def _near(rows: Sequence[Question], name: str) -> Callable[[Question], bool]:
+def _near(rows: Sequence[RunQuestion], name: str) -> Callable[[RunQuestion], bool]:
     if name == "nodes":
         return lambda row: row.nodes <= MOST_NODES
     limits = _middles(rows)
@@ -61,18 +61,18 @@ def _near(rows: Sequence[Question], name: str) -> Callable[[Question], bool]:
     return lambda row: row.batch > limits.get(_job(row), 0)
 
 
-def _middles(rows: Sequence[Question]) -> Mapping[Job, int]:
+def _middles(rows: Sequence[RunQuestion]) -> Mapping[JobName, int]:
     """Return by job the largest of the smaller half of its batches; jobs that were run with one batch only are left out."""
-    batches: dict[Job, set[int]] = defaultdict(set)
+    batches: dict[JobName, set[int]] = defaultdict(set)
     for row in rows:
         batches[_job(row)].add(row.batch)
-    return {job: sorted(found)[(len(found) - 1) // 2] for job, found in batches.items() if len(found) > 1}
+    return {job: sorted(sizes)[(len(sizes) - 1) // 2] for job, sizes in batches.items() if len(sizes) > 1}
 
 
-def _job(row: Question) -> Job:
+def _job(row: RunQuestion) -> JobName:
     training = row.workload.training
     return row.record.workload, training.stack.name, training.precision
 
 
-def _scored(row: Question) -> Question:
+def _scored(row: RunQuestion) -> RunQuestion:
     return replace(row, record=replace(row.record, role="prediction", exposed_sync=None))

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from calibration.clusters.cluster_fit import KNOWN, Carried, Model, fit_model, predictions, prior_model
+from calibration.clusters.cluster_fit import KNOWN, Carried, ClusterModel, fit_model, predictions, prior_model
 from calibration.clusters.compute_scale import Solved, measured_scale, solved
-from calibration.clusters.evaluate import Case, Evaluator
-from calibration.questions import Folders, Question, described
+from calibration.clusters.evaluate import Evaluator, SimulatedCase
+from calibration.questions import Folders, RunQuestion, described
 from calibration.run_records import LeftOut, named, read_table
 from calibration.validate.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.validate.groups import novelty
@@ -35,12 +35,12 @@ LITTLE: Final = 0.03
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterOutcome:
     """One cluster's models and its scored rows; *fitted* are its network rows, predicted by the model that saw them."""
 
     name: str
-    zero_shot: Model
-    calibrated: Model
+    zero_shot: ClusterModel
+    calibrated: ClusterModel
     scored: tuple[Scored, ...]
     fitted: tuple[Scored, ...]
 
@@ -49,11 +49,11 @@ class Cluster:
 class Validation:
     """The outcome for every cluster of a file, and what is odd about the file."""
 
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[ClusterOutcome, ...]
     notes: tuple[str, ...]
     left_out: Mapping[str, tuple[Scored, ...]] = field(default_factory=dict)
     """Prediction rows, predicted with less than may calibrate, by what was left out (`calibration.validate.carry_over`)."""
-    asked: tuple[Question, ...] = ()
+    asked: tuple[RunQuestion, ...] = ()
     """All rows that calibrate or are scored."""
     not_described: tuple[LeftOut, ...] = ()
     """Rows of which nothing can be predicted."""
@@ -77,34 +77,34 @@ def validate(
     Rows that cannot be read or described are listed. Raise SpecError where that are all.
     """
     read = [read_table(path) for path in files]
-    told, undescribed = described([record for found in read for record in found.records], folders)
-    missing = [*(one for found in read for one in found.left_out), *undescribed]
+    told, undescribed = described([record for file in read for record in file.records], folders)
+    missing = [*(one for file in read for one in file.left_out), *undescribed]
     processes = processes or os.cpu_count() or 1
     try:
-        asked, contradictions = _consistent(_some(told, missing))
-        clusters = validate_clusters(asked, folders, processes, say, progress=progress)
+        questions, contradictions = _consistent(_some(told, missing))
+        clusters = validate_clusters(questions, folders, processes, say, progress=progress)
     except SpecError:
         told, unplayed = playable(told, folders)
         missing += unplayed
-        asked, contradictions = _consistent(_some(told, missing))
-        clusters = validate_clusters(asked, folders, processes, say, progress=progress)
-    notes = (*(note for one in read for note in one.notes), *contradictions, *_odd(asked))
-    return Validation(tuple(clusters), notes, asked=tuple(asked), not_described=tuple(missing))
+        questions, contradictions = _consistent(_some(told, missing))
+        clusters = validate_clusters(questions, folders, processes, say, progress=progress)
+    notes = (*(note for one in read for note in one.notes), *contradictions, *_odd(questions))
+    return Validation(tuple(clusters), notes, asked=tuple(questions), not_described=tuple(missing))
 
 
-def _some(told: list[Question], missing: Sequence[LeftOut]) -> list[Question]:
+def _some(told: list[RunQuestion], missing: Sequence[LeftOut]) -> list[RunQuestion]:
     """Return *told*. Raise SpecError where it is empty, with the reasons."""
     if not told:
         raise SpecError("\n".join(["no row can be predicted:", *by_reason(missing)]))
     return told
 
 
-def playable(asked: Sequence[Question], folders: Folders) -> tuple[list[Question], list[LeftOut]]:
-    """Return those of *asked* that the simulator can play, and why it refuses the others."""
+def playable(questions: Sequence[RunQuestion], folders: Folders) -> tuple[list[RunQuestion], list[LeftOut]]:
+    """Return those of *questions* that the simulator can play, and why it refuses the others."""
     evaluator, played, refused = Evaluator(folders, 1), [], []
-    for row in asked:
+    for row in questions:
         try:
-            evaluator.one(Case(row.record, 1.0, ()))
+            evaluator.one(SimulatedCase(row.record, 1.0, ()))
         except SpecError as error:
             refused.append(LeftOut(row.record.where, named(row.record.hardware, row.record.workload), str(error)))
         else:
@@ -124,38 +124,38 @@ def by_reason(rows: Sequence[LeftOut], most: int = MOST_REASONS) -> list[str]:
     return [*lines, *([f"  and {len(reasons) - most} more reasons"] if len(reasons) > most else [])]
 
 
-def _consistent(asked: Sequence[Question]) -> tuple[list[Question], list[str]]:
-    """Return *asked* without calibrating rows that contradict their own repeats, and a note on every run that does."""
+def _consistent(questions: Sequence[RunQuestion]) -> tuple[list[RunQuestion], list[str]]:
+    """Return *questions* without calibrating rows that contradict their own repeats, and a note on every run that does."""
     notes, dropped = [], set()
-    for same in contradicting(asked):
+    for same in contradicting(questions):
         times = [row.step_time for row in same]
         calibrating = [row for row in same if row.record.role != "prediction"]
         dropped |= {id(row) for row in calibrating}
         apart = f"repeats of one run lie {100 * (max(times) / min(times) - 1):.0f}% apart, more than {100 * DISAGREEMENT:g}%"
         outcome = "; it calibrates nothing" if calibrating else ""
         notes.append(f"{', '.join(row.record.where for row in same)}: {apart}{outcome}")
-    return [row for row in asked if id(row) not in dropped], notes
+    return [row for row in questions if id(row) not in dropped], notes
 
 
 def validate_clusters(
-    asked: Sequence[Question],
+    questions: Sequence[RunQuestion],
     folders: Folders,
     processes: int,
     say: Say,
     carried: Carried = KNOWN,
     names: Sequence[str] = (),
     progress: Progress = lambda done, of: None,
-) -> list[Cluster]:
-    """Return the outcome for each cluster of *asked*, or of *names*: side by side where there are many, else each with all processes."""
-    names = names or list(dict.fromkeys(row.record.hardware for row in asked))
-    rows = {name: [row for row in asked if row.record.hardware == name] for name in names}
-    near = {name: of_same_gpu(rows[name], asked) for name in names}
+) -> list[ClusterOutcome]:
+    """Return the outcome for each cluster of *questions*, or of *names*: side by side where there are many, else each on all."""
+    names = names or list(dict.fromkeys(row.record.hardware for row in questions))
+    rows = {name: [row for row in questions if row.record.hardware == name] for name in names}
+    near = {name: of_same_gpu(rows[name], questions) for name in names}
     wanted = {id(row) for same in near.values() for row in same}
-    known = solved([row for row in asked if id(row) in wanted], Evaluator(folders, processes))
+    solved_scales = solved([row for row in questions if id(row) in wanted], Evaluator(folders, processes))
     if processes == 1 or len(names) < 2 * processes:
         clusters = []
         for name in names:
-            clusters.append(_validate_cluster(name, rows[name], near[name], known, Evaluator(folders, processes), carried))
+            clusters.append(_validate_cluster(name, rows[name], near[name], solved_scales, Evaluator(folders, processes), carried))
             say(f"{name}: {len(rows[name])} rows")
             progress(len(clusters), len(names))
     else:
@@ -165,55 +165,56 @@ def validate_clusters(
         longest_first = sorted(names, key=lambda name: -len(rows[name]))
         tasks = (
             delayed(_validate_cluster)(
-                name, rows[name], near[name], {row.record: known[row.record] for row in near[name]}, Evaluator(folders, 1), carried
+                name, rows[name], near[name], {row.record: solved_scales[row.record] for row in near[name]}, Evaluator(folders, 1), carried
             )
             for name in longest_first
         )
-        found: dict[str, Cluster] = {}
+        by_name: dict[str, ClusterOutcome] = {}
         outcomes = Parallel(n_jobs=processes, batch_size=1, max_nbytes=None, return_as="generator")(tasks)
         for name, cluster in zip(longest_first, outcomes, strict=True):
-            found[name] = cluster
-            progress(len(found), len(names))
-        clusters = [found[name] for name in names]
+            by_name[name] = cluster
+            progress(len(by_name), len(names))
+        clusters = [by_name[name] for name in names]
     return [
-        replace(cluster, scored=tuple(replace(row, novelty=novelty(row.asked, asked)) for row in cluster.scored)) for cluster in clusters
+        replace(cluster, scored=tuple(replace(row, novelty=novelty(row.asked, questions)) for row in cluster.scored))
+        for cluster in clusters
     ]
 
 
-def of_same_gpu(rows: Sequence[Question], asked: Sequence[Question]) -> list[Question]:
-    """Return the compute rows of *asked* that may tell how fast *rows* compute."""
+def of_same_gpu(rows: Sequence[RunQuestion], questions: Sequence[RunQuestion]) -> list[RunQuestion]:
+    """Return the compute rows of *questions* that may tell how fast *rows* compute."""
     gpus = {row.gpu.name for row in rows}
-    return [row for row in asked if row.record.role == "compute" and row.gpu.name in gpus]
+    return [row for row in questions if row.record.role == "compute" and row.gpu.name in gpus]
 
 
 def _validate_cluster(
-    name: str, rows: Sequence[Question], compute: Sequence[Question], known: Solved, evaluator: Evaluator, carried: Carried
-) -> Cluster:
+    name: str, rows: Sequence[RunQuestion], compute: Sequence[RunQuestion], solved_scales: Solved, evaluator: Evaluator, carried: Carried
+) -> ClusterOutcome:
     """Return the outcome for one cluster; *compute* are the compute rows of this and others that tell of the same GPU.
 
-    *known* holds the factors on compute of those.
+    *solved_scales* holds the factors on compute of those.
     """
     network = [row for row in rows if row.record.role == "network"]
-    asked = [row for row in rows if row.record.role == "prediction"]
+    predicted = [row for row in rows if row.record.role == "prediction"]
     with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
-    zero_shot = prior_model(measured_scale(compute, evaluator, known, rows), rows, carried=carried)
-    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, known, rows), network, rows, evaluator, carried)
+    zero_shot = prior_model(measured_scale(compute, evaluator, solved_scales, rows), rows, carried=carried)
+    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, solved_scales, rows), network, rows, evaluator, carried)
     calibration = _known(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
     constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
     # both kinds at once: which directions of the covariance matter is asked once
-    scored = _scored(zero_shot, calibrated, [*asked, *network], calibration, constants, evaluator)
-    return Cluster(name, zero_shot, calibrated, tuple(scored[: len(asked)]), tuple(scored[len(asked) :]))
+    scored = _scored(zero_shot, calibrated, [*predicted, *network], calibration, constants, evaluator)
+    return ClusterOutcome(name, zero_shot, calibrated, tuple(scored[: len(predicted)]), tuple(scored[len(predicted) :]))
 
 
-def _known(model: Model, rows: Sequence[Question], evaluator: Evaluator) -> list[Known]:
-    found = evaluator.all([model.case(row) for row in rows])
-    return [Known(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, found, strict=True)]
+def _known(model: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluator) -> list[Known]:
+    predictions = evaluator.all([model.case(row) for row in rows])
+    return [Known(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, predictions, strict=True)]
 
 
 def _scored(
-    zero_shot: Model,
-    calibrated: Model,
-    rows: Sequence[Question],
+    zero_shot: ClusterModel,
+    calibrated: ClusterModel,
+    rows: Sequence[RunQuestion],
     calibration: Sequence[Known],
     constants: Sequence[float] | None,
     evaluator: Evaluator,
@@ -221,24 +222,24 @@ def _scored(
     import numpy as np
 
     before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
-    described = evaluator.all([Case(row.record, 1.0, ()) for row in rows])
+    described = evaluator.all([SimulatedCase(row.record, 1.0, ()) for row in rows])
     fitted = sum(row.asked.record.role == "network" for row in calibration)
     made = []
     for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
-        known = Known(row, late.compute / calibrated.slowdown(row))  # as measured
+        measured = Known(row, late.compute / calibrated.slowdown(row))  # as measured
         said = {
             "as_described": bare.step,
             "zero_shot": early.step,
             "calibrated": late.step,
-            "free_communication": free_communication(known),
-            "closed_form": closed_form(known, constants) if constants else None,
-            "copy_row": copy_row(known, calibration),
+            "free_communication": free_communication(measured),
+            "closed_form": closed_form(measured, constants) if constants else None,
+            "copy_row": copy_row(measured, calibration),
         }
         joins = zero_shot.compute.joins_others(row)
         made.append(
             Scored(
                 row,
-                known.compute - late.input,
+                measured.compute - late.input,
                 {name: value for name, value in said.items() if value is not None},
                 {"zero_shot": early_spread, "calibrated": late_spread},
                 fitted,
@@ -252,7 +253,7 @@ def _scored(
     return made
 
 
-def _odd(asked: Sequence[Question]) -> list[str]:
+def _odd(questions: Sequence[RunQuestion]) -> list[str]:
     """Return what may be a slip in rows that can be read: nothing to score."""
-    scored = any(row.record.role == "prediction" for row in asked)
+    scored = any(row.record.role == "prediction" for row in questions)
     return [] if scored else ["no row has the role 'prediction': nothing is scored"]

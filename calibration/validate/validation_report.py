@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibration.clusters.cluster_fit import Model
+from calibration.clusters.cluster_fit import ClusterModel
 from calibration.validate.baselines import NAMES as BASELINES
 from calibration.validate.carry_over import FAR, NEAR
 from calibration.validate.groups import by_novelty, groups, worst
 from calibration.validate.scores import EXPOSED, Scored, scores
-from calibration.validate.validation import Cluster, Validation, by_reason
+from calibration.validate.validation import ClusterOutcome, Validation, by_reason
 from sim.units import counted
 
 if TYPE_CHECKING:
@@ -44,20 +44,20 @@ _MARGIN: Final = 1.15
 """From the outermost points to the ends of the axes, a factor: so that axes around one point have a length."""
 
 
-def validation_document(found: Validation, by: Sequence[str] = ()) -> dict[str, Any]:
+def validation_document(validation: Validation, by: Sequence[str] = ()) -> dict[str, Any]:
     """Return the document of ``validate --json``, with groups *by* keys of runs; errors are fractions."""
-    rows = found.scored
+    rows = validation.scored
     return {
         "schema": 1,
         "overall": scores(rows),
-        "sources": [entry for cluster in found.clusters for entry in _sources(cluster)],
+        "sources": [entry for cluster in validation.clusters for entry in _sources(cluster)],
         "whole_sources": _whole_sources(rows),
-        "left_out": {kind: _left_out(same) for kind, same in found.left_out.items()},
+        "left_out": {kind: _left_out(same) for kind, same in validation.left_out.items()},
         "novelty": by_novelty(rows),
         "groups": [entry for key in by for entry in groups(rows, key)],
-        "clusters": [_parameters(cluster) for cluster in found.clusters],
-        "notes": list(found.notes),
-        "not_described": [vars(one) for one in found.not_described],
+        "clusters": [_parameters(cluster) for cluster in validation.clusters],
+        "notes": list(validation.notes),
+        "not_described": [vars(one) for one in validation.not_described],
     }
 
 
@@ -69,7 +69,7 @@ def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
     return {"overall": scores(rows), "sources": _whole_sources(rows), "novelty": by_novelty(rows)}
 
 
-def _sources(cluster: Cluster) -> list[dict[str, Any]]:
+def _sources(cluster: ClusterOutcome) -> list[dict[str, Any]]:
     entries = []
     for role, rows in (("prediction", cluster.scored), ("network", cluster.fitted)):
         for source in dict.fromkeys(row.asked.record.source for row in rows):
@@ -87,7 +87,7 @@ def _whole_sources(rows: Sequence[Scored]) -> list[dict[str, Any]]:
     return entries
 
 
-def _parameters(cluster: Cluster) -> dict[str, Any]:
+def _parameters(cluster: ClusterOutcome) -> dict[str, Any]:
     """Return what was fitted: factors on the description's constants, with 95% intervals."""
     model = cluster.calibrated
     return {
@@ -104,7 +104,7 @@ def _parameters(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _factors(model: Model) -> list[dict[str, Any]]:
+def _factors(model: ClusterModel) -> list[dict[str, Any]]:
     made = []
     for number, (parameter, value) in enumerate(zip(model.parameters, model.values, strict=True)):
         half = 1.96 * math.sqrt(model.covariance[number][number])
@@ -112,12 +112,12 @@ def _factors(model: Model) -> list[dict[str, Any]]:
     return made
 
 
-def beyond_noise(cluster: Cluster) -> list[Scored]:
+def beyond_noise(cluster: ClusterOutcome) -> list[Scored]:
     """Return the network rows of *cluster* that its fit leaves more than `BEYOND` noise widths off."""
     return [row for row in cluster.fitted if abs(row.missed) > BEYOND]
 
 
-def validation_table(found: Validation, by: Sequence[str] = ()) -> str:
+def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
     """Return the scores as text: a line per source and cluster, per source with several, overall; what was left out; groups *by* keys."""
     head = (
         f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6} {'tau':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
@@ -126,25 +126,25 @@ def validation_table(found: Validation, by: Sequence[str] = ()) -> str:
         f"  {'95%':>6}"
     )
     lines = [head]
-    for entry in (entry for cluster in found.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
+    for entry in (entry for cluster in validation.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
         lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}", entry))
-    whole = _whole_sources(found.scored)
-    lines += [_line(f"{entry['source'][:24]}, {entry['clusters']} clusters", entry) for entry in whole if entry["clusters"] > 1]
-    lines.append(_line("overall, one vote per cluster", scores(found.scored)))
-    for kind, rows in found.left_out.items():
+    by_source = _whole_sources(validation.scored)
+    lines += [_line(f"{entry['source'][:24]}, {entry['clusters']} clusters", entry) for entry in by_source if entry["clusters"] > 1]
+    lines.append(_line("overall, one vote per cluster", scores(validation.scored)))
+    for kind, rows in validation.left_out.items():
         lines += ["", *_left_out_lines(kind, _left_out(rows))]
-    lines += _worst_lines(whole) + _novelty_lines(found)
+    lines += _worst_lines(by_source) + _novelty_lines(validation)
     for key in by:
-        lines += ["", group_table(found.scored, key, key)]
-    lines += _traffic_lines(found)
-    if found.not_described:
-        lines += ["", f"{len(found.not_described)} rows that cannot be predicted:", *by_reason(found.not_described)]
+        lines += ["", group_table(validation.scored, key, key)]
+    lines += _traffic_lines(validation)
+    if validation.not_described:
+        lines += ["", f"{len(validation.not_described)} rows that cannot be predicted:", *by_reason(validation.not_described)]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
 
-def explained(found: Validation) -> str:
+def explained(validation: Validation) -> str:
     """Return what the scores' columns mean, and which rows changed nothing, for whoever reads a table of their own."""
-    return "\n".join(["", *_unmoved_lines(found), "", *_LEGEND])
+    return "\n".join(["", *_unmoved_lines(validation), "", *_LEGEND])
 
 
 _LEGEND: Final = (
@@ -154,9 +154,9 @@ _LEGEND: Final = (
 )
 
 
-def _unmoved_lines(found: Validation) -> list[str]:
+def _unmoved_lines(validation: Validation) -> list[str]:
     """Return the clusters whose network rows change nothing: constants move only where that predicts rows left out better."""
-    same = [each for each in found.clusters if each.fitted and not any(each.calibrated.values)]
+    same = [each for each in validation.clusters if each.fitted and not any(each.calibrated.values)]
     if not same:
         return []
     told = [f"  {each.name}: {counted(len(each.fitted), 'network row')}" for each in same]
@@ -168,45 +168,45 @@ def group_table(rows: Sequence[Scored], key: str, name: str) -> str:
     return "\n".join([_group_head(name), *(_group_line(entry["value"], entry) for entry in groups(rows, key))])
 
 
-def _left_out_lines(kind: str, found: Mapping[str, Any]) -> list[str]:
+def _left_out_lines(kind: str, score: Mapping[str, Any]) -> list[str]:
     """Return the lines of what one *kind* leaves out, each source by itself and overall."""
-    lines = [_line(f"{_LEFT_OUT[kind]}: {entry['source']}", entry) for entry in found["sources"]]
+    lines = [_line(f"{_LEFT_OUT[kind]}: {entry['source']}", entry) for entry in score["sources"]]
     if kind != "source":
-        lines.append(_line(f"{_LEFT_OUT[kind]}: rows within", found["within"]))
-    return [*lines, _line(f"{_LEFT_OUT[kind]}: overall", found["overall"])]
+        lines.append(_line(f"{_LEFT_OUT[kind]}: rows within", score["within"]))
+    return [*lines, _line(f"{_LEFT_OUT[kind]}: overall", score["overall"])]
 
 
 def _group_head(name: str) -> str:
     return f"{name:38} {'rows':>5}  {'zero-shot':>13} {'signed':>7}  {'calibrated':>13} {'signed':>7}  {'within 95%':>10}"
 
 
-def _group_line(name: str, found: Mapping[str, Any]) -> str:
-    before, after = found["zero_shot"], found["calibrated"]
+def _group_line(name: str, score: Mapping[str, Any]) -> str:
+    before, after = score["zero_shot"], score["calibrated"]
     return (
-        f"{name[:38]:38} {found['points']:5}  {pair(before):>13} {signed(before['bias']):>7}  {pair(after):>13} {signed(after['bias']):>7}"
+        f"{name[:38]:38} {score['points']:5}  {pair(before):>13} {signed(before['bias']):>7}  {pair(after):>13} {signed(after['bias']):>7}"
         f"  {percent(after['coverage']):>10}"
     )
 
 
-def _worst_lines(whole: Sequence[Mapping[str, Any]]) -> list[str]:
-    told = [(entry["source"], entry["worst_group"]) for entry in whole if entry["worst_group"]]
+def _worst_lines(by_source: Sequence[Mapping[str, Any]]) -> list[str]:
+    told = [(entry["source"], entry["worst_group"]) for entry in by_source if entry["worst_group"]]
     lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in told]
     return ["", _group_head("the worst group of each source"), *lines] if lines else []
 
 
-def _novelty_lines(found: Validation) -> list[str]:
+def _novelty_lines(validation: Validation) -> list[str]:
     """Return coverage and errors by what is new about rows; of rows predicted without their source, where they were."""
     lines = []
-    for text, rows in (("", found.scored), (", source left out", found.left_out.get("source", ()))):
+    for text, rows in (("", validation.scored), (", source left out", validation.left_out.get("source", ()))):
         if entries := by_novelty(rows):
             lines += ["", _group_head(f"by what is new{text}"), *(_group_line(entry["novelty"], entry) for entry in entries)]
     return lines
 
 
-def _traffic_lines(found: Validation) -> list[str]:
+def _traffic_lines(validation: Validation) -> list[str]:
     """Return which ways of traffic were chosen against the descriptions, and which network rows their cluster's fit does not explain."""
-    ways = [f"  {cluster.name}: {cluster.calibrated.way}" for cluster in found.clusters if cluster.calibrated.way]
-    rows = [row for cluster in found.clusters for row in beyond_noise(cluster)]
+    ways = [f"  {cluster.name}: {cluster.calibrated.way}" for cluster in validation.clusters if cluster.calibrated.way]
+    rows = [row for cluster in validation.clusters for row in beyond_noise(cluster)]
     rows.sort(key=lambda row: -abs(row.missed))
     left = [f"  {_unexplained(row)}" for row in rows[:MOST_BEYOND]]
     more = [f"  and {len(rows) - MOST_BEYOND} more"] if len(rows) > MOST_BEYOND else []
@@ -220,12 +220,12 @@ def _unexplained(row: Scored) -> str:
     return f"{where}: {row.cluster} {record.workload}: {signed(row.error('calibrated'))}%, {abs(row.missed):.1f} widths"
 
 
-def _line(name: str, found: Mapping[str, Any]) -> str:
-    after = found["calibrated"]
-    rules = " ".join(f"{percent(found[rule]['median']):>6}" for rule in BASELINES)
+def _line(name: str, score: Mapping[str, Any]) -> str:
+    after = score["calibrated"]
+    rules = " ".join(f"{percent(score[rule]['median']):>6}" for rule in BASELINES)
     exposed = after["exposed"]
     return (
-        f"{name[:38]:38} {after['points']:5}  {pair(found['zero_shot']):>13}  {pair(after):>13} {number(after['skill']):>6}"
+        f"{name[:38]:38} {after['points']:5}  {pair(score['zero_shot']):>13}  {pair(after):>13} {number(after['skill']):>6}"
         f" {number(after['kendall_tau']):>6}  {rules}"
         f"  {exposed['points']:>12} {pair(exposed):>13} {number(exposed['skill']):>6}  {percent(after['coverage']):>6}"
     )
@@ -251,7 +251,7 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def predictions_csv(found: Validation) -> str:
+def predictions_csv(validation: Validation) -> str:
     """Return every scored and every fitted row with what was measured, what each model and rule says, and the 95% interval.
 
     *signed_error* is calibrated over measured, less one; *fitted_rows* counts the network rows that the row's cluster was fitted to.
@@ -259,40 +259,40 @@ def predictions_csv(found: Validation) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for cluster in found.clusters:
+    for cluster in validation.clusters:
         for row in (*cluster.scored, *cluster.fitted):
             writer.writerow(_cells(row))
     return out.getvalue()
 
 
 def _cells(row: Scored) -> list[object]:
-    asked, said = row.asked, row.said
+    question, said = row.asked, row.said
     half = math.exp(1.96 * row.spread["calibrated"])
-    placement = "+".join(str(len(part.gpus)) for part in asked.job.placement)
-    times = [asked.step_time, row.compute, said["zero_shot"], said["calibrated"]]
+    placement = "+".join(str(len(part.gpus)) for part in question.job.placement)
+    times = [question.step_time, row.compute, said["zero_shot"], said["calibrated"]]
     ends = [said["calibrated"] / half, said["calibrated"] * half]
     rules = [said.get(rule) for rule in BASELINES]
-    record, training = asked.record, asked.workload.training
+    record, training = question.record, question.workload.training
     named = [record.file, record.line, record.role, record.source, record.hardware, record.workload, training.stack.name, record.software]
-    named += [training.precision, asked.nodes, placement, asked.batch, row.fitted]
+    named += [training.precision, question.nodes, placement, question.batch, row.fitted]
     figures = [*times, row.error("calibrated"), *ends, *rules]
     return [*named, *("" if figure is None else f"{figure:.6g}" for figure in figures)]
 
 
-def validation_plot(found: Validation) -> bytes:
+def validation_plot(validation: Validation) -> bytes:
     """Return the PNG of `validation_figure`."""
     out = io.BytesIO()
-    validation_figure(found).savefig(out, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+    validation_figure(validation).savefig(out, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
     return out.getvalue()
 
 
-def validation_figure(found: Validation) -> Figure:
+def validation_figure(validation: Validation) -> Figure:
     """Return predicted over measured step time, one colour and mark per cluster; both axes reach equally far."""
     from matplotlib.figure import Figure
 
     from sim.report.picture import plain_logarithm
 
-    shown = [cluster for cluster in found.clusters if cluster.scored]
+    shown = [cluster for cluster in validation.clusters if cluster.scored]
     columns = -(-len(shown) // _NAMES)
     figure = Figure(figsize=(6 + 2.2 * columns, 6), layout="constrained")
     axes = figure.subplots()
@@ -300,7 +300,7 @@ def validation_figure(found: Validation) -> Figure:
         steps = [row.asked.step_time for row in cluster.scored], [row.said["calibrated"] for row in cluster.scored]
         mark, colour = _MARKS[number // 10 % len(_MARKS)], f"C{number % 10}"
         axes.scatter(*steps, s=10, alpha=0.6, label=cluster.name, marker=mark, color=colour, linewidths=0)
-    times = [time for row in found.scored for time in (row.asked.step_time, row.said["calibrated"])] or [0.1, 1.0]
+    times = [time for row in validation.scored for time in (row.asked.step_time, row.said["calibrated"])] or [0.1, 1.0]
     ends = [min(times) / _MARGIN, max(times) * _MARGIN]
     axes.plot(ends, ends, color="black", linewidth=0.8)
     for factor in (1 - EXPOSED, 1 + EXPOSED):
@@ -314,11 +314,11 @@ def validation_figure(found: Validation) -> Figure:
     return figure
 
 
-def named_files(found: Validation, by: Sequence[str], document_text: str) -> dict[str, str | bytes]:
+def named_files(validation: Validation, by: Sequence[str], document_text: str) -> dict[str, str | bytes]:
     """Return the files of ``-o DIR`` by name."""
     return {
         "validation.json": document_text,
-        "validation.txt": validation_table(found, by) + explained(found) + "\n",
-        "predictions.csv": predictions_csv(found),
-        "validation.png": validation_plot(found),
+        "validation.txt": validation_table(validation, by) + explained(validation) + "\n",
+        "predictions.csv": predictions_csv(validation),
+        "validation.png": validation_plot(validation),
     }

@@ -17,14 +17,14 @@ from typing import Literal, NamedTuple
 
 from sim.events import Cause
 
-Kind = Literal["grows", "hidden", "as well"]
+GapKind = Literal["grows", "hidden", "as well"]
 
 
 class Gap(NamedTuple):
     """A cause that keeps subtraction and direct attribution apart: its seconds per step in the run before and in the one after."""
 
     cause: Cause
-    kind: Kind
+    kind: GapKind
     before: float
     after: float
 

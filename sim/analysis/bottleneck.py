@@ -68,9 +68,9 @@ class Bottleneck:
         """Return what bounds the job once *first* is freed, its GPUs where they save as much as anything; None where nothing helps."""
         if not self.first or not self.then:
             return None
-        found = foremost(self.freed[self.first], self.then, self.step_time)
-        if found is None or self.then.get("gpu", math.inf) > self.then[found] + SAME * self.step_time:
-            return found
+        next_bound = foremost(self.freed[self.first], self.then, self.step_time)
+        if next_bound is None or self.then.get("gpu", math.inf) > self.then[next_bound] + SAME * self.step_time:
+            return next_bound
         return "gpu"
 
     @property

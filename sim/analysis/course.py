@@ -444,9 +444,9 @@ class _Fleet:
     def _restored(self, b: NDArray[np.intp], durable: NDArray[np.bool_], silent: Array) -> Array:
         """Return the work that training goes back to: of the store, or of the memory of peers; before a corruption began."""
         saving = self.run.saving
-        found = np.where(durable, self.stored[b], self.kept[b]) if saving.memory_interval is not None else self.stored[b]
+        saved = np.where(durable, self.stored[b], self.kept[b]) if saving.memory_interval is not None else self.stored[b]
         sound = np.floor(np.maximum(self.work[b] - silent, 0.0) / saving.interval) * saving.interval
-        return np.asarray(np.where(silent > 0, np.minimum(found, sound), found))
+        return np.asarray(np.where(silent > 0, np.minimum(saved, sound), saved))
 
     def _die(self, b: NDArray[np.intp], moment: Array) -> None:
         """End the courses *b* at *moment*, when it is known that no spare is left."""

@@ -19,7 +19,7 @@ from math import floor
 from typing import NamedTuple
 
 from sim.analysis.stalls import Blame, Window
-from sim.events import FULL, Cause, EventLog, Wait, Work
+from sim.events import FULL, Cause, EventLog, WaitSpan, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _SAME = 1e-7
@@ -27,7 +27,7 @@ _SAME = 1e-7
 
 _DECODE = "GPU decode"
 
-_Activity = Work | Wait
+_Activity = WorkSpan | WaitSpan
 _Key = tuple[object, ...]
 _Piece = tuple[Cause, str, float]
 """Cause, resource and seconds."""
@@ -48,8 +48,8 @@ def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> lis
     That is the one of *windows* that stands for most steps. ``rank`` is -1 in every row.
     """
     window = max(windows, key=lambda window: window.steps * window.repeats)
-    found = _Walk(log, window, [index for index, rank in enumerate(log.ranks) if rank.job == job]).cycle()
-    rows = [Blame(-1, cause, resource, seconds / window.steps) for (cause, resource), seconds in found.items() if seconds > 0]
+    blamed = _Walk(log, window, [index for index, rank in enumerate(log.ranks) if rank.job == job]).cycle()
+    rows = [Blame(-1, cause, resource, seconds / window.steps) for (cause, resource), seconds in blamed.items() if seconds > 0]
     return sorted(rows, key=lambda row: (-row.seconds, row.cause, row.resource))
 
 
@@ -62,8 +62,8 @@ class _Ended:
 
     def at(self, time: float, about: float) -> list[_Activity]:
         """Return those that ended at *time*, give or take *about*, nearest first."""
-        found = self.activities[bisect_left(self.ends, time - about) : bisect_right(self.ends, time + about)]
-        return sorted(found, key=lambda activity: abs(activity.t1 - time))
+        close = self.activities[bisect_left(self.ends, time - about) : bisect_right(self.ends, time + about)]
+        return sorted(close, key=lambda activity: abs(activity.t1 - time))
 
     def beside(self, begin: float, end: float) -> float:
         """Return for how long of *begin* to *end* (s) one of them was going on; they follow one another."""
@@ -97,9 +97,9 @@ class _Walk:
         for work in log.work:
             for key in self._keys(work):
                 groups[key].append(work)
-        self._groups = {key: _Ended(found) for key, found in groups.items()}
+        self._groups = {key: _Ended(ended) for key, ended in groups.items()}
 
-    def _keys(self, work: Work) -> list[_Key]:
+    def _keys(self, work: WorkSpan) -> list[_Key]:
         """Return the groups in which *work* is looked for."""
         if work.stream == "gpu":
             return [("bucket", work.rank, work.ident)]
@@ -114,7 +114,7 @@ class _Walk:
             keys.append(self._full(work))
         return keys
 
-    def _full(self, work: Work) -> _Key:
+    def _full(self, work: WorkSpan) -> _Key:
         return ("full", self._node[work.rank], work.cause)
 
     def _of(self, *key: object) -> _Ended:
@@ -133,11 +133,11 @@ class _Walk:
             here, at, more = self._turned(back)
             turns += more
         around = trail[seen[key] :]
-        found: dict[tuple[Cause, str], float] = defaultdict(float)
+        path: dict[tuple[Cause, str], float] = defaultdict(float)
         for _, pieces in around:
             for cause, resource, seconds in pieces:
-                found[cause, resource] += seconds / (turns - around[0][0])
-        return found
+                path[cause, resource] += seconds / (turns - around[0][0])
+        return path
 
     def _thread(self, rank: int, at: float, about: float) -> tuple[_Activity, float]:
         """Return what the thread of *rank* waited for up to *at*, give or take *about*."""
@@ -160,11 +160,11 @@ class _Walk:
     # --- who let it start ----------------------------------------------------------------------------------------
 
     def _back(self, here: _Activity, at: float) -> _Back:
-        if isinstance(here, Wait):
+        if isinstance(here, WaitSpan):
             return self._before_wait(here, at)
         return self._before_collective(here, at) if here.stream == "comm" else self._before_build(here, at)
 
-    def _before_wait(self, wait: Wait, at: float) -> _Back:
+    def _before_wait(self, wait: WaitSpan, at: float) -> _Back:
         """Return what *wait* waited for until *at*: somebody's work that ended then, or its own."""
         cause, resource, ended = wait.cause, wait.resource, list[_Activity]()
         if cause is Cause.INPUT:
@@ -189,7 +189,7 @@ class _Walk:
         """Return with which rank the collectives of *rank* are written."""
         return rank if ("comm", rank) in self._groups else self._ranks[0]
 
-    def _before_collective(self, piece: Work, at: float) -> _Back:
+    def _before_collective(self, piece: WorkSpan, at: float) -> _Back:
         """Return the collective before *piece*, or the rank that came to it last."""
         done = (piece.cause, piece.resource, at - piece.t0)
         if ended := [before for before in self._of("comm", piece.rank).at(piece.t0, self._about) if before.t0 < piece.t0]:
@@ -198,7 +198,7 @@ class _Walk:
         arrived, last = max((self._arrived(rank, piece), rank) for rank in ranks)
         return _Back(arrived, (done, (Cause.STRAGGLER, "slowest rank", piece.t0 - arrived)), None, last)
 
-    def _arrived(self, rank: int, piece: Work) -> float:
+    def _arrived(self, rank: int, piece: WorkSpan) -> float:
         """Return when *rank* had what *piece* exchanges: at the end of its bucket's backward, or when it began to wait."""
         if piece.ident >= 0:
             bucket = self._of("bucket", rank, piece.ident).until(piece.t0 + self._about)
@@ -207,7 +207,7 @@ class _Walk:
         place = bisect_right(waits.ends, piece.t0 + self._about)
         return min(piece.t0, waits.activities[place].t0) if place < len(waits.ends) else piece.t0
 
-    def _before_build(self, work: Work, at: float) -> _Back:
+    def _before_build(self, work: WorkSpan, at: float) -> _Back:
         """Return who held up a loader's *work*: at a full resource whoever left it last."""
         resource = work.resource.removesuffix(FULL)
         if resource != work.resource:
@@ -225,7 +225,7 @@ class _Walk:
 
 def _kind(activity: _Activity) -> _Key:
     """Return what two activities have in common that are one, whole turns of the window apart."""
-    if isinstance(activity, Wait):
+    if isinstance(activity, WaitSpan):
         return ("thread", activity.rank)
     if activity.stream == "comm":
         return ("comm", activity.rank, activity.cause, activity.resource)

@@ -66,9 +66,9 @@ def network(times: RunTimes) -> Stall | None:
     return None if times.twin is None else _stall(times.twin - times.synthetic, times.synthetic)
 
 
-def _stall(lost: float, whole: float) -> Stall:
+def _stall(lost: float, total: float) -> Stall:
     kept = max(0.0, lost)
-    return Stall(kept, kept / whole)
+    return Stall(kept, kept / total)
 
 
 class Rates(NamedTuple):

@@ -155,7 +155,7 @@ def capped(
     return Capped(cap, sum(slower.values()), power._replace(gpus=power.gpus - saved))
 
 
-class Kind(NamedTuple):
+class NodesOfKind(NamedTuple):
     """Nodes of one kind in a job: *nodes* of them with *gpus* of the job's on each; *mix*: what bounds their kernels, if that is known."""
 
     node: Node
@@ -164,7 +164,9 @@ class Kind(NamedTuple):
     mix: KernelMix | None = None
 
 
-def mean_power(kinds: Sequence[Kind], shares: tuple[float, float, float], model: PowerModel, working: bool = True) -> NodePower | None:
+def mean_power(
+    kinds: Sequence[NodesOfKind], shares: tuple[float, float, float], model: PowerModel, working: bool = True
+) -> NodePower | None:
     """Return the power of the mean node of *kinds*, as `node_power` has it of each; None where the TDP of a GPU is unknown."""
     nodes, total = sum(kind.nodes for kind in kinds), NodePower(0.0, 0.0, 0.0)
     for kind in kinds:
@@ -176,7 +178,7 @@ def mean_power(kinds: Sequence[Kind], shares: tuple[float, float, float], model:
 
 
 def energy_figures(
-    kinds: Sequence[Kind], stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: int | None = None
+    kinds: Sequence[NodesOfKind], stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: int | None = None
 ) -> dict[str, Any] | None:
     """Return power, energy and carbon of a run as its document has them: *per_step* samples of *tokens* tokens in the *stalls* (s).
 
@@ -205,7 +207,7 @@ def energy_figures(
     }  # fmt: skip
 
 
-def _caps(kind: Kind, stalls: Mapping[str, float], per_step: float, model: PowerModel) -> list[dict[str, float]]:
+def _caps(kind: NodesOfKind, stalls: Mapping[str, float], per_step: float, model: PowerModel) -> list[dict[str, float]]:
     """Return the step and the energy of a sample with GPUs limited to shares of what they draw while they compute."""
     full = (kind.node.gpu.power or 0.0) * draw_of(kind.node.gpu, model, kind.mix).compute
     caps = [capped(kind.node, model, stalls, share * full, kind.nodes > 1, kind.mix) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]

@@ -98,10 +98,10 @@ def failure_law(text: str) -> FailureLaw:
     if kind == "weibull":
         return Weibull(_shape(text, shape))
     try:
-        found = extension(FAILURE_LAWS, text, BUILT_IN)
+        law = extension(FAILURE_LAWS, text, BUILT_IN)
     except SpecError as error:
         raise SpecError(f"--failure-law {text}: {error}") from None
-    own = Own(cast(FailureLaw, found), text)
+    own = Own(cast(FailureLaw, law), text)
     drawn = own.gaps(EXAMINED, np.random.default_rng(0))
     mean, off = float(drawn.mean()), float(drawn.std()) / math.sqrt(EXAMINED)
     if abs(mean - 1) > _TOLERANCE * off + 1e-3:

@@ -11,15 +11,16 @@ Limits: no other fragmentation beyond a share for the allocator's rounding; NCCL
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
 from sim.parallel.lower.layouts import Layout, program
-from sim.parallel.lower.wrapped import Course, Wrap
+from sim.parallel.lower.wrapped import Wrap, WrapCourse
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Free, Instruction, Start, Tag, Wait, Work
+from sim.parallel.program import Free, Instruction, Start, Tag, Update, Wait, Work
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
@@ -27,13 +28,19 @@ from sim.spec.precision import MEANING
 from sim.spec.workload import Layer, Workload
 
 _AXES: Final[tuple[GroupAxis, ...]] = ("tensor", "context", "shard", "replicate", "expert", "pipeline")
-Verdict = Literal["fits", "thrashes", "does_not_fit"]
+FitVerdict = Literal["fits", "thrashes", "does_not_fit"]
 
 _WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
 ROUNDING: Final = 1.03
 """Reserved over allocated bytes: estimate (blocks of 2 MiB and 20 MiB, c10/cuda/CUDACachingAllocator.cpp; expandable segments)."""
 THRASHING: Final = 0.875
 """Share of the memory from which on the allocator frees and retries: nanotron on 80 GB slows down 3 to 7 times from 70 GB on."""
+_FSDP1_SCATTERS: Final = 2
+"""Reduce-scatters of FSDP1, which holds no reference to their inputs, that still read them: the gather of the next block but one is behind
+them in their communicator's queue. Where backward gathers nothing (SHARD_GRAD_OP) they are taken to keep up with it as well."""
+COPIES_8BIT: Final = 2.0
+"""Bytes of an element's copies in 8 bits, along rows and columns (TransformerEngine pytorch/tensor/float8_tensor.py); where scales are
+of whole tensors, Blackwell needs one of them alone."""
 COMMUNICATOR: Final = 0.3 * 2.0**30
 """Bytes of one NCCL communicator: estimate (1 to 3 GB for a process with several, NVIDIA/Megatron-Bridge performance guide)."""
 
@@ -70,7 +77,7 @@ class StageMemory:
         """Return all bytes."""
         return math.fsum(value for name, value in asdict(self).items() if name != "stage")
 
-    def verdict(self, gpu: Gpu) -> Verdict:
+    def verdict(self, gpu: Gpu) -> FitVerdict:
         """Return whether the rank runs on *gpu*."""
         if self.reserved + self.communication_buffers + self.context > gpu.memory:
             return "does_not_fit"
@@ -114,43 +121,66 @@ def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> t
 
 def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
     """Return the replay of *stage*, and what makes the memory of one of its moments."""
-    mesh, options, parallel = layout.mesh, layout.options, layout.mesh.parallel
-    held = layout.units_of(stage)
-    level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[parallel.shard]
-    weights = gradients = states = stepping = 0.0
-    for experts in (False, True):
-        shards = mesh.group_size("expert_data" if experts else "shard")
-        total = sum(layout.elements(unit, experts=experts) for unit in held)
-        trained = sum(layout.elements(unit, experts=experts, trained=True) for unit in held)
-        frozen = total - trained if options.frozen_8bit and workload.training.precision == "fp8" else 0.0
-        weights += ((total - frozen) * _WIDTH[options.weights] + frozen) / (shards if level == 3 else 1)
-        gradients += trained * _WIDTH[options.gradients] / (shards if level >= 2 else 1)
-        if shards > 1 and options.reducer_buckets:
-            gradients += trained * _WIDTH[options.weights]
-        if level:
-            stepping += trained * (options.step_share_bytes / shards + (options.step_whole_bytes if shards > 1 else 0.0))
-        states += sum(
-            layout.elements(unit, experts=experts, trained=True) * _state_width(workload, options, layout.units[unit].kind == "block")
-            for unit in held
-        ) / (shards if level >= 1 else 1)
-    replay = _Replay(layout, stage, workload, 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else gradients)
-    communicators = options.communicators + sum(mesh.group_size(axis) > 1 for axis in _AXES)
+    options = layout.options
+    held = _held(layout, stage, workload)
+    replay = _Replay(layout, stage, workload, held)
+    communicators = options.communicators + sum(layout.mesh.group_size(axis) > 1 for axis in _AXES)
 
     def at(moment: _Moment) -> StageMemory:
         return StageMemory(
             stage=stage,
-            weights=weights,
+            weights=held.weights,
             gradients=moment.gradients,
-            optimizer_state=states,
+            optimizer_state=held.states,
             activations=moment.activations,
             gathered=moment.gathered,
             workspace=moment.workspace,
-            cached=replay.cached(moment) + stepping + options.flat_buffers,
+            cached=replay.cached(moment) + held.stepping + options.flat_buffers,
             communication_buffers=communicators * COMMUNICATOR,
             context=gpu.context_memory,
         )
 
     return replay, at
+
+
+class _Held(NamedTuple):
+    """Bytes that a rank of a stage holds from step to step, and those of the optimizer's step."""
+
+    weights: float
+    gradients: float
+    states: float
+    casts: float
+    """Gradients in 32 bits that the step makes of others."""
+    stepping: float
+    """Blocks of the step that nothing else fits in."""
+
+
+def _held(layout: Layout, stage: int, workload: Workload) -> _Held:
+    """Return what one rank of *stage* holds: experts and the rest, each over the ranks that it is sharded over."""
+    units = layout.units_of(stage)
+    each = (_held_of(layout, units, workload, experts) for experts in (False, True))
+    return _Held(*map(math.fsum, zip(*each, strict=True)))
+
+
+def _held_of(layout: Layout, held: Sequence[int], workload: Workload, experts: bool) -> _Held:
+    mesh, options = layout.mesh, layout.options
+    level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[mesh.parallel.shard]
+    in_8_bits = workload.training.precision == "fp8"
+    shards = mesh.group_size("expert_data" if experts else "shard")
+    elements = {unit: layout.elements(unit, experts=experts) for unit in held}
+    trained = {unit: layout.elements(unit, experts=experts, trained=True) for unit in held}
+    total, learning = sum(elements.values()), sum(trained.values())
+    frozen = total - learning if options.frozen_8bit and in_8_bits else 0.0
+    weights = ((total - frozen) * _WIDTH[options.weights] + frozen) / (shards if level == 3 else 1)
+    if in_8_bits and options.keeps_8bit_weights and not options.parameters_8bit:
+        weights += COPIES_8BIT * max(0.0, sum(elements[unit] for unit in held if layout.units[unit].kind == "block") - frozen)
+    gradients = learning * _WIDTH[options.gradients] / (shards if level >= 2 else 1)
+    gradients += learning * _WIDTH[options.weights] if shards > 1 and options.reducer_buckets else 0.0
+    states = sum(of * _state_width(workload, options, layout.units[unit].kind == "block") for unit, of in trained.items())
+    cast = options.gradients != "fp32" and (options.casts_gradients == "always" or (options.casts_gradients == "fp8" and in_8_bits))
+    stepping = learning * (options.step_share_bytes / shards + (options.step_whole_bytes if shards > 1 else 0.0)) if level else 0.0
+    share = shards if level else 1
+    return _Held(weights, gradients, states / share, 4.0 * learning / share if cast else 0.0, stepping)
 
 
 def widths(workload: Workload, options: MeshOptions) -> tuple[float, float, float]:
@@ -183,15 +213,17 @@ class _Pass(NamedTuple):
 class _Replay:
     """A stage's program played without time: what each instruction allocates and frees."""
 
-    def __init__(self, layout: Layout, stage: int, workload: Workload, gradients: float) -> None:
+    def __init__(self, layout: Layout, stage: int, workload: Workload, held: _Held) -> None:
         self.layout, self.workload = layout, workload
+        self.casts = held.casts
+        gradients = 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else held.gradients
         self.program = program(layout, stage)
         self.grows = layout.sharded_parameters and not gradients
         """Whether gradients of shards are allocated when they are first reduced."""
         self.gradients = gradients
         self.activations = 0.0
         chunks = (layout.chunks[layout.chunk_of(stage, each)] for each in range(layout.mesh.parallel.chunks))
-        self.wraps = {unit: wrap for units in chunks for unit, wrap in Course(layout, units).innermost.items()}
+        self.wraps = {unit: wrap for units in chunks for unit, wrap in WrapCourse(layout, units).innermost.items()}
         self.weights: dict[int, float] = {}
         """Gathered weights of each unit."""
         self.gathers: dict[Tag, float] = {}
@@ -200,12 +232,15 @@ class _Replay:
         """The gather of this forward that is freed behind the next one's copy, or with the end of forward."""
         self.unreduced: dict[int, float] = {}
         """Gradients of each unit before they are scattered."""
+        alone = layout.micro_batches == 1 or (layout.synchronizes_each and layout.mesh.stages == 1)
+        self.unreduced_width = layout.gathered if alone else layout.reduced
+        """Bytes of an element of those: FSDP adds up over micro-batches in the type that gradients travel in."""
         self.scatters: dict[Tag, float] = {}
         """Input buffers of reduce-scatters."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
         self.backward: tuple[str, int] | None = None
         """The pass whose gradients wait for its end."""
-        self.waits = layout.options.gradients_wait and not layout.sharded_parameters
+        self.waits = layout.options.gradients_wait and layout.mesh.parallel.shard not in ("gradients", "parameters")
         self.buffered = self._input_buffers()
         self.fullest_of = [0.0, 0.0, 0.0]
         """Most bytes so far of each stream that blocks belong to: compute, gathers, scatters."""
@@ -213,6 +248,7 @@ class _Replay:
         self.sent = {units[-1]: nbytes for units, nbytes in zip(layout.chunks, layout.entering[1:], strict=False) if units and keeps}
         """Bytes of the output of each unit that another stage receives, where they are kept."""
         self.recorded = self._recorded(stage) if layout.options.records_streams else 0.0
+        self.alone = self._alone(stage) if self.waits else 0.0
         self.freed = 0.0
         """Bytes of logits in blocks that nothing after them fits in."""
         self.best = _Moment(gradients, 0.0, 0.0, 0.0)
@@ -226,12 +262,12 @@ class _Replay:
 
     def course(self) -> list[_Moment]:
         """Return the fullest moment of each instruction of the step, in order."""
-        found = []
+        moments = []
         for instruction in self.program:
             self.best = self._now()
             self._play(instruction)
-            found.append(max(self.best, self._now(), key=sum))
-        return found
+            moments.append(max(self.best, self._now(), key=sum))
+        return moments
 
     def _play(self, instruction: Instruction) -> None:
         match instruction:
@@ -244,6 +280,8 @@ class _Replay:
             case Free(units=units):
                 for unit in units:
                     self._free(unit)
+            case Update():
+                self._note(self.casts)
             case Work():
                 numbers = range(instruction.first, instruction.last + 1)
                 for number in numbers if instruction.part == "F" else reversed(numbers):
@@ -263,15 +301,31 @@ class _Replay:
     def cached(self, moment: _Moment) -> float:
         """Return the bytes of blocks that are kept though nothing is in them at *moment*; ask when the step is over."""
         held = sum(moment) - (0.0 if self.grows else moment.gradients)
-        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded
+        return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded + self.alone
 
     def _recorded(self, stage: int) -> float:
-        """Return the bytes of one forward's outputs that tensor-parallel collectives sum up."""
+        """Return the bytes of outputs that tensor-parallel collectives sum up, of the blocks that the host is ahead of the GPU."""
         layout = self.layout
-        blocks = (layout.units[unit] for unit in layout.units_of(stage) if layout.units[unit].kind == "block")
+        blocks = [layout.units[unit] for unit in layout.units_of(stage) if layout.units[unit].kind == "block"]
         messages = (message for unit in blocks for piece in unit.pieces for message in piece.forward if message.axis == "tensor")
-        summed = (message.nbytes for message in messages if message.op != "all_gather")
-        return sum(summed) / layout.mesh.parallel.chunks * self._element()
+        summed = sum(message.nbytes for message in messages if message.op != "all_gather") * self._element()
+        if not layout.options.blocks_ahead:
+            return summed / layout.mesh.parallel.chunks
+        return summed / len(blocks) * min(self._launched(), layout.options.blocks_ahead) if blocks else 0.0
+
+    def _alone(self, stage: int) -> float:
+        """Return the bytes of the gradient of embedding or head, one block, where those of activations are too small for it."""
+        units = [self.layout.units[unit] for unit in self.layout.units_of(stage)]
+        blocks = max((_bytes(piece.layer, piece.layer.write, self.workload) for unit in units for piece in unit.pieces), default=0.0)
+        width = _WIDTH[self.layout.options.weights]
+        tables = (self._trained(number) * width for number in self.layout.units_of(stage) if self.layout.units[number].kind != "block")
+        return sum(table for table in tables if table > blocks)
+
+    def _launched(self) -> int:
+        """Return the blocks whose forward comes before the first backward."""
+        works = (instruction for instruction in self.program if isinstance(instruction, Work))
+        first = (range(work.first, work.last + 1) for work in takewhile(lambda work: work.part == "F", works))
+        return sum(self.layout.units[unit].kind == "block" for units in first for unit in units)
 
     def _element(self) -> float:
         """Return the bytes of a micro-batch's activations for those of one sample in 32 bits."""
@@ -305,8 +359,7 @@ class _Replay:
             sent = self.sent.get(number, 0.0)
             self.activations += sent if part == "F" else -sent
         if part in ("B", "W") and self.layout.sharded_parameters:
-            width = self.layout.gathered if self.layout.micro_batches == 1 or self.layout.synchronizes_each else self.layout.reduced
-            self.unreduced[number] = self._trained(number) * width
+            self.unreduced[number] = self._trained(number) * self.unreduced_width
             self._note()
         elif self.waits and part in ("B", "W"):
             self.unreduced[number] = self._trained(number) * _WIDTH[self.layout.options.weights]
@@ -319,11 +372,11 @@ class _Replay:
         if unit.kind != "block" or mode not in ("blocks", "operators"):
             return self._one_pass(unit, forward, checkpointed=False)
         share = checkpointed_share(training, self.layout.units, self.layout.mesh.stages)
-        found = self._one_pass(unit, forward, checkpointed=True)
+        recomputed = self._one_pass(unit, forward, checkpointed=True)
         if share == 1.0:
-            return found
+            return recomputed
         plain = self._one_pass(unit, forward, checkpointed=False)
-        return _Pass(share * found.net + (1.0 - share) * plain.net, max(found.peak, plain.peak))
+        return _Pass(share * recomputed.net + (1.0 - share) * plain.net, max(recomputed.peak, plain.peak))
 
     def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _Pass:
         workload = self.workload
@@ -391,13 +444,14 @@ class _Replay:
 
     def _gather(self, start: Start) -> None:
         """Gather from a rank's share, of which there is a copy in the data type that travels (torch ``foreach_all_gather``)."""
-        layout = self.layout
-        narrower = start.axis == "shard" and layout.gathered < _WIDTH[layout.options.weights]
-        self.gathers[start.tag] = start.nbytes * (1.0 + narrower / layout.mesh.group_size(start.axis))
+        narrower = start.axis == "shard" and self.layout.gathered < _WIDTH[self.layout.options.weights]
+        self.gathers[start.tag] = start.nbytes * (1.0 + narrower / self.layout.mesh.group_size(start.axis))
         self._note()
         self.gathers[start.tag] = start.nbytes
 
     def _scatter(self, start: Start) -> None:
+        if self.layout.options.framework == "fsdp1":
+            self.scatters = dict(list(self.scatters.items())[1 - _FSDP1_SCATTERS :])
         self.scatters[start.tag] = start.nbytes
         shards = self.layout.mesh.group_size(start.axis)
         self._note()
@@ -410,10 +464,9 @@ class _Replay:
 
     def _last_gradient(self, wrap: Wrap) -> float:
         """Return the bytes of a wrap's last gradient, which torch's ``foreach_reduce`` holds (a name in its loop) until it is done."""
-        tensors = (elements for number in wrap for piece in self.layout.units[number].pieces for elements in piece.layer.gradients)
-        trained = sum(map(self._trained, wrap))
-        held = sum(self.unreduced.get(number, 0.0) for number in wrap)
-        return held * list(tensors)[-1] / trained if trained else 0.0
+        tensors = [elements for number in wrap for piece in self.layout.units[number].pieces for elements in piece.layer.gradients]
+        unreduced = sum(self.unreduced.get(number, 0.0) for number in wrap)
+        return unreduced * tensors[-1] / sum(map(self._trained, wrap)) if tensors else 0.0
 
 
 def kept_bytes(unit: Unit, workload: Workload) -> float:

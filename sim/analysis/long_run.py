@@ -26,7 +26,7 @@ LOST = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded"
 
 
 @dataclass(frozen=True)
-class Cause:
+class DrawnCause:
     """A cause of faults: its *share* of them, spans (s), the share that *replaces* its node, and how long it goes unnoticed (s)."""
 
     name: str
@@ -67,7 +67,7 @@ class LongRun:
     nodes: int
     spares: int
     saving: Saving
-    causes: Sequence[Cause]
+    causes: Sequence[DrawnCause]
     rate: tuple[float, float, float]
     """Of unexpected interruptions of the job (1/s): low, value and high; three equal values: the rate is certain."""
     repair: Sequence[tuple[float, float]] = ((0.0, 0.0), (1.0, 0.0))

@@ -105,9 +105,9 @@ def gpu_memory(
 
 
 @lru_cache(maxsize=256)
-def _needed(asked: Same, batch: int, beside_others: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
+def _needed(question: Same, batch: int, beside_others: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
     """Return what `gpu_memory` does; a check, a report and the points of a sweep ask the same again and again."""
-    workload, gpu = asked.held
+    workload, gpu = question.held
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
     peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (beside_others and gradient_as_bucket_view))
@@ -234,12 +234,12 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
 
 def _cast_weights(model: Model) -> list[float]:
     """Return the trained elements of each layer that autocast casts: a product's own, or those that the product after it alone takes."""
-    found = [_single(layer, frozen=False) if layer.op in _MATRIX else 0.0 for layer in model.layers]
+    elements = [_single(layer, frozen=False) if layer.op in _MATRIX else 0.0 for layer in model.layers]
     for index, (layer, after) in enumerate(pairwise(model.layers)):
         taken = math.prod(after.channels)
-        if not found[index] and after.op in _MATRIX and not after.gradients and not layer.dtypes and taken in layer.gradients:
-            found[index] = float(taken)
-    return found
+        if not elements[index] and after.op in _MATRIX and not after.gradients and not layer.dtypes and taken in layer.gradients:
+            elements[index] = float(taken)
+    return elements
 
 
 def _casts(model: Model, trained: Sequence[float], width: float) -> list[float]:
@@ -249,12 +249,12 @@ def _casts(model: Model, trained: Sequence[float], width: float) -> list[float]:
     Where the input needs no gradient, as in a first layer, backward does not need the weight.
     """
     tables = {layer.name: layer.gradients[0] for layer in model.layers if layer.rows and not layer.dtypes}
-    found = []
+    bytes_of_casts = []
     for layer, own in zip(model.layers, trained, strict=True):
         other = _single(layer) - _single(layer, frozen=False) + _shared_cast(layer, tables) if layer.op in _MATRIX else 0.0
         needed = layer.backward > 1.5 * layer.forward or not layer.forward
-        found.append(own + width * other if needed and any(trained) else 0.0)
-    return found
+        bytes_of_casts.append(own + width * other if needed and any(trained) else 0.0)
+    return bytes_of_casts
 
 
 def _shared_cast(layer: Layer, tables: dict[str, int]) -> float:
@@ -319,7 +319,7 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]
         for number in range(owner, last + 1):
             copies = 3 if number in between else 1
             held[number] += fresh[owner] * (copies - (number == owner))
-    return [(own, whole - own) for own, whole in zip(fresh, held, strict=True)]
+    return [(own, total - own) for own, total in zip(fresh, held, strict=True)]
 
 
 def _made(workload: Workload, batch: int) -> list[float]:
@@ -331,8 +331,8 @@ def _made(workload: Workload, batch: int) -> list[float]:
 
 def _dense(layer: Layer, width: float, batch: int) -> float:
     """Return the bytes of the gradient that torch makes, *width* an element: of a sparse one only the rows that the batch looked up."""
-    whole = layer.gradient_bytes(width)
-    return whole / layer.rows * min(layer.rows, batch * layer.rows_per_sample) if layer.sparse and layer.rows else whole
+    nbytes = layer.gradient_bytes(width)
+    return nbytes / layer.rows * min(layer.rows, batch * layer.rows_per_sample) if layer.sparse and layer.rows else nbytes
 
 
 def _tensors(workload: Workload) -> list[float]:

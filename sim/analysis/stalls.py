@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from sim.events import FULL, STALLS, Cause, EventLog, Work
+from sim.events import FULL, STALLS, Cause, EventLog, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _INSTANT = 1e-12  # seconds
@@ -56,13 +56,13 @@ def whole_steps(windows: Iterable[Window], times: Sequence[float], until: float)
 
     Where none holds a step: the last one that ends by *until* (s), or the first.
     """
-    found = []
+    moved = []
     for window in windows:
         first, last = (max(0, bisect_right(times, end) - 1) for end in (window.start, window.end))
         if last > first:
-            found.append(Window(times[first], times[last], last - first, window.repeats))
+            moved.append(Window(times[first], times[last], last - first, window.repeats))
     last = max(1, bisect_right(times, until) - 1)
-    return found or [Window(times[last - 1], times[last], 1)]
+    return moved or [Window(times[last - 1], times[last], 1)]
 
 
 def stall_table(resources: Iterable[Blame]) -> dict[Cause, float]:
@@ -81,43 +81,43 @@ def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> li
     ranks = {index: rank.size for index, rank in enumerate(log.ranks) if rank.job == job}
     total = sum(ranks.values())
     steps = sum(window.steps * window.repeats for window in windows)
-    found: dict[tuple[Cause, str], float] = defaultdict(float)
+    seconds_of: dict[tuple[Cause, str], float] = defaultdict(float)
     for window, rows in zip(windows, blame(log, windows), strict=True):
         for rank, cause, resource, seconds in rows:
             if rank in ranks:
-                found[cause, resource] += seconds * window.repeats * ranks[rank] / total / steps
-    mean = [Blame(-1, cause, resource, seconds) for (cause, resource), seconds in found.items()]
+                seconds_of[cause, resource] += seconds * window.repeats * ranks[rank] / total / steps
+    mean = [Blame(-1, cause, resource, seconds) for (cause, resource), seconds in seconds_of.items()]
     return sorted(mean, key=lambda row: (-row.seconds, row.cause, row.resource))
 
 
-def in_turn(spans: Iterable[Work]) -> list[Work]:
+def in_turn(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
     """Return the pieces of collectives by time; where two collectives overlap, the time is that one's which began first, until it ends."""
     pieces = sorted(spans, key=lambda span: span.t0)
     if all(later.t0 >= span.t1 - _INSTANT for span, later in pairwise(pieces)):
         return pieces
-    groups: list[list[Work]] = []
-    last: dict[int, list[Work]] = {}
+    groups: list[list[WorkSpan]] = []
+    last: dict[int, list[WorkSpan]] = {}
     for piece in pieces:
         group = last.get(piece.ident)
         if group is None or piece.t0 > group[-1].t1 + _INSTANT:
             group = last[piece.ident] = []
             groups.append(group)
         group.append(piece)
-    found: list[Work] = []
+    cut: list[WorkSpan] = []
     for piece in (piece for group in groups for piece in group):
-        begin = max(piece.t0, found[-1].t1) if found else piece.t0
+        begin = max(piece.t0, cut[-1].t1) if cut else piece.t0
         if piece.t1 > begin:
-            found.append(piece._replace(t0=begin))
-    return found
+            cut.append(piece._replace(t0=begin))
+    return cut
 
 
 class _Evidence:
     """The work of a log by whom it can be blamed on."""
 
     def __init__(self, log: EventLog) -> None:
-        comm: dict[int, list[Work]] = defaultdict(list)
-        decoding: dict[int, list[Work]] = defaultdict(list)
-        self.builds: dict[tuple[int, int], list[Work]] = defaultdict(list)
+        comm: dict[int, list[WorkSpan]] = defaultdict(list)
+        decoding: dict[int, list[WorkSpan]] = defaultdict(list)
+        self.builds: dict[tuple[int, int], list[WorkSpan]] = defaultdict(list)
         """The loader's work by rank and batch."""
         for work in log.work:
             if work.stream == "comm":
@@ -139,13 +139,13 @@ class _Evidence:
 class _Timeline:
     """Work of one stream in order of time; spans do not overlap."""
 
-    def __init__(self, spans: Iterable[Work] = ()) -> None:
+    def __init__(self, spans: Iterable[WorkSpan] = ()) -> None:
         self.spans = sorted(spans, key=lambda span: span.t0)
         self.starts = [span.t0 for span in self.spans]
 
     def pieces(self, start: float, end: float, gap: Cause, gap_resource: str) -> list[_Piece]:
         """Cut [start, end] at the spans; what no span covers is blamed on *gap*."""
-        found: list[_Piece] = []
+        pieces: list[_Piece] = []
         at = start
         for index in range(max(0, bisect_right(self.starts, start) - 1), len(self.spans)):
             span = self.spans[index]
@@ -154,14 +154,14 @@ class _Timeline:
             if span.t1 <= at:
                 continue
             if span.t0 > at:
-                found.append((gap, gap_resource, span.t0 - at))
+                pieces.append((gap, gap_resource, span.t0 - at))
                 at = span.t0
             until = min(span.t1, end)
-            found.append((span.cause, span.resource, until - at))
+            pieces.append((span.cause, span.resource, until - at))
             at = until
         if at < end:
-            found.append((gap, gap_resource, end - at))
-        return found
+            pieces.append((gap, gap_resource, end - at))
+        return pieces
 
 
 def _blame(log: EventLog, evidence: _Evidence, window: Window) -> list[Blame]:
@@ -182,7 +182,7 @@ def _blame(log: EventLog, evidence: _Evidence, window: Window) -> list[Blame]:
     return [Blame(*key, seconds) for key, seconds in lost.items()]
 
 
-def _input_pieces(build: list[Work], waited: float) -> list[_Piece]:
+def _input_pieces(build: list[WorkSpan], waited: float) -> list[_Piece]:
     """Spread *waited* seconds over the stages of one batch's build; a gap before a stage is queueing for it.
 
     Where exactly one kind of stage met a full resource, it bounds the loader and bears the whole wait.

@@ -42,8 +42,8 @@ class Survival:
         """Return the share that is still alive at *age* (s)."""
         if age >= self.cap:
             return 0.0
-        known = int(np.searchsorted(self.times, age, side="right"))
-        return self.alive[known - 1] if known else 1.0
+        before = int(np.searchsorted(self.times, age, side="right"))
+        return self.alive[before - 1] if before else 1.0
 
     def draw(self, random: np.random.Generator) -> float:
         """Return a lifetime (s): one of the measured ones, or the cap."""
@@ -63,7 +63,7 @@ class Survival:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class ExponentialLives:
     """Machines that are revoked at random, independent of their age; *mean* in seconds."""
 
     mean: float
@@ -77,7 +77,7 @@ class Exponential:
         return random.exponential(self.mean, count)
 
 
-Lives = Survival | Exponential
+Lives = Survival | ExponentialLives
 
 
 def kaplan_meier(revoked: Sequence[float], watched: Sequence[float], cap: float = math.inf) -> Survival:

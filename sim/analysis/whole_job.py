@@ -20,7 +20,7 @@ START_UP = 75.0
 """Seconds until a rented machine runs the job: cake-lab/CM-DARE measured 69 to 76 s for on-demand virtual machines on GCE."""
 
 
-class Plan(NamedTuple):
+class JobPlan(NamedTuple):
     """What the user wants done: *epochs*, or as many as *time* (s, start-up and all) allows; one of the two is None."""
 
     epochs: float | None
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
     """Tokens to train on, in place of both, until the data set and the model's sequence tell how many epochs that is."""
 
 
-class Pace(NamedTuple):
+class MachinePace(NamedTuple):
     """What one machine takes (s)."""
 
     first_epoch: float
@@ -67,7 +67,7 @@ class WholeJob(NamedTuple):
         return sum(self)
 
 
-def whole_job(plan: Plan, pace: Pace) -> WholeJob:
+def whole_job(plan: JobPlan, pace: MachinePace) -> WholeJob:
     """Return the parts of a job of *plan* at *pace*. Raise ValueError for a job without work or with two lengths."""
     epochs = epochs_in(plan, pace)
     rested = min(epochs, max(1.0, pace.tired_from - 1.0))
@@ -80,7 +80,7 @@ def whole_job(plan: Plan, pace: Pace) -> WholeJob:
     )
 
 
-def epochs_in(plan: Plan, pace: Pace) -> float:
+def epochs_in(plan: JobPlan, pace: MachinePace) -> float:
     """Return the epochs of a job of *plan*: as given, or how far it comes in its time."""
     if (plan.epochs is None) == (plan.time is None):
         raise ValueError("a job has a number of epochs or a time")
@@ -98,9 +98,9 @@ def epochs_in(plan: Plan, pace: Pace) -> float:
     return done
 
 
-def _evaluation(plan: Plan, pace: Pace) -> float:
+def _evaluation(plan: JobPlan, pace: MachinePace) -> float:
     return plan.evaluation * FORWARD_SHARE * pace.compute_share * pace.warm_epoch
 
 
-def _checkpoint(plan: Plan, pace: Pace) -> float:
+def _checkpoint(plan: JobPlan, pace: MachinePace) -> float:
     return pace.checkpoint if plan.checkpoints else 0.0

@@ -44,8 +44,8 @@ def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
     problems = [*implausible(jobs), *_sources(jobs)]
     for number, entry in enumerate(jobs.jobs):
         own = ("jobs", number, "workload")
-        found = [((*own, *key), text) for key, text in (*_training(entry.workload), *_idle(entry.workload))]
-        problems += [problem for problem in found if not _of_stack(problem[0], own, document)]
+        problems_of_job = [((*own, *key), text) for key, text in (*_training(entry.workload), *_idle(entry.workload))]
+        problems += [problem for problem in problems_of_job if not _of_stack(problem[0], own, document)]
         if entry.gpus and entry.placement is not None:
             problems.append((("jobs", number, "gpus"), "cannot be combined with 'placement'; write one of the two"))
     return placed(problems, document)
@@ -138,11 +138,11 @@ def _training(workload: Workload) -> Iterator[Problem]:
         yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'python -m sim extract' write the table"
     if not any(layer.gradients for layer in model.layers):
         yield ("model", "layers"), "have no gradients, so there is nothing to train; write the elements of each gradient tensor"
-    elif (known := known_parameters(model)) != model.parameters:
+    elif (due := known_parameters(model)) != model.parameters:
         yield (
             ("model", "parameters"),
-            f"{model.parameters} are not the {known} of the layers' gradients and frozen tensors and of 'unused'; write parameters: {known}"
-            + (f", or unused: {model.unused + model.parameters - known} for those that nothing trains" if known < model.parameters else ""),
+            f"{model.parameters} are not the {due} of the layers' gradients and frozen tensors and of 'unused'; write parameters: {due}"
+            + (f", or unused: {model.unused + model.parameters - due} for those that nothing trains" if due < model.parameters else ""),
         )
     if training.precision in ("fp32", "tf32") and (narrow := _narrow(model)):
         yield (

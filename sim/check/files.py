@@ -41,7 +41,7 @@ def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = l
     wanted = [file for name in names for file in _files(name)]
     if wanted:
         return list(_told(map(_verdict_on_name, wanted), len(wanted), progress))
-    files = [(path, kind) for kind, folder in _folders() for path in catalogue.catalogue(folder).values()]
+    files = [(path, kind) for kind, folder in _folders() for path in catalogue.every(folder).values()]
     verdicts = list(_told((_own(_verdict(path, kind)) for path, kind in files), len(files), progress))
     return [*verdicts, Verdict("", "catalogue", _across(verdicts))]
 
@@ -60,8 +60,8 @@ def _told(verdicts: Iterable[Verdict], of: int, progress: Callable[[int, int], N
 def _files(name: str) -> list[str]:
     """Return *name*, or the YAML files below it where it is a folder that has some."""
     try:
-        known = not name or any(name in catalogue.catalogue(folder) for _, folder in _folders())
-        below = [] if known else sorted(str(path) for path in Path(name).rglob("*.yaml"))
+        in_catalogue = not name or any(name in catalogue.every(folder) for _, folder in _folders())
+        below = [] if in_catalogue else sorted(str(path) for path in Path(name).rglob("*.yaml"))
     except (OSError, ValueError):  # not a name that a file system can hold
         below = []
     return below or [name]
@@ -83,7 +83,7 @@ def _found(name: str) -> tuple[Path, type[Any] | None]:
     """Return the file that *name* stands for, and its kind where its folder in the catalogue tells."""
     for kind, folder in _folders():
         for spelling in (name, name.lower()):
-            if (path := catalogue.catalogue(folder).get(spelling)) is not None:
+            if (path := catalogue.every(folder).get(spelling)) is not None:
                 return path, kind
     try:
         return catalogue.locate(name, "hardware"), None
@@ -134,8 +134,8 @@ def _kind_by_keys(path: Path) -> type[Any]:
 def _unlike(value: object) -> str:
     """Return why *value* is like no kind of description: what it extends does not exist, a key is misspelled, or all are strange."""
     keys = [str(key) for key in value] if isinstance(value, dict) else []
-    known = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
-    near = {key: found[0] for key in keys if key not in known and (found := catalogue.suggestions(key, known, most=1))}
+    valid = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
+    near = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
     if near:
         return "; ".join(f"unknown key '{key}'; did you mean '{meant}'?" for key, meant in near.items())
     if isinstance(value, dict) and (origin := value.get("extends")):

@@ -207,14 +207,14 @@ def _bound(value: str | float) -> str:
 @lru_cache(maxsize=256)
 def _limits(kind: type[Spec]) -> dict[str, tuple[float, float, Bounds, str]]:
     """Return, for every field of *kind* with bounds: least, most, both as written, and the dimension."""
-    found = {}
+    limits = {}
     for name, field in kind.model_fields.items():
         dimension = _dimension((field.annotation, *field.metadata)) or ""
         bounds = RANGES.get(kind, {}).get(name) or DIMENSIONS.get(dimension)
         if bounds is not None:
             low, high = (units.parse(bound, dimension) if isinstance(bound, str) else bound for bound in bounds)
-            found[name] = (low, high, bounds, dimension)
-    return found
+            limits[name] = (low, high, bounds, dimension)
+    return limits
 
 
 def _dimension(pieces: tuple[Any, ...]) -> str | None:
@@ -223,6 +223,6 @@ def _dimension(pieces: tuple[Any, ...]) -> str | None:
         if isinstance(piece, Dimension):
             return piece.name
         inner = get_args(piece)[1:] if get_origin(piece) in (Annotated, dict) else get_args(piece)
-        if inner and (found := _dimension(inner)) is not None:
-            return found
+        if inner and (nested := _dimension(inner)) is not None:
+            return nested
     return None

@@ -42,7 +42,7 @@ def hosts_of(hardware: Hardware, placement: Sequence[Placement], serving: Servin
     return Hosts(workers, tuple(range(first, first + serving.servers)))
 
 
-class Way(NamedTuple):
+class HostWay(NamedTuple):
     """One port, and who is below it: workers, and servers by number."""
 
     port: Port
@@ -61,7 +61,7 @@ class Ways(NamedTuple):
     """The fabric as the traffic of one job with servers crosses it."""
 
     hosts: Hosts = Hosts((), ())
-    ways: tuple[Way, ...] = ()
+    ways: tuple[HostWay, ...] = ()
 
     @property
     def capacities(self) -> dict[str, float]:
@@ -79,12 +79,12 @@ class Ways(NamedTuple):
         -1 stands for all servers, or for the part of so many *alike* of them.
         """
         part = alike / len(self.hosts.servers) if alike and self.ways else 1.0
-        found: dict[str, float] = {}
+        load: dict[str, float] = {}
         for way in self.ways:
             for side, streams in zip(("up", "down"), way.streams(self.hosts, server, outward), strict=True):
                 if streams:
-                    found[f"{way.port.name}.{side}"] = part * streams * (weight if way.port.relative else 1.0)
-        return found
+                    load[f"{way.port.name}.{side}"] = part * streams * (weight if way.port.relative else 1.0)
+        return load
 
 
 NOWHERE = Ways()
@@ -93,9 +93,9 @@ NOWHERE = Ways()
 
 def ways_between(hardware: Hardware, lists: Sequence[Sequence[int]], job: int, hosts: Hosts, fold: bool) -> Ways:
     """Return the ways of the job whose *hosts* stand in *lists*, the node numbers of all jobs, from place *job* on."""
-    found = crossed(hardware, lists, job, fold)
+    fabric = crossed(hardware, lists, job, fold)
     ways = []
-    for port in found.ports:
+    for port in fabric.ports:
         workers = sum(node in port.nodes for node in hosts.workers)
-        ways.append(Way(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
+        ways.append(HostWay(port, workers, tuple(number for number, node in enumerate(hosts.servers) if node in port.nodes)))
     return Ways(hosts, tuple(ways))

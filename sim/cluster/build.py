@@ -60,9 +60,11 @@ def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
     """Return *hardware* with *nodes* nodes; raise SpecError unless it is one group of equal ones."""
     if nodes < 1:
         raise SpecError(f"--nodes {nodes}: write 1 or more")
-    workers = [group for group in hardware.groups if group.role == "worker"]
+    workers = {at: group.count for at, group in enumerate(hardware.groups) if group.role == "worker"}
     if len(workers) != 1:
-        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; --nodes needs a single one")
+        alike = {at: max(1, round(nodes * count / sum(workers.values()))) for at, count in workers.items()}
+        each = " ".join(f"--set groups.{at}.count={count}" for at, count in alike.items())
+        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; write the nodes of each, such as {each}")
     groups = tuple(group.model_copy(update={"count": nodes}) if group.role == "worker" else group for group in hardware.groups)
     return hardware.model_copy(update={"groups": groups})
 
@@ -163,12 +165,12 @@ def _server_hosts(hardware: Hardware, serving: Sequence[Serving | None]) -> list
     for _, own in apart:
         if own.servers > len(nodes):
             raise SpecError(_too_many_servers(own.servers, f"{hardware.name} has {len(nodes)} hosts of role 'server'"))
-    found: list[tuple[Node, _Uses, _Served, int]] = []
+    hosts: list[tuple[Node, _Uses, _Served, int]] = []
     for place, node in enumerate(nodes):
         here = tuple((job, server) for job, own in apart for server in own.on_host(place))
         if here:
-            found.append((node, (), here, place))
-    return found
+            hosts.append((node, (), here, place))
+    return hosts
 
 
 def _too_many_servers(count: int, there: str) -> str:
@@ -180,7 +182,7 @@ def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fol
     kept: dict[int, Node] = {}
     for node, uses, served, number in hosts:
         if id(node) not in kept:
-            kept[id(node)] = next((known for known in kept.values() if known == node), node)  # groups described alike are one
+            kept[id(node)] = next((like for like in kept.values() if like == node), node)  # groups described alike are one
         key = (id(kept[id(node)]), uses, served, 0 if fold else number)
         alike.setdefault(key, []).append(number)
     return [
@@ -231,12 +233,12 @@ def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable
     live: dict[str, dict[str, str]] = {}
     capacity: dict[str, float] = {}
     for slot in cluster:
-        found, names = _fold_slot(slot, crossings.get(slot.name, {}), fold)
+        folded, names = _fold_slot(slot, crossings.get(slot.name, {}), fold)
         live[slot.name] = names
         for link, name in names.items():
             capacity.setdefault(name, slot.graph.links[link].capacity)
         capacity[f"{slot.name}.cores"] = slot.cores
-        classes.extend(found)
+        classes.extend(folded)
     return Built(classes, live, capacity)
 
 

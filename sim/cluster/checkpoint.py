@@ -118,7 +118,7 @@ def outflows(node: Node, parts: Parts, store: Store | None) -> list[Outflow]:
     return [Outflow(_way_out(node, gpu, store), cap) for gpu in range(parts.per_node)]
 
 
-class Beside:
+class CheckpointWrites:
     """Parts of checkpoints that are written all along, beside whatever else a network carries."""
 
     NAME = "checkpoint"

@@ -47,7 +47,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Group:
+class TierGroup:
     """Where a job is in one tier: *members* of its nodes in this group, *sizes* of all groups that have some, in order."""
 
     members: int
@@ -87,16 +87,16 @@ def _tree_edges(sizes: tuple[int, ...]) -> Mapping[int, int]:
     """Return the most edges of a double binary tree that join a group to others, by the nodes of the group."""
     nodes = sum(sizes)
     of_node = [number for number, size in enumerate(sizes) for _ in range(size)]
-    found: Counter[int] = Counter()
-    for place in range(1, nodes):  # as `sim.training.collectives.tree`: the second tree is the mirror, or a shift by one
+    edges: Counter[int] = Counter()
+    for place in range(1, nodes):  # as NCCL does: the second tree is the mirror, or a shift by one
         bit = place & -place
         up = (place ^ bit) | bit << 1
         up = up if up < nodes else place ^ bit
         other = [(place + 1) % nodes, (up + 1) % nodes] if nodes % 2 else [nodes - 1 - place, nodes - 1 - up]
         for one, another in ((place, up), other):
             if of_node[one] != of_node[another]:
-                found.update((of_node[one], of_node[another]))
-    return {size: max(found[number] for number, known in enumerate(sizes) if known == size) for size in set(sizes)}
+                edges.update((of_node[one], of_node[another]))
+    return {size: max(edges[number] for number, size_of in enumerate(sizes) if size_of == size) for size in set(sizes)}
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Port:
     name: str
     capacity: float
     description: str
-    group: Group
+    group: TierGroup
     relative: bool = False
     """Whether the capacity is a ratio of the NICs', so that what they cannot use weighs here too."""
     of_pair: float = 1.0
@@ -137,7 +137,7 @@ class Port:
 class LocalPort(Port):
     """The links of one dragonfly router to its group, which also carry what comes from and goes to other groups."""
 
-    whole: Group | None = None
+    whole: TierGroup | None = None
     """Where the job is in dragonfly groups."""
     routers: int = 1
 
@@ -218,23 +218,23 @@ class Crossed:
     def load(self, sent: Iterable[Sent]) -> dict[str, float]:
         """Return what *sent*, by every node of the job, puts on each live resource."""
         sent = list(sent)
-        found: dict[str, float] = {}
+        load: dict[str, float] = {}
         for port in self.ports:
             amount = sum(port.streams(each, self.rails) * (each.on_nic if port.relative else each.on_wire) for each in sent)
-            found |= dict.fromkeys(_ways(port), amount) if amount else {}
-        return found
+            load |= dict.fromkeys(_ways(port), amount) if amount else {}
+        return load
 
     def between(self, src: int, dst: int, nic: int, onto: int) -> tuple[str, ...]:
         """Return what one transfer crosses from NIC *nic* of node *src* to NIC *onto* of node *dst*.
 
         These are live resources where every node stands for itself.
         """
-        found: list[str] = []
+        links: list[str] = []
         for tier, (one, other) in enumerate(zip(self.groups_of.get(src, ()), self.groups_of.get(dst, ()), strict=True)):
             of_rail = self.rails > 1 and tier == 0
             if one != other or (of_rail and nic != onto):
-                found += [f"{one}.rail{nic}.up", f"{other}.rail{onto}.down"] if of_rail else [f"{one}.up", f"{other}.down"]
-        return tuple(found)
+                links += [f"{one}.rail{nic}.up", f"{other}.rail{onto}.down"] if of_rail else [f"{one}.up", f"{other}.down"]
+        return tuple(links)
 
 
 NOTHING = Crossed()
@@ -290,10 +290,10 @@ def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool, 
     return _Tier({vector: (alike[0], len(alike)) for vector, alike in kinds.items()}, sizes, name_of)
 
 
-def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, Group]]:
+def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, TierGroup]]:
     """Yield the number of the first of each kind of group, how many are alike, and where the job is in it."""
     for vector, (first, count) in tier.kinds.items():
-        yield first, count, Group(vector[job], tier.sizes, fabric.rank_order == "by_switch")
+        yield first, count, TierGroup(vector[job], tier.sizes, fabric.rank_order == "by_switch")
 
 
 def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
@@ -328,14 +328,14 @@ def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[in
     detour = float("inf") if spec.routing == "minimal" else 2.0  # Valiant: every byte crosses two links of its kind
     small = _tier(placements, job, spec.nodes_per_router, fold, routers)
     large = _tier(placements, job, spec.nodes_per_router * routers, fold)
-    whole = {first: group for first, _, group in _groups(large, job, fabric)}
+    groups_of = {first: group for first, _, group in _groups(large, job, fabric)}
     ports: list[Port] = []
     for first, _, group in _groups(small, job, fabric) if routers > 1 else ():
-        above = whole[large.name_of[first // routers]]
+        above = groups_of[large.name_of[first // routers]]
         capacity, weight = fabric.path_efficiency * (routers - 1) * spec.local_bandwidth, min(routers - 1.0, detour)
         what = f"local links of router {first} and those like it"
         ports.append(LocalPort(f"router{first}", capacity, what, group, of_pair=weight, whole=above, routers=routers))
-    for first, group in whole.items() if groups > 1 else ():
+    for first, group in groups_of.items() if groups > 1 else ():
         capacity = fabric.path_efficiency * routers * spec.global_links * spec.global_bandwidth
         what = f"global links of group {first} and those like it"
         ports.append(Port(f"group{first}", capacity, what, group, of_pair=min(groups - 1.0, detour)))
@@ -347,7 +347,7 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
     if len(placements) > 1 or max(nodes) >= len(nodes):  # one job from the first node on: the last plane may lack rows
         _check_block(spec, nodes)
     ports, strides = [], list(accumulate(spec.dimensions, lambda size, length: size * length, initial=1))
-    everyone = Group(0, (len(nodes),), fabric.rank_order == "by_switch")
+    everyone = TierGroup(0, (len(nodes),), fabric.rank_order == "by_switch")
     for axis, (full, stride) in enumerate(zip(spec.dimensions, strides, strict=False)):
         length = min(full, -(-len(nodes) // stride))
         if length > 1:
@@ -370,13 +370,13 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
 
 def _check_block(spec: Torus, nodes: Sequence[int]) -> None:
     """Raise SpecError unless *nodes* are a block of a torus: they follow one another, in whole rows (planes, ...) from where one starts."""
-    first, count, whole = min(nodes), len(nodes), 1
+    first, count, block = min(nodes), len(nodes), 1
     for length in spec.dimensions:  # part of one row, or whole rows in one plane, and so on
-        if count <= whole * length:
+        if count <= block * length:
             break
-        whole *= length
-    within = whole * length
-    if max(nodes) - first + 1 != count or first % whole or count % whole or first // within != max(nodes) // within:
+        block *= length
+    within = block * length
+    if max(nodes) - first + 1 != count or first % block or count % block or first // within != max(nodes) // within:
         raise SpecError(
             f"{count} nodes, {first} to {max(nodes)}, are no block of a torus of {' x '.join(map(str, spec.dimensions))}; "
             f"give a job nodes that follow one another, whole rows of {spec.dimensions[0]} or a part of one"
@@ -385,8 +385,8 @@ def _check_block(spec: Torus, nodes: Sequence[int]) -> None:
 
 def _overlapping(placements: Sequence[Sequence[int]], job: int) -> int:
     """Return the first of the jobs whose nodes overlap those of *job*, directly or through others'."""
-    found, reached = {job}, set(placements[job])
-    while more := {other for other, nodes in enumerate(placements) if other not in found and reached & set(nodes) and len(nodes) > 1}:
-        found |= more
+    jobs, reached = {job}, set(placements[job])
+    while more := {other for other, nodes in enumerate(placements) if other not in jobs and reached & set(nodes) and len(nodes) > 1}:
+        jobs |= more
         reached.update(*(placements[other] for other in more))
-    return min(found)
+    return min(jobs)

@@ -23,17 +23,17 @@ class Flow(NamedTuple):
     cap: float = math.inf
 
 
-class Share(NamedTuple):
+class FlowShare(NamedTuple):
     """What it gets: a rate (units/s), and the link that holds it back ("" where its own cap does)."""
 
     rate: float
     bottleneck: str
 
 
-_NOTHING = Share(0.0, "")
+_NOTHING = FlowShare(0.0, "")
 
 
-def max_min_rates(flows: Sequence[Flow], capacity: Mapping[str, float]) -> list[Share]:
+def max_min_rates(flows: Sequence[Flow], capacity: Mapping[str, float]) -> list[FlowShare]:
     """Return the share of each of *flows* on links of the given *capacity* (same units/s as the rates times the usage)."""
     if len(flows) == 1:
         return [_alone(flows[0], capacity)]
@@ -51,14 +51,14 @@ def max_min_rates(flows: Sequence[Flow], capacity: Mapping[str, float]) -> list[
             if rate != cap and not bottleneck:
                 rising.append(index)
                 continue
-            shares[index] = Share(rate, bottleneck)
+            shares[index] = FlowShare(rate, bottleneck)
             for link, use in usage.items():
                 left[link] -= use * rate
         active = rising
     return shares
 
 
-def _alone(flow: Flow, capacity: Mapping[str, float]) -> Share:
+def _alone(flow: Flow, capacity: Mapping[str, float]) -> FlowShare:
     """Return the share of a *flow* that is beside no other: most are, and need no filling by rounds."""
     usage, weight, cap = flow
     level, by_link = cap / weight, False
@@ -67,8 +67,8 @@ def _alone(flow: Flow, capacity: Mapping[str, float]) -> Share:
             level, by_link = capacity[link] / (use * weight), True
     rate = cap if cap <= level * weight * (1 + _SLACK) else level * weight
     if not by_link:
-        return Share(rate, "")
-    return Share(rate, next(link for link, use in usage.items() if use > 0 and capacity[link] <= level * (use * weight) * (1 + _SLACK)))
+        return FlowShare(rate, "")
+    return FlowShare(rate, next(link for link, use in usage.items() if use > 0 and capacity[link] <= level * (use * weight) * (1 + _SLACK)))
 
 
 def _rise(level: float, flows: Sequence[Flow], left: Mapping[str, float]) -> tuple[float, set[str]]:

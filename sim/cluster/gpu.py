@@ -47,7 +47,7 @@ _BY_ELEMENT: frozenset[OperatorClass] = frozenset({"norm", "pool"})
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
 
 
-class Kernels(NamedTuple):
+class KernelWork(NamedTuple):
     """GPU time in seconds, and the number of launches it takes the host."""
 
     time: float
@@ -197,13 +197,13 @@ def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
     return stack.gradient_hooks + kernels, stack.gradient_hooks + passes
 
 
-def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> Kernels:
+def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> KernelWork:
     """Return the GPU time and launches of one layer for a batch (samples)."""
     work = layer_work(layer, gpu, precision, stack, batch, backward)
     factor = 1.0 if work.shaped else _stack_factor(layer, stack, work.peak)
     products = max(work.products * factor, work.least)
     busy = max(products, memory_time(work.moved, gpu)) + memory_time(work.converted, gpu)
-    return Kernels((busy + work.kernels * gpu.kernel_time) * stack.compute_factor, work.launches)
+    return KernelWork((busy + work.kernels * gpu.kernel_time) * stack.compute_factor, work.launches)
 
 
 def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: Stack, batch: int) -> KernelMix | None:
@@ -376,10 +376,10 @@ def _recurrent_slowness(layer: Layer, batch: int, gpu: Gpu, peak: Peak, units: f
     Steps larger than any that was measured are taken as matrix products too.
     """
     steps = _curve(gpu.efficiency["rnn"], peak)
-    whole = _curve(gpu.efficiency["gemm"], peak) if "gemm" in gpu.efficiency else steps
-    larger = tuple(point for point in whole if point[0] > steps[-1][0] and point[1] > steps[-1][1])
+    gemm = _curve(gpu.efficiency["gemm"], peak) if "gemm" in gpu.efficiency else steps
+    larger = tuple(point for point in gemm if point[0] > steps[-1][0] and point[1] > steps[-1][1])
     stepwise = 1.0 / at(steps + larger, _kernel_size(layer, batch) / units)
-    return 0.5 * (stepwise + 1.0 / at(whole, layer.forward * batch / units)) if backward else stepwise
+    return 0.5 * (stepwise + 1.0 / at(gemm, layer.forward * batch / units)) if backward else stepwise
 
 
 def _curve(curves: Mapping[Peak, Curve], peak: Peak) -> Curve:

@@ -52,7 +52,7 @@ class Speeds(NamedTuple):
     result: float
 
 
-class Shape(NamedTuple):
+class ProductShape(NamedTuple):
     """*groups* products of (m, k) with (k, n)."""
 
     m: float
@@ -81,7 +81,7 @@ def product_time(gpu: Gpu, peak: Peak, m: float, n: int, k: float, groups: int =
         raise ValueError(f"{gpu.name} has no kernels block with a product_share of {peak}")
     if min(m, n, k, groups) <= 0:
         return 0.0
-    return count * _product_time(_speeds(gpu, kernels, peak, burst), Shape(m, n, k, groups))
+    return count * _product_time(_speeds(gpu, kernels, peak, burst), ProductShape(m, n, k, groups))
 
 
 def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool) -> Speeds:
@@ -103,21 +103,21 @@ def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool) -> Speeds:
 
 
 @lru_cache(maxsize=65536)
-def _product_time(on: Speeds, shape: Shape) -> float:
+def _product_time(on: Speeds, shape: ProductShape) -> float:
     return min(_candidate(on, shape, tile, split) for tile in TILES for split in _splits(on, shape, tile))
 
 
-def _splits(on: Speeds, shape: Shape, tile: tuple[int, int]) -> Iterator[int]:
+def _splits(on: Speeds, shape: ProductShape, tile: tuple[int, int]) -> Iterator[int]:
     """Yield the splits along k worth trying: only where blocks without would leave multiprocessors idle."""
     tiles = _tiles(shape, tile)
     yield from (split for split in SPLITS if split == 1 or (tiles * split < 4 * on.units and tiles < on.units))
 
 
-def _tiles(shape: Shape, tile: tuple[int, int]) -> int:
+def _tiles(shape: ProductShape, tile: tuple[int, int]) -> int:
     return ceil(shape.m / tile[0]) * ceil(shape.n / tile[1]) * shape.groups
 
 
-def _candidate(on: Speeds, shape: Shape, tile: tuple[int, int], split: int) -> float:
+def _candidate(on: Speeds, shape: ProductShape, tile: tuple[int, int], split: int) -> float:
     """Return the seconds with one choice of *tile* and *split*."""
     blocks = _tiles(shape, tile) * split
     step = STEP / on.element
@@ -182,13 +182,13 @@ def visible_keys(shape: Attention) -> float:
     Ranks of a context group take pieces from both ends of the sequence, so that each sees the mean of all (Transformer Engine,
     attention/dot_product_attention/context_parallel.py; torch.distributed.tensor.experimental, ``context_parallel``).
     """
-    whole = shape.queries * shape.shares
-    blocks = ceil(whole / BLOCK)
+    queries = shape.queries * shape.shares
+    blocks = ceil(queries / BLOCK)
     every = ceil(shape.keys / BLOCK) * BLOCK
     if not shape.causal:
         reach = (2 * ceil(shape.window / BLOCK) + 1) * BLOCK if shape.window else every
         return float(min(every, reach))
-    offset = max(0, shape.keys - whole)  # queries are the last of the keys
+    offset = max(0, shape.keys - queries)  # queries are the last of the keys
     reach = _reach(shape, every)
     first = offset + BLOCK
     ramp = min(blocks, max(0, (reach - first) // BLOCK + 1))

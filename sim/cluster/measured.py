@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from sim.cluster.gpu import PRODUCTS, Kernels, element_bytes, layer_time, layer_work, memory_time
+from sim.cluster.gpu import PRODUCTS, KernelWork, element_bytes, layer_time, layer_work, memory_time
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same
@@ -25,7 +25,7 @@ _HALVINGS: Final = 60
 _MOST_FLOP: Final = 1e18
 
 
-class Setting(NamedTuple):
+class PassSetting(NamedTuple):
     """What a pass of a layer takes its time from, the layer aside."""
 
     gpu: Gpu
@@ -34,21 +34,21 @@ class Setting(NamedTuple):
     batch: int
 
 
-def pass_time(layer: Layer, on: MeasuredOn | None, here: Setting, backward: bool = False) -> Kernels:
+def pass_time(layer: Layer, on: MeasuredOn | None, here: PassSetting, backward: bool = False) -> KernelWork:
     """Return the GPU time and launches of one pass of *layer*: computed, or scaled from what was measured *on* another setting."""
     if layer.measured is None or on is None:
         return layer_time(layer, *here, backward)
     measured = layer.measured
-    there = Setting(on.gpu, on.precision, here.stack, on.batch)
+    there = PassSetting(on.gpu, on.precision, here.stack, on.batch)
     launches = measured.backward_launches if backward else measured.forward_launches
     seconds = measured.backward if backward else measured.forward
     time = seconds * _ratio(layer, seconds, here, there, backward) if seconds else 0.0
     if backward and measured.upkeep:
         time += measured.upkeep * memory_time(1.0, here.gpu) / memory_time(1.0, there.gpu)
-    return Kernels(time, launches)
+    return KernelWork(time, launches)
 
 
-def _ratio(layer: Layer, seconds: float, here: Setting, there: Setting, backward: bool) -> float:
+def _ratio(layer: Layer, seconds: float, here: PassSetting, there: PassSetting, backward: bool) -> float:
     """Return the time of a pass *here* over its time *there*, where it took so many *seconds*."""
     if any(getattr(layer, name) for name in _WORK):
         modeled = layer_time(layer, *there, backward).time
@@ -62,14 +62,14 @@ def _ratio(layer: Layer, seconds: float, here: Setting, there: Setting, backward
     return moved * memory_time(1.0, here.gpu) / memory_time(1.0, there.gpu)
 
 
-def _equal_flop(op: OperatorClass, there: Setting, seconds: float) -> float:
+def _equal_flop(op: OperatorClass, there: PassSetting, seconds: float) -> float:
     """Return the FLOP of a product of class *op* that takes *seconds*; 0 where the GPU does not tell."""
     return _worked_out(Same((op, id(there.gpu), id(there.stack), there.precision, seconds), op, there, seconds))
 
 
 @lru_cache(maxsize=4096)
-def _worked_out(asked: Same) -> float:
-    op, there, seconds = asked.held
+def _worked_out(question: Same) -> float:
+    op, there, seconds = question.held
     if not _product_seconds(op, _MOST_FLOP, there):
         return 0.0
     low, high = 0.0, _MOST_FLOP
@@ -79,7 +79,7 @@ def _worked_out(asked: Same) -> float:
     return high
 
 
-def _product_seconds(op: OperatorClass, flop: float, setting: Setting) -> float:
+def _product_seconds(op: OperatorClass, flop: float, setting: PassSetting) -> float:
     layer = Layer.model_construct(**(_EMPTY.__dict__ | {"op": op, "forward": flop}))
     work = layer_work(layer, setting.gpu, setting.precision, setting.stack, 1)
     return max(work.products, work.least)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import simpy
 from simpy.events import NORMAL, EventPriority
 
-from sim.cluster.fairshare import Flow, Share, max_min_rates
+from sim.cluster.fairshare import Flow, FlowShare, max_min_rates
 from sim.events import EventLog, RateChange
 
 _AFTER_EVERYTHING = EventPriority(2)  # SimPy runs priorities 0 and 1 of an instant first
@@ -79,7 +79,7 @@ class Network:
         self._wake_at = math.inf
         self._timers: set[float] = set()
         """Finishes for which a timer runs already."""
-        self._solved: dict[tuple[tuple[int, float, float], ...], tuple[list[Share], list[Flow]]] = {}
+        self._solved: dict[tuple[tuple[int, float, float], ...], tuple[list[FlowShare], list[Flow]]] = {}
         """Shares by what was asked for (see `_shares`); steps repeat themselves, and so do the questions."""
 
     def add_link(self, link: str, capacity: float) -> None:
@@ -181,34 +181,34 @@ class Network:
                     break
             else:
                 return [changed] if changed.number in self.active else []
-        found = dict(self._changed)
+        component = dict(self._changed)
         reached = dict(self._freed)
         for activity in self._changed.values():
             reached.update(dict.fromkeys(activity.asks.usage))
         links = list(reached)
         for link in links:  # grows while it is read
             for number, activity in self._on[link].items():
-                if number not in found:
-                    found[number] = activity
+                if number not in component:
+                    component[number] = activity
                     for other in activity.asks.usage:
                         if other not in reached:
                             reached[other] = None
                             links.append(other)
-        return [found[number] for number in sorted(found) if number in self.active]
+        return [component[number] for number in sorted(component) if number in self.active]
 
     def _rate(self, activities: list[Activity]) -> None:
         for activity, (rate, bottleneck) in zip(activities, self._shares([activity.asks for activity in activities]), strict=True):
             self._give(activity, rate, bottleneck)
 
-    def _shares(self, flows: list[Flow]) -> list[Share]:
+    def _shares(self, flows: list[Flow]) -> list[FlowShare]:
         """Return what each of *flows* gets, which are one component; kept with them, so that no id in a key is used again."""
         key = tuple([(id(usage), weight, cap) for usage, weight, cap in flows])
-        known = self._solved.get(key)
-        if known is None:
+        solved = self._solved.get(key)
+        if solved is None:
             if len(self._solved) >= _MOST_SOLVED:
                 self._solved.clear()
-            known = self._solved[key] = (max_min_rates(flows, self.capacity), flows)
-        return known[0]
+            solved = self._solved[key] = (max_min_rates(flows, self.capacity), flows)
+        return solved[0]
 
     def _give(self, activity: Activity, rate: float, bottleneck: str) -> None:
         """Let *activity* go on at *rate*, held back by *bottleneck*, from now on."""

@@ -93,8 +93,8 @@ def _check_pairs(node: Node) -> None:
     seen: set[frozenset[str]] = set()
     for pair in node.topology.nvlink.pairs if node.topology.nvlink else ():
         ends = pair.split("-")
-        known = [end for end in ends if end.isdigit() and int(end) < node.gpu_count]
-        if len(known) != 2 or len(set(ends)) != 2:
+        gpus = [end for end in ends if end.isdigit() and int(end) < node.gpu_count]
+        if len(gpus) != 2 or len(set(ends)) != 2:
             raise TopologyError(
                 f"topology.nvlink.pairs: '{pair}' is not a pair of GPUs; write for example 0-1, with GPUs 0..{node.gpu_count - 1}"
             )

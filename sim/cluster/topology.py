@@ -152,7 +152,7 @@ class NodeGraph:
     def near_nics(self, gpu: int) -> list[int]:
         """Return the NICs with the closest PCIe path to *gpu*."""
         classes = [PATH_CLASSES.index(self.pcie_class(f"gpu{gpu}", f"nic{nic}")) for nic in range(self.node.nic.count)]
-        return [nic for nic, found in enumerate(classes) if found == min(classes)]
+        return [nic for nic, distance in enumerate(classes) if distance == min(classes)]
 
     def nearest_nic(self, gpu: int, turn: int = 0) -> int:
         """Return a NIC with the closest PCIe path to *gpu*; GPUs with several such, and a GPU's channels (*turn*), take turns."""

@@ -1,8 +1,9 @@
 """The program that commands register with, each in its file; only the file of the command that is typed is imported."""
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-from sim.commands.help import Program
+from sim.commands.help import CommandLine
 
 COMMANDS: Final = (
     "run", "collective", "check", "list", "schema", "show", "new", "extract", "profile", "compare", "recommend", "spot", "whatif", "plan",
@@ -11,7 +12,7 @@ COMMANDS: Final = (
 _OF_CATALOGUE: Final = ("list", "schema", "show")
 """Commands of one file."""
 
-app = Program(
+app = CommandLine(
     {
         "One job": "run ui whatif profile collective show goodput spot",
         "Choose": "compare recommend plan batches prices",
@@ -25,3 +26,19 @@ app = Program(
     "  python -m sim run p3.16xlarge vgg16\n"
     "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-hours 24 --epochs 90",
 )
+
+
+class Study(Protocol):
+    """A study as a command of its own; docs/develop/own-study.md has one as an example."""
+
+    @property
+    def name(self) -> str:
+        """What is typed after ``sim study``."""
+
+    @property
+    def examples(self) -> Sequence[str]:
+        """Commands for its help, two lines."""
+
+    @property
+    def run(self) -> Callable[..., None]:
+        """The command: its parameters are arguments and options, as Typer reads them, its docstring says in a line what it does."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import GlobalBatch, Hw, Json, Precision, Sets, Stack, Wl
+from sim.commands.options import GlobalBatch, Hw, JsonOption, PrecisionOption, Sets, StackOption, Wl
 from sim.terminal import print_json, show_text, talk
 
 
@@ -20,11 +20,11 @@ def batches(
     hardware: Hw,
     workload: Wl,
     global_batch: GlobalBatch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     simulate: Annotated[int, typer.Option(min=2, help="most steps that are simulated")] = 400,
     sets: Sets = [],  # noqa: B006
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Balance the batches of different machines in one data-parallel job, for the shortest step.
 
@@ -35,7 +35,7 @@ def batches(
     from sim.study.scenario import Scenario
 
     scenario = Scenario(hardware, workload, tuple(sets), precision=precision, stack=stack)
-    found = searched(scenario, global_batch, simulate, talk.progress)
+    answer = searched(scenario, global_batch, simulate, talk.progress)
     talk.progress("")
-    document = batches_document(found)
+    document = batches_document(answer)
     print_json(document) if as_json else show_text(batches_text(document))

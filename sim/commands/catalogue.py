@@ -9,7 +9,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Folder, Json, Sets
+from sim.commands.options import Folder, JsonOption, Sets
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.terminal import json_text, print_json, show_text, talk
@@ -33,18 +33,18 @@ def list_(
         ),
     ] = "",
     where: Where = [],  # noqa: B006
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the catalogue: hardware and workloads, or one kind of part."""
     from sim.report.listing import listing
 
-    found = listing(kind, where)
-    for problem in found.problems:
+    listed = listing(kind, where)
+    for problem in listed.problems:
         typer.echo(problem, err=True)
-    if found.empty:
-        talk(found.empty)
-    print_json(found.rows) if as_json else show_text(found.text)
-    if found.empty:
+    if listed.empty:
+        talk(listed.empty)
+    print_json(listed.rows) if as_json else show_text(listed.text)
+    if listed.empty:
         raise typer.Exit(1)
 
 
@@ -79,7 +79,7 @@ def show(
     batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
     every: Annotated[bool, typer.Option("--layers", help="list every layer instead of blocks")] = False,
     sets: Sets = [],  # noqa: B006
-    as_json: Json = False,
+    as_json: JsonOption = False,
     output: Folder = None,
 ) -> None:
     """Show which layers hold a model's FLOP, parameters, activations and time."""

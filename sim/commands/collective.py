@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Csv, Folder, Html, Hw, Json, Sets
+from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, Sets
 from sim.spec.yaml import SpecError
 from sim.terminal import show_table, write_result
 
@@ -52,10 +52,10 @@ def collective(
     ] = None,
     nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="version whose rules choose")] = "2.30",
     sets: Sets = [],  # noqa: B006
-    as_json: Json = False,
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Time a collective by itself, size by size, as nccl-tests does."""
     if as_json and as_csv:
@@ -70,7 +70,7 @@ def collective(
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
     from sim.study.descriptions import Descriptions
-    from sim.training.collectives.plan import Tuning
+    from sim.training.collectives.price.plan import Tuning
 
     if compute_time:
         raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")

@@ -9,7 +9,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
-    Batch,
+    BatchOption,
     Checkpoints,
     Csv,
     Epochs,
@@ -17,19 +17,20 @@ from sim.commands.options import (
     Folder,
     GlobalBatch,
     Hours,
-    Html,
-    Json,
+    HtmlOption,
+    JsonOption,
     LayoutFields,
-    Market,
+    MarketOption,
     Nodes,
     PowerCap,
-    Precision,
-    PriceSource,
+    PrecisionOption,
+    PricesOption,
     Processes,
+    SampleTokens,
     Sets,
-    Stack,
+    StackOption,
     TokenBudget,
-    Where,
+    WhereOption,
     Wl,
     takes_layout,
 )
@@ -48,16 +49,17 @@ def compare(
         list[str],
         typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default", autocompletion=names.hardware),
     ] = [],  # noqa: B006
-    where: Where = [],  # noqa: B006
+    where: WhereOption = [],  # noqa: B006
     nodes: Nodes = None,
-    batch: Batch = None,
+    batch: BatchOption = None,
     global_batch: GlobalBatch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    sequence: SampleTokens = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
-    market: Market = "on-demand",
-    prices: PriceSource = "",
+    market: MarketOption = "on-demand",
+    prices: PricesOption = "",
     epochs: Epochs = None,
     hours: Hours = None,
     tokens: TokenBudget = None,
@@ -66,10 +68,10 @@ def compare(
     power_cap: PowerCap = None,
     sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
     processes: Processes = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Compare machines for one workload by time and money."""
     from sim.documents import compared, reading
@@ -89,6 +91,7 @@ def compare(
         tuple(sets),
         batch=batch,
         global_batch=global_batch,
+        sequence=sequence,
         precision=precision,
         stack=stack,
         market=market_of(market),
@@ -101,10 +104,10 @@ def compare(
     rows = compared(scenario, names, counts, processes, talk.counting, power_cap)
     talk.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
-    found = comparison_document(workload_name(scenario), rows, sort, note)
-    text, table = comparison_text(found), figures_csv(found["rows"])
+    document = comparison_document(workload_name(scenario), rows, sort, note)
+    text, table = comparison_text(document), figures_csv(document["rows"])
     page = reading(comparison_page, scenario, [row.hardware for row in rows if row.document])
-    write_result(output, html, "compare", (found, text), page, comparison_plot, {"compare.csv": table})
-    show_table(found, text, table, as_json, as_csv)
-    if not found["rows"]:
+    write_result(output, html, "compare", (document, text), page, comparison_plot, {"compare.csv": table})
+    show_table(document, text, table, as_json, as_csv)
+    if not document["rows"]:
         raise typer.Exit(1)

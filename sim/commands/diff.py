@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Folder, Html, Json
+from sim.commands.options import Folder, HtmlOption, JsonOption
 from sim.terminal import print_json, show_text, write_result
 
 
@@ -16,16 +16,16 @@ from sim.terminal import print_json, show_text, write_result
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="document of a run (A.json), or the folder that `run -o` wrote")],
     after: Annotated[Path, typer.Argument(metavar="B", help="of another run")],
-    as_json: Json = False,
+    as_json: JsonOption = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Show what changed between two runs, and which causes changed."""
     from sim.report.difference import difference, difference_text, read_document
     from sim.report.page.difference import difference_page
 
     old, new = read_document(before), read_document(after)
-    found = difference(old, new)
-    text = difference_text(found, old, new)
-    write_result(output, html, "diff", (found, text), lambda whole: difference_page(whole, old, new))
-    print_json(found) if as_json else show_text(text)
+    document = difference(old, new)
+    text = difference_text(document, old, new)
+    write_result(output, html, "diff", (document, text), lambda shown: difference_page(shown, old, new))
+    print_json(document) if as_json else show_text(text)

@@ -10,20 +10,20 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
-    Batch,
+    BatchOption,
     Folder,
     GlobalBatch,
-    Html,
+    HtmlOption,
     Hw,
-    Json,
+    JsonOption,
     LayoutFields,
-    Market,
+    MarketOption,
     PowerCap,
-    Precision,
-    PriceSource,
+    PrecisionOption,
+    PricesOption,
     SampleTokens,
     Sets,
-    Stack,
+    StackOption,
     Wl,
     takes_layout,
 )
@@ -48,10 +48,10 @@ def goodput(
     epochs: Annotated[float | None, typer.Option(help="epochs of the job: shows time and cost")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
-    batch: Batch = None,
+    batch: BatchOption = None,
     global_batch: GlobalBatch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     layout: LayoutFields = (),
     sequence: SampleTokens = None,
     sets: Sets = [],  # noqa: B006
@@ -84,8 +84,8 @@ def goodput(
     mean_lifetime: Annotated[
         str | None, typer.Option("--mean-lifetime", metavar="TIME", help="spot machines, revoked at random after this time on average")
     ] = None,
-    market: Market = "on-demand",
-    prices: PriceSource = "",
+    market: MarketOption = "on-demand",
+    prices: PricesOption = "",
     region: Annotated[
         str | None, typer.Option(help="region of the electricity: us-east-1, europe-north1, FRA; the price's by default")
     ] = None,
@@ -93,9 +93,9 @@ def goodput(
     trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 2000,
     fast: Annotated[bool, typer.Option("--fast", help="skip what other set-ups would give")] = False,
     seed: Annotated[int, typer.Option(min=0, help="random seed of the failures")] = 0,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Simulate weeks of training with failures: goodput, days and cost to the end, where time is lost, energy and CO2."""
     from sim.study.scenario import Scenario, market_of

@@ -34,7 +34,7 @@ def show_graph(
     text, table = graph_text(run, document), figures_csv(rank_rows(document))
     write_report(html, output, (document, text, table), lambda: _page(run, document))
     if trace is not None:
-        from sim.report.graph_trace import write_graph_trace
+        from sim.report.trace.graph_trace import write_graph_trace
 
         talk(f"wrote {write_graph_trace(run, trace)}")
     show_table(document, text, table, *shown)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sim.commands.words import explained
 from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
@@ -38,9 +39,9 @@ _TYPES: Final = {"str": "TEXT", "path": "FILE", "int": "N", "int range": "N", "f
 def under_headings(entries: Mapping[str, T], headings: Mapping[str, str], rest: str) -> dict[str, dict[str, T]]:
     """Return *entries* under their *headings*, in the order of both; what has none comes under *rest*."""
     left = dict(entries)
-    found = {heading: {name: left.pop(name) for name in names.split() if name in left} for heading, names in headings.items()}
-    found[rest] = found.get(rest, {}) | left
-    return {heading: inside for heading, inside in found.items() if inside}
+    grouped = {heading: {name: left.pop(name) for name in names.split() if name in left} for heading, names in headings.items()}
+    grouped[rest] = grouped.get(rest, {}) | left
+    return {heading: inside for heading, inside in grouped.items() if inside}
 
 
 def _record(parameter: Any, context: Any) -> tuple[str, str]:
@@ -94,6 +95,13 @@ def _write_examples(command: Any, formatter: Any) -> None:
 class Command(TyperCommand):
     """A command whose options come under headings."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse *args*; of an option that is not there, say what it may have meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            raise explained(error, self, ctx) from None
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the name of the command: arguments and required options; what is in brackets may be left out."""
         arguments = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
@@ -117,7 +125,7 @@ def _usage(parameter: Any, context: Any) -> str:
 class Commands(MutableMapping[str, Any]):
     """The commands of *program* by name: those that typer has *made*, and those of its modules, which are made when asked for."""
 
-    def __init__(self, program: Program, made: Mapping[str, Any]) -> None:
+    def __init__(self, program: CommandLine, made: Mapping[str, Any]) -> None:
         self._program, self._made = program, dict(made)
 
     def __getitem__(self, name: str) -> Any:
@@ -138,10 +146,10 @@ class Commands(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
 
-class Group(TyperGroup):
+class HeadedGroup(TyperGroup):
     """A program whose commands come under headings."""
 
-    program: Program
+    program: CommandLine
     headings: Mapping[str, str] = {}
 
     def __init__(self, **settings: Any) -> None:
@@ -162,7 +170,7 @@ class Group(TyperGroup):
         _write_examples(self, formatter)
 
 
-class Program(typer.Typer):
+class CommandLine(typer.Typer):
     """A command line with all its help laid out alike."""
 
     def __init__(self, headings: Mapping[str, str] | None = None, modules: Mapping[str, str] | None = None, **settings: Any) -> None:
@@ -176,7 +184,7 @@ class Program(typer.Typer):
         context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None}
         settings.setdefault("add_completion", program() in SCRIPTS.values())
-        group = type("Group", (Group,), {"headings": headings or {}, "program": self})
+        group = type("Group", (HeadedGroup,), {"headings": headings or {}, "program": self})
         super().__init__(cls=group, context_settings=context, **(fixed | settings))
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
@@ -190,8 +198,10 @@ class Program(typer.Typer):
         self._groups, self.registered_groups = self._groups + self.registered_groups, []
         alone = typer.Typer(rich_markup_mode=None)
         alone.callback()(lambda: None)
-        alone.registered_commands = [known for known in self._commands if name == (known.name or getattr(known.callback, "__name__", ""))]
-        alone.registered_groups = [known for known in self._groups if known.name == name]
+        alone.registered_commands = [
+            registered for registered in self._commands if name == (registered.name or getattr(registered.callback, "__name__", ""))
+        ]
+        alone.registered_groups = [registered for registered in self._groups if registered.name == name]
         return typer.main.get_group(alone).commands[name]
 
 

@@ -32,20 +32,20 @@ def show_layouts(
     """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome, with what is asked for *beside* it."""
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
-    from sim.report.layout import flat_figures, layout_document, layout_scaling_text, layout_text
+    from sim.report.layouts.layout import flat_figures, layout_document, layout_scaling_text, layout_text
     from sim.study.layout import layout_answer
     from sim.study.scaling import scaling
 
     as_json, as_csv, verbose = shown
     scenarios = scaling(scenario, nodes, gpus)
     _require_one(len(scenarios), trace, chakra)
-    found: list[LayoutAnswer] = []
+    answers: list[LayoutAnswer] = []
     documents = []
     done = talk.counting("runs")
     for each in scenarios:
         try:
-            found.append(layout_answer(each))
-            documents.append(layout_document(found[-1]))
+            answers.append(layout_answer(each))
+            documents.append(layout_document(answers[-1]))
         except Infeasible as error:
             if len(scenarios) == 1:
                 raise
@@ -54,21 +54,21 @@ def show_layouts(
     talk.progress("")
     one = len(scenarios) == 1
     if one:
-        documents[0] = beside.added(documents[0], found[0].run, scenario.plan)
-    whole: dict[str, Any] = documents[0] if one else {"schema": 1, "runs": documents}
-    text = layout_text(found[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
-    if "with_failures" in whole:
+        documents[0] = beside.added(documents[0], answers[0].run, scenario.plan)
+    shown_document: dict[str, Any] = documents[0] if one else {"schema": 1, "runs": documents}
+    text = layout_text(answers[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
+    if "with_failures" in shown_document:
         from sim.report.goodput import goodput_text
 
-        text += "\n\n" + goodput_text(whole["with_failures"])
+        text += "\n\n" + goodput_text(shown_document["with_failures"])
     table = figures_csv([flat_figures(document) for document in documents])
-    write_report(html, output, (whole, text, table), lambda: _page(found[0].run if one else None, whole))
-    _write_traces(found, trace, chakra)
+    write_report(html, output, (shown_document, text, table), lambda: _page(answers[0].run if one else None, shown_document))
+    _write_traces(answers, trace, chakra)
     if as_json:
-        print_json(whole)
+        print_json(shown_document)
     else:
         typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
-    if not found:
+    if not answers:
         raise typer.Exit(1)
 
 
@@ -85,12 +85,12 @@ def _require_one(runs: int, trace: Path | None, chakra: Path | None) -> None:
             raise SpecError(f"{option}: a trace shows one run; write one number of nodes or GPUs")
 
 
-def _write_traces(found: Sequence[LayoutAnswer], trace: Path | None, chakra: Path | None) -> None:
+def _write_traces(answers: Sequence[LayoutAnswer], trace: Path | None, chakra: Path | None) -> None:
     if trace is not None:
-        from sim.report.layout_trace import write_layout_trace
+        from sim.report.trace.layout_trace import write_layout_trace
 
-        talk(f"wrote {write_layout_trace(found[0].run, trace)}")
+        talk(f"wrote {write_layout_trace(answers[0].run, trace)}")
     if chakra is not None:
-        from sim.report.layout_chakra import write_layout
+        from sim.report.trace.layout_chakra import write_layout
 
-        talk(f"wrote {write_layout(found[0].run, chakra)}")
+        talk(f"wrote {write_layout(answers[0].run, chakra)}")

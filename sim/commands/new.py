@@ -32,8 +32,8 @@ def new(
         typer.Option(
             "--from",
             metavar="FILE|DIR|ID",
-            help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML; "
-            "repeatable; without it questions are asked",
+            help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML, "
+            "a script of Slurm, torchrun, accelerate or deepspeed; repeatable; without it questions are asked",
         ),
     ] = [],  # noqa: B006  typer copies the default
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the YAML goes")] = None,
@@ -57,19 +57,19 @@ def new(
             "new: write --from-topo FILE (of 'nvidia-smi topo -m') and -o FILE for a machine, or 'python -m sim new workload config.json "
             "-o mine.yaml' for a model; a machine like one of the catalogue is a file of 'extends: p4d.24xlarge' and what differs"
         )
-    from sim.study.new_hardware import new_hardware
+    from sim.study.new.hardware import new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
     talk(f"wrote {output}: {made.note}")
 
 
 def _new_workload(sources: list[str], output: Path | None, name: str | None, sequence: int | None, force: bool) -> None:
-    from sim.study.new_workload import asked, new_workload, write
+    from sim.study.new.workload import by_questions, new_workload, write
 
     if sources:
         made = new_workload(sources, output, name, sequence, overwrite=force)
     elif sys.stdin.isatty():
-        told = asked(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
+        told = by_questions(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
         made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
     else:
         raise SpecError(

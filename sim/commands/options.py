@@ -24,22 +24,26 @@ Wl = Annotated[
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
 ]
-Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="machines of the catalogue, for example gpus=8; repeatable")]
-Count = Annotated[str | None, typer.Option("--nodes", metavar="N", help="number of nodes (machines)")]
+WhereOption = Annotated[
+    list[str], typer.Option("--where", metavar="COND", help="machines of the catalogue, for example gpus=8; repeatable")
+]
+NodesOption = Annotated[str | None, typer.Option("--nodes", metavar="N", help="number of nodes (machines)")]
 Nodes = Annotated[
     str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); 1..8 tries 1, 2, 4 and 8; 1..4:4 tries 1, 2, 3 and 4")
 ]
-Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
+BatchOption = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
 GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples per step of all GPUs together (strong scaling)")]
-Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8", autocompletion=names.precisions)]
-Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/", autocompletion=names.stacks)]
-Market = Annotated[
+PrecisionOption = Annotated[
+    str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8", autocompletion=names.precisions)
+]
+StackOption = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/", autocompletion=names.stacks)]
+MarketOption = Annotated[
     str,
     typer.Option(
         metavar="on-demand|spot", help="which price to use: on-demand or spot", autocompletion=names.of_words("on-demand", "spot")
     ),
 ]
-PriceSource = Annotated[
+PricesOption = Annotated[
     str, typer.Option("--prices", metavar="NAME", help="a price source of your own, in place of the prices of descriptions")
 ]
 MeanLifetime = Annotated[
@@ -49,10 +53,10 @@ MeanLifetime = Annotated[
 PowerCap = Annotated[str | None, typer.Option("--power-cap", metavar="W", help="limit of each GPU, such as '500 W': time against energy")]
 WithFailures = Annotated[bool, typer.Option("--with-failures", help="include machine failures, simulated as in `goodput`")]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
-Cluster = Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
+ClusterOption = Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
-Html = Annotated[
+HtmlOption = Annotated[
     Path | None, typer.Option(metavar="FILE.html", callback=page_due, help="also write the result as one HTML page that opens offline")
 ]
 Folder = Annotated[
@@ -146,7 +150,7 @@ def trace_due(path: Path | None) -> Path | None:
     return file_due(path)
 
 
-Trace = Annotated[
+TraceOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",

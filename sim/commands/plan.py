@@ -11,21 +11,21 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import (
-    Cluster,
+    ClusterOption,
     Csv,
     Folder,
     GlobalBatch,
-    Html,
+    HtmlOption,
     Hw,
-    Json,
+    JsonOption,
     Nodes,
     PowerCap,
-    Precision,
-    PriceSource,
+    PrecisionOption,
+    PricesOption,
     Processes,
     SampleTokens,
     Sets,
-    Stack,
+    StackOption,
     TokenBudget,
     WithFailures,
     Wl,
@@ -69,23 +69,23 @@ def plan(
         Path | None, typer.Option(metavar="FILE", help="save simulated layouts here, so that a stopped plan can resume")
     ] = None,
     processes: Processes = None,
-    cluster: Cluster = None,
+    cluster: ClusterOption = None,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
     ] = False,
     with_failures: WithFailures = False,
     power_cap: PowerCap = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     sets: Sets = [],  # noqa: B006
-    prices: PriceSource = "",
+    prices: PricesOption = "",
     export: Annotated[
         Path | None, typer.Option(metavar="DIR", callback=folder_due, help="also write the best layout as launch files of other programs")
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Find the best layout of a model on a cluster, and prove it: bound every layout, simulate those that may be best.
 
@@ -95,7 +95,7 @@ def plan(
     from sim.report.page.layout_plan import plan_page
     from sim.report.plan import plan_document, plan_text
     from sim.study.plan.ahead import workers
-    from sim.study.plan.question import Question
+    from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
     from sim.study.plan.sensitivity import sensitivity as turned
@@ -114,7 +114,7 @@ def plan(
     )
     limits = Limits(simulate, memory, objective)  # type: ignore[arg-type]
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    question = Question(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
+    question = PlanQuestion(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)
     with workers(processes, cluster, talk) as crew:
         made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"), crew)
@@ -149,7 +149,7 @@ def _watching(simulate: int) -> Callable[[Tally], None]:
 
 def _export(made: Any, folder: Path) -> None:
     from sim.report.files import write_files
-    from sim.report.layout_files import export_files
+    from sim.report.layouts.layout_files import export_files
 
     files, left_out = export_files(made)
     write_files(folder, files)

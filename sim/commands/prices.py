@@ -9,7 +9,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Json
+from sim.commands.options import JsonOption
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_text, talk
 from sim.units import counted
@@ -27,7 +27,7 @@ def prices(
         typer.Option(metavar="DIR", exists=True, file_okay=False, help="show what a local checkout of SkyPilot's catalogue would change"),
     ] = None,
     date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="with --refresh: write the changes, as prices of this day")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List what machines cost, on demand and on spot, and how old each price is; nothing is fetched."""
     if date and not refresh:
@@ -64,11 +64,11 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     def shown(price: float | None) -> str:
         return "-" if price is None else f"{price:.6g}"
 
-    found = changes(folder)
-    texts = [(change.path, rewritten(change, day)) for change in found] if day else []
+    changed = changes(folder)
+    texts = [(change.path, rewritten(change, day)) for change in changed] if day else []
     for path, text in texts:
         path.write_text(text, encoding="utf-8")
-    old = [tuple(None if price is None else price * HOUR for price in (change.old.on_demand, change.old.spot)) for change in found]
+    old = [tuple(None if price is None else price * HOUR for price in (change.old.on_demand, change.old.spot)) for change in changed]
     rows = [
         {
             "name": change.name,
@@ -78,17 +78,17 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
             "old_spot_usd_per_h": before[1],
             "old_date": change.old.date,
         }
-        for change, before in zip(found, old, strict=True)
+        for change, before in zip(changed, old, strict=True)
     ]
     if as_json:
         print_json({"changes": rows})
         return
-    for change, before in zip(found, old, strict=True):
+    for change, before in zip(changed, old, strict=True):
         new = change.on_demand, change.spot
         pairs = zip(("on demand", "spot"), before, new, strict=True)
         text = "   ".join(f"{market} {shown(was)} -> {shown(now)}" for market, was, now in pairs)
         typer.echo(f"{change.name:36} {text} USD/h (was of {change.old.date})")
     talk(
-        f"{len(found)} machines differ"
+        f"{len(changed)} machines differ"
         + (f"; wrote {len(texts)} files" if day else "; --date YYYY-MM-DD writes them as prices of that day")
     )

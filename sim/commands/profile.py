@@ -8,7 +8,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Batch, Count, Folder, Html, Hw, Json, Precision, Sets, Stack, Wl
+from sim.commands.options import BatchOption, Folder, HtmlOption, Hw, JsonOption, NodesOption, PrecisionOption, Sets, StackOption, Wl
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_text, write_result
 
@@ -29,15 +29,15 @@ def profile(
             autocompletion=names.hardware,
         ),
     ] = None,
-    nodes: Count = None,
-    batch: Batch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    nodes: NodesOption = None,
+    batch: BatchOption = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     sets: Sets = [],  # noqa: B006  typer copies the default
     literal: Annotated[bool, typer.Option("--literal", help="per-cent bases and fetch formula exactly as upstream codes them")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Simulate the Stash profiler: runs RUN0 to RUN3, their stalls and costs, next to the direct attribution."""
     from sim.documents import reading
@@ -54,8 +54,8 @@ def profile(
             "profile follows Stash, which measures data-parallel training; of a layout 'python -m sim run' tells the stalls, "
             "and 'python -m sim whatif' what each resource costs"
         )
-    found = stash_profile(scenario, twin)
-    document = profile_document(found, literal)
-    text, table = profile_text(found, document), figures_csv(profile_rows(document))
+    profiled = stash_profile(scenario, twin)
+    document = profile_document(profiled, literal)
+    text, table = profile_text(profiled, document), figures_csv(profile_rows(document))
     write_result(output, html, "profile", (document, text), reading(profile_page, scenario), profile_plot, {"profile.csv": table})
     print_json(document) if as_json else show_text(text)

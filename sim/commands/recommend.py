@@ -10,25 +10,26 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
-    Batch,
+    BatchOption,
     Checkpoints,
     Epochs,
     Evaluation,
     Folder,
     GlobalBatch,
     Hours,
-    Html,
-    Json,
+    HtmlOption,
+    JsonOption,
     MeanLifetime,
     Nodes,
     PowerCap,
-    Precision,
-    PriceSource,
+    PrecisionOption,
+    PricesOption,
     Processes,
+    SampleTokens,
     Sets,
-    Stack,
+    StackOption,
     TokenBudget,
-    Where,
+    WhereOption,
     WithFailures,
     Wl,
     positive,
@@ -55,22 +56,23 @@ def recommend(
     tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
-    where: Where = [],  # noqa: B006
+    where: WhereOption = [],  # noqa: B006
     nodes: Nodes = "1..4:4",
     on_demand: Annotated[bool, typer.Option("--on-demand", help="consider on-demand prices only")] = False,
     mean_lifetime: MeanLifetime = None,
     with_failures: WithFailures = False,
     power_cap: PowerCap = None,
-    batch: Batch = None,
+    batch: BatchOption = None,
     global_batch: GlobalBatch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    sequence: SampleTokens = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     sets: Sets = [],  # noqa: B006
-    prices: PriceSource = "",
+    prices: PricesOption = "",
     processes: Processes = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Recommend what to rent for a time or money budget. The job is one epoch unless --epochs or --hours is given.
 
@@ -91,16 +93,16 @@ def recommend(
     if batch is not None and global_batch is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
     scenario = Scenario(
-        "", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=plan,
+        "", workload, tuple(sets), batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack, plan=plan,
         prices=prices,
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes)
-    found, able = recommended(scenario, renting, talk.counting)
+    document, able = recommended(scenario, renting, talk.counting)
     talk.progress("")
-    text, table = recommendation_text(found), figures_csv(found["candidates"])
+    text, table = recommendation_text(document), figures_csv(document["candidates"])
     page = reading(recommendation_page, replace(scenario, plan=None, global_batch=None), able)
-    write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})
-    print_json(found) if as_json else show_text(text)
-    if found["best"] is None:
+    write_result(output, html, "recommend", (document, text), page, recommendation_plot, {"recommend.csv": table})
+    print_json(document) if as_json else show_text(text)
+    if document["best"] is None:
         raise typer.Exit(1)

@@ -18,19 +18,19 @@ from sim.commands.options import (
     Folder,
     GlobalBatch,
     Hours,
-    Html,
+    HtmlOption,
     Hw,
-    Json,
+    JsonOption,
     LayoutFields,
-    Market,
+    MarketOption,
     PowerCap,
-    Precision,
-    PriceSource,
+    PrecisionOption,
+    PricesOption,
     SampleTokens,
     Sets,
-    Stack,
+    StackOption,
     TokenBudget,
-    Trace,
+    TraceOption,
     WithFailures,
     Wl,
     takes_layout,
@@ -58,12 +58,12 @@ def run(
     batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: the largest batch that fits")] = None,
     global_batch: GlobalBatch = None,
     sequence: SampleTokens = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
-    market: Market = "on-demand",
-    prices: PriceSource = "",
+    market: MarketOption = "on-demand",
+    prices: PricesOption = "",
     epochs: Epochs = None,
     hours: Hours = None,
     tokens: TokenBudget = None,
@@ -84,11 +84,11 @@ def run(
     ] = False,
     fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
-    trace: Trace = None,
-    html: Html = None,
+    trace: TraceOption = None,
+    html: HtmlOption = None,
     chakra: Annotated[
         Path | None,
         typer.Option(metavar="DIR", callback=folder_due, help="also write the step as a Chakra trace: one NAME.{rank}.et for each rank"),
@@ -102,7 +102,7 @@ def run(
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     from sim.report.beside import Beside
-    from sim.spec.chakra_files import trace_paths
+    from sim.spec.foreign.chakra_files import trace_paths
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
     from sim.study.scenario import Scenario, batch_of, has_layout, market_of
@@ -159,44 +159,48 @@ def _show_runs(
     from sim.study.scaling import answers
 
     kept = output is not None or html is not None
-    found = answers(scenarios, thorough, talk.counting("runs"), kept, talk.counting("runs that try estimates"))
+    points = answers(scenarios, thorough, talk.counting("runs"), kept, talk.counting("runs that try estimates"))
     talk.progress("")
     documents = [
         run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market, point.plan)
         if point.run is not None
         else infeasible_document(point.hardware, point.workload, point.nodes, point.gpus, point.problem, point.brief)
-        for point in found
+        for point in points
     ]
     rows = [row for document in documents for row in document.get("jobs", [document])]
-    runs = [point.run for point in found if point.run is not None]
+    runs = [point.run for point in points if point.run is not None]
     if len(scenarios) == 1:
         if runs:
             documents[0] = beside.added(documents[0], runs[0], scenarios[0].plan)
             rows = documents[0].get("jobs", documents)
-        whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
-        if "with_failures" in whole:
+        first_document, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
+        if "with_failures" in first_document:
             from sim.report.goodput import goodput_text
 
-            text += "\n\n" + goodput_text(whole["with_failures"])
+            text += "\n\n" + goodput_text(first_document["with_failures"])
     else:
-        whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
+        first_document, text = {"schema": 1, "runs": documents}, scaling_text(rows)
 
     def page() -> str:
         from sim.documents import reading
         from sim.report.page.run import run_page
         from sim.report.page.scaling import scaling_page
 
-        return run_page(runs[0], whole, found[0].bottlenecks) if len(scenarios) == 1 else reading(scaling_page, scenarios[0])(whole)
+        return (
+            run_page(runs[0], first_document, points[0].bottlenecks)
+            if len(scenarios) == 1
+            else reading(scaling_page, scenarios[0])(first_document)
+        )
 
     def drawn() -> Mapping[str, str | bytes]:
         from sim.report.plots import pictures
 
-        return pictures(runs, len(scenarios) > 1, found[0].bottlenecks)
+        return pictures(runs, len(scenarios) > 1, points[0].bottlenecks)
 
     table = run_csv(rows)
-    write_report(html, output, (whole, text, table), page, drawn)
+    write_report(html, output, (first_document, text, table), page, drawn)
     if as_json:
-        print_json(whole)
+        print_json(first_document)
     else:
         typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
     if not runs:
@@ -204,7 +208,7 @@ def _show_runs(
 
 
 def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
-    from sim.report.trace import write_trace
+    from sim.report.trace.run_trace import write_trace
     from sim.study.scenario import answer
 
     if len(scenarios) > 1:
@@ -213,7 +217,7 @@ def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
 
 
 def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:
-    from sim.report.run_chakra import write_run
+    from sim.report.trace.run_chakra import write_run
     from sim.study.scenario import answer
 
     if len(scenarios) > 1:

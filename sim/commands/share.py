@@ -8,7 +8,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Csv, Folder, Html, Hw, Json, Sets
+from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, Sets
 from sim.terminal import show_table, talk, write_result
 
 
@@ -26,10 +26,10 @@ def share(
     workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     sets: Sets = [],  # noqa: B006
-    as_json: Json = False,
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Divide the data-loader workers of a node among its jobs: what each job gains, and when it finishes."""
     from sim.documents import reading

@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Batch, Folder, Html, Hw, Json, MeanLifetime, Precision, PriceSource, Processes, Sets, Stack, Wl, positive
+from sim.commands.options import (
+    BatchOption,
+    Folder,
+    HtmlOption,
+    Hw,
+    JsonOption,
+    MeanLifetime,
+    PrecisionOption,
+    PricesOption,
+    Processes,
+    Sets,
+    StackOption,
+    Wl,
+    positive,
+)
 from sim.terminal import print_json, show_text, write_result
 
 
@@ -28,16 +42,16 @@ def spot(
     policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: go on until another joins")] = None,
     mean_lifetime: MeanLifetime = None,
     trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 1000,
-    batch: Batch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    batch: BatchOption = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     sets: Sets = [],  # noqa: B006
-    prices: PriceSource = "",
+    prices: PricesOption = "",
     seed: Annotated[int, typer.Option(min=0, help="random seed of the interruptions")] = 0,
     processes: Processes = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Simulate a job on spot machines, with interruptions: the spread of its time and cost, compared with on-demand."""
     from sim.documents import document, reading
@@ -52,8 +66,8 @@ def spot(
     scenario = Scenario(
         hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed, prices=prices
     )
-    found = spot_document(drawn(scenario, wanted, document, processes))
-    text = spot_text(found)
-    table = figures_csv(found["distribution"])
-    write_result(output, html, "spot", (found, text), reading(spot_page, scenario), spot_plot, {"spot.csv": table})
-    print_json(found) if as_json else show_text(text)
+    answer = spot_document(drawn(scenario, wanted, document, processes))
+    text = spot_text(answer)
+    table = figures_csv(answer["distribution"])
+    write_result(output, html, "spot", (answer, text), reading(spot_page, scenario), spot_plot, {"spot.csv": table})
+    print_json(answer) if as_json else show_text(text)

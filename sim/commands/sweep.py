@@ -11,17 +11,17 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import (
-    Batch,
-    Cluster,
-    Count,
-    Html,
+    BatchOption,
+    ClusterOption,
+    HtmlOption,
     Hw,
     LayoutFields,
-    Precision,
-    PriceSource,
+    NodesOption,
+    PrecisionOption,
+    PricesOption,
     Processes,
     Sets,
-    Stack,
+    StackOption,
     Wl,
     check_workers,
     takes_layout,
@@ -33,7 +33,7 @@ from sim.terminal import talk
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
     from sim.study.space import Point
-    from sim.study.sweep import Rows
+    from sim.study.sweep import SweepRows
 
 
 @app.command(
@@ -51,18 +51,18 @@ def sweep(
         typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
     ] = [],  # noqa: B006
     sobol: Annotated[int | None, typer.Option(metavar="N", help="N points of a Sobol sequence instead of the whole grid")] = None,
-    nodes: Count = None,
-    batch: Batch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    nodes: NodesOption = None,
+    batch: BatchOption = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
-    prices: PriceSource = "",
+    prices: PricesOption = "",
     seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
-    cluster: Cluster = None,
+    cluster: ClusterOption = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Run many points and write one table; a sweep that was stopped resumes where it was.
 
@@ -107,7 +107,7 @@ def sweep(
         write_table(output, rows)
         if html is not None:
             _sweep_page(html, scenario, points[0], rows)
-        failed = [found["problem"] for found in rows if found["problem"]]
+        failed = [each["problem"] for each in rows if each["problem"]]
         rows.forget()
     problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
     talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
@@ -129,7 +129,7 @@ def _kept(journal: Path, forced: bool) -> Iterator[None]:
         raise
 
 
-def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: Rows) -> None:
+def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: SweepRows) -> None:
     from sim.report.files import write_file
     from sim.report.page.sweep import sweep_page
     from sim.report.sweep import sweep_document

@@ -9,19 +9,20 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import (
-    Batch,
-    Count,
+    BatchOption,
     Csv,
     Folder,
     GlobalBatch,
-    Html,
+    HtmlOption,
     Hw,
-    Json,
+    JsonOption,
     LayoutFields,
-    Precision,
-    PriceSource,
+    NodesOption,
+    PrecisionOption,
+    PricesOption,
+    SampleTokens,
     Sets,
-    Stack,
+    StackOption,
     Wl,
     takes_layout,
 )
@@ -37,32 +38,33 @@ from sim.terminal import show_table, talk, write_result
 def whatif(
     hardware: Hw,
     workload: Wl,
-    nodes: Count = None,
+    nodes: NodesOption = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    batch: Batch = None,
+    batch: BatchOption = None,
     global_batch: GlobalBatch = None,
-    precision: Precision = None,
-    stack: Stack = None,
+    sequence: SampleTokens = None,
+    precision: PrecisionOption = None,
+    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
-    prices: PriceSource = "",
-    as_json: Json = False,
+    prices: PricesOption = "",
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     output: Folder = None,
-    html: Html = None,
+    html: HtmlOption = None,
 ) -> None:
     """Rank upgrades: the step with each resource 2x and infinitely fast, and what an upgrade is worth."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
-    from sim.report.layout_whatif import layout_whatif_document, layout_whatif_text
+    from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text
     from sim.report.page.layout import layout_page
     from sim.report.page.whatif import whatif_page
     from sim.report.whatif import whatif_document, whatif_plot, whatif_text
     from sim.study.layout_whatif import layout_whatif
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario, has_layout
-    from sim.study.whatif import whatif as asked
+    from sim.study.whatif import whatif as upgrades
 
     scenario = Scenario(
         hardware,
@@ -73,6 +75,7 @@ def whatif(
         placement,
         batch,
         global_batch,
+        sequence=sequence,
         precision=precision,
         stack=stack,
         layout=layout,
@@ -86,8 +89,8 @@ def whatif(
         page = partial(layout_page, laid.answer.run)
         write_result(output, html, "whatif", (document, said), page, None, {"whatif.csv": rows})
         return show_table(document, said, rows, as_json, as_csv)
-    found = whatif_document(asked(scenario, progress=talk.counting("resources")))
+    answer = whatif_document(upgrades(scenario, progress=talk.counting("resources")))
     talk.progress("")
-    text, table = whatif_text(found), figures_csv(found["resources"])
-    write_result(output, html, "whatif", (found, text), reading(whatif_page, scenario), whatif_plot, {"whatif.csv": table})
-    show_table(found, text, table, as_json, as_csv)
+    text, table = whatif_text(answer), figures_csv(answer["resources"])
+    write_result(output, html, "whatif", (answer, text), reading(whatif_page, scenario), whatif_plot, {"whatif.csv": table})
+    show_table(answer, text, table, as_json, as_csv)

@@ -15,10 +15,10 @@ from itertools import chain
 from math import ceil, log2, prod
 from typing import Final
 
-from sim.extract.operators import Call, Operand, words
+from sim.extract.operators import Operand, OperatorCall, words
 
 
-def arithmetic(call: Call) -> int:
+def arithmetic(call: OperatorCall) -> int:
     """Return the FLOP of *call*, which is no product."""
     if call.kind == "view":
         return 0
@@ -28,13 +28,13 @@ def arithmetic(call: Call) -> int:
     return _of_result(1)(call) if call.kind == "pointwise" and name not in _NONE else 0
 
 
-Rule = Callable[[Call], int]
+Rule = Callable[[OperatorCall], int]
 
 
-def _argument(call: Call, index: int) -> int:
+def _argument(call: OperatorCall, index: int) -> int:
     """Return the elements of the argument at *index*, 0 where no tensor stands there."""
-    found = call.arguments[index] if index < len(call.arguments) else None
-    return found.elements if isinstance(found, Operand) else 0
+    argument = call.arguments[index] if index < len(call.arguments) else None
+    return argument.elements if isinstance(argument, Operand) else 0
 
 
 def _of_argument(index: int, each: int) -> Rule:
@@ -45,12 +45,12 @@ def _of_result(each: int) -> Rule:
     return lambda call: each * call.results[0].elements if call.results else 0
 
 
-def _reduction(call: Call) -> int:
+def _reduction(call: OperatorCall) -> int:
     """One operation joins two elements, until one is left for each result."""
     return max(0, _argument(call, 0) - (call.results[0].elements if call.results else 0))
 
 
-def _window(call: Call, index: int) -> int:
+def _window(call: OperatorCall, index: int) -> int:
     """Return the elements of the window whose edges stand at *index*; one edge serves all dimensions."""
     edges = call.arguments[index]
     if isinstance(edges, int):
@@ -58,25 +58,25 @@ def _window(call: Call, index: int) -> int:
     return int(prod(edges)) if len(edges) > 1 else int(edges[0]) ** (len(call.results[0].shape) - 2)
 
 
-def _max_pool(call: Call) -> int:
+def _max_pool(call: OperatorCall) -> int:
     return call.results[0].elements * (_window(call, 1) - 1)
 
 
-def _average_pool(call: Call) -> int:
+def _average_pool(call: OperatorCall) -> int:
     return call.results[0].elements * _window(call, 1)
 
 
-def _average_pool_backward(call: Call) -> int:
+def _average_pool_backward(call: OperatorCall) -> int:
     return _argument(call, 0) * (_window(call, 2) + 1)
 
 
-def _sorting(call: Call) -> int:
+def _sorting(call: OperatorCall) -> int:
     operand = call.arguments[0]
     longest = max(operand.shape, default=1)
     return int(operand.elements * ceil(log2(longest))) if longest > 1 else 0
 
 
-def _fourier(call: Call) -> int:
+def _fourier(call: OperatorCall) -> int:
     longer: Operand = max((call.arguments[0], *call.results), key=lambda tensor: int(tensor.elements))
     edges: list[int] = [longer.shape[dimension] for dimension in call.arguments[1]]
     points = prod(edges)
@@ -88,7 +88,7 @@ def _accumulated(index: int, flag: int) -> Rule:
     return lambda call: _argument(call, index) if flag < len(call.arguments) and call.arguments[flag] is True else 0
 
 
-def _bag(call: Call) -> int:
+def _bag(call: OperatorCall) -> int:
     rows, added = _argument(call, 1), call.results[0]
     return max(0, rows * added.shape[-1] - added.elements)
 

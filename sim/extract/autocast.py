@@ -76,13 +76,13 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         it products or softmax, is not cast.
         """
         names = vars(functional)
-        asked = names["has_torch_function"]
+        checked = names["has_torch_function"]
         names["has_torch_function"] = lambda arguments: False
         try:
             with self:
                 return func(*args, **given)
         finally:
-            names["has_torch_function"] = asked
+            names["has_torch_function"] = checked
 
     @staticmethod
     def _casts(value: Any, dtype: torch.dtype) -> bool:
@@ -103,7 +103,7 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         return tree_map(cast, given)
 
 
-class Played(NamedTuple):
+class PlayedForward(NamedTuple):
     """What a forward under autocast showed."""
 
     kept: int
@@ -112,22 +112,24 @@ class Played(NamedTuple):
     """Elements of activations cast to 16 bits for each product, in the order of the products."""
 
 
-def played(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]) -> Played:
+def played(
+    model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]
+) -> PlayedForward:
     """Run a forward under autocast, loss and all."""
-    known = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
+    of_inputs = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
     storages: list[Any] = []  # held, so that no other comes to lie where one was
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in known:
-            known.add(storage._cdata)
+        if storage._cdata not in of_inputs:
+            of_inputs.add(storage._cdata)
             storages.append(storage)
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    asked = torch.autocast("cpu", torch.bfloat16)  # casts nothing here, but modules ask whether any autocast is on
-    with torch.device("meta"), as_on_cuda(), checkpointing(nullcontext), hooks, asked, Autocast() as autocast:
+    autocast_on_cpu = torch.autocast("cpu", torch.bfloat16)  # casts nothing here, but modules ask whether any autocast is on
+    with torch.device("meta"), as_on_cuda(), checkpointing(nullcontext), hooks, autocast_on_cpu, Autocast() as autocast:
         loss = loss_of(model(*positional, **named))
     nbytes: int = sum(storage.nbytes() for storage in storages)
     del loss
-    return Played(nbytes, tuple(autocast.narrowed))
+    return PlayedForward(nbytes, tuple(autocast.narrowed))

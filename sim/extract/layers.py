@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from sim.extract.operators import Cost
+from sim.extract.operators import OperatorCost
 from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.workload import Layer
 from sim.spec.yaml import SpecError
@@ -23,7 +23,7 @@ _RECURRENT: Final = 2
 """Kernels for each product of a recurrent layer: itself and the gates' arithmetic (Appleyard et al., arXiv 1604.01946, section 3.1)."""
 
 
-class Event(Protocol):
+class LayerEvent(Protocol):
     """One forward operator with what its backward runs; see ``sim.extract.trace.Event``."""
 
     operator: str
@@ -31,7 +31,7 @@ class Event(Protocol):
     call: int
     leaf: bool
     recurrent: bool
-    cost: Cost
+    cost: OperatorCost
     saved: int
     backward_flop: int
     arithmetic: int
@@ -39,13 +39,13 @@ class Event(Protocol):
     backward_traffic: int
     backward_kernels: int
     parameters: list[int]
-    table: Table | None
+    table: LayerTable | None
     looked_up: int
     sparse: bool
     segment: int
 
 
-class Table(NamedTuple):
+class LayerTable(NamedTuple):
     """The table of an embedding."""
 
     rows: int
@@ -60,7 +60,7 @@ class Parameter(NamedTuple):
     dtype: Dtype = "fp32"
 
 
-class Gradient(NamedTuple):
+class ReadyGradient(NamedTuple):
     """A gradient that became ready: the event whose backward completed it, its elements and type."""
 
     event: int
@@ -68,7 +68,7 @@ class Gradient(NamedTuple):
     dtype: Dtype = "fp32"
 
 
-class Work(NamedTuple):
+class OperatorWork(NamedTuple):
     """What one sample costs in one operator or layer; FLOP and bytes. Kernels are launches, whatever the batch."""
 
     forward: int = 0
@@ -82,9 +82,13 @@ class Work(NamedTuple):
     forward_kernels: int = 0
     backward_kernels: int = 0
 
-    def __add__(self, other: object) -> Work:
+    def __add__(self, other: object) -> OperatorWork:
         """Add field by field."""
-        return Work(*(mine + theirs for mine, theirs in zip(self, other, strict=True))) if isinstance(other, Work) else NotImplemented
+        return (
+            OperatorWork(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+            if isinstance(other, OperatorWork)
+            else NotImplemented
+        )
 
 
 @dataclass
@@ -96,10 +100,10 @@ class _Group:
     leaf: bool
     operator: str
     op: OperatorClass | None = None
-    cost: Cost | None = None
-    work: Work = field(default_factory=lambda: Work())
-    gradients: list[Gradient] = field(default_factory=list)
-    table: Table | None = None
+    cost: OperatorCost | None = None
+    work: OperatorWork = field(default_factory=lambda: OperatorWork())
+    gradients: list[ReadyGradient] = field(default_factory=list)
+    table: LayerTable | None = None
     looked_up: int = 0
     sparse: bool = False
     frozen: list[Parameter] = field(default_factory=list)
@@ -113,10 +117,10 @@ class _Group:
 
 
 def layers(
-    small: Sequence[Event],
-    large: Sequence[Event],
+    small: Sequence[LayerEvent],
+    large: Sequence[LayerEvent],
     batches: tuple[int, int],
-    ready: Sequence[Gradient],
+    ready: Sequence[ReadyGradient],
     parameters: Sequence[Parameter] = (),
 ) -> list[Layer]:
     """Return the layers of two traces of these *batches*; *ready* holds the gradients in their order.
@@ -142,7 +146,7 @@ def layers(
     return _named([group for group in groups if not group.empty])
 
 
-def _same_operators(small: Sequence[Event], large: Sequence[Event], batches: tuple[int, int]) -> None:
+def _same_operators(small: Sequence[LayerEvent], large: Sequence[LayerEvent], batches: tuple[int, int]) -> None:
     pairs = zip([*small, None], [*large, None], strict=False)
     first = next((pair for pair in pairs if pair[0] is None or pair[1] is None or _identity(pair[0]) != _identity(pair[1])), None)
     if first is None or first == (None, None):
@@ -154,11 +158,11 @@ def _same_operators(small: Sequence[Event], large: Sequence[Event], batches: tup
     )
 
 
-def _identity(event: Event) -> tuple[str, str, int]:
+def _identity(event: LayerEvent) -> tuple[str, str, int]:
     return event.operator, event.module, event.call
 
 
-def _per_sample(small: Event, large: Event, batches: tuple[int, int]) -> Work:
+def _per_sample(small: LayerEvent, large: LayerEvent, batches: tuple[int, int]) -> OperatorWork:
     """Return the slope between the two batches."""
     step = batches[1] - batches[0]
     slopes = []
@@ -171,25 +175,25 @@ def _per_sample(small: Event, large: Event, batches: tuple[int, int]) -> Work:
             )
         slopes.append(slope)
     done = [(high - low) // step for low, high in zip(_arithmetic(small), _arithmetic(large), strict=True)]  # sorting: n log n
-    return Work._make([*slopes, *done, *_kernels(small)])
+    return OperatorWork._make([*slopes, *done, *_kernels(small)])
 
 
-def _arithmetic(event: Event) -> tuple[int, int]:
+def _arithmetic(event: LayerEvent) -> tuple[int, int]:
     return event.arithmetic, event.backward_arithmetic
 
 
-def _kernels(event: Event) -> tuple[int, int]:
+def _kernels(event: LayerEvent) -> tuple[int, int]:
     """Return the launches forward and backward; cuDNN runs each product of a recurrent layer with one fused elementwise kernel."""
     if event.recurrent:
         return (_RECURRENT, _RECURRENT) if event.cost.op == "gemm" else (0, 0)
     return event.cost.kernels, event.backward_kernels
 
 
-def _linear(event: Event) -> tuple[int, ...]:
+def _linear(event: LayerEvent) -> tuple[int, ...]:
     return event.cost.flop, event.backward_flop, event.cost.read, event.cost.write, event.backward_traffic, event.saved
 
 
-def _joined(group: _Group | None, event: Event, work: Work) -> _Group | None:
+def _joined(group: _Group | None, event: LayerEvent, work: OperatorWork) -> _Group | None:
     """Return *group* if *event* belongs to the same layer."""
     if group is None or (group.call, group.segment) != (event.call, event.segment):
         return None
@@ -199,7 +203,7 @@ def _joined(group: _Group | None, event: Event, work: Work) -> _Group | None:
     return group if op == group.op and op in ("elementwise", "rnn", "loss") else None
 
 
-def _class(event: Event, work: Work) -> OperatorClass | None:
+def _class(event: LayerEvent, work: OperatorWork) -> OperatorClass | None:
     """Return the class that *event* gives its layer; None for views and for elementwise kernels that touch nothing of a sample."""
     if event.recurrent:
         return "rnn"
@@ -210,7 +214,7 @@ def _class(event: Event, work: Work) -> OperatorClass | None:
     return event.cost.op
 
 
-def _add(group: _Group, event: Event, work: Work) -> None:
+def _add(group: _Group, event: LayerEvent, work: OperatorWork) -> None:
     group.work += work
     if group.op is None and (op := _class(event, work)) is not None:
         group.op, group.operator = op, "rnn" if op == "rnn" else event.operator
@@ -218,7 +222,7 @@ def _add(group: _Group, event: Event, work: Work) -> None:
         group.cost = event.cost
 
 
-def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[Gradient]) -> None:
+def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[ReadyGradient]) -> None:
     """Give each gradient to the layer whose backward completes it, without ever changing the order in which they became ready.
 
     Backward runs layers in reverse. Where a gradient came later than its own layer's turn, it is booked on the later one.
@@ -230,7 +234,7 @@ def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[
         groups[turn].gradients.append(gradient)
 
 
-def _own(member: Sequence[_Group], events: Sequence[Event], parameters: Sequence[Parameter]) -> None:
+def _own(member: Sequence[_Group], events: Sequence[LayerEvent], parameters: Sequence[Parameter]) -> None:
     """Note on each layer the frozen parameters that it is the first to use, and which earlier module call uses one of its own."""
     owner: dict[int, _Group] = {}
     for group, event in zip(member, events, strict=True):
@@ -248,16 +252,16 @@ def _named(groups: Sequence[_Group]) -> list[Layer]:
     seen: Counter[str] = Counter()
     names: dict[int, str] = {}
     for group in groups:
-        whole = bool(group.module) and group.leaf and calls[group.call] == 1
-        name = group.module if whole else ".".join(part for part in (group.module, group.operator.strip("_")) if part)
+        is_module = bool(group.module) and group.leaf and calls[group.call] == 1
+        name = group.module if is_module else ".".join(part for part in (group.module, group.operator.strip("_")) if part)
         seen[name] += 1
         names[id(group)] = name if seen[name] == 1 else f"{name}.{seen[name]}"
     return [_layer(group, names[id(group)], names.get(id(group.shares), "")) for group in groups]
 
 
 def _layer(group: _Group, name: str, shares: str) -> Layer:
-    cost, work = group.cost or Cost(None), group.work
-    table = group.table or Table(0, 0)
+    cost, work = group.cost or OperatorCost(None), group.work
+    table = group.table or LayerTable(0, 0)
     owned = bool(group.looked_up and group.gradients and group.gradients[0].elements == table.rows * table.width)
     products = bool(work.forward or work.backward)
     return Layer.model_construct(

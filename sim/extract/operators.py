@@ -38,7 +38,7 @@ class Operand:
         return prod(self.shape)
 
 
-class Cost(NamedTuple):
+class OperatorCost(NamedTuple):
     """What one operator call costs. *op* is None where it is only a view; *kernel_size* to *channels* describe the product."""
 
     op: OperatorClass | None
@@ -52,7 +52,7 @@ class Cost(NamedTuple):
     attention: Attention | None = None
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """One operator call: schema name, arguments with tensors as operands, tensor results."""
 
     name: str
@@ -62,17 +62,17 @@ class Call(NamedTuple):
     """view: the schema says that a result aliases an argument unchanged; pointwise: torch tags it so."""
 
 
-def cost(call: Call) -> Cost:
+def cost(call: OperatorCall) -> OperatorCost:
     """Return the cost of *call*; raise UnknownOperator where no rule covers it."""
     if call.kind == "view" or call.name in _FREE or call.name.startswith("profiler::"):
-        return Cost(None)
+        return OperatorCost(None)
     if call.name in _PRODUCTS:
         return _PRODUCTS[call.name](call)
     op = _CLASSES.get(call.name, "elementwise")
     if op == "elementwise" and call.kind != "pointwise" and call.name.rstrip("_") not in _MEMORY_ONLY:
         raise UnknownOperator(call.name)
     read, write = _traffic(call)
-    return Cost(op, 0, read, write, _KERNELS.get(call.name, 1))
+    return OperatorCost(op, 0, read, write, _KERNELS.get(call.name, 1))
 
 
 # --- operator tables ---------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ _FILL_FIRST: Final = frozenset({"max_pool2d_with_indices_backward", "max_pool3d_
 """Write their result twice: zeros first, then sums into it."""
 
 
-def _traffic(call: Call) -> tuple[int, int]:
+def _traffic(call: OperatorCall) -> tuple[int, int]:
     """Return the bytes read and written by an operator that is bound by memory."""
     passes = _PASSES.get(call.name, {})
     reads = [(index, operand.nbytes * passes.get(index, 1)) for index, operand in _operands(call.arguments)]
@@ -241,7 +241,7 @@ def attention_flop(query: Operand, key: Operand, value: Operand, products: tuple
     return 2 * prod(batch) * rows * key.shape[-2] * per_element
 
 
-def _convolution(call: Call) -> Cost:
+def _convolution(call: OperatorCall) -> OperatorCost:
     inputs, weight, bias, stride, *_ = call.arguments
     result = call.results[0]
     transposed, groups = bool(call.arguments[6]), int(call.arguments[8])
@@ -249,10 +249,10 @@ def _convolution(call: Call) -> Cost:
     if bias is not None:  # Convolution.cpp adds the bias after cuDNN, in place
         read, write, kernels = read + result.nbytes + bias.nbytes, write + result.nbytes, 2
     flop = convolution_flop(inputs if transposed else result, weight)
-    return Cost(_convolved(weight, groups, transposed), flop, read, write, kernels, *_window(weight, stride))
+    return OperatorCost(_convolved(weight, groups, transposed), flop, read, write, kernels, *_window(weight, stride))
 
 
-def _convolution_backward(call: Call) -> Cost:
+def _convolution_backward(call: OperatorCall) -> OperatorCost:
     gradient, inputs, weight, _, stride = call.arguments[:5]
     transposed, groups, mask = bool(call.arguments[7]), int(call.arguments[9]), call.arguments[10]
     one = convolution_flop(inputs if transposed else gradient, weight)
@@ -260,7 +260,7 @@ def _convolution_backward(call: Call) -> Cost:
     read = sum(nbytes for nbytes, wanted in zip(reads, mask, strict=True) if wanted)
     write = sum(operand.nbytes for operand in call.results)
     flop = one * (bool(mask[0]) + bool(mask[1]))
-    return Cost(_convolved(weight, groups, transposed), flop, read, write, sum(map(bool, mask)), *_window(weight, stride))
+    return OperatorCost(_convolved(weight, groups, transposed), flop, read, write, sum(map(bool, mask)), *_window(weight, stride))
 
 
 def _convolved(weight: Operand, groups: int, transposed: bool) -> OperatorClass:
@@ -271,29 +271,29 @@ def _window(weight: Operand, stride: Sequence[int]) -> tuple[int, int, tuple[int
     return max(weight.shape[2:]), max(stride), (weight.shape[1], weight.shape[0])
 
 
-def _product(left: int, right: int) -> Callable[[Call], Cost]:
+def _product(left: int, right: int) -> Callable[[OperatorCall], OperatorCost]:
     """Return the rule of a matrix product of the arguments at *left* and *right*."""
 
-    def rule(call: Call) -> Cost:
+    def rule(call: OperatorCall) -> OperatorCost:
         first, second = call.arguments[left], call.arguments[right]
         columns = second.shape[-1] if len(second.shape) > 1 else 1
         inner = first.shape[-1]
         read, write = _traffic(call)
         op: OperatorClass = "attention" if len(first.shape) == 3 else "gemm"
-        return Cost(op, 2 * first.elements * columns, read, write, 1, channels=(inner, columns))
+        return OperatorCost(op, 2 * first.elements * columns, read, write, 1, channels=(inner, columns))
 
     return rule
 
 
-def _attention(masked: bool) -> Callable[[Call], Cost]:
+def _attention(masked: bool) -> Callable[[OperatorCall], OperatorCost]:
     """Return the rule of fused attention; *masked*: of the variant whose fourth argument is a mask, which flash attention does not take."""
 
-    def rule(call: Call) -> Cost:
+    def rule(call: OperatorCall) -> OperatorCost:
         query, key, value = call.arguments[:3]
         read, write = _traffic(call)
-        known = len(query.shape) == 4 and not (masked and call.arguments[3] is not None)
-        shape = _attention_shape(query, key, value, bool(call.arguments[6 if masked else 4])) if known else None
-        return Cost("attention", attention_flop(query, key, value), read, write, 1, attention=shape)
+        plain = len(query.shape) == 4 and not (masked and call.arguments[3] is not None)
+        shape = _attention_shape(query, key, value, bool(call.arguments[6 if masked else 4])) if plain else None
+        return OperatorCost("attention", attention_flop(query, key, value), read, write, 1, attention=shape)
 
     return rule
 
@@ -312,14 +312,14 @@ def _attention_shape(query: Operand, key: Operand, value: Operand, causal: bool)
     )
 
 
-def _attention_backward(call: Call) -> Cost:
+def _attention_backward(call: OperatorCall) -> OperatorCost:
     """Recompute the scores, then form the gradients of value, scores, query and key: 3 products of the key's width, 2 of the value's."""
     query, key, value = call.arguments[1:4]
     read, write = _traffic(call)
-    return Cost("attention", attention_flop(query, key, value, (3, 2)), read, write, 2)
+    return OperatorCost("attention", attention_flop(query, key, value, (3, 2)), read, write, 2)
 
 
-_PRODUCTS: Final[dict[str, Callable[[Call], Cost]]] = {
+_PRODUCTS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "mm": _product(0, 1),

@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sim.extract import layers, table, target
 from sim.extract.archive import EXPORTED
-from sim.extract.autocast import Played, played
+from sim.extract.autocast import PlayedForward, played
 from sim.extract.build import build, explained, exported, unpadded
 from sim.extract.operators import UnknownOperator
-from sim.extract.trace import Failed, Trace, element_bytes, loss_of, trace
+from sim.extract.trace import Failed, ForwardTrace, element_bytes, loss_of, trace
 from sim.spec.layer import Layer
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
@@ -83,7 +83,7 @@ def _paths_of(model: torch.nn.Module, *kinds: type[torch.nn.Module], called: boo
     )
 
 
-def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[Played, Played] | None:
+def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[PlayedForward, PlayedForward] | None:
     """Return what autocast does with both batches; None where the model does not run under it, as some types do not."""
     random.seed(0)
     try:
@@ -94,7 +94,7 @@ def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[Played, 
     return small, large
 
 
-def _with_casts(made: Sequence[Layer], autocast: tuple[Played, Played] | None) -> tuple[Layer, ...]:
+def _with_casts(made: Sequence[Layer], autocast: tuple[PlayedForward, PlayedForward] | None) -> tuple[Layer, ...]:
     """Return the layers *made* with the activations that autocast casts for their products, which come in the order of the layers.
 
     Where functions and products do not pair up one to one (``einsum`` may take several, or none), nothing is said of casts.
@@ -137,7 +137,7 @@ def _example(text: str, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (example if isinstance(example, tuple) else (example,)), {}
 
 
-def _dtype(shape: target.Shape) -> torch.dtype:
+def _dtype(shape: target.InputShape) -> torch.dtype:
     dtype = getattr(torch, shape.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise SpecError(f"--input: {shape.dtype} is not a torch type; write for example {shape.name or '3x224x224'}:float32 or :int64")
@@ -149,7 +149,7 @@ def _nbytes(tensors: Any) -> int:
     return sum(tensor.numel() * element_bytes(tensor) for tensor in leaves)
 
 
-def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Trace:
+def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> ForwardTrace:
     random.seed(0)  # models that drop layers by chance drop the same ones in both traces
     torch.manual_seed(0)
     try:

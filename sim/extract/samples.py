@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sim.extract.target import Shape, parse_input
+from sim.extract.target import InputShape, parse_input
 from sim.spec.workload import Model
 
 IMAGES, TOKENS, SOUNDS, ROWS = "imagenet-1k", "openwebtext-seq1024", "librispeech-960", "criteo-kaggle"
@@ -20,7 +20,7 @@ def dataset_like(inputs: Sequence[str], model: Model) -> str:
     return TOKENS if looked_up and not any(layer.op == "conv" for layer in model.layers) else IMAGES
 
 
-def _kind(shape: Shape) -> str:
+def _kind(shape: InputShape) -> str:
     """Return what is like samples of that *shape*: images have channels and two edges, sounds are frames of numbers."""
     edges = len(shape.sizes(1)) - 1
     if edges >= 3:

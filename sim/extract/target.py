@@ -33,7 +33,7 @@ MOST_DEFINED: Final = 8
 """Callables of a file that a message names: the last ones, which are made of those before them."""
 
 
-class Shape(NamedTuple):
+class InputShape(NamedTuple):
     """One input tensor; *name* is empty for a positional one, the batch dimension comes after the sizes *before*."""
 
     name: str
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>(?:[1-9]\d*|B)(?:x(?:[1-9]\d*|B))*|scalar)(?::(?P<dtype>[A-Za-z]\w*))?")
 
 
-def parse_input(text: str) -> Shape:
+def parse_input(text: str) -> InputShape:
     """Return what ``[NAME=]SHAPE[:TYPE]`` says."""
     match = _INPUT.fullmatch(text.strip())
     words = match["sizes"].split("x") if match else []
@@ -57,7 +57,7 @@ def parse_input(text: str) -> Shape:
         raise SpecError(f"--input {text}: write [NAME=]SHAPE[:TYPE] without the batch, for example 3x224x224 or input_ids=384:int64")
     split = words.index("B") if "B" in words else 0
     sizes = [int(word) for word in words if word not in ("B", "scalar")]
-    return Shape(match["name"] or "", tuple(sizes[:split]), tuple(sizes[split:]), match["dtype"] or "float32")
+    return InputShape(match["name"] or "", tuple(sizes[:split]), tuple(sizes[split:]), match["dtype"] or "float32")
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -102,25 +102,25 @@ def _defined(file: Path) -> list[str]:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return []
-    found = [item.name for item in body if isinstance(item, ast.ClassDef | ast.FunctionDef) and not item.name.startswith("_")]
-    return found[-MOST_DEFINED:]
+    defined = [item.name for item in body if isinstance(item, ast.ClassDef | ast.FunctionDef) and not item.name.startswith("_")]
+    return defined[-MOST_DEFINED:]
 
 
 def find(target: str) -> Callable[..., Any]:
     """Return the callable that *target* names; importing it runs its module's code."""
     check_target(target)
     module_name, _, name = target.rpartition(":")
-    found: Any = _module(target, module_name)
+    value: Any = _module(target, module_name)
     for part in name.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
+        if not hasattr(value, part):
+            near = difflib.get_close_matches(part, dir(value), n=1)
             defined = _defined(_file(module_name)) if module_name.endswith(".py") else []
             has = f"; did you mean '{near[0]}'?" if near else f"; it has {', '.join(defined)}" if defined else ""
             raise SpecError(f"{target}: {module_name} has no '{part}'{has}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise SpecError(f"{target}: expected a function or class that returns the model, not {type(found).__name__}")
-    result: Callable[..., Any] = found
+        value = getattr(value, part)
+    if not callable(value):
+        raise SpecError(f"{target}: expected a function or class that returns the model, not {type(value).__name__}")
+    result: Callable[..., Any] = value
     return result
 
 
@@ -201,7 +201,7 @@ def _place(error: BaseException) -> str:
     return frames[-1] if frames else ""
 
 
-def check_inputs(forward: Callable[..., Any], shapes: Sequence[Shape]) -> None:
+def check_inputs(forward: Callable[..., Any], shapes: Sequence[InputShape]) -> None:
     """Raise SpecError if *forward* needs an input that *shapes* do not give, does not take one that they give, or one stands twice."""
     named = [shape.name for shape in shapes if shape.name]
     if twice := next((name for name in named if named.count(name) > 1), None):

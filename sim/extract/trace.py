@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from sim.extract.arithmetic import arithmetic
 from sim.extract.checkpointing import checkpointing
 from sim.extract.fused import as_on_cuda
-from sim.extract.layers import Gradient, Parameter, Table
-from sim.extract.operators import FLOAT_BYTES, Call, Cost, Operand, cost
+from sim.extract.layers import LayerTable, Parameter, ReadyGradient
+from sim.extract.operators import FLOAT_BYTES, Operand, OperatorCall, OperatorCost, cost
 from sim.spec.fields import Dtype
 
 LOSS = "loss"
@@ -58,7 +58,7 @@ class Event:
     """The module has no modules inside."""
     recurrent: bool
     """Part of an RNN, LSTM or GRU module."""
-    cost: Cost
+    cost: OperatorCost
     saved: int = 0
     arithmetic: int = 0
     """FLOP beside products."""
@@ -68,7 +68,7 @@ class Event:
     backward_kernels: int = 0
     parameters: list[int] = field(default_factory=list)
     """Numbers of the parameters it uses, in the model's own order."""
-    table: Table | None = None
+    table: LayerTable | None = None
     """The table it looks rows up in."""
     looked_up: int = 0
     """How many rows."""
@@ -79,15 +79,15 @@ class Event:
 
 
 @dataclass
-class Trace:
+class ForwardTrace:
     """The forward operators in order, the gradients in the order they became ready, and all parameters."""
 
     events: list[Event] = field(default_factory=list)
-    ready: list[Gradient] = field(default_factory=list)
+    ready: list[ReadyGradient] = field(default_factory=list)
     parameters: list[Parameter] = field(default_factory=list)
 
 
-def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> Trace:
+def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> ForwardTrace:
     """Run *model* forward, the loss, and backward on meta tensors and return what ran."""
     _complete(model, positional, named)
     recorder = _Recorder(list(model.parameters()))
@@ -153,7 +153,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self.trace = Trace(parameters=[_parameter(parameter) for parameter in parameters])
+        self.trace = ForwardTrace(parameters=[_parameter(parameter) for parameter in parameters])
         self._parameters = {parameter.untyped_storage()._cdata: number for number, parameter in enumerate(parameters)}
         self._segment = 0
         self._segments = 0
@@ -189,7 +189,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         event = Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost, segment=self._segment, arithmetic=done)
         event.parameters = self._used((args, kwargs))
         if event.operator in _LOOK_UPS:
-            event.table, event.looked_up = Table(*args[0].shape), args[1].numel()
+            event.table, event.looked_up = LayerTable(*args[0].shape), args[1].numel()
         self.trace.events.append(event)
 
     def _used(self, arguments: Any) -> list[int]:
@@ -267,7 +267,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return f"{f'layer {module}' if module else 'the forward of the model'} ({kind}, {given_it})"
 
     def _gradient(self, parameter: torch.Tensor) -> None:
-        self.trace.ready.append(Gradient(self._backward or 0, parameter.numel(), dtype_of(parameter)))
+        self.trace.ready.append(ReadyGradient(self._backward or 0, parameter.numel(), dtype_of(parameter)))
 
     def book_saved(self, saved: Sequence[tuple[int, Any, torch.Tensor]], exclude: set[int]) -> None:
         """Book each storage that backward keeps on the operator that saved it first; *exclude* the model's inputs."""
@@ -305,7 +305,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return self._owner[self._numbers[later]] if later < len(self._numbers) else len(self.trace.events) - 1
 
 
-def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Call:
+def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> OperatorCall:
     arguments = list(args)
     for argument in func._schema.arguments[len(args) :]:
         arguments.append(kwargs.get(argument.name, argument.default_value))
@@ -313,7 +313,7 @@ def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     aliases = [returned.alias_info for returned in func._schema.returns if returned.alias_info is not None]
     view = bool(aliases) and not any(alias.is_write for alias in aliases)
     results = [_operand(tensor) for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
-    return Call(
+    return OperatorCall(
         name,
         [tree_map(_operand, argument) for argument in arguments],
         results,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sim.parallel.graph import CollectiveOp, Graph, GraphNode
-from sim.spec.chakra_files import TraceFiles
-from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, Message
+from sim.spec.foreign.chakra_files import TraceFiles
+from sim.spec.foreign.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode
 from sim.spec.yaml import SpecError
 
 EXACT: Final = "duration_s"
@@ -51,9 +51,9 @@ def graphs_of(trace: TraceFiles, gpus_per_node: Sequence[int]) -> tuple[Graph, .
     )
 
 
-def _process_groups(nodes: Sequence[Message], where: str, ranks: int) -> dict[str, tuple[int, ...]]:
+def _process_groups(nodes: Sequence[TraceNode], where: str, ranks: int) -> dict[str, tuple[int, ...]]:
     """Return the process groups that PyTorch's traces write into a metadata node."""
-    found = {}
+    groups = {}
     for node in nodes:
         begin = node.inputs.find("[{")
         if _type(node) != "METADATA_NODE" or begin < 0:
@@ -61,16 +61,16 @@ def _process_groups(nodes: Sequence[Message], where: str, ranks: int) -> dict[st
         try:
             told, _ = json.JSONDecoder().raw_decode(node.inputs.replace('\\"', '"')[begin:])
             for group in told:
-                found[str(group["pg_name"])] = tuple(int(rank) for rank in group["ranks"]) or tuple(range(ranks))
+                groups[str(group["pg_name"])] = tuple(int(rank) for rank in group["ranks"]) or tuple(range(ranks))
         except (ValueError, KeyError, TypeError) as error:
             raise SpecError(f"{where}: node {node.id}: its process groups cannot be read: {error}") from None
-        wrong = next((name for name, members in found.items() if not set(members) <= set(range(ranks))), None)
+        wrong = next((name for name, members in groups.items() if not set(members) <= set(range(ranks))), None)
         if wrong is not None:
             raise SpecError(f"{where}: node {node.id}: process group {wrong} has a rank beyond the {ranks} of the trace")
-    return found
+    return groups
 
 
-def _type(node: Message) -> str:
+def _type(node: TraceNode) -> str:
     return NODE_TYPES[node.type] if 0 <= node.type < len(NODE_TYPES) else ""
 
 
@@ -86,7 +86,7 @@ class _Reader:
     groups: Mapping[str, tuple[int, ...]]
     places: dict[int, int] = field(default_factory=dict)
 
-    def graph(self, nodes: Sequence[Message]) -> Graph:
+    def graph(self, nodes: Sequence[TraceNode]) -> Graph:
         if not nodes:
             raise SpecError(f"{self.where}: holds no node; a trace has one or more")
         for place, node in enumerate(nodes):
@@ -95,7 +95,7 @@ class _Reader:
             self.places[node.id] = place
         return Graph(self.where, tuple(self._node(node) for node in nodes))
 
-    def _node(self, node: Message) -> GraphNode:
+    def _node(self, node: TraceNode) -> GraphNode:
         kind = _type(node)
         made = GraphNode(node.id, node.name, "nothing", self._after(node))
         if kind == "COMP_NODE":
@@ -112,18 +112,18 @@ class _Reader:
             return self._message(node, made, kind == "COMM_SEND_NODE")
         if kind in ("INVALID_NODE", "METADATA_NODE"):
             return made
-        known = ", ".join(NODE_TYPES[1:])
-        raise self._wrong(node, f"has type {node.type}, which is not played; played are {known}")
+        played = ", ".join(NODE_TYPES[1:])
+        raise self._wrong(node, f"has type {node.type}, which is not played; played are {played}")
 
-    def _after(self, node: Message) -> tuple[int, ...]:
-        found = []
+    def _after(self, node: TraceNode) -> tuple[int, ...]:
+        places = []
         for wanted in dict.fromkeys((*node.data_deps, *node.ctrl_deps)):
             if wanted not in self.places:
                 raise self._wrong(node, f"waits for node {wanted}, which the file does not have")
-            found.append(self.places[wanted])
-        return tuple(found)
+            places.append(self.places[wanted])
+        return tuple(places)
 
-    def _seconds(self, node: Message) -> float | None:
+    def _seconds(self, node: TraceNode) -> float | None:
         """Return the recorded duration; None where there is none."""
         exact = node.attributes.get(EXACT)
         if exact is not None:
@@ -132,7 +132,7 @@ class _Reader:
             raise self._wrong(node, f"duration_micros is {node.duration_micros}; expected 0 or more")
         return node.duration_micros * 1e-6 if node.duration_micros else None
 
-    def _collective(self, node: Message, made: GraphNode) -> GraphNode:
+    def _collective(self, node: TraceNode, made: GraphNode) -> GraphNode:
         number = self._number(node, "comm_type")
         if not 0 <= number < len(COLLECTIVES):
             names = ", ".join(f"{place} {name}" for place, name in enumerate(COLLECTIVES))
@@ -140,10 +140,10 @@ class _Reader:
         op = _OPS[COLLECTIVES[number]]
         name, ranks = self._members(node)
         nbytes = BARRIER_BYTES if COLLECTIVES[number] == "BARRIER" else self._amount(node, "comm_size", needed=True)
-        whole = nbytes * len(ranks) if op in OF_PARTS else nbytes
-        return made._replace(kind="collective", op=op, nbytes=whole, communicator=name, ranks=ranks)
+        total = nbytes * len(ranks) if op in OF_PARTS else nbytes
+        return made._replace(kind="collective", op=op, nbytes=total, communicator=name, ranks=ranks)
 
-    def _members(self, node: Message) -> tuple[str, tuple[int, ...]]:
+    def _members(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         """Return the name and the ranks of the communicator of *node*."""
         name = str(node.attributes.get("pg_name", ""))
         if name in self.groups:
@@ -151,13 +151,13 @@ class _Reader:
         elif name in _WORLD:
             name, ranks = self._along(node)
         else:
-            known = ", ".join(sorted(self.groups)) or "none"
-            raise self._wrong(node, f"communicator {name} is unknown (known: {known}); name its ranks in comm_group.json")
+            listed = ", ".join(sorted(self.groups)) or "none"
+            raise self._wrong(node, f"communicator {name} is unknown (known: {listed}); name its ranks in comm_group.json")
         if self.rank not in ranks:
             raise self._wrong(node, f"communicator {name} has ranks {', '.join(map(str, ranks))}, but this is rank {self.rank}")
         return name, ranks
 
-    def _along(self, node: Message) -> tuple[str, tuple[int, ...]]:
+    def _along(self, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         """Return the communicator along the dimensions of the machine that *node* names; all ranks where it names none."""
         dims = node.attributes.get("involved_dim")
         if not isinstance(dims, list) or all(dims):
@@ -172,7 +172,7 @@ class _Reader:
         place = own.index(self.rank)
         return "across nodes", tuple(ranks[place] for ranks in self.nodes if place < len(ranks))
 
-    def _message(self, node: Message, made: GraphNode, sends: bool) -> GraphNode:
+    def _message(self, node: TraceNode, made: GraphNode, sends: bool) -> GraphNode:
         own, other = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
         here = self._number(node, own, self.rank)
         if here != self.rank:
@@ -185,13 +185,13 @@ class _Reader:
         tag = self._number(node, "comm_tag", 0)
         return made._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
 
-    def _number(self, node: Message, name: str, otherwise: int | None = None) -> int:
+    def _number(self, node: TraceNode, name: str, otherwise: int | None = None) -> int:
         value: Any = node.attributes.get(name, otherwise)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(node, f"{name} is {'missing' if value is None else repr(value)}; expected a whole number")
         return value
 
-    def _amount(self, node: Message, name: str, needed: bool = False) -> float:
+    def _amount(self, node: TraceNode, name: str, needed: bool = False) -> float:
         value: Any = node.attributes.get(name, None if needed else 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(node, f"{name} is {'missing' if value is None else repr(value)}; expected a number")
@@ -199,5 +199,5 @@ class _Reader:
             raise self._wrong(node, f"{name} is {value}; expected 0 or more")
         return float(value)
 
-    def _wrong(self, node: Message, what: str) -> SpecError:
+    def _wrong(self, node: TraceNode, what: str) -> SpecError:
         return SpecError(f"{self.where}: node {node.id}{f' ({node.name})' if node.name else ''}: {what}")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sim.parallel.split import Piece, Unit
+from sim.parallel.split import LayerPiece, Unit
 from sim.spec.layer import Layer
 from sim.spec.workload import Training
 
@@ -22,12 +22,13 @@ _JOINED = {"qkv": 3, "gate_up": 2}
 MODULES: Final[Mapping[str, str]] = {
     "core_attn": r"attention\.core",
     "mlp": r"feed\.(gate_up|activation|down)",
+    "mlp_up": r"feed\.(gate_up|activation)",
     "moe": r"router|experts\.\w+|shared\.\w+",
     "moe_act": r"experts\.activation",
     "layernorm": r"attention_norm|ffn_norm",
     "mla_up_proj": r"attention\.(q_up|kv_up)",
 }
-"""The layers of each of Megatron's modules, as the end of a layer's name."""
+"""The layers of each of Megatron's modules, as the end of a layer's name; ``mlp_up`` is MaxText's ``mlpwi``."""
 
 
 _OUTPUTS: Final[Mapping[str, str]] = {
@@ -39,28 +40,28 @@ _OUTPUTS: Final[Mapping[str, str]] = {
 ``CheckpointWithoutOutput``). The others keep what enters them alone."""
 
 
-class Again(NamedTuple):
+class Recomputed(NamedTuple):
     """A piece that backward runs forward again, and which share of it."""
 
-    piece: Piece
+    piece: LayerPiece
     share: float
 
 
-def recomputed(training: Training, unit: Unit) -> tuple[Again, ...]:
+def recomputed(training: Training, unit: Unit) -> tuple[Recomputed, ...]:
     """Return the pieces of a checkpointed *unit* that backward runs forward again."""
     checkpointing = training.activation_checkpointing
     if unit.kind != "block":
         return ()
     if checkpointing == "blocks":
-        return tuple(Again(piece, 1.0) for piece in unit.pieces)
+        return tuple(Recomputed(piece, 1.0) for piece in unit.pieces)
     if checkpointing == "operators":
         shares = _every_second(unit)
-        return tuple(Again(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
+        return tuple(Recomputed(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
     modules = training.recompute_modules
-    return tuple(Again(piece, 1.0) for piece in unit.pieces if _alone(piece, checkpointing) or in_modules(piece.layer, modules))
+    return tuple(Recomputed(piece, 1.0) for piece in unit.pieces if _alone(piece, checkpointing) or in_modules(piece.layer, modules))
 
 
-def _alone(piece: Piece, checkpointing: str) -> bool:
+def _alone(piece: LayerPiece, checkpointing: str) -> bool:
     """Tell whether *piece* is computed again though its block is not: attention of ``selective``, and what the model's code checkpoints."""
     return piece.layer.op == "attention" if checkpointing == "selective" else checkpointing == "model" and bool(piece.layer.segment)
 
@@ -75,16 +76,16 @@ def checkpointed_share(training: Training, units: Sequence[Unit], stages: int) -
 
 def discarded(modules: Sequence[str], unit: Unit) -> list[float]:
     """Return what each piece of a block does not keep, of its saved bytes, since *modules* are recomputed by themselves."""
-    found = []
+    freed = []
     inside = False
     for piece in unit.pieces:
         layer = piece.layer
-        whole = in_modules(layer, [module for module in modules if module not in _OUTPUTS])
-        entering = layer.read if whole and not inside else 0.0
+        recomputed = in_modules(layer, [module for module in modules if module not in _OUTPUTS])
+        entering = layer.read if recomputed and not inside else 0.0
         output = any(re.search(rf"\.({_OUTPUTS[module]})$", layer.name) for module in modules if module in _OUTPUTS)
-        found.append(max(0.0, layer.saved - entering) if whole else min(layer.saved, layer.read) if output else 0.0)
-        inside = whole
-    return found
+        freed.append(max(0.0, layer.saved - entering) if recomputed else min(layer.saved, layer.read) if output else 0.0)
+        inside = recomputed
+    return freed
 
 
 def in_modules(layer: Layer, modules: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from sim.spec.yaml import SpecError
 
 CollectiveOp = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter"]
-Kind = Literal["compute", "host", "memory", "collective", "send", "receive", "nothing"]
+NodeKind = Literal["compute", "host", "memory", "collective", "send", "receive", "nothing"]
 
 
 class GraphNode(NamedTuple):
@@ -25,7 +25,7 @@ class GraphNode(NamedTuple):
     number: int
     """As the graph names it."""
     name: str
-    kind: Kind
+    kind: NodeKind
     after: tuple[int, ...] = ()
     """Places in the graph of the nodes that it waits for."""
     seconds: float | None = None
@@ -56,14 +56,14 @@ class Graph(NamedTuple):
         return f"node {node.number}" + (f" ({node.name})" if node.name else "")
 
 
-Place = tuple[int, int]
+NodePlace = tuple[int, int]
 """Rank, and place in its graph."""
 
 
-class Meeting(NamedTuple):
+class GraphMeeting(NamedTuple):
     """A collective with the place of each member in order, or a message with those of its sender and its receiver."""
 
-    members: tuple[Place, ...]
+    members: tuple[NodePlace, ...]
     node: GraphNode
     """What the first member says of it."""
 
@@ -71,8 +71,8 @@ class Meeting(NamedTuple):
 class Matched(NamedTuple):
     """Who meets whom: the collectives of each communicator in order, and messages."""
 
-    collectives: dict[tuple[str, tuple[int, ...]], tuple[Meeting, ...]]
-    messages: tuple[Meeting, ...]
+    collectives: dict[tuple[str, tuple[int, ...]], tuple[GraphMeeting, ...]]
+    messages: tuple[GraphMeeting, ...]
 
 
 def order(graph: Graph) -> list[int]:
@@ -81,29 +81,29 @@ def order(graph: Graph) -> list[int]:
     left = [len(node.after) for node in graph.nodes]
     ready = [(node.number, place) for place, node in enumerate(graph.nodes) if not node.after]
     heapq.heapify(ready)
-    found = []
+    places = []
     while ready:
         _, place = heapq.heappop(ready)
-        found.append(place)
+        places.append(place)
         for after in followers[place]:
             left[after] -= 1
             if not left[after]:
                 heapq.heappush(ready, (graph.nodes[after].number, after))
-    if len(found) < len(graph.nodes):
+    if len(places) < len(graph.nodes):
         blocked = {place for place, count in enumerate(left) if count}
         cycle = _cycle({place: next(before for before in graph.nodes[place].after if before in blocked) for place in blocked})
         told = " -> ".join(graph.named(place) for place in [*cycle, cycle[0]])
         raise SpecError(f"{graph.where}: nodes wait for each other in a cycle: {told}")
-    return found
+    return places
 
 
 def followers_of(graph: Graph) -> list[list[int]]:
     """Return the places that wait for each place of *graph*."""
-    found: list[list[int]] = [[] for _ in graph.nodes]
+    followers: list[list[int]] = [[] for _ in graph.nodes]
     for place, node in enumerate(graph.nodes):
         for before in node.after:
-            found[before].append(place)
-    return found
+            followers[before].append(place)
+    return followers
 
 
 def _cycle(waits_for: dict[int, int]) -> list[int]:
@@ -122,7 +122,7 @@ def matched(graphs: Sequence[Graph]) -> Matched:
     Raise SpecError for a cycle, for members of a communicator that do not call the same, and for messages without their other end.
     """
     calls: dict[tuple[str, tuple[int, ...]], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    ends: dict[tuple[int, int, int], tuple[list[Place], list[Place]]] = defaultdict(lambda: ([], []))
+    ends: dict[tuple[int, int, int], tuple[list[NodePlace], list[NodePlace]]] = defaultdict(lambda: ([], []))
     for rank, graph in enumerate(graphs):
         for place in order(graph):
             node = graph.nodes[place]
@@ -134,12 +134,12 @@ def matched(graphs: Sequence[Graph]) -> Matched:
                 ends[node.peer, rank, node.tag][1].append((rank, place))
     collectives = {key: tuple(_meetings(graphs, key[0], key[1], of_rank)) for key, of_rank in calls.items()}
     messages = [each for (source, target, tag), pair in ends.items() for each in _messages(graphs, source, target, tag, pair)]
-    found = Matched(collectives, tuple(messages))
-    _require_an_end(graphs, found)
-    return found
+    meetings = Matched(collectives, tuple(messages))
+    _require_an_end(graphs, meetings)
+    return meetings
 
 
-def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_rank: dict[int, list[int]]) -> Iterator[Meeting]:
+def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_rank: dict[int, list[int]]) -> Iterator[GraphMeeting]:
     most = max(ranks, key=lambda rank: len(of_rank.get(rank, ())))
     for turn, place in enumerate(of_rank[most]):
         members = []
@@ -154,7 +154,7 @@ def _meetings(graphs: Sequence[Graph], name: str, ranks: tuple[int, ...], of_ran
         first, at = graphs[ranks[0]], members[0][1]
         for rank, other in members[1:]:
             _require_alike(first, at, graphs[rank], other)
-        yield Meeting(tuple(members), first.nodes[at])
+        yield GraphMeeting(tuple(members), first.nodes[at])
 
 
 def _require_alike(first: Graph, at: int, other: Graph, there: int) -> None:
@@ -170,7 +170,9 @@ def _call(node: GraphNode) -> str:
     return f"{node.op} of {node.nbytes:,.0f} bytes"
 
 
-def _messages(graphs: Sequence[Graph], source: int, target: int, tag: int, pair: tuple[list[Place], list[Place]]) -> Iterator[Meeting]:
+def _messages(
+    graphs: Sequence[Graph], source: int, target: int, tag: int, pair: tuple[list[NodePlace], list[NodePlace]]
+) -> Iterator[GraphMeeting]:
     sends, receives = pair
     for turn in range(max(len(sends), len(receives))):
         if turn >= len(sends):
@@ -185,10 +187,10 @@ def _messages(graphs: Sequence[Graph], source: int, target: int, tag: int, pair:
                 f"{graphs[target].where}: {graphs[target].named(receives[turn][1])} receives {there.nbytes:,.0f} bytes, but "
                 f"{graphs[source].named(sends[turn][1])} of {graphs[source].where} sends {here.nbytes:,.0f}"
             )
-        yield Meeting((sends[turn], receives[turn]), here)
+        yield GraphMeeting((sends[turn], receives[turn]), here)
 
 
-def _require_an_end(graphs: Sequence[Graph], found: Matched) -> None:
+def _require_an_end(graphs: Sequence[Graph], matched_up: Matched) -> None:
     """Raise SpecError where ranks wait for each other for ever, each inside what it calls."""
     first = [0]
     for graph in graphs:
@@ -196,14 +198,14 @@ def _require_an_end(graphs: Sequence[Graph], found: Matched) -> None:
     stands = list(range(first[-1]))
     """Of each node, that which stands for the collective it is part of."""
     waits: dict[int, set[int]] = defaultdict(set)
-    for meetings in found.collectives.values():
+    for meetings in matched_up.collectives.values():
         turns = [first[meeting.members[0][0]] + meeting.members[0][1] for meeting in meetings]
         for meeting, own in zip(meetings, turns, strict=True):
             for rank, place in meeting.members:
                 stands[first[rank] + place] = own
         for before, after in pairwise(turns):
             waits[after].add(before)
-    for meeting in found.messages:
+    for meeting in matched_up.messages:
         sent, got = (first[rank] + place for rank, place in meeting.members)
         if meeting.node.meets:
             stands[got] = sent

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from sim.parallel.schedule import PASSES, Action, Kind, deadlock, holds, position
+from sim.parallel.schedule import PASSES, Action, PassKind, deadlock, holds, position
 from sim.spec.extensions import SCHEDULES, called, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
@@ -68,14 +68,14 @@ def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahe
 
 def _passes(schedule: PipelineSchedule, name: str, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Action, ...]:
     given = called(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
-    found = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", given))
-    counted = Counter(found)
+    actions = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", given))
+    counted = Counter(actions)
     for chunk in range(chunks):
         for micro_batch in range(micro_batches):
             kinds = {kind: times for kind in PASSES if (times := counted[Action(kind, chunk, micro_batch)])}
             if kinds not in _HALVES:
                 raise SpecError(f"schedule {name}: stage {stage} runs {_told(kinds)} chunk {chunk}, micro-batch {micro_batch}; {_ONCE}")
-    return found
+    return actions
 
 
 def _action(name: str, stage: int, given: object, chunks: int, micro_batches: int) -> Action:
@@ -90,7 +90,7 @@ def _action(name: str, stage: int, given: object, chunks: int, micro_batches: in
     )
 
 
-def _told(kinds: dict[Kind, int]) -> str:
+def _told(kinds: dict[PassKind, int]) -> str:
     """Return in words which passes there are: ``forward twice, and no backward of``."""
     times = {1: "", 2: " twice"}
     said = [f"{PASSES[kind]}{times.get(count, f' {count} times')}" for kind, count in kinds.items()]
@@ -106,7 +106,7 @@ def _told(kinds: dict[Kind, int]) -> str:
 def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) -> list[str] | None:
     """Return None where stages that wait for their sends end, else who waits for whom: a send goes when its receiver asks for it."""
     many = len(programs) * chunks
-    places, asked, posted = [0] * len(programs), set[tuple[str, int, int]](), set[tuple[str, int, int]]()
+    places, sent, posted = [0] * len(programs), set[tuple[str, int, int]](), set[tuple[str, int, int]]()
     waiting: list[set[tuple[str, int, int]]] = [set() for _ in programs]
     ahead: list[set[tuple[str, int, int]]] = [set() for _ in programs]
     moved = True
@@ -118,8 +118,8 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) 
                 chunk = position("", len(programs), stage, action.chunk)
                 source, target = _messages(action, chunk, many, len(programs))
                 if source is not None:
-                    asked.add(source)
-                if (source is not None and source not in posted) or not waiting[stage] <= asked:
+                    sent.add(source)
+                if (source is not None and source not in posted) or not waiting[stage] <= sent:
                     break
                 waiting[stage] = set()
                 if target is not None:
@@ -129,10 +129,10 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) 
                 if holds(action, program[places[stage]] if places[stage] < len(program) else None, runs_ahead):
                     waiting[stage], ahead[stage] = ahead[stage], set()
                 moved = True
-    stuck = [stage for stage, program in enumerate(programs) if places[stage] < len(program) and not waiting[stage] <= asked]
+    stuck = [stage for stage, program in enumerate(programs) if places[stage] < len(program) and not waiting[stage] <= sent]
     if not stuck:
         return None
-    what, chunk, micro_batch = min(waiting[stuck[0]] - asked)
+    what, chunk, micro_batch = min(waiting[stuck[0]] - sent)
     return [
         f"stage {stuck[0]} waits until stage {chunk % len(programs)} asks for the {what} of micro-batch {micro_batch}, which comes "
         "later, since waits_for_sends is True"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 if TYPE_CHECKING:
     from sim.parallel.mesh import GroupAxis
 
-Part = Literal["F", "B", "I", "W"]
+PassPart = Literal["F", "B", "I", "W"]
 """Forward, backward, backward of inputs, backward of weights."""
 Tag = tuple[str, int, int]
 """What an operation is for: (what, unit or chunk of the model or bucket of gradients, -1: none, micro-batch)."""
@@ -45,7 +45,7 @@ class Load(NamedTuple):
 class Work(NamedTuple):
     """Compute units *first* to *last* (numbers of the model's units, both included) for one micro-batch."""
 
-    part: Part
+    part: PassPart
     first: int
     last: int
     micro_batch: int
@@ -61,6 +61,14 @@ class Pack(NamedTuple):
 class Unpack(NamedTuple):
     """Copy what has come in all buckets back into gradients."""
 
+    micro_batch: int
+
+
+class Copy(NamedTuple):
+    """Pass *nbytes* through the GPU's memory, read and written, where FSDP copies weights or gradients beside its collectives."""
+
+    what: Literal["weights", "gradients"]
+    nbytes: float
     micro_batch: int
 
 
@@ -86,6 +94,8 @@ class Start(NamedTuple):
     """The host issues it, and launches what follows, no sooner than compute comes to this place (FSDP1's ``limit_all_gathers``)."""
     delay: float = 0.0
     """Seconds between the last rank that comes and its begin (Horovod's cycle)."""
+    copied: float = 0.0
+    """Bytes that another stream than that which computes passes through the GPU's memory before it begins, read and written."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -125,7 +135,7 @@ class Receive(NamedTuple):
     nbytes: float
 
 
-Instruction = Load | Work | Pack | Unpack | Update | Start | Wait | Free | Send | Receive
+Instruction = Load | Work | Pack | Unpack | Copy | Update | Start | Wait | Free | Send | Receive
 Program = tuple[Instruction, ...]
 
 

@@ -40,7 +40,7 @@ def expert_host_time(seconds: float, graphs: bool) -> float:
     return seconds * (GRAPHED_EXPERTS if graphs else 1.0)
 
 
-class Load(NamedTuple):
+class ExpertLoad(NamedTuple):
     """Tokens that experts of a rank work on, over those of the router's mean."""
 
     most: float
@@ -49,7 +49,7 @@ class Load(NamedTuple):
     """Of the mean rank, padding included."""
 
 
-def expert_load(parallel: Parallel) -> Load:
+def expert_load(parallel: Parallel) -> ExpertLoad:
     """Return the load of ranks whose experts are equal among themselves, and of which one has ``expert_imbalance`` times the mean.
 
     Megatron-LM transformer/moe/moe_utils.py, ``get_capacity`` and ``topk_routing_with_score_function``: an expert takes ``capacity_factor``
@@ -58,12 +58,12 @@ def expert_load(parallel: Parallel) -> Load:
     ranks, factor = parallel.expert, parallel.capacity_factor
     most = parallel.expert_imbalance if ranks > 1 else 1.0
     if factor is None:
-        return Load(most, 1.0)
+        return ExpertLoad(most, 1.0)
     if parallel.pad_to_capacity:
-        return Load(factor, factor)
+        return ExpertLoad(factor, factor)
     others = (ranks - most) / (ranks - 1) if ranks > 1 else 1.0
     kept = min(most, factor)
-    return Load(kept, (kept + (ranks - 1) * min(others, factor)) / ranks)
+    return ExpertLoad(kept, (kept + (ranks - 1) * min(others, factor)) / ranks)
 
 
 def dropped(parallel: Parallel) -> float:

@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 from sim.spec.parallel import SPLIT_STAGES
 from sim.spec.yaml import SpecError
 
-Kind = Literal["F", "B", "I", "W"]
-PASSES: Final[dict[Kind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+PassKind = Literal["F", "B", "I", "W"]
+PASSES: Final[dict[PassKind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
 MEETING: Final = ("gpipe", "1f1b")
 """Schedules whose messages begin when the receiver asks for them; compute waits until they have gone."""
@@ -28,7 +28,7 @@ _ACTIVE: Final = 3
 class Action(NamedTuple):
     """One pass of one micro-batch: forward, backward, or its halves (gradient of the input, gradient of the weights)."""
 
-    kind: Kind
+    kind: PassKind
     chunk: int
     """Local index of the chunk on its rank, in the order of the model."""
     micro_batch: int
@@ -127,11 +127,11 @@ def gatherings(program: Sequence[Action]) -> list[Gathering]:
     for action in reversed(program):
         order = [action.chunk, *(chunk for chunk in order if chunk != action.chunk)]
         coming.append(tuple(order[:_ACTIVE]))
-    found, held = [], tuple[int, ...]()
+    steps, held = [], tuple[int, ...]()
     for ahead in reversed(coming):
-        found.append(Gathering(tuple(chunk for chunk in held if chunk not in ahead), tuple(chunk for chunk in ahead if chunk not in held)))
+        steps.append(Gathering(tuple(chunk for chunk in held if chunk not in ahead), tuple(chunk for chunk in ahead if chunk not in held)))
         held = ahead
-    return found
+    return steps
 
 
 def deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[str] | None:
@@ -227,7 +227,7 @@ def _numbered(steps: Iterable[str]) -> Iterator[Action]:
             pending.remove(oldest)
             yield oldest._replace(kind="W")
             continue
-        kind: Kind = "F" if step[0] == "F" else "B" if step[0] == "B" else "I"
+        kind: PassKind = "F" if step[0] == "F" else "B" if step[0] == "B" else "I"
         count, chunk = forwards if kind == "F" else backwards, int(step[1])
         action = Action(kind, chunk, count[chunk])
         count[chunk] += 1
@@ -239,7 +239,7 @@ def _numbered(steps: Iterable[str]) -> Iterator[Action]:
 class _Token(NamedTuple):
     """A pass of a chunk of the model. What B and I leave, a gradient of the input, is kept under B."""
 
-    kind: Kind
+    kind: PassKind
     chunk: int
     micro_batch: int
 

@@ -1,9 +1,9 @@
 """Which part of the model does one rank hold, and what must it exchange for it? Units, stages, and shares of layers.
 
 A *unit* is a numbered block of the model, or what comes before the first or after the last one: what FSDP wraps, activation checkpointing
-recomputes and pipelines place. A layer's ``share`` says how a tensor group splits it (`sim.spec.workload.Share`); the messages follow from
-where the split begins and ends (Megatron-LM, arXiv 2205.05198: with sequence parallelism an all-gather in and a reduce-scatter out, else
-one all-reduce out; the mirror image in backward).
+recomputes and pipelines place. A layer's ``share`` says how a tensor group splits it (`sim.spec.workload.TensorShare`); the messages
+follow from where the split begins and ends (Megatron-LM, arXiv 2205.05198: with sequence parallelism an all-gather in and a
+reduce-scatter out, else one all-reduce out; the mirror image in backward).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final, Literal, NamedTuple
 
 from sim.parallel.mesh import divisors
 from sim.parallel.routing import expert_load
-from sim.parallel.wraps import TORCHS_SIZE, Chain, chains
+from sim.parallel.wraps import TORCHS_SIZE, WrapChain, chains
 from sim.spec.parallel import Parallel, Wrapping
 from sim.spec.segments import block
 from sim.spec.workload import Attention, Layer, Model
 from sim.spec.yaml import SpecError
 
-Kind = Literal["first", "block", "last"]
+UnitKind = Literal["first", "block", "last"]
 _SPLIT = frozenset({"colwise", "heads", "per_head"})
 
 
-class Message(NamedTuple):
+class LayerMessage(NamedTuple):
     """One exchange of a rank per sample, in bytes for elements of 4; *beside* names the layer's own work that it overlaps."""
 
     axis: Literal["tensor", "context", "expert"]
@@ -38,12 +38,12 @@ class Message(NamedTuple):
     """Of an all-to-all: what the most loaded rank receives, or in combine sends, over the mean."""
 
 
-class Piece(NamedTuple):
+class LayerPiece(NamedTuple):
     """One rank's share of a layer, and what it exchanges before or after it."""
 
     layer: Layer
-    forward: tuple[Message, ...] = ()
-    backward: tuple[Message, ...] = ()
+    forward: tuple[LayerMessage, ...] = ()
+    backward: tuple[LayerMessage, ...] = ()
     counted: bool = False
     """Whether the host must read how many tokens each expert has before it launches this layer: the one behind the dispatch."""
     begins_experts: bool = False
@@ -55,11 +55,11 @@ class Unit:
     """A block of the model, or its head or tail, as one rank holds it. Units with equal *content* take equal time."""
 
     name: str
-    kind: Kind
-    pieces: tuple[Piece, ...]
+    kind: UnitKind
+    pieces: tuple[LayerPiece, ...]
     content: int
     """Number of the first unit that asks the same of a rank."""
-    wraps: Chain | None = None
+    wraps: WrapChain | None = None
     """FSDP's wraps around it, from the outside in, where the layout says what is wrapped; None: units and the root are."""
     asked: tuple[Hashable, ...] = field(default=(), repr=False)
     """What it asks of a rank before it is split: its kind, and all of its layers but their names. Equal in units of equal content."""
@@ -106,24 +106,24 @@ class Unit:
         return self.pieces[0].layer.read if self.pieces else 0.0
 
 
-def units(model: Model) -> list[tuple[str, Kind, tuple[Layer, ...]]]:
+def units(model: Model) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
     """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later one."""
     runs = [(name, tuple(members)) for name, members in groupby(model.layers, key=lambda layer: block(layer.name))]
     numbered = {index for index, (name, _) in enumerate(runs) if re.search(r"\.\d+$", name)}
     if not numbered:
         return [(model.name, "block", model.layers)]
-    found: list[tuple[str, Kind, tuple[Layer, ...]]] = []
+    made: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
     waiting: tuple[Layer, ...] = ()
     for index, (name, layers) in enumerate(runs):
         if index not in numbered:
             waiting += layers
             continue
-        if not found and waiting:
-            found.append((waiting[0].name, "first", waiting))
+        if not made and waiting:
+            made.append((waiting[0].name, "first", waiting))
             waiting = ()
-        found.append((name, "block", waiting + layers))
+        made.append((name, "block", waiting + layers))
         waiting = ()
-    return [*found, (waiting[0].name, "last", waiting)] if waiting else found
+    return [*made, (waiting[0].name, "last", waiting)] if waiting else made
 
 
 _SPLITTING: Final = (
@@ -233,13 +233,13 @@ def _check(model: Model, parallel: Parallel) -> None:
         )
 
 
-def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> list[Piece]:
+def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> list[LayerPiece]:
     """Return the shares of the layers of one unit; a unit begins and ends outside of any split."""
     inside = False
     pieces = []
     for index, layer in enumerate(layers):
-        forward: list[Message] = []
-        backward: list[Message] = []
+        forward: list[LayerMessage] = []
+        backward: list[LayerMessage] = []
         if parallel.tensor > 1:
             inside = _tensor_messages(layer, parallel, inside, regathers, forward, backward)
         if layer.share == "expert":
@@ -247,7 +247,7 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> lis
         if parallel.context > 1 and layer.attention is not None:
             _context_messages(layer.attention, parallel, forward, backward)
         pieces.append(
-            Piece(shared(layer, parallel, regathers), tuple(forward), tuple(backward), _counted(layers, index), _begins(layers, index))
+            LayerPiece(shared(layer, parallel, regathers), tuple(forward), tuple(backward), _counted(layers, index), _begins(layers, index))
         )
     return pieces
 
@@ -263,35 +263,37 @@ def _counted(layers: Sequence[Layer], index: int) -> bool:
 
 
 def _tensor_messages(
-    layer: Layer, parallel: Parallel, inside: bool, regathers: bool, forward: list[Message], backward: list[Message]
+    layer: Layer, parallel: Parallel, inside: bool, regathers: bool, forward: list[LayerMessage], backward: list[LayerMessage]
 ) -> bool:
     """Add what the tensor group exchanges for *layer*; return whether the layers after it work on split activations."""
     sequence, context = parallel.sequence_parallel, parallel.context
     if layer.op == "loss":  # maximum, sum and target's logit of each token
-        forward += [Message("tensor", "all_reduce", 4.0 * max(layer.tokens, 1) / context)] * 3
+        forward += [LayerMessage("tensor", "all_reduce", 4.0 * max(layer.tokens, 1) / context)] * 3
         return False
     if layer.share in _SPLIT and not inside:
         entering = layer.read / context
         if sequence:
-            forward.append(Message("tensor", "all_gather", entering))
-            backward.append(Message("tensor", "reduce_scatter", entering))
+            forward.append(LayerMessage("tensor", "all_gather", entering))
+            backward.append(LayerMessage("tensor", "reduce_scatter", entering))
             if regathers:
-                backward.append(Message("tensor", "all_gather", entering, beside=True))  # the input, for the weights' gradient
+                backward.append(LayerMessage("tensor", "all_gather", entering, beside=True))  # the input, for the weights' gradient
         else:
-            backward.append(Message("tensor", "all_reduce", entering))
+            backward.append(LayerMessage("tensor", "all_reduce", entering))
         return True
     if layer.share in ("rowwise", "vocabulary"):
         leaving = layer.write / context
         if sequence:
-            forward.append(Message("tensor", "reduce_scatter", leaving))
-            backward.append(Message("tensor", "all_gather", leaving))
+            forward.append(LayerMessage("tensor", "reduce_scatter", leaving))
+            backward.append(LayerMessage("tensor", "all_gather", leaving))
         else:
-            forward.append(Message("tensor", "all_reduce", leaving))
+            forward.append(LayerMessage("tensor", "all_reduce", leaving))
         return False
     return inside
 
 
-def _expert_messages(layers: Sequence[Layer], index: int, parallel: Parallel, forward: list[Message], backward: list[Message]) -> None:
+def _expert_messages(
+    layers: Sequence[Layer], index: int, parallel: Parallel, forward: list[LayerMessage], backward: list[LayerMessage]
+) -> None:
     """Add dispatch before the first and combine after the last layer of a run of experts; without expert ranks tensor ranks split them."""
     begins = _begins(layers, index)
     ends = index + 1 == len(layers) or layers[index + 1].share != "expert"
@@ -300,32 +302,32 @@ def _expert_messages(layers: Sequence[Layer], index: int, parallel: Parallel, fo
         for there, nbytes in ((begins, layers[index].write), (ends, layers[index].read)):
             if there:
                 load = expert_load(parallel)
-                message = Message("expert", "all_to_all", nbytes * load.mean / tokens, skew=load.most / load.mean)
+                message = LayerMessage("expert", "all_to_all", nbytes * load.mean / tokens, skew=load.most / load.mean)
                 forward.append(message)
                 backward.append(message)
     elif parallel.tensor > 1 and parallel.sequence_parallel:
         if begins:
-            forward.append(Message("tensor", "all_gather", layers[index].read / parallel.context))
-            backward.append(Message("tensor", "reduce_scatter", layers[index].read / parallel.context))
+            forward.append(LayerMessage("tensor", "all_gather", layers[index].read / parallel.context))
+            backward.append(LayerMessage("tensor", "reduce_scatter", layers[index].read / parallel.context))
         if ends:
-            forward.append(Message("tensor", "reduce_scatter", layers[index].write / parallel.context))
-            backward.append(Message("tensor", "all_gather", layers[index].write / parallel.context))
+            forward.append(LayerMessage("tensor", "reduce_scatter", layers[index].write / parallel.context))
+            backward.append(LayerMessage("tensor", "all_gather", layers[index].write / parallel.context))
     elif parallel.tensor > 1:
         if begins:
-            backward.append(Message("tensor", "all_reduce", layers[index].read / parallel.context))
+            backward.append(LayerMessage("tensor", "all_reduce", layers[index].read / parallel.context))
         if ends:
-            forward.append(Message("tensor", "all_reduce", layers[index].write / parallel.context))
+            forward.append(LayerMessage("tensor", "all_reduce", layers[index].write / parallel.context))
 
 
-def _context_messages(attention: Attention, parallel: Parallel, forward: list[Message], backward: list[Message]) -> None:
+def _context_messages(attention: Attention, parallel: Parallel, forward: list[LayerMessage], backward: list[LayerMessage]) -> None:
     """Add the exchange of keys and values: round a ring beside the attention of each piece, or gathered before it."""
     width = 4.0 * (attention.head_dim + (attention.value_dim or attention.head_dim))
     local = attention.keys / parallel.context * max(1.0, attention.kv_heads / parallel.tensor) * width
     if parallel.context_exchange == "ring":
-        forward.append(Message("context", "all_gather", local * parallel.context, beside=True))  # as many steps round the ring
-        backward.append(Message("context", "all_gather", 2.0 * local * parallel.context, beside=True))
+        forward.append(LayerMessage("context", "all_gather", local * parallel.context, beside=True))  # as many steps round the ring
+        backward.append(LayerMessage("context", "all_gather", 2.0 * local * parallel.context, beside=True))
     else:
-        gathered = Message("context", "all_gather", local * parallel.context)
+        gathered = LayerMessage("context", "all_gather", local * parallel.context)
         forward.append(gathered)
         backward += [gathered, gathered._replace(op="reduce_scatter")]
 
@@ -394,26 +396,26 @@ def _parts(layer: Layer, elements: Sequence[int], share: float) -> tuple[int, ..
 def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
     """Return the shape of one rank's product or attention."""
     tensor, context = parallel.tensor, parallel.context
-    found: dict[str, object] = {}
+    shape: dict[str, object] = {}
     if layer.rows and layer.share == "vocabulary":
-        found["rows"] = max(1, round(layer.rows / tensor))
+        shape["rows"] = max(1, round(layer.rows / tensor))
         elements = max(1, round(layer.gradients[0] / layer.rows)) * round(layer.rows / tensor) if layer.gradients else 0
-        found["gradients"] = (elements, *layer.gradients[1:]) if layer.gradients else ()
+        shape["gradients"] = (elements, *layer.gradients[1:]) if layer.gradients else ()
     if layer.tokens:
         tokens = layer.tokens / context
         if layer.share == "expert":
             tokens *= expert_load(parallel).most / (tensor if parallel.sequence_parallel and parallel.expert > 1 else 1)
-            found["groups"] = max(1, layer.groups // parallel.expert)
+            shape["groups"] = max(1, layer.groups // parallel.expert)
         elif layer.share == "sequence" and parallel.sequence_parallel:
             tokens /= tensor
-        found["tokens"] = max(1, round(tokens))
+        shape["tokens"] = max(1, round(tokens))
     if len(layer.channels) == 2 and layer.share in ("colwise", "rowwise") and tensor > 1:
         k, n = layer.channels
-        found["channels"] = (k, max(1, n // tensor)) if layer.share == "colwise" else (max(1, k // tensor), n)
+        shape["channels"] = (k, max(1, n // tensor)) if layer.share == "colwise" else (max(1, k // tensor), n)
     if layer.attention is not None:
         own = layer.attention
         heads, kv_heads = max(1, own.heads // tensor), max(1, own.kv_heads // tensor)
-        found["attention"] = own.model_copy(
+        shape["attention"] = own.model_copy(
             update={"heads": heads, "kv_heads": kv_heads, "queries": max(1, own.queries // context), "shares": own.shares * context}
         )
-    return found
+    return shape

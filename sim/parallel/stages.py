@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from sim.parallel.split import Kind, Unit
+from sim.parallel.split import Unit, UnitKind
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
 
 def stages(
-    kinds: Sequence[Kind], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
+    kinds: Sequence[UnitKind], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
 ) -> tuple[tuple[int, ...], ...]:
     """Return the units of each chunk in the order of the model, by number; the head and tail belong to the first and last chunk.
 
@@ -45,14 +45,14 @@ def stages_of(
     units: Sequence[Unit], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
 ) -> tuple[tuple[int, ...], ...]:
     """Return the *units* of each chunk as `stages` does; those that wraps cut a block into stay together."""
-    whole = blocks_of(units)
-    if parallel.pipeline > 1 and len(whole) == 1:
+    blocks = blocks_of(units)
+    if parallel.pipeline > 1 and len(blocks) == 1:
         raise SpecError(
             f"training.parallel.pipeline: stages are cut between numbered blocks (layers.0, layers.1, ...), of which {units[0].name} has "
             "none; use pipeline: 1"
         )
-    cut = stages([units[numbers[0]].kind for numbers in whole], parallel, first_less, last_less, cost)
-    return tuple(tuple(number for block in chunk for number in whole[block]) for chunk in cut)
+    cut = stages([units[numbers[0]].kind for numbers in blocks], parallel, first_less, last_less, cost)
+    return tuple(tuple(number for block in chunk for number in blocks[block]) for chunk in cut)
 
 
 def blocks_of(units: Sequence[Unit]) -> list[tuple[int, ...]]:

@@ -26,11 +26,11 @@ _OPERATORS: Final = frozenset(
 ) | {"embedding_bag", "native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "prelu"}
 """ATen's operators that take parameters, after which layers of modules with several operators are named."""
 
-Chain = tuple[str, ...]
+WrapChain = tuple[str, ...]
 """The wraps around a layer, from the outermost to the one that holds its parameters; empty: the root holds them."""
 
 
-def chains(model: Model, wrapping: Wrapping) -> tuple[Chain, ...]:
+def chains(model: Model, wrapping: Wrapping) -> tuple[WrapChain, ...]:
     """Return the wraps around each layer of *model*.
 
     Raise SpecError for patterns that match nothing or what cannot be wrapped, and for parameters that layers of two wraps share.
@@ -39,9 +39,9 @@ def chains(model: Model, wrapping: Wrapping) -> tuple[Chain, ...]:
     chosen = _by_size(model, sizes, wrapping) if isinstance(wrapping, int) else _by_pattern(model, sizes, wrapping)
     around = [tuple(path for path in _paths(layer.name) if path in chosen) for layer in model.layers]
     holders = {chain[-1] for chain, layer in zip(around, model.layers, strict=True) if chain and _elements(layer)}
-    found = tuple(tuple(path for path in chain if path in holders) for chain in around)
-    _check_shared(model, found)
-    return found
+    of_layers = tuple(tuple(path for path in chain if path in holders) for chain in around)
+    _check_shared(model, of_layers)
+    return of_layers
 
 
 def _elements(layer: Layer) -> int:
@@ -78,11 +78,11 @@ def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str])
     for pattern in patterns:
         matched = {path for path in sizes if matches(pattern, path)}
         if not matched:
-            known = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
-            more = ", ..." if len(known) > _NAMED else ""
+            paths = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
+            more = ", ..." if len(paths) > _NAMED else ""
             raise SpecError(
                 f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has "
-                f"{', '.join(known[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
+                f"{', '.join(paths[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
             )
         if bare := sorted(matched & lists):
             raise SpecError(
@@ -130,9 +130,9 @@ def _by_size(model: Model, sizes: Mapping[str, int], least: int) -> frozenset[st
     return frozenset(chosen)
 
 
-def _check_shared(model: Model, found: tuple[Chain, ...]) -> None:
+def _check_shared(model: Model, of_layers: tuple[WrapChain, ...]) -> None:
     """Raise SpecError where two wraps use one parameter: ``fully_shard`` refuses it, and FSDP1 asks for one wrap."""
-    holder = {layer.name: chain[-1] if chain else "" for layer, chain in zip(model.layers, found, strict=True)}
+    holder = {layer.name: chain[-1] if chain else "" for layer, chain in zip(model.layers, of_layers, strict=True)}
     for layer in model.layers:
         owner = holder.get(layer.shares, holder[layer.name])
         if owner != holder[layer.name]:

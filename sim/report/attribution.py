@@ -18,9 +18,9 @@ _SEEN = 1e-3
 """Share of the step below which a stall is not."""
 
 
-def apart_document(found: Profile) -> dict[str, Any]:
+def apart_document(profile: Profile) -> dict[str, Any]:
     """Return each stall (seconds per step) by subtraction and by direct attribution, the gaps between the two, and the sums of all."""
-    first, cold = found.one_gpu.jobs[0].warm, found.real.jobs[0].first
+    first, cold = profile.one_gpu.jobs[0].warm, profile.real.jobs[0].first
     return {
         "stalls": {
             name: {
@@ -28,11 +28,11 @@ def apart_document(found: Profile) -> dict[str, Any]:
                 "direct_s": both.direct,
                 "gaps": [
                     {"cause": gap.cause.value, "kind": gap.kind, "difference_s": gap.seconds, "before_s": gap.before, "after_s": gap.after}
-                    | {"why": _why(found, name, gap)}
+                    | {"why": _why(profile, name, gap)}
                     for gap in both.gaps
                 ],
             }
-            for name, both in found.apart.items()
+            for name, both in profile.apart.items()
         },
         "all": {
             "subtraction_s": cold.step_time - first.step_time,
@@ -44,10 +44,10 @@ def apart_document(found: Profile) -> dict[str, Any]:
     }
 
 
-def _why(found: Profile, stall: str, gap: Gap) -> str:
+def _why(profile: Profile, stall: str, gap: Gap) -> str:
     before, after = RUNS[stall]
     if gap.kind == "as well":
-        cached = found.real.jobs[0].hit_ratio
+        cached = profile.real.jobs[0].hit_ratio
         cache = f", whose page cache has {100 * cached:.0f}% of the reads" if stall == "fetch" else ""
         return f"{before}{cache}, waits for {stall} as well: subtraction does not see that part"
     change = "" if gap.cause == Cause.COMPUTE else f"{_time(gap.before)} in {before}, {_time(gap.after)} in {after}"
@@ -57,13 +57,13 @@ def _why(found: Profile, stall: str, gap: Gap) -> str:
             "the same exchange, whose waits are the network's there" if same else "it passes unseen during other waits, which count once"
         )
         return f"{change}: {hidden}" if change else "kernels are shorter"
-    said = [part for part in (change, _reason(found, stall, gap.cause)) if part]
+    said = [part for part in (change, _reason(profile, stall, gap.cause)) if part]
     return f"{': '.join(said) or 'kernels are longer'}; no wait for {stall}"
 
 
-def _reason(found: Profile, stall: str, cause: Cause) -> str:
+def _reason(profile: Profile, stall: str, cause: Cause) -> str:
     """Return what makes *cause* longer in the run after."""
-    job, (fewer, more) = found.real.jobs[0].job, (found.one_gpu.jobs[0].job.ranks, found.synthetic.jobs[0].job.ranks)
+    job, (fewer, more) = profile.real.jobs[0].job, (profile.one_gpu.jobs[0].job.ranks, profile.synthetic.jobs[0].job.ranks)
     if stall == "interconnect" and more > fewer:
         return {
             Cause.COPY: f"{more} GPUs copy at once, not {fewer}",
@@ -74,7 +74,7 @@ def _reason(found: Profile, stall: str, cause: Cause) -> str:
     if stall == "prep" and cause == Cause.STRAGGLER and jitter and job.workload.training.noise.compute_cv is None:
         return f"steps on real data spread by {100 * jitter:.0f}% more (input.compute_cv)"
     if stall == "prep" and cause == Cause.FETCH:
-        return f"the page cache has {100 * found.real.jobs[0].hit_ratio:.0f}% of the reads, and RUN3 is not warm"
+        return f"the page cache has {100 * profile.real.jobs[0].hit_ratio:.0f}% of the reads, and RUN3 is not warm"
     return ""
 
 

@@ -14,7 +14,7 @@ from sim import __version__
 from sim.report.verdict import assumptions, warnings
 from sim.simulate import Run
 
-Document = Mapping[str, Any]
+JsonDocument = Mapping[str, Any]
 
 
 def run_basis(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = ()) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def run_basis(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = ()) ->
     }
 
 
-def basis_of(documents: Sequence[Document]) -> dict[str, Any]:
+def basis_of(documents: Sequence[JsonDocument]) -> dict[str, Any]:
     """Return on what runs rest, by their *documents*: what all assume once, what some do with their names.
 
     ``inputs_sha256`` has an entry for each machine.
@@ -46,7 +46,7 @@ def basis_of(documents: Sequence[Document]) -> dict[str, Any]:
     }
 
 
-def named(document: Document) -> str:
+def named(document: JsonDocument) -> str:
     """Return the machine of a run's *document*, and how many of it."""
     nodes = document["nodes"]
     return str(document["hardware"]) if nodes == 1 else f"{document['hardware']}, {nodes} nodes"

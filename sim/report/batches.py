@@ -11,17 +11,17 @@ from sim.study.batches import Batches
 from sim.units import show
 
 
-def batches_document(found: Batches) -> dict[str, Any]:
+def batches_document(answer: Batches) -> dict[str, Any]:
     """Return the JSON document of the answer."""
-    search, best = found.search, found.search.best
-    steps = found.workload.training.gradient_accumulation_steps
+    search, best = answer.search, answer.search.best
+    steps = answer.workload.training.gradient_accumulation_steps
     seconds = search.known[best]
     return {
         "schema": 1,
-        "hardware": found.hardware.name,
-        "workload": found.workload.name,
-        "stack": found.workload.training.stack.name,
-        "precision": found.workload.training.precision,
+        "hardware": answer.hardware.name,
+        "workload": answer.workload.name,
+        "stack": answer.workload.training.stack.name,
+        "precision": answer.workload.training.precision,
         "global_batch": search.total * steps,
         "step_time_s": seconds,
         "throughput_samples_per_s": search.total * steps / seconds,
@@ -34,10 +34,10 @@ def batches_document(found: Batches) -> dict[str, Any]:
                 "most_that_fit": share.most,
                 "work_s": search.work(number, batch),
             }
-            for number, (group, share, batch) in enumerate(zip(found.groups, search.shares, best, strict=True))
+            for number, (group, share, batch) in enumerate(zip(answer.groups, search.shares, best, strict=True))
         ],
-        "equal": None if found.equal is None else {"batch_per_gpu": found.equal[0][0], "step_time_s": found.equal[1]},
-        "by_peak": {"batches_per_gpu": list(found.by_peak[0]), "step_time_s": found.by_peak[1]},
+        "equal": None if answer.equal is None else {"batch_per_gpu": answer.equal[0][0], "step_time_s": answer.equal[1]},
+        "by_peak": {"batches_per_gpu": list(answer.by_peak[0]), "step_time_s": answer.by_peak[1]},
         "simulated": len(search.known),
         "open": search.left,
         "complete": not search.left,
@@ -45,14 +45,14 @@ def batches_document(found: Batches) -> dict[str, Any]:
             "each GPU's gradient counts by its samples; equal GPUs of a group take equal batches",
             "bounds are each GPU's own work, waiting for nobody",
         ],
-        "warnings": _warnings(found),
+        "warnings": _warnings(answer),
         "version": __version__,
-        "inputs_sha256": found.inputs,
+        "inputs_sha256": answer.inputs,
     }
 
 
-def _warnings(found: Batches) -> list[str]:
-    left = found.search.left
+def _warnings(answer: Batches) -> list[str]:
+    left = answer.search.left
     return [f"not proven: {left:,} shares that may be better were not simulated (--simulate)"] if left else []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 
@@ -23,16 +23,16 @@ class Beside:
     power_cap: str | None = None
     """Limit of each GPU, such as ``500 W``."""
 
-    def checked(self, plan: Plan | None, one: bool = True) -> None:
+    def checked(self, plan: JobPlan | None, one: bool = True) -> None:
         """Raise SpecError for several runs (not *one*), and for failures without the length of a job in *plan*."""
-        asked = {"--with-failures": self.with_failures, "--store": self.store, "--power-cap": self.power_cap}
-        for option, value in asked.items():
+        options = {"--with-failures": self.with_failures, "--store": self.store, "--power-cap": self.power_cap}
+        for option, value in options.items():
             if value and not one:
                 raise SpecError(f"{option}: write one number of nodes or GPUs")
         if self.with_failures and plan is None:
             raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
 
-    def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: Plan | None) -> dict[str, Any]:
+    def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: JobPlan | None) -> dict[str, Any]:
         """Return the *document* of *run*, whose whole job is *plan*, with what is asked for. Raise SpecError for several jobs."""
         if "jobs" in document:
             for option, value in (("--power-cap", self.power_cap), ("--with-failures", self.with_failures)):
@@ -46,10 +46,10 @@ class Beside:
         from sim.study.saving import saved_beside, slowed_beside
 
         workload = run.jobs[0].job.workload if isinstance(run, Run) else run.workload
-        found = document | ({} if self.store is None else {"checkpoint": saved_document(saved_beside(run, self.store))})
+        more = document | ({} if self.store is None else {"checkpoint": saved_document(saved_beside(run, self.store))})
         if self.power_cap is not None:
-            found = with_power_cap(found, run.hardware, workload, self.power_cap)
+            more = with_power_cap(more, run.hardware, workload, self.power_cap)
         if self.with_failures and plan is not None:
-            weeks = beside_run(found, run.hardware, workload, plan, slowed_beside(run), self.store, self.power_cap)
-            found["with_failures"] = weeks
-        return found
+            weeks = beside_run(more, run.hardware, workload, plan, slowed_beside(run), self.store, self.power_cap)
+            more["with_failures"] = weeks
+        return more

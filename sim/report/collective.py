@@ -10,7 +10,7 @@ from sim import __version__
 from sim.report.collective_error import collective_error, error_lines, unmeasured
 from sim.report.fabric_plot import fabric_plot
 from sim.report.picture import Picture, figure, picture
-from sim.training.collectives.table import Table
+from sim.training.collectives.price.table import Table
 from sim.units import counted, show
 
 
@@ -37,8 +37,8 @@ def collective_document(table: Table) -> dict[str, Any]:
 def assumed(table: Table) -> list[str]:
     """Return what the times of *table* take for granted."""
     version, algorithms, protocols, channels = table.tuning
-    asked = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocols, "NCCL_MAX_NCHANNELS": channels}
-    forced = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
+    settings = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocols, "NCCL_MAX_NCHANNELS": channels}
+    forced = ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
     in_turn = f"each process launches on its {table.per_process} GPUs one after another, and the next collective while this one runs"
     return [
         f"NCCL {version}'s rules choose algorithm, protocol and channels of each size{f', with {forced}' if forced else ''}",

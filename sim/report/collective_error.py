@@ -15,34 +15,34 @@ from typing import Any
 
 from sim.spec.catalogue import roots
 from sim.spec.extensions import COLLECTIVES, names
-from sim.training.collectives.table import Table
+from sim.training.collectives.price.table import Table
 
 SUMMARY = "hardware/validated_collectives.json"
 
 
 def collective_error(table: Table) -> dict[str, Any] | None:
     """Return the validated errors (fractions) of *table*'s operation by band of sizes, and what they rest on; None without any."""
-    known = validated_collectives()
-    found: dict[str, Mapping[str, Any]] = {}
+    validated = validated_collectives()
+    errors: dict[str, Mapping[str, Any]] = {}
     unlike: list[str] = []
     for row in table.rows:
         band = band_of(row.nbytes)
         own, other = f"{table.carrier}, {table.op}, {band}", f"{table.carrier}, any operation, {band}"
-        name = own if own in known else other
-        if band not in found and name in known and row.algorithm not in _not_nccls():
-            found[band] = known[name]
+        name = own if own in validated else other
+        if band not in errors and name in validated and row.algorithm not in _not_nccls():
+            errors[band] = validated[name]
             unlike += [f"no {table.op} {band}"] if name == other else []
-    if not found:
+    if not errors:
         return None
     beyond = unlike + [
         f"{here} {what}, measured up to {most}"
         for what, key, here in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
-        if here > (most := max(group[key] for group in found.values()))
+        if here > (most := max(group[key] for group in errors.values()))
     ]
-    systems = sorted({system for group in found.values() for system in group["systems"]})
+    systems = sorted({system for group in errors.values() for system in group["systems"]})
     reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
     return {
-        "bands": [{"band": band, **{key: group[key] for key in ("median", "p90", "points")}} for band, group in found.items()],
+        "bands": [{"band": band, **{key: group[key] for key in ("median", "p90", "points")}} for band, group in errors.items()],
         "basis": f"measured over {table.carrier} on {', '.join(systems)}, each left out of the fit that predicts it; {reach}",
         "extrapolates": bool(beyond),
     }
@@ -65,11 +65,11 @@ def _not_nccls() -> frozenset[str]:
 
 def unmeasured(table: Table) -> list[str]:
     """Return a warning where nobody measured what *table* is about."""
-    known = validated_collectives()
+    validated = validated_collectives()
     if not table.carrier:
         return []
-    if not any(name.startswith(f"{table.carrier}, ") for name in known):
-        measured = ", ".join(sorted({name.partition(",")[0] for name in known}))
+    if not any(name.startswith(f"{table.carrier}, ") for name in validated):
+        measured = ", ".join(sorted({name.partition(",")[0] for name in validated}))
         return [f"no collective over {table.carrier} was measured: its constants rest on the sources of the class; measured: {measured}"]
     others = sorted({row.algorithm for row in table.rows} & _not_nccls())
     return [f"no {name} was measured: the time follows from its schedule and the links" for name in others]
@@ -92,6 +92,6 @@ def _summary() -> Mapping[str, Any]:
     for root in roots():
         path = root / SUMMARY
         if path.is_file():
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return found
+            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return summary
     return {}

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
-from sim.report.energy import brief_energy, power_cap_text
-from sim.report.layout import layout_words
-from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
+from sim.report.energy import brief_energy, epoch_tokens, power_cap_text
+from sim.report.layouts.layout import layout_words
+from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.report.table import rate_text
+from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row, front
+from sim.study.compare import ComparedMachine, front
 from sim.units import rounded, show
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def require_sort(sort: str) -> None:
         raise SpecError(f"--sort {sort}: write one of {', '.join(SORTS)}")
 
 
-def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", note: str = "") -> dict[str, Any]:
+def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: str = "time", note: str = "") -> dict[str, Any]:
     """Return the JSON document of a comparison, sorted by *sort*; machines that cannot run the workload come last, with the reason.
 
     *note* says which machine could, where none of them can.
@@ -51,27 +52,27 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", 
     require_sort(sort)
     ran = [dict(row.document) | {"provider": row.provider} for row in rows if row.document is not None]
     best = front(_time_and_cost(document) for document in ran)
-    found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
-    found.sort(key=lambda row: _place(row, sort))
+    shown = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
+    shown.sort(key=lambda row: _place(row, sort))
     failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
     return {
         "schema": 1,
         "workload": workload,
-        "rows": found,
+        "rows": shown,
         "left_out": failed,
-        "note": note or _without_price(found),
-        "prices": _prices(found),
+        "note": note or _without_price(shown),
+        "prices": _prices(shown),
         **basis_of(ran),
     }
 
 
 def _prices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the price of each machine of *rows* that has one."""
-    known = {row["hardware"]: row for row in rows if row["price"] and row["price"]["usd_per_h"] is not None}
+    priced = {row["hardware"]: row for row in rows if row["price"] and row["price"]["usd_per_h"] is not None}
     return [
         {"hardware": name, "market": row["price"]["market"], "node_usd_per_h": row["price"]["usd_per_h"] / row["nodes"]}
         | {key: row["price"][key] for key in ("date", "region", "source")}
-        for name, row in known.items()
+        for name, row in priced.items()
     ]
 
 
@@ -138,6 +139,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             aligned(titles, [_cells(row, of_epoch, of_job, rate) for row in rows]),
             "",
             _FRONT,
+            *(_epoch_lines(rows) if of_epoch else []),
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
             *too_close(rows),
@@ -148,6 +150,13 @@ def comparison_text(document: dict[str, Any]) -> str:
     if document["left_out"]:
         lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {said}" for said in why_not(document["left_out"]))]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
+
+
+def _epoch_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many tokens an epoch of *rows* has, where all read as many."""
+    tokens = {epoch_tokens(row) for row in rows}
+    count = tokens.pop() if len(tokens) == 1 else None
+    return [] if count is None else [f"an epoch is {tokens_text(count)} (--tokens N for another budget)"]
 
 
 def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
@@ -167,8 +176,8 @@ def why_not(failed: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each reason that machines of *failed* cannot run the workload, machines with the same reason together."""
     said = [cannot_run(row) for row in failed]
     parted = [(line, *line.partition(": ")) for line in said]
-    whole = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
-    return [*whole, *grouped(((name, text) for line, name, _, text in parted if line not in whole), len(said))]
+    alone = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
+    return [*alone, *grouped(((name, text) for line, name, _, text in parted if line not in alone), len(said))]
 
 
 def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
@@ -221,9 +230,9 @@ def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], 
     ]
 
 
-def _error(known: Mapping[str, Any] | None) -> str:
-    mark = "^" if known and known.get("extrapolates") else ""
-    return f"{100 * known['median']:.0f}-{100 * known['p90']:.0f}%{mark}" if known else "?"
+def _error(error: Mapping[str, Any] | None) -> str:
+    mark = "^" if error and error.get("extrapolates") else ""
+    return f"{100 * error['median']:.0f}-{100 * error['p90']:.0f}%{mark}" if error else "?"
 
 
 def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -243,17 +252,17 @@ def _above(gap: float) -> str:
 
 def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return which two machines are fastest, or cheapest, by less than the error of such predictions, in sentences."""
-    found = []
+    sentences = []
     for place, what in enumerate(("fast", "cheap")):
-        known = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
-        if len(known) < 2:
+        valued = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
+        if len(valued) < 2:
             continue
-        (least, best), (second, other) = sorted(known, key=lambda pair: pair[0])[:2]
+        (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]
         error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
         if second / least - 1.0 < error:
             apart = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
-            found.append(f"{_at(best)} is {apart} {what}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
-    return found
+            sentences.append(f"{_at(best)} is {apart} {what}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
+    return sentences
 
 
 def _at(row: Mapping[str, Any]) -> str:
@@ -265,7 +274,7 @@ def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:,.2f}"
 
 
-class Shown(NamedTuple):
+class ShownColumn(NamedTuple):
     """What an axis shows of a machine: where its figure stands in the row, what it is, and how many of its unit are one there."""
 
     path: str
@@ -274,26 +283,26 @@ class Shown(NamedTuple):
 
     def of(self, row: Mapping[str, Any]) -> float | None:
         """Return the value of *row*; None where there is none above nothing."""
-        found: Any = row
+        value: Any = row
         for part in self.path.split("/"):
-            found = found[part]
-        return found / self.scale if found else None
+            value = value[part]
+        return value / self.scale if value else None
 
 
-def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[Shown, Shown]:
+def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[ShownColumn, ShownColumn]:
     """Return by what *rows* are compared: time and cost of an epoch, or of the whole job; of one of a given time, epochs and cost."""
     job = next((row["whole_job"] for row in rows if row["whole_job"]), None)
     if job is None:
-        return Shown("epoch_time_s", "hours per epoch", 3600.0), Shown("cost_per_epoch_usd", "USD per epoch")
-    time = Shown("whole_job/time_s", "hours, whole job", 3600.0) if is_long(job) else Shown("whole_job/epochs", _EPOCHS)
-    return time, Shown("whole_job/cost_usd", "USD, whole job")
+        return ShownColumn("epoch_time_s", "hours per epoch", 3600.0), ShownColumn("cost_per_epoch_usd", "USD per epoch")
+    time = ShownColumn("whole_job/time_s", "hours, whole job", 3600.0) if is_long(job) else ShownColumn("whole_job/epochs", _EPOCHS)
+    return time, ShownColumn("whole_job/cost_usd", "USD, whole job")
 
 
 def comparison_plot(document: dict[str, Any]) -> Picture:
     """Return a picture: cost over time of every machine with a price, the Pareto front joined."""
     time, cost = shown_by(document["rows"])
     points = [
-        Named(x, y, row["hardware"], row["pareto"])
+        NamedPoint(x, y, row["hardware"], row["pareto"])
         for row in document["rows"] if (x := time.of(row)) is not None and (y := cost.of(row)) is not None
     ]  # fmt: skip
     drawn, axes = scattered(document["workload"], points, time.title, cost.title)
@@ -307,15 +316,15 @@ def comparison_plot(document: dict[str, Any]) -> Picture:
 
 def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, Mapping[str, Any] | None]]) -> None:
     """Draw how far nine in ten of such predictions were off: of time, and of cost with it."""
-    for x, y, known in rows:
-        if x is not None and y is not None and known:
-            off = min(known["p90"], 0.95)
+    for x, y, error in rows:
+        if x is not None and y is not None and error:
+            off = min(error["p90"], 0.95)
             axes.errorbar(
                 x, y, xerr=[[x * off], [x * off]], yerr=[[y * off], [y * off]], color="#4477aa", alpha=0.35, linewidth=1, zorder=2
             )
 
 
-def scattered(title: str, points: Sequence[Named], across: str, up: str) -> tuple[Figure, Axes]:
+def scattered(title: str, points: Sequence[NamedPoint], across: str, up: str) -> tuple[Figure, Axes]:
     """Return a figure of *points* over two logarithmic axes, called *across* and *up*; without any it says that no price is known."""
     drawn, (axes,) = figure(1, (9, 6))
     axes.set_title(title, fontsize=11, loc="left")

@@ -92,13 +92,13 @@ def read_document(path: Path) -> dict[str, Any]:
             raise SpecError(f"{path}: has no run.json; write one with: python -m sim run HW WL -o {shlex.quote(str(path))}")
         path /= "run.json"
     hint = f"write one with: python -m sim run HW WL --json > {shlex.quote(path.name) if path.suffix == '.json' else 'run.json'}"
-    found = read_json(path, hint)
+    document = read_json(path, hint)
     try:
-        typed(_Run, found, str(path))
-        for stalls in (found["stalls_s"], found["first_epoch"]["stalls_s"]):
+        typed(_Run, document, str(path))
+        for stalls in (document["stalls_s"], document["first_epoch"]["stalls_s"]):
             if missing := [cause.value for cause in STALLS if cause.value not in stalls]:
                 raise SpecError(f"stalls_s.{missing[0]} is missing")
-        return {"cost_per_epoch_usd": None, **found}
+        return {"cost_per_epoch_usd": None, **document}
     except SpecError as error:
         raise SpecError(f"{path}: is no document of a single run ({str(error).removeprefix(f'{path}: ')}); {hint}") from None
 
@@ -175,21 +175,21 @@ def _differing(pairs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def difference_text(found: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def difference_text(difference: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Return the inputs that differ, the table of a difference between *before* and *after*, and what it comes to."""
     rows = [
-        [title, _shown(found[key][0], unit), _shown(found[key][1], unit), _change(found[key], unit)]
+        [title, _shown(difference[key][0], unit), _shown(difference[key][1], unit), _change(difference[key], unit)]
         for title, key, _, unit in FIGURES
-        if key in ("step_time_s", "epoch_time_s") or key in found["changed"]
+        if key in ("step_time_s", "epoch_time_s") or key in difference["changed"]
     ]
     rows += [
         [name, show(before["stalls_s"][name], "time"), show(after["stalls_s"][name], "time"), _signed(seconds)]
-        for name, seconds in found["stalls_s"].items()
+        for name, seconds in difference["stalls_s"].items()
         if max(before["stalls_s"][name], after["stalls_s"][name]) > 0
     ]
     table = aligned([Title("", True), Title("before"), Title("after"), Title("change")], rows)
-    lines = input_lines(found["inputs"], SHOWN)
-    return "\n".join([*lines, *([""] if lines else []), table, "", *sentences(found)])
+    lines = input_lines(difference["inputs"], SHOWN)
+    return "\n".join([*lines, *([""] if lines else []), table, "", *sentences(difference)])
 
 
 def input_lines(inputs: Mapping[str, list[Any]], most: int | None = None) -> list[str]:
@@ -207,19 +207,19 @@ def _input_line(key: str, old: Any, new: Any) -> str:
     return f"{key}: {'-' if old is None else old} -> {'-' if new is None else new}"
 
 
-def sentences(found: Mapping[str, Any]) -> list[str]:
-    """Return what the difference *found* comes to, the step first."""
-    inputs, changed = len(found["inputs"]), found["changed"]
-    moved = any(found["stalls_s"].values())
+def sentences(difference: Mapping[str, Any]) -> list[str]:
+    """Return what the difference *difference* comes to, the step first."""
+    inputs, changed = len(difference["inputs"]), difference["changed"]
+    moved = any(difference["stalls_s"].values())
     if not changed and not moved:
         return ["The two runs are the same." if not inputs else f"{_count(inputs)}, and the figures are the same."]
-    lines = [_step_sentence(found)]
-    if "first_epoch_time_s" in changed and _apart(found["first_epoch_stalls_s"], found["stalls_s"]):
-        lines.append(_first_sentence(found))
+    lines = [_step_sentence(difference)]
+    if "first_epoch_time_s" in changed and _apart(difference["first_epoch_stalls_s"], difference["stalls_s"]):
+        lines.append(_first_sentence(difference))
     if "cost_per_epoch_usd" in changed:
-        lines.append(_cost_sentence(found["cost_per_epoch_usd"], same_time="epoch_time_s" not in changed))
+        lines.append(_cost_sentence(difference["cost_per_epoch_usd"], same_time="epoch_time_s" not in changed))
     if {"whole_job_time_s", "whole_job_cost_usd"} & {*changed}:
-        lines += _job_sentence(found["whole_job_time_s"], found["whole_job_cost_usd"])
+        lines += _job_sentence(difference["whole_job_time_s"], difference["whole_job_cost_usd"])
     return [*lines, *([] if inputs else ["No input that the documents name differs."])]
 
 
@@ -227,11 +227,11 @@ def _count(inputs: int) -> str:
     return "1 input differs" if inputs == 1 else f"{inputs} inputs differ"
 
 
-def _step_sentence(found: Mapping[str, Any]) -> str:
-    causes = _causes(found["stalls_s"])
-    if "step_time_s" not in found["changed"]:
+def _step_sentence(difference: Mapping[str, Any]) -> str:
+    causes = _causes(difference["stalls_s"])
+    if "step_time_s" not in difference["changed"]:
         return f"A step takes as long{', though not for the same reasons: ' + causes if causes else ''}."
-    old, new = found["step_time_s"]
+    old, new = difference["step_time_s"]
     return f"A step is {_by(old, new)}: {causes}."
 
 
@@ -240,9 +240,9 @@ def _apart(first: Mapping[str, float], warm: Mapping[str, float]) -> bool:
     return any(abs(first[name] - warm[name]) > _NAMED * max(map(abs, (*first.values(), *warm.values()))) for name in warm)
 
 
-def _first_sentence(found: Mapping[str, Any]) -> str:
-    old, new = found["first_epoch_time_s"]
-    causes = _causes(found["first_epoch_stalls_s"])
+def _first_sentence(difference: Mapping[str, Any]) -> str:
+    old, new = difference["first_epoch_time_s"]
+    causes = _causes(difference["first_epoch_stalls_s"])
     return f"The first epoch is {_by(old, new)}{'; a step of it: ' + causes if causes else ''}."
 
 

@@ -10,7 +10,7 @@ from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market, job_price
 from sim.analysis.utilization import model_flops_utilization
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.parallel.lower.exchange_plan import gradient_volume
@@ -36,7 +36,7 @@ def run_document(
     noted: Sequence[str] = (),
     bottlenecks: Sequence[Bottleneck] = (),
     market: Market = "on_demand",
-    plan: Plan | None = None,
+    plan: JobPlan | None = None,
 ) -> dict[str, Any]:
     """Return the document of *run* at the prices of *market*; *inputs* are the SHA-256 of each description, *noted* are further warnings.
 
@@ -58,7 +58,7 @@ def run_document(
     return {"schema": SCHEMA, "jobs": jobs}
 
 
-def _whole_job(run: Run, number: int, plan: Plan | None, document: Mapping[str, Any]) -> dict[str, Any] | None:
+def _whole_job(run: Run, number: int, plan: JobPlan | None, document: Mapping[str, Any]) -> dict[str, Any] | None:
     if plan is None:
         return None
     return whole_job_document(plan, course(plan, document, run.hardware, run.jobs[number].job.workload), document["price"]["usd_per_h"])
@@ -142,13 +142,13 @@ def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any
 
 def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
     """Return at what rate a job pays, on which market, and of which day and region the prices are."""
-    known = next((group.price for group in run.hardware.groups if group.price is not None), None)
+    prices = next((group.price for group in run.hardware.groups if group.price is not None), None)
     return {
         "market": market,
         "usd_per_h": None if price is None else 3600 * price,
-        "date": None if known is None else dated(known, market),
-        "region": (known.region or None) if known else None,
-        "source": None if known is None else source_of(known, market),
+        "date": None if prices is None else dated(prices, market),
+        "region": (prices.region or None) if prices else None,
+        "source": None if prices is None else source_of(prices, market),
     }
 
 
@@ -175,15 +175,15 @@ def _price(run: Run, number: int, market: Market) -> float | None:
 
 def _charged(run: Run, number: int) -> list[str]:
     """Return who pays for what, where that is not plainly the whole machine."""
-    found = []
+    sentences = []
     mine, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
     if len(run.jobs) > 1:
-        found.append(f"jobs share a node's price by their GPUs on it: this job has {mine} of the {total} GPUs in use")
+        sentences.append(f"jobs share a node's price by their GPUs on it: this job has {mine} of the {total} GPUs in use")
     workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
     idle = workers - len({part.node for job in run.jobs for part in job.job.placement})
     if idle:
-        found.append(f"{idle} node{'s' * (idle > 1)} without a job {'are' if idle > 1 else 'is'} not paid for")
-    return found
+        sentences.append(f"{idle} node{'s' * (idle > 1)} without a job {'are' if idle > 1 else 'is'} not paid for")
+    return sentences
 
 
 def credits_end(run: Run, number: int = 0) -> list[str]:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.energy import KWH, Kind, energy_figures, grid_of
+from sim.analysis.energy import KWH, NodesOfKind, energy_figures, grid_of
+from sim.report.whole_job import tokens_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.study.power_cap import Limited, limited
@@ -31,7 +32,7 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload,
     grid = grid_of(group.price.region if group.price else None, machine.provider)
     per_step = document["throughput_samples_per_s"] * document["step_time_s"]
     kinds = [
-        Kind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _alike(machine, used).items()
+        NodesOfKind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _alike(machine, used).items()
         for node in [machine.groups[number].node]
     ]  # fmt: skip
     figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.model.sequence)
@@ -99,15 +100,22 @@ def kwh_text(kwh: float) -> str:
     return show(kwh * KWH, "billed energy")
 
 
-def energy_text(energy: Mapping[str, Any] | None) -> str:
-    """Return the line that tells the *energy* of a document."""
+def epoch_tokens(document: Mapping[str, Any]) -> float | None:
+    """Return the tokens of an epoch of a run's *document*, to three digits; None where samples are no sequences."""
+    rate = document.get("tokens_per_s")
+    return None if rate is None else float(f"{rate * document['epoch_time_s']:.3g}")
+
+
+def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None) -> str:
+    """Return the line that tells the *energy* of a document, whose epoch has so many *tokens*."""
     if energy is None:
         return ""
     grid = energy["grid"]
     where = "the world's mean" if grid["assumed"] else grid["region"]
     capped = f"\n  {power_cap_text(energy['power_cap'])}" if "power_cap" in energy else ""
+    epoch = "per epoch" if tokens is None else f"per epoch of {tokens_text(tokens)}"
     return (
-        f"energy: {kwh_text(energy['kwh_per_epoch'])} and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 per epoch "
+        f"energy: {kwh_text(energy['kwh_per_epoch'])} and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 {epoch} "
         f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; each node draws "
         f"{show(energy['node_power_w'], 'power')}{capped}"
     )

@@ -5,7 +5,7 @@ of step times predicted from the descriptions alone, as a run predicts them. The
 network and stack; then GPU and network; then the network; then everything, and more is added for a GPU that was never measured. GPUs of
 a node that cannot address each other exchange through host memory, which is a network of its own. A GPU or network of which no run was
 measured extrapolates, as do more GPUs or nodes. Of ranks that compute on processor cores only runs on the same processor answer. Where
-no decoder is in the group, errors of a decoder are no smaller than those of decoders with layouts (`sim.report.layout_error`).
+no decoder is in the group, errors of a decoder are no smaller than those of decoders with layouts (`sim.report.layouts.layout_error`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import permutations
 from typing import Any
 
 from sim.cluster.topology import node_graph
-from sim.report.layout_error import decoder_error
+from sim.report.layouts.layout_error import decoder_error
 from sim.report.validated import validated_groups
 from sim.simulate import Run
 from sim.spec.hardware import Node
@@ -63,10 +63,10 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
     """
     job = run.jobs[number].job
     kinds = {tuple(groups_of(node, job)): node for node in run.nodes(number)}
-    found = [answer for groups, node in kinds.items() if (answer := _of_kind(groups, node, job)) is not None]
-    if len(found) < len(kinds):
+    answers = [answer for groups, node in kinds.items() if (answer := _of_kind(groups, node, job)) is not None]
+    if len(answers) < len(kinds):
         return None
-    worst = max(found, key=lambda answer: float(answer["p90"]))
+    worst = max(answers, key=lambda answer: float(answer["p90"]))
     if len(kinds) > 1:
         worst["basis"] += f"; the largest of the errors of {len(kinds)} kinds of node, which were not measured together"
     return worst
@@ -81,16 +81,16 @@ def interval_text(error: Mapping[str, Any], step: float) -> str:
 
 
 def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | None:
-    known = validated_groups()
-    name = next((name for name in groups if name in known), None)
+    validated = validated_groups()
+    name = next((name for name in groups if name in validated), None)
     if name is None:
         return None
-    new = not any(group.startswith(f"{node.gpu.name}, ") for group in known) and not node.gpu.host_cores
+    new = not any(group.startswith(f"{node.gpu.name}, ") for group in validated) and not node.gpu.host_cores
     unlike = [f"no run was on {node.gpu.name} over {traffic(node, job)}" if job.ranks > 1 else f"no run was on {node.gpu.name}"]
-    found = _of_new_gpu(known[name]) if new else known[name]
-    answer = _answer(name, found, [*_beyond(found, job), *(unlike if name in groups[2:] else [])])
+    errors = _of_new_gpu(validated[name]) if new else validated[name]
+    answer = _answer(name, errors, [*_beyond(errors, job), *(unlike if name in groups[2:] else [])])
     model = job.workload.model
-    if model.transformer is None or family_of(model) in found["families"]:
+    if model.transformer is None or family_of(model) in errors["families"]:
         return answer
     return _no_less_than(answer, decoder_error(model.transformer, node.gpu.name))
 
@@ -108,35 +108,35 @@ def _no_less_than(answer: dict[str, Any], other: Mapping[str, Any] | None) -> di
     }
 
 
-def _of_new_gpu(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the errors *found* of a network with what a chip adds that nobody measured: independent errors, added in squares."""
+def _of_new_gpu(errors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the errors *errors* of a network with what a chip adds that nobody measured: independent errors, added in squares."""
     wider = math.log1p(_UNMEASURED["p90"]) * _TO_95
-    ends = {end: math.exp(sign * math.hypot(max(0.0, sign * math.log(found[end])), wider)) for end, sign in (("low", -1), ("high", 1))}
-    return {**found, **{name: math.hypot(found[name], error) for name, error in _UNMEASURED.items()}, **ends}
+    ends = {end: math.exp(sign * math.hypot(max(0.0, sign * math.log(errors[end])), wider)) for end, sign in (("low", -1), ("high", 1))}
+    return {**errors, **{name: math.hypot(errors[name], error) for name, error in _UNMEASURED.items()}, **ends}
 
 
-def _answer(name: str, found: Mapping[str, Any], beyond: Sequence[str]) -> dict[str, Any]:
+def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> dict[str, Any]:
     reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
-    which = f"all {found['points']} measured runs" if name == EVERYTHING else f"{found['points']} measured runs on {name}"
-    step = {"low": found["low"], "high": found["high"]}
+    which = f"all {errors['points']} measured runs" if name == EVERYTHING else f"{errors['points']} measured runs on {name}"
+    step = {"low": errors["low"], "high": errors["high"]}
     return {
-        "median": found["median"],
-        "p90": found["p90"],
-        "basis": f"based on {which} ({', '.join(found['sources'])}); {reach}",
+        "median": errors["median"],
+        "p90": errors["p90"],
+        "basis": f"based on {which} ({', '.join(errors['sources'])}); {reach}",
         "extrapolates": bool(beyond),
         "measured_over_predicted_95": step,
     }
 
 
-def _beyond(found: Mapping[str, Any], job: Job) -> list[str]:
+def _beyond(errors: Mapping[str, Any], job: Job) -> list[str]:
     """Return in words what of *job* lies outside the runs measured: sizes, the model's family, its parameters."""
-    sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), found["most_nodes"]), ("GPUs", job.ranks, found["most_gpus"]))
+    sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), errors["most_nodes"]), ("GPUs", job.ranks, errors["most_gpus"]))
     beyond = [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
     model = job.workload.model
-    if (family := family_of(model)) not in found["families"]:
+    if (family := family_of(model)) not in errors["families"]:
         beyond.append(f"no run was of {family}")
-    if model.parameters > SIMILAR * found["most_parameters"]:
-        beyond.append(f"{_billions(model.parameters)} parameters, measured up to {_billions(found['most_parameters'])}")
+    if model.parameters > SIMILAR * errors["most_parameters"]:
+        beyond.append(f"{_billions(model.parameters)} parameters, measured up to {_billions(errors['most_parameters'])}")
     return beyond
 
 

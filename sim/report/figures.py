@@ -20,15 +20,15 @@ _UNITS = ("_bytes", "_usd", "_s")
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return *row* with the keys of nested figures joined to their own; a unit stays at the end (``stalls_s.copy`` is ``copy_s``)."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping):
             unit = next((unit for unit in _UNITS if key.endswith(unit)), "")
             stem = "" if key == "stalls_s" else f"{key.removesuffix(unit)}_"
-            found |= {f"{stem}{name}{unit}": part for name, part in flat(value).items()}
+            flattened |= {f"{stem}{name}{unit}": part for name, part in flat(value).items()}
         else:
-            found[key] = value
-    return found
+            flattened[key] = value
+    return flattened
 
 
 def figures_csv(rows: Rows) -> str:
@@ -96,7 +96,7 @@ def _write_parquet(path: Path, rows: Rows) -> None:
         return arrow.float64() if kinds == {int, float} else arrow.string()
 
     kinds = _columns(rows)
-    schema = arrow.schema([(name, column(found - {type(None)})) for name, found in kinds.items()])
+    schema = arrow.schema([(name, column(types - {type(None)})) for name, types in kinds.items()])
     texts = [name for name in kinds if schema.field(name).type == arrow.string()]
     flattened = map(flat, rows)
     with parquet.ParquetWriter(path, schema) as writer:
@@ -116,8 +116,8 @@ def _pyarrow() -> Any:
 
 def _columns(rows: Rows) -> dict[str, set[type]]:
     """Return every column that any of *rows* has, with the types of its values."""
-    found: dict[str, set[type]] = {}
+    types_of: dict[str, set[type]] = {}
     for row in rows:
         for name, value in flat(row).items():
-            found.setdefault(name, set()).add(type(value))
-    return found
+            types_of.setdefault(name, set()).add(type(value))
+    return types_of

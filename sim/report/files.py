@@ -100,10 +100,10 @@ def csv_due(path: Path | None) -> Path | None:
 
 def _ending(path: Path | None, endings: Sequence[str], what: str) -> Path | None:
     """Return *path*, where a file can be written whose name ends in one of *endings*, because it is *what*."""
-    found = file_due(path)
-    if found is not None and found.suffix.lower() not in endings:
-        raise SpecError(f"{found}: {what} is written here; expected a name that ends in {endings[0]}, such as {named(found, endings[0])}")
-    return found
+    file = file_due(path)
+    if file is not None and file.suffix.lower() not in endings:
+        raise SpecError(f"{file}: {what} is written here; expected a name that ends in {endings[0]}, such as {named(file, endings[0])}")
+    return file
 
 
 def named(path: Path, ending: str) -> Path:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sim import __version__
 from sim.analysis.energy import KWH
 from sim.analysis.long_run import LOST
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.report.columns import Title, aligned
 from sim.report.energy import power_cap_figures, power_cap_text
 from sim.report.picture import Picture, figure, picture
@@ -46,12 +46,12 @@ def goodput_of(
     checkpoint costs the steps beside it.
     """
     answer = weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed)
-    found = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
-    return found | {key: document[key] for key in ("price", "assumptions", "warnings", "inputs_sha256")}
+    shown = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
+    return shown | {key: document[key] for key in ("price", "assumptions", "warnings", "inputs_sha256")}
 
 
 def beside_run(
-    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, slowed: Slowed, store: str | None = None,
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, slowed: Slowed, store: str | None = None,
     power_cap: str | None = None, mean_lifetime: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what failures at the middle rate make of the job of *plan* in a run's *document*; spot machines may live *mean_lifetime*."""

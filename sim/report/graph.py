@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sim import __version__
 from sim.events import LAYOUT_STALLS, Cause
-from sim.report.layout import NOTEWORTHY
+from sim.report.layouts.layout import NOTEWORTHY
 from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, stall_lines
 from sim.study.graph import GraphRun
@@ -116,18 +116,20 @@ def _assumptions(run: GraphRun) -> list[str]:
     nodes = [node for graph in run.graphs for node in graph.nodes if node.kind == "compute"]
     told = sum(node.seconds is not None for node in nodes)
     guessed = sum(node.seconds is None and node.flop + node.nbytes > 0 for node in nodes)
-    found = [f"durations of compute are those that the trace records ({told:,} of {len(nodes):,} operations)"] if told else []
+    sentences = [f"durations of compute are those that the trace records ({told:,} of {len(nodes):,} operations)"] if told else []
     if guessed:
         units = f"{run.peak} units" if run.peak else "16-bit units where the GPU has them"
-        found.append(f"compute without a duration takes what its num_ops and tensor_size do on the GPU ({guessed:,} operations, {units})")
+        sentences.append(
+            f"compute without a duration takes what its num_ops and tensor_size do on the GPU ({guessed:,} operations, {units})"
+        )
     empty = len(nodes) - told - guessed
     if empty:
-        found.append(f"compute with neither takes no time ({counted(empty, 'operation')})")
+        sentences.append(f"compute with neither takes no time ({counted(empty, 'operation')})")
     if any(node.kind == "memory" and node.seconds is None for graph in run.graphs for node in graph.nodes):
-        found.append("loads and stores without a duration go to the memory of the GPU, at its bandwidth")
+        sentences.append("loads and stores without a duration go to the memory of the GPU, at its bandwidth")
     version, *_ = run.prices.tuning
     return [
-        *found,
+        *sentences,
         f"NCCL {version}'s rules choose algorithm, protocol and channels of collectives; recorded durations of them are not used",
     ]
 

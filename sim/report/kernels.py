@@ -16,7 +16,7 @@ from sim.parallel.lower.exchange_plan import gradient_tensors, plan_exchange, wi
 from sim.parallel.program import Op
 from sim.simulate import Run
 from sim.spec.workload import Workload
-from sim.training.collectives.gloo import GlooPlan
+from sim.training.collectives.play.gloo import GlooPlan
 from sim.training.server_plan import ServerPlan
 
 _OPS: Mapping[Op, str] = {

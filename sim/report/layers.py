@@ -22,10 +22,10 @@ def layers_text(document: Mapping[str, Any], every: bool = False) -> str:
     """Return the report of one workload: its blocks, or with *every* each layer, with the shares that they take of the whole."""
     lines = [*_heading(document), "", _columns(document)]
     rows = document["layers"] if every else document["blocks"]
-    whole = {key: sum(row[key] for row in rows) or 1.0 for key in ("parameters", "saved_bytes")}
-    whole["flop"] = sum(row["forward_flop"] + row["backward_flop"] for row in rows) or 1.0
-    whole["time"] = sum(_time(row) for row in rows) or 1.0
-    lines += [_line(row, whole, document) for row in rows]
+    totals = {key: sum(row[key] for row in rows) or 1.0 for key in ("parameters", "saved_bytes")}
+    totals["flop"] = sum(row["forward_flop"] + row["backward_flop"] for row in rows) or 1.0
+    totals["time"] = sum(_time(row) for row in rows) or 1.0
+    lines += [_line(row, totals, document) for row in rows]
     return "\n".join(lines)
 
 
@@ -65,14 +65,14 @@ def _columns(document: Mapping[str, Any]) -> str:
     return line + (f" {'time':>10}" if document["roofline"] else "")
 
 
-def _line(row: Mapping[str, Any], whole: Mapping[str, float], document: Mapping[str, Any]) -> str:
+def _line(row: Mapping[str, Any], totals: Mapping[str, float], document: Mapping[str, Any]) -> str:
     name = row["name"] if len(row["name"]) <= _NAME else "..." + row["name"][3 - _NAME :]
-    flop = (row["forward_flop"] + row["backward_flop"]) / whole["flop"]
+    flop = (row["forward_flop"] + row["backward_flop"]) / totals["flop"]
     kind = row["op"] if "op" in row else f"{row['layers']} layer{'s' * (row['layers'] > 1)}"
-    line = f"  {name:{_NAME}} {kind:>15} {100 * row['parameters'] / whole['parameters']:>10.1f}% {100 * flop:>5.1f}%"
-    line += f" {100 * row['saved_bytes'] / whole['saved_bytes']:>5.1f}% {row['intensity_flop_per_byte']:>7.1f}"
+    line = f"  {name:{_NAME}} {kind:>15} {100 * row['parameters'] / totals['parameters']:>10.1f}% {100 * flop:>5.1f}%"
+    line += f" {100 * row['saved_bytes'] / totals['saved_bytes']:>5.1f}% {row['intensity_flop_per_byte']:>7.1f}"
     if document["roofline"]:
-        line += f" {show(_time(row), 'time'):>10}  {bar(_time(row) / whole['time'], _BAR)}"
+        line += f" {show(_time(row), 'time'):>10}  {bar(_time(row) / totals['time'], _BAR)}"
     return line.rstrip()
 
 

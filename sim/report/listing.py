@@ -34,7 +34,7 @@ def listing(kind: str, where: Sequence[str]) -> Listing:
     if where and not kind:
         kind = "hardware"
     texts: list[str] = []
-    found: dict[str, list[Row]] = {}
+    rows_of_kind: dict[str, list[Row]] = {}
     problems: list[str] = []
     empty = ""
     for name in [kind] if kind else list(_WHOLE):
@@ -44,8 +44,8 @@ def listing(kind: str, where: Sequence[str]) -> Listing:
         problems += wrong
         empty = without_match(rows, where, columns) if where and not chosen else ""
         texts.append(columns_text(chosen, columns))
-        found[name] = [exported(row, columns) for row in chosen]
-    return Listing("\n\n".join(texts), found, problems, empty)
+        rows_of_kind[name] = [exported(row, columns) for row in chosen]
+    return Listing("\n\n".join(texts), rows_of_kind, problems, empty)
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:

@@ -1,6 +1,6 @@
 """Does NCCL's own choice cost this run time? What its tuner takes for the all-reduces of a step, and what another algorithm would take.
 
-The tuner compares times of its own (`sim.training.collectives.nccl_cost`), which know nothing of what sockets or copies through host
+The tuner compares times of its own (`sim.training.collectives.nccl.cost`), which know nothing of what sockets or copies through host
 memory cost. So a faster card or a larger message may make it choose what is slower here; a run says so, and how to forbid it.
 Limits: all-reduces of buckets alone, one after another with nothing beside them.
 """
@@ -11,8 +11,8 @@ from collections import Counter
 
 from sim.events import Cause
 from sim.simulate import Run
-from sim.training.collectives.gloo import GlooPlan
-from sim.training.collectives.plan import CollectivePlan
+from sim.training.collectives.play.gloo import GlooPlan
+from sim.training.collectives.price.plan import CollectivePlan
 from sim.units import show
 
 NOTEWORTHY = 0.04
@@ -29,7 +29,7 @@ def choice_warnings(run: Run, number: int = 0) -> list[str]:
     messages = messages_of_step(run, number)
     taken = {nbytes: plan.cost(nbytes) for nbytes in messages}
     ways = {nbytes: plan.ways(nbytes) for nbytes in messages}
-    everywhere = set.intersection(*(set(found) for found in ways.values())) if ways else set()
+    everywhere = set.intersection(*(set(of_size) for of_size in ways.values())) if ways else set()
     if len(everywhere) < 2:
         return []
     now = sum(cost.alone * messages[nbytes] for nbytes, cost in taken.items())

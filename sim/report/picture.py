@@ -64,7 +64,7 @@ def figure(rows: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
     return empty, [empty.add_subplot(rows, 1, row + 1) for row in range(rows)]
 
 
-class Named(NamedTuple):
+class NamedPoint(NamedTuple):
     """A point with its name, in the units of the axes; *bold* ones are named first."""
 
     x: float
@@ -77,7 +77,7 @@ _BESIDE = ((5, 4, "left"), (5, -9, "left"), (-5, 4, "right"), (-5, -9, "right"),
 """Where a name may stand: points to the right and up, and which end of it is there."""
 
 
-def name_points(axes: Axes, points: Sequence[Named], size: float = 7) -> None:
+def name_points(axes: Axes, points: Sequence[NamedPoint], size: float = 7) -> None:
     """Write the names of *points* beside them where there is room, neither over other names nor beyond the axes.
 
     Called when all else is drawn and no limit of the axes changes any more.

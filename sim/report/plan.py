@@ -11,18 +11,18 @@ from sim.events import Cause
 from sim.mesh import LayoutRun
 from sim.report.energy import kwh_text, power_cap_text, with_power_cap
 from sim.report.goodput import goodput_of
-from sim.report.layout import layout_document, layout_name
-from sim.report.layout_error import expected_layout_error
-from sim.report.layout_files import run_command
+from sim.report.layouts.layout import layout_document, layout_name
+from sim.report.layouts.layout_error import expected_layout_error
+from sim.report.layouts.layout_files import run_command
 from sim.report.table import basis_lines
 from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step
-from sim.study.plan.question import Plan, cost_of_step, headroom
+from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
-from sim.study.plan.space import Candidate
+from sim.study.plan.space import LayoutCandidate
 from sim.study.saving import slowed_beside
 from sim.study.weeks import Weeks
 from sim.units import counted, show
@@ -59,7 +59,9 @@ def tie_between(one: Outcome, best: Outcome) -> float:
     return max(tie(one), tie(best))
 
 
-def plan_document(plan: Plan, turns: Sequence[Turn] = (), with_failures: bool = False, power_cap: str | None = None) -> dict[str, Any]:
+def plan_document(
+    plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: bool = False, power_cap: str | None = None
+) -> dict[str, Any]:
     """Return the document of *plan*, layouts best first; *with_failures* and *power_cap* what those make of the best.
 
     Raise SpecError where nobody said how many tokens a job with failures has.
@@ -104,7 +106,7 @@ def plan_document(plan: Plan, turns: Sequence[Turn] = (), with_failures: bool = 
     }
 
 
-def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[str, Any]:
+def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[str, Any]:
     run, candidate = outcome.run, outcome.way.candidate
     tokens = None if plan.sequence is None else plan.sequence * run.global_batch
     money = cost_of_step(outcome)
@@ -147,7 +149,7 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
     }
 
 
-def _energy_of(plan: Plan, outcome: Outcome, tokens: int | None) -> dict[str, float | None]:
+def _energy_of(plan: LayoutPlan, outcome: Outcome, tokens: int | None) -> dict[str, float | None]:
     """Return the energy of a step, a token and the job, and its CO2 by the grid of the price; None where no power of the GPU is given."""
     if outcome.run.node.gpu.power is None:
         return dict.fromkeys(("energy_per_step_j", "energy_per_sample_j", "energy_per_token_j", "job_energy_kwh", "job_co2_kg"))
@@ -164,18 +166,18 @@ def _energy_of(plan: Plan, outcome: Outcome, tokens: int | None) -> dict[str, fl
     }
 
 
-def _best_document(plan: Plan) -> dict[str, Any]:
+def _best_document(plan: LayoutPlan) -> dict[str, Any]:
     return layout_document(LayoutAnswer(plan.tally.outcomes[0].run, plan.inputs, market=plan.question.scenario.market))
 
 
-def _capped(plan: Plan, power_cap: str) -> dict[str, Any]:
+def _capped(plan: LayoutPlan, power_cap: str) -> dict[str, Any]:
     """Return what a *power_cap* on each GPU does to the steps of the best layout. Raise SpecError where nobody knows."""
     run = plan.tally.outcomes[0].run
-    found: dict[str, Any] = with_power_cap(_best_document(plan), run.hardware, run.workload, power_cap)["energy"]["power_cap"]
-    return found
+    caps: dict[str, Any] = with_power_cap(_best_document(plan), run.hardware, run.workload, power_cap)["energy"]["power_cap"]
+    return caps
 
 
-def _with_failures(plan: Plan, power_cap: str | None) -> dict[str, Any]:
+def _with_failures(plan: LayoutPlan, power_cap: str | None) -> dict[str, Any]:
     """Return the document of the weeks that the job takes with the best layout, failures at the middle rate."""
     best = plan.tally.outcomes[0]
     if plan.tokens is None:
@@ -185,7 +187,7 @@ def _with_failures(plan: Plan, power_cap: str | None) -> dict[str, Any]:
     return goodput_of(_best_document(plan), machine, workload, weeks, changes=False, slowed=slowed)
 
 
-def candidate_name(candidate: Candidate) -> str:
+def candidate_name(candidate: LayoutCandidate) -> str:
     """Return a layout in a few words."""
     parallel = candidate.parallel.model_dump(mode="json")
     named = layout_name({"parallel": {**parallel, "schedule": candidate.schedule, "data": candidate.data}})
@@ -229,7 +231,7 @@ def why(outcome: Outcome, best: Outcome) -> str:
     return f"+{100 * lost:.1f}%: {', '.join(named) or 'a little of everything'}"
 
 
-def verdict(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> str:
+def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return in a sentence or two which layout to use, and how sure that is."""
     tally, best = plan.tally, rows[0]
     proof = "proven best under the model" if tally.complete else f"a layout at most {100 * tally.gap:.1f}% better may have been missed"
@@ -253,7 +255,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _assumptions(plan: Plan) -> list[str]:
+def _assumptions(plan: LayoutPlan) -> list[str]:
     named = plan.question.scenario.global_batch is not None
     texts = [
         f"the global batch is {plan.global_batch} samples in every layout"
@@ -268,14 +270,14 @@ def _assumptions(plan: Plan) -> list[str]:
     return texts
 
 
-def _batches_said(plan: Plan) -> str:
+def _batches_said(plan: LayoutPlan) -> str:
     """Return how the batches of a layout's name are read, with those of the best."""
     best = plan.tally.outcomes[0].way.candidate
     each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {counted(best.batch, 'sample')}"
     return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank"
 
 
-def _warnings(plan: Plan) -> list[str]:
+def _warnings(plan: LayoutPlan) -> list[str]:
     texts = []
     if plan.tally.interrupted:
         texts.append(f"interrupted: {len(plan.tally.outcomes)} layouts were simulated; this is the best so far")

@@ -47,8 +47,8 @@ def pictures(runs: Sequence[Run], scaling: bool, bottlenecks: Sequence[Bottlenec
     *bottlenecks* are those of each job, where they were sought.
     """
     jobs = len(runs[0].jobs) if runs else 0
-    known = [*bottlenecks, *[None] * jobs]
-    drawn = [scaling_plot(runs, number) if scaling else stall_plot(runs[0], number, known[number]) for number in range(jobs)]
+    of_jobs = [*bottlenecks, *[None] * jobs]
+    drawn = [scaling_plot(runs, number) if scaling else stall_plot(runs[0], number, of_jobs[number]) for number in range(jobs)]
     names = ["stalls"] if jobs == 1 else [f"stalls-{number}" for number in range(jobs)]
     return {name: content for title, made in zip(names, drawn, strict=True) for name, content in made.files(title).items()}
 
@@ -77,9 +77,9 @@ def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any], errors: Se
         if _seen(cause, tables):
             axes.barh(names, widths, left=left, color=COLOURS[cause], edgecolor="white", linewidth=0.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    for name, whole, off in zip(names, left, errors, strict=True):
+    for name, total, off in zip(names, left, errors, strict=True):
         if off > 0:
-            axes.errorbar(whole, name, xerr=[[whole * min(off, 1.0)], [whole * off]], color="black", capsize=3, linewidth=1)
+            axes.errorbar(total, name, xerr=[[total * min(off, 1.0)], [total * off]], color="black", capsize=3, linewidth=1)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"milliseconds per step{'; error bars: nine in ten such predictions missed by less' if any(errors) else ''}")
     axes.spines[["top", "right"]].set_visible(False)
@@ -100,7 +100,7 @@ def _key(drawn: Figure, causes: Sequence[Cause]) -> None:
 def _timeline(axes: Axes, run: Run, number: int) -> set[Cause]:
     """Draw the streams of the job's first rank during its last simulated step; return the causes that are seen."""
     epoch = run.jobs[number].warm
-    rank = next(index for index, known in enumerate(epoch.log.ranks) if known.job == number)
+    rank = next(index for index, each in enumerate(epoch.log.ranks) if each.job == number)
     end = epoch.windows[-1].end
     start = end - epoch.step_time
     rows = _rows(run, number, rank, start, end)

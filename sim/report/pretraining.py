@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.whole_job import tokens_text
-from sim.study.pretraining import Part
+from sim.study.pretraining import PretrainingPart
 from sim.units import show
 
 MOST_ROWS = 12
 """Rows of the table; of more parts the first and last are shown."""
 
 
-def pretraining_document(parts: Sequence[Part], price: float | None) -> dict[str, Any] | None:
+def pretraining_document(parts: Sequence[PretrainingPart], price: float | None) -> dict[str, Any] | None:
     """Return *parts* at *price* (USD/s; None: unknown), and their sums; None without parts."""
     if not parts:
         return None
@@ -41,13 +41,13 @@ def pretraining_document(parts: Sequence[Part], price: float | None) -> dict[str
     }
 
 
-def pretraining_lines(found: Mapping[str, Any]) -> list[str]:
-    """Return the table of the document *found*."""
-    cost = "" if found["cost_usd"] is None else f", ${found['cost_usd']:,.2f}"
-    parts = found["parts"]
-    whole = f"{found['steps']:,} steps, {show(found['time_s'], 'time')}{cost}"
+def pretraining_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return the table of the document *document*."""
+    cost = "" if document["cost_usd"] is None else f", ${document['cost_usd']:,.2f}"
+    parts = document["parts"]
+    total = f"{document['steps']:,} steps, {show(document['time_s'], 'time')}{cost}"
     lines = [
-        f"  pre-training, {tokens_text(found['tokens'])} in {len(parts)} parts: {whole}",
+        f"  pre-training, {tokens_text(document['tokens'])} in {len(parts)} parts: {total}",
         f"    {'global batch':>12} {'sequence':>9} {'tokens':>20} {'steps':>10} {'step':>10} {'tokens/s':>12} {'time':>10}",
     ]
     shown = [*parts[: MOST_ROWS // 2], None, *parts[-MOST_ROWS // 2 :]] if len(parts) > MOST_ROWS else parts

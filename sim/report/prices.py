@@ -15,13 +15,13 @@ _NAMED = 4
 
 def price_rows(hardware: Hardware, markets: Sequence[Market] = ("on_demand",)) -> list[dict[str, Any]]:
     """Return a row for each price of *hardware* that is known on *markets*: USD/h of one node of each group."""
-    found = []
+    rows = []
     for group in hardware.groups:
         for market in markets:
             rate = node_price(group, market)
             if rate is not None and group.price is not None:
-                found.append(price_row(hardware.name, market, 3600 * rate, group.price))
-    return found
+                rows.append(price_row(hardware.name, market, 3600 * rate, group.price))
+    return rows
 
 
 def price_row(hardware: str, market: Market, usd_per_h: float, prices: Prices) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def dated(prices: Prices, market: Market) -> str:
 
 def source_of(prices: Prices, market: Market) -> str:
     """Return where the price on *market* is from."""
-    known = prices.source
-    return str(known.get(market, known.get("*", ""))) if isinstance(known, Mapping) else str(known)
+    source = prices.source
+    return str(source.get(market, source.get("*", ""))) if isinstance(source, Mapping) else str(source)
 
 
 def day_cell(written: str) -> str:

@@ -9,8 +9,8 @@ from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import grouped, scattered
 from sim.report.energy import job_energy, kwh_text, power_cap_text
-from sim.report.layout import layout_words
-from sim.report.picture import Named, Picture, name_points, picture
+from sim.report.layouts.layout import layout_words
+from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
@@ -20,32 +20,32 @@ SHOWN = 10
 """Candidates in the table; JSON has them all."""
 
 
-def recommendation_document(workload: str, found: Recommendation, named: Sequence[str] = ()) -> dict[str, Any]:
+def recommendation_document(workload: str, answer: Recommendation, named: Sequence[str] = ()) -> dict[str, Any]:
     """Return the JSON document of a recommendation among the *named* machines; ``best`` is null where nothing meets the budget."""
     return {
         "schema": 1,
         "workload": workload,
         "job": {
-            "epochs": found.plan.epochs,
-            **({"tokens": found.plan.tokens} if found.plan.tokens else {}),
-            "time_s": found.plan.time,
-            "evaluation_share": found.plan.evaluation,
-            "checkpoints": found.plan.checkpoints,
+            "epochs": answer.plan.epochs,
+            **({"tokens": answer.plan.tokens} if answer.plan.tokens else {}),
+            "time_s": answer.plan.time,
+            "evaluation_share": answer.plan.evaluation,
+            "checkpoints": answer.plan.checkpoints,
         },
-        "budget": {"time_s": found.budget.time, "money_usd": found.budget.money},
-        "best": _candidate(found, found.best),
-        "runner_up": _candidate(found, found.runner_up),
-        "nearest": _candidate(found, found.nearest),
-        "notes": list(found.notes),
-        "candidates": [_candidate(found, candidate) for candidate in found.ranked],
-        "left_out": dict(found.left_out),
+        "budget": {"time_s": answer.budget.time, "money_usd": answer.budget.money},
+        "best": _candidate(answer, answer.best),
+        "runner_up": _candidate(answer, answer.runner_up),
+        "nearest": _candidate(answer, answer.nearest),
+        "notes": list(answer.notes),
+        "candidates": [_candidate(answer, candidate) for candidate in answer.ranked],
+        "left_out": dict(answer.left_out),
         "named": list(named),
-        "prices": [row for machine in found.machines.values() for row in price_rows(machine, found.markets)],
-        **basis_of([candidate.document for candidate in found.ranked]),
+        "prices": [row for machine in answer.machines.values() for row in price_rows(machine, answer.markets)],
+        **basis_of([candidate.document for candidate in answer.ranked]),
     }
 
 
-def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, Any] | None:
+def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str, Any] | None:
     if candidate is None:
         return None
     return {
@@ -59,7 +59,7 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         "total_cost_usd": candidate.cost,
         "parts_s": candidate.job._asdict(),
         "spot_checkpoint_interval_s": candidate.interval,
-        "within_budget": found.budget.allows(candidate),
+        "within_budget": answer.budget.allows(candidate),
         "effective_share": (candidate.document.get("weeks") or {}).get(candidate.market, {}).get("effective_share"),
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
@@ -72,15 +72,15 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
 
 def batch_note(global_batch: int, batch: int | str | None) -> str:
     """Return at which global batch a plan laid out all candidates, and what became of the *batch* of each GPU that was asked for."""
-    asked = "" if batch is None else f", which --batch {batch} makes on all GPUs of the largest cluster; a layout has its own micro-batches"
-    return f"each machine runs the best layout found for a global batch of {global_batch:,} samples (--global-batch){asked}"
+    made = "" if batch is None else f", which --batch {batch} makes on all GPUs of the largest cluster; a layout has its own micro-batches"
+    return f"each machine runs the best layout found for a global batch of {global_batch:,} samples (--global-batch){made}"
 
 
 def gap_note(gaps: Sequence[float]) -> str:
     """Return how far layouts may be from the best ones, by the *gaps* that their searches left."""
     gap = max(gaps)
-    found = "proven best under the model" if gap <= 0 else f"at most {100 * gap:.2g}% of a step above the best there are under the model"
-    return f"layouts are {found}; `plan` searches those of one machine further and shows the others"
+    how = "proven best under the model" if gap <= 0 else f"at most {100 * gap:.2g}% of a step above the best there are under the model"
+    return f"layouts are {how}; `plan` searches those of one machine further and shows the others"
 
 
 def recommendation_text(document: dict[str, Any]) -> str:
@@ -170,7 +170,7 @@ def recommendation_plot(document: dict[str, Any]) -> Picture:
     """Return a picture: cost over time of every candidate, or over the epochs of a job of a given time; the budget dashed."""
     by_time, budget = document["job"]["time_s"] is not None, document["budget"]
     points = [
-        Named(
+        NamedPoint(
             row["epochs"] if by_time else row["total_time_s"] / 3600, row["total_cost_usd"], _named(row),
             place == 0 and document["best"] is not None,
         )

@@ -10,16 +10,16 @@ from sim.simulate import Run
 def described(run: Run, name: str) -> tuple[str, int]:
     """Return what the recorded resource *name* of *run* is in words, and how many of a node it stands for; else the name itself."""
     slot, _, link = name.partition(".")
-    known = next((found for found in run.cluster if found.name == slot), None)
-    if known is None or not link:
+    owner = next((each for each in run.cluster if each.name == slot), None)
+    if owner is None or not link:
         return (f"{link.replace('.', ' ')} of the fabric" if slot == "fabric" and link else name), 1
     plain = {"cores": "CPU cores", "disk": "disk, bandwidth", "disk iops": "disk, I/Os"}
     if link in plain:
         return plain[link], 1
-    if link not in known.graph.links:
+    if link not in owner.graph.links:
         return ("decoding on the GPU" if ".job" in link else link), 1
     alike = Counter(run.log.links.get(slot, {}).values())[name]
-    return known.graph.links[link].description + _direction(link), max(1, alike)
+    return owner.graph.links[link].description + _direction(link), max(1, alike)
 
 
 def _direction(link: str) -> str:

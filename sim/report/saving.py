@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from sim.units import counted, show
 
 if TYPE_CHECKING:
-    from sim.study.saving import Saved
+    from sim.study.saving import SavedRun
 
 
-def saved_document(saved: Saved) -> dict[str, Any]:
+def saved_document(saved: SavedRun) -> dict[str, Any]:
     """Return the part of a run's document that tells of *saved*."""
     return {
         "store": saved.store,

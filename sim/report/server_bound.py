@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim import __version__
-from sim.training.collectives.server_bound import PLACEMENTS, BoundTable
+from sim.study.server_bound import PLACEMENTS, BoundTable
 from sim.units import show
 
 MEANINGS = {

@@ -8,23 +8,23 @@ from typing import Any
 from sim import __version__
 from sim.report.picture import Picture, figure, picture
 from sim.report.verdict import stack_assumed, volume_assumed
-from sim.study.share import Outcome, Shared
+from sim.study.share import PolicyOutcome, SharedMachine
 from sim.units import show
 
 
-def share_document(found: Shared) -> dict[str, Any]:
-    """Return the JSON document of *found*; gains are shares of what the first policy, even, gives."""
+def share_document(answer: SharedMachine) -> dict[str, Any]:
+    """Return the JSON document of *answer*; gains are shares of what the first policy, even, gives."""
     return {
-        "schema": 1, "hardware": found.hardware, "workers": found.cores[0], "most_workers": found.cores[1],
-        "policies": [_policy(found, outcome) for outcome in found.outcomes],
-        "assumptions": _assumed(found), "warnings": [], "version": __version__, "inputs_sha256": dict(found.inputs),
+        "schema": 1, "hardware": answer.hardware, "workers": answer.cores[0], "most_workers": answer.cores[1],
+        "policies": [_policy(answer, outcome) for outcome in answer.outcomes],
+        "assumptions": _assumed(answer), "warnings": [], "version": __version__, "inputs_sha256": dict(answer.inputs),
     }  # fmt: skip
 
 
-def _assumed(found: Shared) -> list[str]:
-    workloads = {job.workload.name: job.workload for job in found.jobs}
-    nodes = [group.node for group in found.machine.groups if group.role == "worker" and group.node.gpu_count]
-    given = [text for workload in workloads.values() for text in volume_assumed(found.machine, nodes, workload)]
+def _assumed(answer: SharedMachine) -> list[str]:
+    workloads = {job.workload.name: job.workload for job in answer.jobs}
+    nodes = [group.node for group in answer.machine.groups if group.role == "worker" and group.node.gpu_count]
+    given = [text for workload in workloads.values() for text in volume_assumed(answer.machine, nodes, workload)]
     return [
         *(f"{name}: {stack_assumed(workload)}" for name, workload in workloads.items()),
         *dict.fromkeys(given),
@@ -33,15 +33,15 @@ def _assumed(found: Shared) -> list[str]:
     ]
 
 
-def _policy(found: Shared, outcome: Outcome) -> dict[str, Any]:
-    baseline = found.outcomes[0]
+def _policy(answer: SharedMachine, outcome: PolicyOutcome) -> dict[str, Any]:
+    baseline = answer.outcomes[0]
     jobs: list[dict[str, Any]] = [
         {
-            "workload": job.workload.name, "gpus": job.ranks, "start_s": found.arrivals[number], "epochs": found.epochs[number],
+            "workload": job.workload.name, "gpus": job.ranks, "start_s": answer.arrivals[number], "epochs": answer.epochs[number],
             "workers_per_gpu": outcome.workers[number], "throughput_samples_per_s": outcome.throughput[number],
             "end_s": outcome.done[number], "throughput_gain": outcome.throughput[number] / baseline.throughput[number] - 1,
         }
-        for number, job in enumerate(found.jobs)
+        for number, job in enumerate(answer.jobs)
     ]  # fmt: skip
     return {
         "policy": outcome.policy,

@@ -10,33 +10,33 @@ from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.study.spot import SpotAnswer
-from sim.study.transient import Outcome, Spread, spread, undisturbed
+from sim.study.transient import DrawnCourse, Spread, spread, undisturbed
 from sim.units import counted, show
 
 QUANTILES = 40
 """Steps of the distribution that the document tells: the middle 95% lie between the first and the last but one."""
 
 
-def spot_document(found: SpotAnswer) -> dict[str, Any]:
+def spot_document(answer: SpotAnswer) -> dict[str, Any]:
     """Return the JSON document of a job on spot machines."""
-    job, outcomes = found.job, found.outcomes
+    job, outcomes = answer.job, answer.outcomes
     speed = job.speeds[-1]
     time, cost = spread(outcomes, lambda outcome: outcome.time), spread(outcomes, lambda outcome: outcome.cost)
     return {
         "schema": 1,
-        "hardware": found.machine.name,
-        "workload": found.document["workload"],
-        "stack": found.document["stack"],
+        "hardware": answer.machine.name,
+        "workload": answer.document["workload"],
+        "stack": answer.document["stack"],
         "workers": len(job.speeds),
-        "gpus": found.document["gpus"],
+        "gpus": answer.document["gpus"],
         "policy": job.policy,
         "trials": len(outcomes),
         "work_samples": job.work,
         "throughput_samples_per_s": speed,
         "checkpoint": {
-            "interval_s": min(found.interval, job.work) / speed,
-            "interval_samples": min(found.interval, job.work),
-            "count": max(1, math.ceil(job.work / found.interval)),
+            "interval_s": min(answer.interval, job.work) / speed,
+            "interval_samples": min(answer.interval, job.work),
+            "count": max(1, math.ceil(job.work / answer.interval)),
             "write_s": job.checkpoint,
             "read_s": job.restore,
         },
@@ -45,20 +45,20 @@ def spot_document(found: SpotAnswer) -> dict[str, Any]:
         "spot": {
             "time_s": _figures(time),
             "cost_usd": _figures(cost),
-            "undisturbed_time_s": undisturbed(job, found.interval),
+            "undisturbed_time_s": undisturbed(job, answer.interval),
             "revocations": spread(outcomes, lambda outcome: outcome.revocations).mean,
             "lost_s": spread(outcomes, lambda outcome: outcome.lost).mean / speed,
         },
-        "on_demand": {"time_s": found.on_demand_time, "cost_usd": found.on_demand_cost},
+        "on_demand": {"time_s": answer.on_demand_time, "cost_usd": answer.on_demand_cost},
         "distribution": _distribution(outcomes),
-        "saving": None if not found.on_demand_cost else 1 - cost.mean / found.on_demand_cost,
-        "notes": list(found.notes),
-        "prices": price_rows(found.machine, ("on_demand", "spot")),
-        **{key: found.document[key] for key in ("assumptions", "warnings", "seed", "version", "inputs_sha256")},
+        "saving": None if not answer.on_demand_cost else 1 - cost.mean / answer.on_demand_cost,
+        "notes": list(answer.notes),
+        "prices": price_rows(answer.machine, ("on_demand", "spot")),
+        **{key: answer.document[key] for key in ("assumptions", "warnings", "seed", "version", "inputs_sha256")},
     }
 
 
-def _distribution(outcomes: Sequence[Outcome]) -> list[dict[str, float]]:
+def _distribution(outcomes: Sequence[DrawnCourse]) -> list[dict[str, float]]:
     """Return quantiles of time and cost, each by itself, from the least to the most."""
     times, costs = (sorted(getattr(outcome, name) for outcome in outcomes) for name in ("time", "cost"))
     places = [round(step * (len(outcomes) - 1) / QUANTILES) for step in range(QUANTILES + 1)]
@@ -67,9 +67,9 @@ def _distribution(outcomes: Sequence[Outcome]) -> list[dict[str, float]]:
     ]  # fmt: skip
 
 
-def _figures(found: Spread) -> dict[str, float | None]:
-    error = None if math.isnan(found.error) else found.error
-    return {"mean": found.mean, "p50": found.p50, "p90": found.p90, "low_95": found.low, "high_95": found.high, "error_of_mean": error}
+def _figures(spread: Spread) -> dict[str, float | None]:
+    error = None if math.isnan(spread.error) else spread.error
+    return {"mean": spread.mean, "p50": spread.p50, "p90": spread.p90, "low_95": spread.low, "high_95": spread.high, "error_of_mean": error}
 
 
 def spot_text(document: dict[str, Any]) -> str:

@@ -22,12 +22,12 @@ _SMALL = 0.005
 """Share of a step below which a cause is not worth naming."""
 
 
-def profile_document(found: Profile, literal: bool = False) -> dict[str, Any]:
+def profile_document(profile: Profile, literal: bool = False) -> dict[str, Any]:
     """Return the JSON document of a profile; *literal* gives the per-cent bases and the fetch formula as upstream codes them."""
-    times, job = found.times, found.real.jobs[0]
+    times, job = profile.times, profile.real.jobs[0]
     return {
         "schema": 1,
-        "hardware": found.real.hardware.name,
+        "hardware": profile.real.hardware.name,
         "workload": job.job.workload.name,
         "stack": job.job.workload.training.stack.name,
         "nodes": len(job.job.placement),
@@ -36,38 +36,40 @@ def profile_document(found: Profile, literal: bool = False) -> dict[str, Any]:
         "steps_per_epoch": job.warm.steps,
         "formulas": "literal" if literal else "corrected",
         "runs": {
-            "run0_synthetic_one_gpu": _run(found.one_gpu, times.one_gpu),
-            "run1_synthetic": _run(found.synthetic, times.synthetic),
-            "run2_cold": _run(found.real, times.cold, cold=True),
-            "run3_warm": _run(found.real, times.warm),
-            "twin_synthetic": _run(found.twin, times.twin) if found.twin and times.twin else None,
+            "run0_synthetic_one_gpu": _run(profile.one_gpu, times.one_gpu),
+            "run1_synthetic": _run(profile.synthetic, times.synthetic),
+            "run2_cold": _run(profile.real, times.cold, cold=True),
+            "run3_warm": _run(profile.real, times.warm),
+            "twin_synthetic": _run(profile.twin, times.twin) if profile.twin and times.twin else None,
         },
-        "stash": {name: _stall(stall) for name, stall in _stalls(found, literal).items()},
-        "made_of_s_per_step": {name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in found.made_of.items()},
-        "apart": apart_document(found),
+        "stash": {name: _stall(stall) for name, stall in _stalls(profile, literal).items()},
+        "made_of_s_per_step": {
+            name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in profile.made_of.items()
+        },
+        "apart": apart_document(profile),
         "direct_stalls_s": {
             "warm": {cause.value: job.warm.stalls[cause] for cause in STALLS},
             "cold": {cause.value: job.first.stalls[cause] for cause in STALLS},
         },
-        "rates_samples_per_s": found.rates._asdict(),
+        "rates_samples_per_s": profile.rates._asdict(),
         "needs": {
-            "disk_bytes_per_s": found.needs.disk_bandwidth,
-            "cached_fraction": found.needs.cached_fraction,
-            "cores_per_node": found.needs.cores,
+            "disk_bytes_per_s": profile.needs.disk_bandwidth,
+            "cached_fraction": profile.needs.cached_fraction,
+            "cores_per_node": profile.needs.cores,
         },
-        "cost_per_epoch_usd": dict(found.costs),
-        "prices": price_rows(found.real.hardware),
-        "burst_credits_end": burst_credits_end(found.real),
-        **run_basis(found.real, found.inputs, credits_end(found.real)),
+        "cost_per_epoch_usd": dict(profile.costs),
+        "prices": price_rows(profile.real.hardware),
+        "burst_credits_end": burst_credits_end(profile.real),
+        **run_basis(profile.real, profile.inputs, credits_end(profile.real)),
     }
 
 
-def _stalls(found: Profile, literal: bool) -> dict[str, Stall | None]:
+def _stalls(profile: Profile, literal: bool) -> dict[str, Stall | None]:
     return {
-        "interconnect": differential.interconnect(found.times),
-        "network": differential.network(found.times),
-        "prep": differential.prep(found.times, literal),
-        "fetch": differential.fetch(found.times, literal),
+        "interconnect": differential.interconnect(profile.times),
+        "network": differential.network(profile.times),
+        "prep": differential.prep(profile.times, literal),
+        "fetch": differential.fetch(profile.times, literal),
     }
 
 
@@ -141,7 +143,7 @@ def profile_plot(document: dict[str, Any]) -> Picture:
     return picture(drawn)
 
 
-def profile_text(found: Profile, document: dict[str, Any]) -> str:
+def profile_text(profile: Profile, document: dict[str, Any]) -> str:
     """Return the tables of a profile whose *document* has the figures."""
     gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
     head = (
@@ -172,7 +174,7 @@ def profile_text(found: Profile, document: dict[str, Any]) -> str:
             *apart_lines(document["apart"]),
             "",
             *_rates(document),
-            *_needs(found),
+            *_needs(profile),
             *_costs(document),
             *price_lines(document["prices"]),
         ]
@@ -182,7 +184,7 @@ def profile_text(found: Profile, document: dict[str, Any]) -> str:
 def _made_of(document: dict[str, Any], name: str) -> str:
     causes = document["made_of_s_per_step"][name]
     least = _SMALL * document["runs"]["run1_synthetic"]["step_time_s"]
-    named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda known: -abs(known[1]))
+    named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda pair: -abs(pair[1]))
     return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')} a step" for cause, seconds in named) or "-"
 
 
@@ -192,8 +194,8 @@ def _rates(document: dict[str, Any]) -> list[str]:
     return [aligned([Title("rate", True), Title("samples/s"), Title("", True)], shown), ""]
 
 
-def _needs(found: Profile) -> list[str]:
-    needs, cores = found.needs, sorted({node.host.physical_cores for node in found.real.nodes()})
+def _needs(profile: Profile) -> list[str]:
+    needs, cores = profile.needs, sorted({node.host.physical_cores for node in profile.real.nodes()})
     lines = []
     if needs.cores is not None:
         there = " to ".join(str(count) for count in dict.fromkeys((cores[0], cores[-1])))

@@ -28,7 +28,7 @@ def sweep_document(
     *inputs* are the SHA-256 of the descriptions that they share.
     """
     apart = -(-points // MOST)
-    found = [_row(row, varied) for row in islice(rows, 0, None, apart)]
+    points_shown = [_row(row, varied) for row in islice(rows, 0, None, apart)]
     return {
         "schema": 1,
         "hardware": scenario.hardware,
@@ -36,9 +36,9 @@ def sweep_document(
         "given": [*_options(scenario), *scenario.overrides],
         "points": points,
         "varied": list(varied),
-        "influence": {key: influence(found, key) for key in varied},
-        "rows": [row for row in found if not row["problem"]],
-        "left_out": [row for row in found if row["problem"]],
+        "influence": {key: influence(points_shown, key) for key in varied},
+        "rows": [row for row in points_shown if not row["problem"]],
+        "left_out": [row for row in points_shown if row["problem"]],
         "assumptions": [_ALIKE, *(f"set for all points: {text}" for text in [*_options(scenario), *scenario.overrides])],
         "warnings": [],
         "seed": scenario.seed,
@@ -59,8 +59,8 @@ def _row(row: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
     figures = {key: row.get(key) for key in _KEPT}
     stalls = {cause.value: row.get(f"{cause.value}_s") for cause in STALLS}
     errors = {name: row.get(f"expected_error_{name}") for name in ("median", "p90")}
-    known = None if errors["p90"] in (None, "") else errors
-    return {"point": written, "numbers": numbers, **figures, "stalls_s": stalls, "expected_error": known, "problem": row["problem"]}
+    expected = None if errors["p90"] in (None, "") else errors
+    return {"point": written, "numbers": numbers, **figures, "stalls_s": stalls, "expected_error": expected, "problem": row["problem"]}
 
 
 def influence(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

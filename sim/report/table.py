@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import LAYOUT_STALLS, STALLS, Cause
-from sim.report.energy import energy_text
+from sim.report.energy import energy_text, epoch_tokens
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.prices import paid_text
@@ -48,7 +48,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines += [f"  {line}" for line in paid_text(document["price"])]
     if document.get("energy") is not None:
-        lines.append(f"  {energy_text(document['energy'])}")
+        lines.append(f"  {energy_text(document['energy'], epoch_tokens(document))}")
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]
@@ -87,8 +87,8 @@ def _nodes(count: int) -> str:
 def bar(share: float, width: int = BAR) -> str:
     """Return a bar of *share* (0..1) of *width* characters, in eighths."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    whole, rest = divmod(eighths, 8)
-    return "█" * whole + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
+    full, rest = divmod(eighths, 8)
+    return "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
 
 
 def _epoch(seconds: float, cost: float | None) -> str:
@@ -115,27 +115,27 @@ def basis_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
-    found = document["collective"]
-    if found is None:
+    exchange = document["collective"]
+    if exchange is None:
         return []
-    bus = show(found["busbw_bytes_per_s"], "bandwidth")
-    if found["algorithm"].startswith("parameter_server"):
-        who = "one worker by itself" if found["algorithm"].endswith("async") else "each of the workers"
-        return [f"  parameter servers: {who} pushes and pulls {bus}, bound by {found['bottleneck']}"]
-    channels = f"{found['channels']} channel{'s' * (found['channels'] > 1)}"
-    how = f"{found['algorithm']} {found['protocol']}, {channels}"
-    return [f"  all-reduce: {how}, bus bandwidth {bus}, bound by {found['bottleneck']}"]
+    bus = show(exchange["busbw_bytes_per_s"], "bandwidth")
+    if exchange["algorithm"].startswith("parameter_server"):
+        who = "one worker by itself" if exchange["algorithm"].endswith("async") else "each of the workers"
+        return [f"  parameter servers: {who} pushes and pulls {bus}, bound by {exchange['bottleneck']}"]
+    channels = f"{exchange['channels']} channel{'s' * (exchange['channels'] > 1)}"
+    how = f"{exchange['algorithm']} {exchange['protocol']}, {channels}"
+    return [f"  all-reduce: {how}, bus bandwidth {bus}, bound by {exchange['bottleneck']}"]
 
 
 def error_lines(document: Mapping[str, Any]) -> list[str]:
     """Return in words how far off predictions like this one were on measured runs."""
-    found = document["expected_error"]
-    if found is None:
+    error = document["expected_error"]
+    if error is None:
         return ["  expected error: unknown, since no run on this kind of machine was measured"]
     return [
-        f"  expected error: median {100 * found['median']:.0f}%, one in ten above {100 * found['p90']:.0f}%;",
-        f"    {interval_text(found, document['step_time_s'])};",
-        f"    {found['basis']}".replace("; ", ";\n    "),
+        f"  expected error: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%;",
+        f"    {interval_text(error, document['step_time_s'])};",
+        f"    {error['basis']}".replace("; ", ";\n    "),
     ]
 
 
@@ -150,22 +150,22 @@ def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in ran:
         base.setdefault(row.get("job", 0), row["throughput_samples_per_s"] / row["gpus"])
     head = f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'samples/s':>12} {'efficiency':>11} {'USD/epoch':>10}  largest stall"
-    if whole := any(row["whole_job"] for row in ran):
+    if with_job := any(row["whole_job"] for row in ran):
         head = head.replace("  largest stall", f" {'whole job':>10} {'USD':>10} {'epochs':>8}  largest stall")
     lines = [("   job" if several else "") + head]
     for row in rows:
         job = f"{row.get('job', ''):>6}" if several else ""
-        lines.append(job + (_scaling_row(row, base[row.get("job", 0)], whole) if row in ran else _infeasible_row(row)))
+        lines.append(job + (_scaling_row(row, base[row.get("job", 0)], with_job) if row in ran else _infeasible_row(row)))
     if ran and ran[-1]["warnings"]:
         lines += ["", "  Warnings, of the last run:", *(f"    - {text}" for text in ran[-1]["warnings"])]
     return "\n".join(lines)
 
 
-def _scaling_row(row: Mapping[str, Any], base: float, whole: bool) -> str:
+def _scaling_row(row: Mapping[str, Any], base: float, with_job: bool) -> str:
     stall = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
     cost = "-" if row["cost_per_epoch_usd"] is None else f"{row['cost_per_epoch_usd']:,.2f}"
     efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
-    job = _job_cells(row["whole_job"]) if whole else ""
+    job = _job_cells(row["whole_job"]) if with_job else ""
     return (
         f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {rate_text(row['throughput_samples_per_s']):>12} "
         f"{efficiency:>9.1f}% {cost:>10}{job}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f}%"

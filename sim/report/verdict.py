@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from sim.analysis.bottleneck import SAME, Bottleneck, Resource
 from sim.analysis.stalls import Blame
+from sim.cluster.gpu import ALIGNMENT
 from sim.epoch import Epoch
 from sim.events import Cause
 from sim.report.nccl_choice import choice_warnings
@@ -18,7 +19,7 @@ from sim.spec.hardware import Hardware, Node
 from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
+from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
 from sim.units import counted, show
 
 NOTEWORTHY = 0.04
@@ -226,19 +227,21 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     """Return what the user did not say and the simulation took for granted."""
     job = run.jobs[number]
     workload = job.job.workload
-    found = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
-    found += kernels_assumed(run.nodes(number), workload)
+    sentences = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
+    sentences += kernels_assumed(run.nodes(number), workload)
     if workload.dataset.name == SYNTHETIC:
         samples = f"{workload.dataset.samples:,} samples an epoch"
-        found.append(f"synthetic data: nothing is read or prepared, {samples} (--set dataset=NAME, 'python -m sim list datasets')")
+        sentences.append(f"synthetic data: nothing is read or prepared, {samples} (--set dataset=NAME, 'python -m sim list datasets')")
     elif workload.input.loader != "synthetic":
-        found.append(f"warm epochs find {100 * job.hit_ratio:.0f}% of the data set in the page cache")
+        sentences.append(f"warm epochs find {100 * job.hit_ratio:.0f}% of the data set in the page cache")
     if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
-        found.append(f"no padding is computed: sequences of {workload.dataset.name} are {100 * lengths.mean:.0f}% as long as the longest")
+        sentences.append(
+            f"no padding is computed: sequences of {workload.dataset.name} are {100 * lengths.mean:.0f}% as long as the longest"
+        )
     if (servers := workload.training.stack.servers) is not None:
-        found.append(_servers(servers, workload.training.stack.asynchronous))
-    found.append("the host waits for the GPU at the end of each step")
-    return found
+        sentences.append(_servers(servers, workload.training.stack.asynchronous))
+    sentences.append("the host waits for the GPU at the end of each step")
+    return sentences
 
 
 def stack_assumed(workload: Workload) -> str:
@@ -255,6 +258,24 @@ def batches_text(workload: Workload) -> str:
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
+    """Return what is taken for granted of kernels' times: rates of GPUs of *nodes* that nobody measured, sizes that do not fit them."""
+    return [*_unmeasured(nodes, workload), *_unaligned(workload)]
+
+
+def _unaligned(workload: Workload) -> list[str]:
+    """Return which widths of a transformer in 16 bits or less are none that Tensor Cores want."""
+    shape = workload.model.transformer
+    if shape is None or workload.training.precision in ("fp32", "tf32"):
+        return []
+    widths = {name: getattr(shape, name) for name in ("hidden", "head_dim", "ffn", "expert_ffn", "vocab")}
+    odd = [f"{name} {width:,}" for name, width in widths.items() if width and width % ALIGNMENT]
+    if not odd:
+        return []
+    kind = f"is no multiple of {ALIGNMENT}" if len(odd) == 1 else f"are no multiples of {ALIGNMENT}"
+    return [f"{' and '.join(odd)} {kind}: products are timed as if padded, real ones take longer (pad the model)"]
+
+
+def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
     """Return which GPUs of *nodes* take times by shape that nobody measured on them; nothing where no layer says its shape."""
     if not any(layer.tokens or layer.attention for layer in workload.model.layers):
         return []
@@ -270,14 +291,14 @@ def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload
         return []
     without = [node for node in nodes if node.storage is not None and node.storage.volume.assumed]
     key = "" if len(hardware.groups) == 1 else "groups.N."
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for node in without:
         if node.storage is not None:
             volume = node.storage.volume
             what = hardware.name if len(without) == len(nodes) else f"{hardware.name} with {node.gpu.name}"
             text = f"{what} comes without a volume: one {volume.name} of {show(volume.size, 'binary size')}"
-            found.setdefault(text, f"{text} (--set {key}node.storage.volume=...)")
-    return list(found.values())
+            sentences.setdefault(text, f"{text} (--set {key}node.storage.volume=...)")
+    return list(sentences.values())
 
 
 def _servers(servers: Servers, asynchronous: bool) -> str:
@@ -292,18 +313,18 @@ def warnings(run: Run, number: int = 0) -> list[str]:
     job = run.jobs[number]
     epochs = {"first": job.first, "warm": job.warm}
     loose = {name: epoch for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn}
-    found = [
+    sentences = [
         f"the {name} epoch shows no exact period; its figures are means over the steps that were simulated, {_within(epoch)}"
         for name, epoch in loose.items()
     ]
     if job.warm.drawn:
-        found.append(_drawn(job.warm, run.seed))
+        sentences.append(_drawn(job.warm, run.seed))
     if (start := job.warm.time - job.warm.steps * job.warm.step_time) > _LONG_START * job.warm.time:
-        found.append(
+        sentences.append(
             f"a warm epoch has {job.warm.steps} step{'s' * (job.warm.steps > 1)}, and waits {show(start, 'time')} of its "
             f"{show(job.warm.time, 'time')} for the first batch; figures of a step leave that out"
         )
-    return found + choice_warnings(run, number)
+    return sentences + choice_warnings(run, number)
 
 
 def moments(bottleneck: Bottleneck) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sim.analysis.bottleneck import Resource
 from sim.analysis.cost import cost, price
@@ -15,7 +15,7 @@ from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.resources import described
 from sim.simulate import Run
-from sim.study.whatif import Crowded, Outcome, Upgrade, WhatIf, break_even
+from sim.study.whatif import Crowded, StepOutcome, Upgrade, WhatIf, break_even
 from sim.units import counted, show
 
 SEEN = 1e-3
@@ -30,13 +30,13 @@ NAMES = {
 LABELS = {"twice": "twice as fast", "infinite": "infinitely fast"}
 
 
-def whatif_document(found: WhatIf) -> dict[str, Any]:
+def whatif_document(answer: WhatIf) -> dict[str, Any]:
     """Return the JSON document of a what-if, resources ranked as found."""
-    job, now = found.job, found.now
-    workload, rate = job.job.workload, price(found.run.hardware)
+    job, now = answer.job, answer.now
+    workload, rate = job.job.workload, price(answer.run.hardware)
     return {
         "schema": 1,
-        "hardware": found.run.hardware.name,
+        "hardware": answer.run.hardware.name,
         "workload": workload.name,
         "stack": workload.training.stack.name,
         "nodes": len(job.job.placement),
@@ -47,21 +47,21 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
         "step_time_s": now.step_time,
         "throughput_samples_per_s": job.throughput,
         "epoch_time_s": now.epoch_time,
-        "cost_per_epoch_usd": cost(found.run.hardware, now.epoch_time),
+        "cost_per_epoch_usd": cost(answer.run.hardware, now.epoch_time),
         "price_usd_per_h": None if rate is None else 3600 * rate,
-        "expected_error": expected_error(found.run, 0),
-        "resources": [_resource(found, upgrade) for upgrade in found.upgrades],
-        "prices": price_rows(found.run.hardware),
-        **run_basis(found.run, found.inputs, _warnings(found)),
+        "expected_error": expected_error(answer.run, 0),
+        "resources": [_resource(answer, upgrade) for upgrade in answer.upgrades],
+        "prices": price_rows(answer.run.hardware),
+        **run_basis(answer.run, answer.inputs, _warnings(answer)),
     }
 
 
-def _resource(found: WhatIf, upgrade: Upgrade) -> dict[str, Any]:
+def _resource(answer: WhatIf, upgrade: Upgrade) -> dict[str, Any]:
     unit = upgrade.unit
     return {
         "resource": upgrade.resource,
-        "twice": _outcome(found, upgrade.twice),
-        "infinite": _outcome(found, upgrade.infinite),
+        "twice": _outcome(answer, upgrade.twice),
+        "infinite": _outcome(answer, upgrade.infinite),
         "shadow_price_s_per_percent": upgrade.shadow_price,
         "critical_path_s": upgrade.on_path,
         "unit": unit.name if unit else None,
@@ -70,26 +70,26 @@ def _resource(found: WhatIf, upgrade: Upgrade) -> dict[str, Any]:
         "enough_factor": upgrade.enough,
         "step_time_5_percent_slower_s": upgrade.less,
         "step_time_5_percent_faster_s": upgrade.more,
-        "knife_edge": upgrade.on_edge(found.now.step_time),
+        "knife_edge": upgrade.on_edge(answer.now.step_time),
     }
 
 
-def _outcome(found: WhatIf, then: Outcome) -> dict[str, Any]:
-    rise, rate = break_even(found.now, then), price(found.run.hardware)
+def _outcome(answer: WhatIf, then: StepOutcome) -> dict[str, Any]:
+    rise, rate = break_even(answer.now, then), price(answer.run.hardware)
     return {
         "step_time_s": then.step_time,
-        "throughput_gain_percent": 100 * (found.now.step_time / then.step_time - 1.0),
+        "throughput_gain_percent": 100 * (answer.now.step_time / then.step_time - 1.0),
         "epoch_time_s": then.epoch_time,
-        "cost_per_epoch_usd": cost(found.run.hardware, then.epoch_time),
+        "cost_per_epoch_usd": cost(answer.run.hardware, then.epoch_time),
         "break_even_price_rise_percent": 100 * rise,
         "break_even_price_usd_per_h": None if rate is None else 3600 * rate * (1.0 + rise),
     }
 
 
-def _warnings(found: WhatIf) -> list[str]:
-    now = found.now.step_time
-    edges = [_edge(upgrade, now) for upgrade in found.upgrades if upgrade.on_edge(now)]
-    return edges + [_crowd(found.run, upgrade.resource, upgrade.crowded) for upgrade in found.upgrades if upgrade.crowded]
+def _warnings(answer: WhatIf) -> list[str]:
+    now = answer.now.step_time
+    edges = [_edge(upgrade, now) for upgrade in answer.upgrades if upgrade.on_edge(now)]
+    return edges + [_crowd(answer.run, upgrade.resource, upgrade.crowded) for upgrade in answer.upgrades if upgrade.crowded]
 
 
 def _crowd(run: Run, resource: Resource, crowded: Crowded) -> str:
@@ -119,9 +119,10 @@ def whatif_text(document: dict[str, Any]) -> str:
     lines = [_head(document), "", aligned(titles, [_cells(row) for row in shown]), ""]
     lines += [f"  {line}" for line in little_or_nothing(document["resources"])]
     lines.append("  On critical path: time per step that is not overlapped. Speeding it up by 1% saves about 1% of it.")
-    lines.append("  Enough at: beyond this factor further upgrades gain <1%. Each resource is changed alone, in a warm epoch.")
-    if known := document["expected_error"]:
-        lines.append(f"  Expected error of a step: median {100 * known['median']:.0f}%, one in ten above {100 * known['p90']:.0f}%.")
+    lines.append("  Enough at: beyond this factor further upgrades gain <1%, in a warm epoch.")
+    lines.append(f"  {CHOSEN}")
+    if error := document["expected_error"]:
+        lines.append(f"  Expected error of a step: median {100 * error['median']:.0f}%, one in ten above {100 * error['p90']:.0f}%.")
     lines += [f"  {line}." for line in price_lines(document["prices"])]
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
@@ -146,6 +147,13 @@ def matters(row: Mapping[str, Any]) -> bool:
 def little_or_nothing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence each on the resources that gain little, gain nothing and lose, of *rows* that do not matter."""
     return idle_lines([(NAMES[row["resource"]], _best(row) / 100) for row in rows if not matters(row)])
+
+
+CHOSEN: Final = (
+    "Each resource is changed alone, and collectives keep their algorithms and channels: "
+    "'run --set node.nic.bandwidth=...' has NCCL choose anew."
+)
+"""What a what-if leaves as it is, so that it may differ from a run of other hardware."""
 
 
 def idle_lines(gains: Sequence[tuple[str, float]]) -> list[str]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.study.whole_job import Course
 from sim.units import show
 
 
-def whole_job_document(plan: Plan, found: Course, usd_per_h: float | None) -> dict[str, Any]:
+def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -> dict[str, Any]:
     """Return the figures of the whole job of *plan* at a price (None: unknown)."""
-    time = found.parts.total
+    time = course.parts.total
     return {
         "given": "tokens" if plan.tokens else "epochs" if plan.time is None else "time",
         **({"tokens": plan.tokens} if plan.tokens else {}),
-        "epochs": found.epochs,
+        "epochs": course.epochs,
         "time_s": time,
         "cost_usd": None if usd_per_h is None else usd_per_h * time / 3600,
-        "parts_s": found.parts._asdict(),
+        "parts_s": course.parts._asdict(),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from sim.spec.decoder import decoder_layers
 from sim.spec.fields import Count, Spec
-from sim.spec.layer import Layer, Share
+from sim.spec.layer import Layer, TensorShare
 from sim.spec.transformer import Transformer
 
 TARGETS: Final = ("attention.qkv", "attention.output", "feed.gate_up", "feed.down")
@@ -96,7 +96,7 @@ def _before(layer: Layer, still: bool) -> Layer:
 
 def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
     inner, outer = layer.channels
-    shares: tuple[Share, Share] = ("rowwise", "replicated") if layer.share == "rowwise" else ("replicated", "colwise")
+    shares: tuple[TensorShare, TensorShare] = ("rowwise", "replicated") if layer.share == "rowwise" else ("replicated", "colwise")
     for end, sizes, share in zip("ab", ((inner, rank), (rank, outer)), shares, strict=True):
         flop = 2.0 * layer.tokens * sizes[0] * sizes[1]
         read, write = 4.0 * layer.tokens * sizes[0], 4.0 * layer.tokens * sizes[1]

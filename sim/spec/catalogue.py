@@ -9,17 +9,31 @@ import shlex
 from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, cast
 
 from sim.spec import elsewhere, shelf, yaml
+from sim.spec.extensions import STACKS, extension, names
 from sim.spec.yaml import Document, SpecError
 from sim.units import shorten
 
 SUFFIX: Final = ".yaml"
+STACKS_FOLDER: Final = "workloads/stacks"
 MOST_NAMED: Final = 12
 """A hint names so many files of a folder; of more, it says how to list them."""
 MOST_TURNED: Final = 2
 """Hyphens of a misspelt name up to which its words are also tried in other orders."""
+
+
+class StackFolder(Protocol):
+    """A folder of stacks that a package brings; docs/develop/own-stacks.md has one as an example."""
+
+    @property
+    def name(self) -> str:
+        """Whose stacks these are."""
+
+    @property
+    def folder(self) -> Path:
+        """Where their files are, one for each stack, ``NAME.yaml``."""
 
 
 class UnknownName(SpecError):
@@ -37,19 +51,36 @@ def catalogue(folder: str) -> dict[str, Path]:
     return dict(shelf.remembered((catalogue, folder), lambda: _files(folder)))
 
 
+def announced(folder: str) -> dict[str, Path]:
+    """Return the files of *folder* that installed packages bring: stacks (entry points ``stallsim.stacks``), by name."""
+    if folder != STACKS_FOLDER:
+        return {}
+    brought = {name: cast(StackFolder, extension(STACKS, name)).folder for name in names(STACKS)}
+    return dict(shelf.remembered((announced, *brought.items()), lambda: _in_folders(*brought.values())))
+
+
+def every(folder: str) -> dict[str, Path]:
+    """Return every file of *folder*, by name: the catalogue's, and those that packages bring where it has no such name."""
+    return announced(folder) | catalogue(folder)
+
+
 def _files(folder: str) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for root in roots():
-        for path in sorted((root / folder).glob("*" + SUFFIX)):
-            found.setdefault(path.stem, path)
-    return found
+    return _in_folders(*(root / folder for root in roots()))
 
 
-Library = Path | tuple[Path, ...] | None
+def _in_folders(*folders: Path) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*" + SUFFIX)):
+            files.setdefault(path.stem, path)
+    return files
+
+
+SearchFolders = Path | tuple[Path, ...] | None
 """Further folders, searched in order before the catalogue."""
 
 
-def locate(name: str, folder: str, near: Library = None, written_in: Path | None = None) -> Path:
+def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path | None = None) -> Path:
     """Return the file that *name* stands for in *folder* of the library.
 
     *written_in* is the file that holds the name (None: a command line): a path is relative to it, and its own parts come
@@ -63,10 +94,10 @@ def locate(name: str, folder: str, near: Library = None, written_in: Path | None
         for spelling in dict.fromkeys((name, name.lower())):
             if is_file(path := place / (spelling + SUFFIX)):
                 return path
-    known = catalogue(folder)
-    by_lower = {known_name.lower(): path for known_name, path in known.items()}
-    if (found := by_lower.get(name.lower()) or _by_alias(name, known)) is not None:
-        return found
+    files = every(folder)
+    by_lower = {known_name.lower(): path for known_name, path in files.items()}
+    if (alias := by_lower.get(name.lower()) or _by_alias(name, files)) is not None:
+        return alias
     if written_in is None and (is_file(elsewhere.named(name)) or (name and _is_folder(elsewhere.named(name)))):
         return _file_at(name, folder, None)
     raise UnknownName(f"{_shown(name)} is not in the catalogue ({folder}/){nearest(name, folder)}")
@@ -87,19 +118,19 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
         return f"; it is in {other}/: check the order of the arguments"
-    known = list(catalogue(folder))
+    all_names, listed = list(every(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         if not _owned(gpu):
             return f"; it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
-        return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, known, most=1))}"
-    if folder == "workloads/stacks" and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
+        return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, all_names, most=1))}"
+    if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
         return f"; it is a layout, not a stack: use {layout}, with any stack that has NCCL"
-    if near := suggestions(name, known):
+    if near := suggestions(name, all_names):
         return f"; did you mean {' or '.join(near)}?"
-    if len(known) <= MOST_NAMED:
-        return f"; known are {', '.join(known) or 'none'}"
-    return f"; 'python -m sim list {folder.rpartition('/')[2]}' shows the {len(known)} known"
+    if len(all_names) <= MOST_NAMED:
+        return f"; known are {', '.join(all_names) or 'none'}"
+    return f"; 'python -m sim list {folder.rpartition('/')[2]}' shows the {listed} known"
 
 
 _LAYOUTS: Final = {
@@ -115,10 +146,10 @@ _LAYOUTS: Final = {
 def _gpu_like(name: str) -> str:
     """Return *name* as GPUs are called, where it is one of the catalogue or the first word of one; empty elsewhere."""
     word = re.sub(r"^(nvidia|tesla|geforce)[-_ ]?", "", name.lower()).strip()
-    known = catalogue("hardware/parts/gpus")
-    if word and any(word in (each, each.partition("-")[0]) for each in known):
+    gpus = catalogue("hardware/parts/gpus")
+    if word and any(word in (each, each.partition("-")[0]) for each in gpus):
         return word.upper()
-    plain = {re.sub(r"[-_ ]", "", each): each for each in known}
+    plain = {re.sub(r"[-_ ]", "", each): each for each in gpus}
     return plain.get(re.sub(r"[-_ ]", "", word), "").upper()
 
 
@@ -127,9 +158,9 @@ def _owned(gpu: str) -> bool:
     return any(gpu.lower() in file.read_text(encoding="utf-8").lower() for file in catalogue("hardware").values())
 
 
-def suggestions(name: str, known: list[str], most: int = 3) -> list[str]:
-    """Return up to *most* of *known* that resemble *name*, its words in any order, contain it or start it."""
-    wanted, by_lower = name.lower(), {known_name.lower(): known_name for known_name in known}
+def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
+    """Return up to *most* of *candidates* that resemble *name*, its words in any order, contain it or start it."""
+    wanted, by_lower = name.lower(), {known_name.lower(): known_name for known_name in candidates}
     orders = ["-".join(words) for words in permutations(wanted.split("-"))] if wanted.count("-") <= MOST_TURNED else [wanted]
     close = [lower for order in orders for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
     inside = [lower for lower in by_lower if (len(wanted) >= 2 and wanted in lower) or (len(lower) >= 3 and wanted.startswith(lower))]
@@ -214,8 +245,8 @@ def _own_folders(written_in: Path | None, tail: str) -> list[Path]:
     return [*(place / tail for place in around if (place / tail).is_dir()), written_in.parent]
 
 
-def _by_alias(name: str, known: dict[str, Path]) -> Path | None:
-    for path in known.values():
+def _by_alias(name: str, files: dict[str, Path]) -> Path | None:
+    for path in files.values():
         try:
             if name.encode(errors="replace") in path.read_bytes() and name in _aliases(path):
                 return path

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from sim.spec.layer import Attention, Layer, Share
+from sim.spec.layer import Attention, Layer, TensorShare
 from sim.spec.transformer import Transformer
 
 FLOAT: Final = 4.0
@@ -288,7 +288,7 @@ class _Table:
             share="expert",
         )
 
-    def _activation(self, name: str, inner: int, rows: int, share: Share) -> Layer:
+    def _activation(self, name: str, inner: int, rows: int, share: TensorShare) -> Layer:
         gate, elements = 1 + self.shape.gated, float(rows * inner)
         forward, backward = _ARITHMETIC[self.shape.activation]
         return Layer.model_construct(
@@ -309,7 +309,7 @@ class _Table:
         """Return whether the products at *place* have a bias."""
         return self.shape.bias in {"qkv": ("all", "qkv", "qkv_output"), "output": ("all", "qkv_output"), "ffn": ("all", "ffn")}[place]
 
-    def _lookup(self, name: str, rows: int, share: Share) -> Layer:
+    def _lookup(self, name: str, rows: int, share: TensorShare) -> Layer:
         """Return an embedding's look-up. Positions are added to the stream that is there, and dropout follows the last of both."""
         numbers = _LABELS * self.tokens
         first = name == "tokens"
@@ -330,7 +330,7 @@ class _Table:
             share=share,
         )
 
-    def _norm(self, name: str, width: int, share: Share = "sequence") -> Layer:
+    def _norm(self, name: str, width: int, share: TensorShare = "sequence") -> Layer:
         kind = self.shape.norm
         biased = kind == "layernorm" if self.shape.norm_bias is None else self.shape.norm_bias
         elements = float(self.tokens * width)
@@ -366,7 +366,9 @@ class _Table:
             share="sequence",
         )
 
-    def _product(self, name: str, inner: int, outer: int, share: Share, *, bias: bool = False, saves: bool = True, rows: int = 0) -> Layer:
+    def _product(
+        self, name: str, inner: int, outer: int, share: TensorShare, *, bias: bool = False, saves: bool = True, rows: int = 0
+    ) -> Layer:
         """Return the product of *rows* (the tokens by default; of experts all that are routed) of *inner* elements by a weight."""
         routed = share == "expert"
         experts = self.shape.experts if routed else 1

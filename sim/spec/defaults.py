@@ -35,8 +35,8 @@ def completed(workload: Mapping[str, Any]) -> dict[str, Any]:
     decoder = isinstance(model, Mapping) and model.get("transformer") is not None
     if training is None and not decoder:
         return {}
-    known = training if isinstance(training, Mapping) else {}
-    stack = _named(known.get("stack"), stack_of(known), "strategy")
+    given = training if isinstance(training, Mapping) else {}
+    stack = _named(given.get("stack"), stack_of(given), "strategy")
     if not decoder:
         return {"training": {"stack": stack}}
     dataset = _named(workload.get("dataset"), TOKENS, "sample")

@@ -18,18 +18,18 @@ _copy: ContextVar[tuple[Path, str] | None] = ContextVar("_copy", default=None)
 
 def note(path: Path) -> None:
     """Remember that *path* was read, where `read_files` listens."""
-    known = _noted.get()
-    if known is not None:
-        known.add(Path(os.path.abspath(path)))
+    listening = _noted.get()
+    if listening is not None:
+        listening.add(Path(os.path.abspath(path)))
 
 
 @contextmanager
 def read_files() -> Iterator[set[Path]]:
     """Collect the absolute paths of the files that are read meanwhile."""
-    known: set[Path] = set()
-    token = _noted.set(known)
+    files: set[Path] = set()
+    token = _noted.set(files)
     try:
-        yield known
+        yield files
     finally:
         _noted.reset(token)
 
@@ -51,17 +51,17 @@ def in_copy(folder: Path, path: str | Path) -> Path:
 
 def as_written(text: str) -> str:
     """Return *text*, a message, with the paths of the copy as the user would write them."""
-    known = _copy.get()
-    if known is None:
+    copied = _copy.get()
+    if copied is None:
         return text
-    folder, working_directory = known
+    folder, working_directory = copied
     return text.replace(f"{in_copy(folder, working_directory)}{os.sep}", "").replace(f"{folder}{os.sep}", os.sep)
 
 
 def named(name: str) -> Path:
     """Return the path that *name*, as written by the user, stands for."""
-    known = _copy.get()
-    if known is None:
+    copied = _copy.get()
+    if copied is None:
         return Path(name)
-    folder, working_directory = known
+    folder, working_directory = copied
     return in_copy(folder, os.path.abspath(os.path.join(working_directory, name)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-class Kind(NamedTuple):
+class ExtensionKind(NamedTuple):
     """One kind of extension: the *group* of its entry points, the word for it, and what an object of it *has*."""
 
     group: str
@@ -32,14 +32,16 @@ class Kind(NamedTuple):
     """Of docs/develop."""
 
 
-SCHEDULES: Final = Kind(
+SCHEDULES: Final = ExtensionKind(
     "stallsim.schedules", "schedule", "PipelineSchedule", ("name", "waits_for_sends", "passes"), "own-schedule.md"
 )  # fmt: skip
-FAILURE_LAWS: Final = Kind("stallsim.failure_laws", "failure law", "FailureLaw", ("name", "gaps"), "own-failure-law.md")
-PRICE_SOURCES: Final = Kind("stallsim.price_sources", "price source", "PriceSource", ("name", "price"), "own-prices.md")
-LOADERS: Final = Kind("stallsim.loaders", "loader", "Loader", ("name", "made"), "own-loader.md")
-COLLECTIVES: Final = Kind("stallsim.collectives", "collective", "CollectiveAlgorithm", ("name", "all_reduce"), "own-collective.md")
-EXCHANGES: Final = Kind("stallsim.exchanges", "exchange", "ExchangeStrategy", ("name", "buckets"), "own-exchange.md")
+FAILURE_LAWS: Final = ExtensionKind("stallsim.failure_laws", "failure law", "FailureLaw", ("name", "gaps"), "own-failure-law.md")
+PRICE_SOURCES: Final = ExtensionKind("stallsim.price_sources", "price source", "PriceSource", ("name", "price"), "own-prices.md")
+LOADERS: Final = ExtensionKind("stallsim.loaders", "loader", "Loader", ("name", "made"), "own-loader.md")
+COLLECTIVES: Final = ExtensionKind("stallsim.collectives", "collective", "CollectiveAlgorithm", ("name", "all_reduce"), "own-collective.md")
+STACKS: Final = ExtensionKind("stallsim.stacks", "folder of stacks", "StackFolder", ("name", "folder"), "own-stacks.md")
+STUDIES: Final = ExtensionKind("stallsim.studies", "study", "Study", ("name", "examples", "run"), "own-study.md")
+EXCHANGES: Final = ExtensionKind("stallsim.exchanges", "exchange", "ExchangeStrategy", ("name", "buckets"), "own-exchange.md")
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)
 _LONGEST: Final = 200
@@ -51,7 +53,7 @@ _loaded: Final[dict[tuple[str, str, str], object]] = {}
 """Objects of entry points, by group, name and value."""
 
 
-def give(kind: Kind, value: object, taken: Sequence[str] = ()) -> str:
+def give(kind: ExtensionKind, value: object, taken: Sequence[str] = ()) -> str:
     """Make *value* known by its name, and return that. Raise SpecError for what is no *kind*, or has a name that is *taken*."""
     where = f"the {kind.word} {_shown(value)}"
     try:
@@ -67,12 +69,12 @@ def give(kind: Kind, value: object, taken: Sequence[str] = ()) -> str:
     return name
 
 
-def names(kind: Kind) -> list[str]:
+def names(kind: ExtensionKind) -> list[str]:
     """Return the names of all extensions of *kind*, without loading them."""
     return sorted({*_given[kind.group], *(entry.name for entry in _entries(kind))})
 
 
-def turn(kind: Kind, name: str | None) -> int:
+def turn(kind: ExtensionKind, name: str | None) -> int:
     """Return how many objects were given this *name* so far: a part of the key of caches of what such an object said."""
     return 0 if name is None else _turns[kind.group, name]
 
@@ -82,26 +84,26 @@ def any_given() -> bool:
     return any(_given.values())
 
 
-def extension(kind: Kind, name: str, taken: Sequence[str] = ()) -> object:
+def extension(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> object:
     """Return the extension of *kind* called *name*: of an argument, or else of an entry point.
 
     Raise SpecError where there is none, it cannot be loaded, or it is no *kind*; the built-in names *taken* are proposed as well.
     """
     if name in _given[kind.group]:
         return _given[kind.group][name]
-    found = [entry for entry in _entries(kind) if entry.name == name]
-    if not found:
+    entries = [entry for entry in _entries(kind) if entry.name == name]
+    if not entries:
         raise SpecError(unknown(kind, name, taken))
-    if len({entry.value for entry in found}) > 1:
-        told = " and ".join(sorted(_origin(entry) for entry in found))
+    if len({entry.value for entry in entries}) > 1:
+        told = " and ".join(sorted(_origin(entry) for entry in entries))
         raise SpecError(f"{kind.word} {name}: is announced by {told}; uninstall one of them, or give one another name")
-    return _of_entry(kind, found[0])
+    return _of_entry(kind, entries[0])
 
 
-def unknown(kind: Kind, name: str, taken: Sequence[str] = ()) -> str:
+def unknown(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> str:
     """Return in a sentence that nothing is called *name*, and what is."""
-    known = ", ".join([*taken, *names(kind)])
-    advice = f"write one of {known}, or one of your own" if known else "none is installed; announce one of your own"
+    choices = ", ".join([*taken, *names(kind)])
+    advice = f"write one of {choices}, or one of your own" if choices else "none is installed; announce one of your own"
     return f"found {shorten(name)}; {advice} (docs/develop/{kind.page})"
 
 
@@ -110,7 +112,7 @@ def is_place(number: object, end: int) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < end
 
 
-def checked_name(kind: Kind, taken: Sequence[str] = ()) -> Callable[[object], object]:
+def checked_name(kind: ExtensionKind, taken: Sequence[str] = ()) -> Callable[[object], object]:
     """Return what checks a field that names an extension of *kind* or one of the built-in names *taken*: raise ValueError for others."""
 
     def check(value: object) -> object:
@@ -124,7 +126,7 @@ def checked_name(kind: Kind, taken: Sequence[str] = ()) -> Callable[[object], ob
     return check
 
 
-def called(kind: Kind, name: str, call: Callable[[], object]) -> object:
+def called(kind: ExtensionKind, name: str, call: Callable[[], object]) -> object:
     """Return what *call*, a method of the extension *name*, returns. Raise SpecError with what it raises."""
     try:
         return call()
@@ -134,7 +136,7 @@ def called(kind: Kind, name: str, call: Callable[[], object]) -> object:
         raise SpecError(f"{kind.word} {name}: {raised(error)}") from error
 
 
-def _entries(kind: Kind) -> tuple[EntryPoint, ...]:
+def _entries(kind: ExtensionKind) -> tuple[EntryPoint, ...]:
     return _announced(kind.group, tuple(sys.path))
 
 
@@ -146,7 +148,7 @@ def _announced(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))
 
 
-def _of_entry(kind: Kind, entry: EntryPoint) -> object:
+def _of_entry(kind: ExtensionKind, entry: EntryPoint) -> object:
     key = (kind.group, entry.name, entry.value)
     if key not in _loaded:
         where = f"{kind.word} {entry.name}, {_origin(entry)}"
@@ -171,7 +173,7 @@ def _made(value: object) -> object:
     return value() if isinstance(value, type) else value
 
 
-def _conforming(kind: Kind, value: object, where: str) -> str:
+def _conforming(kind: ExtensionKind, value: object, where: str) -> str:
     """Return the name of *value*. Raise SpecError where it is no object of *kind*."""
     lacking = [attribute for attribute in kind.has if not hasattr(value, attribute)]
     if lacking:

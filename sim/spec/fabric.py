@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sim.spec.fields import Bandwidth, Count, Factor, Spec
 
-Port = Bandwidth
+PortRate = Bandwidth
 """Bandwidth of one link between two switches, in each direction."""
 
 
@@ -47,9 +47,9 @@ class Dragonfly(Spec):
     """All linked with each other."""
     groups: Count
     """How many."""
-    local_bandwidth: Port
+    local_bandwidth: PortRate
     """Of a link inside a group, in each direction."""
-    global_bandwidth: Port
+    global_bandwidth: PortRate
     """Of a link between groups, in each direction."""
     global_links: Count = 1
     """Of one router."""
@@ -64,5 +64,5 @@ class Torus(Spec):
 
     dimensions: tuple[Count, ...] = Field(min_length=1)
     """Nodes along each dimension."""
-    link_bandwidth: Port
+    link_bandwidth: PortRate
     """Of one link to one neighbour, in each direction."""

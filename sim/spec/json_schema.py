@@ -56,12 +56,12 @@ def _write(path: Path, text: str) -> None:
 
 def _schema(name: str) -> Schema:
     kind = schema.KINDS[name]
-    whole = kind.model_json_schema(ref_template="#/definitions/{model}")
+    document = kind.model_json_schema(ref_template="#/definitions/{model}")
     if name == "hardware":
-        whole = _unfolded(whole)
-    definitions = whole.pop("$defs", {})
+        document = _unfolded(document)
+    definitions = document.pop("$defs", {})
     top = kind.__name__
-    definitions[top] = whole
+    definitions[top] = document
     referable = {model.__name__: folder for model, folder in schema.FOLDERS.items()}
     result: Schema = {}
     for model, content in definitions.items():
@@ -83,9 +83,9 @@ def _unfolded(content: Schema) -> Schema:
 def _without_defaulted(model: str, content: Schema) -> Schema:
     """Return *content*, the schema of the block *model*, without what may be left out; of a model either layers or a transformer."""
     left = [name for name in content.get("required", []) if name not in _DEFAULTED.get(model, ())]
-    whole = [name for name in content.get("required", []) if name not in left]
-    either = {"anyOf": [{"required": whole}, {"required": ["transformer", "sequence"]}]} if model == "Model" else {}
-    return content | {"required": left} | either if whole else content
+    required = [name for name in content.get("required", []) if name not in left]
+    either = {"anyOf": [{"required": required}, {"required": ["transformer", "sequence"]}]} if model == "Model" else {}
+    return content | {"required": left} | either if required else content
 
 
 def _with_extends(content: Schema) -> Schema:

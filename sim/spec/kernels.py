@@ -12,9 +12,9 @@ from sim.spec.fields import Bytes, Count, Factor, Fraction, Peak, Seconds, Share
 class AttentionRate(Spec):
     """What one fused attention kernel reaches, forward and backward: shares of the rate of large products, and the work beside them."""
 
-    kernel: Literal["flash2", "flash3", "flash4", "cudnn", "efficient"]
-    """FlashAttention 2, 3, 4, or cuDNN's; on AMD's devices flash2 is Composable Kernel's. efficient: torch's memory-efficient kernel, which
-    alone takes FP32, here in TF32."""
+    kernel: Literal["flash2", "flash3", "flash4", "cudnn", "triton", "efficient"]
+    """FlashAttention 2, 3, 4, cuDNN's, or FlashAttention's first version in Triton; on AMD's devices flash2 is Composable Kernel's.
+    efficient: torch's memory-efficient kernel, which alone takes FP32, here in TF32."""
     head_step: Count = 32
     """Multiples to which the size of a head is padded."""
     forward: Factor

@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 from pydantic import model_validator
 
-from sim.spec.fields import Bytes, Count, Dtype, OperatorClass, Spec, Whole, Work
+from sim.spec.fields import Bytes, Count, Dtype, OperatorClass, Spec, Whole, WorkQuantity
 from sim.spec.measured import MeasuredTimes
 
-Share = Literal["", "colwise", "rowwise", "vocabulary", "heads", "per_head", "sequence", "expert", "replicated"]
+TensorShare = Literal["", "colwise", "rowwise", "vocabulary", "heads", "per_head", "sequence", "expert", "replicated"]
 """How a tensor-parallel group shares a layer, in torch's words where it has them. colwise: weights, work and output are split, the input
 is complete. rowwise: weights, work and input are split, the output is a partial sum; its bias is whole. vocabulary: an embedding's table is
 split by rows. heads: everything is split, nothing is sent. per_head: work is split, the weights of one head serve all. sequence: split by
@@ -57,13 +57,13 @@ class Layer(Spec):
     """Elements of each gradient tensor that becomes ready with this layer's backward, in the order they become ready."""
     dtypes: tuple[Dtype, ...] = ()
     """Type that the model's code gives each gradient tensor, then each frozen one; one serves all. What is fp32 goes by the precision."""
-    forward: Work = 0.0
+    forward: WorkQuantity = 0.0
     """FLOP of products: convolutions, matrix products, attention."""
-    backward: Work = 0.0
+    backward: WorkQuantity = 0.0
     """FLOP of backward's products."""
-    arithmetic: Work = 0.0
+    arithmetic: WorkQuantity = 0.0
     """FLOP of everything else, in a layer without products."""
-    backward_arithmetic: Work = 0.0
+    backward_arithmetic: WorkQuantity = 0.0
     """The same of backward."""
     read: Bytes = 0.0
     """Activation bytes the forward reads."""
@@ -96,7 +96,7 @@ class Layer(Spec):
     """Elements of each parameter tensor that this layer is the first to use and that gets no gradient."""
     shares: str = ""
     """The earlier layer whose parameter this one uses too."""
-    share: Share = ""
+    share: TensorShare = ""
     """How tensor parallelism divides it: by output columns, input rows, vocabulary, heads, along the sequence, by expert; replicated or
     empty: not at all."""
     tokens: Whole = 0

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from sim.spec import overrides as override
 from sim.spec import schema, shelf
-from sim.spec.catalogue import SUFFIX, Library, catalogue, locate, read, roots
+from sim.spec.catalogue import SUFFIX, SearchFolders, catalogue, locate, read, roots
 from sim.spec.hardware import Hardware
 from sim.spec.overrides import Override
 from sim.spec.references import Resolver
@@ -58,7 +58,7 @@ class Loaded(Generic[T]):
     document: Document = field(repr=False, compare=False)
 
 
-def load_hardware(name: str, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Hardware]:
+def load_hardware(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Hardware]:
     """Return the hardware that *name* (path or catalogue name) describes, with *overrides* applied.
 
     *library* are folders of further hardware files, searched before the catalogue. Raise SpecError with all that is wrong.
@@ -66,13 +66,13 @@ def load_hardware(name: str, overrides: Iterable[Override] = (), library: Librar
     return load(Hardware, _found(name, "hardware", library), overrides, library)
 
 
-def load_workload(name: str, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Workload]:
+def load_workload(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Workload]:
     """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; a model file is one by itself."""
     path = _found(name, "workloads", library)
     return load_model_alone(path, overrides) if _holds_model(path) else load(Workload, path, overrides, library)
 
 
-def is_model(name: str, library: Library = None) -> bool:
+def is_model(name: str, library: SearchFolders = None) -> bool:
     """Return whether *name* is that of a model file, so that no workload can extend it."""
     return _holds_model(_found(name, "workloads", library))
 
@@ -84,8 +84,8 @@ def _holds_model(path: Path) -> bool:
 
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
     """Return a workload for the model file *path* that no other file names: 32 synthetic samples per GPU; a decoder has its defaults."""
-    asked = tuple(overrides)
-    return shelf.remembered((Model, Workload, path, asked), lambda: _alone(path, asked))
+    changes = tuple(overrides)
+    return shelf.remembered((Model, Workload, path, changes), lambda: _alone(path, changes))
 
 
 def _alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
@@ -102,7 +102,7 @@ def _alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
     return Loaded(validated(Workload, document, resolver.problems), fingerprint(document.value), document)
 
 
-def _found(name: str, folder: str, library: Library) -> Path:
+def _found(name: str, folder: str, library: SearchFolders) -> Path:
     return shelf.remembered((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
@@ -111,13 +111,13 @@ def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
     return load(kind, _found(name, folder, None)).spec
 
 
-def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Spec]:
+def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Spec]:
     """Return the *kind* of description that the file *path* holds, with *overrides* applied."""
-    asked = tuple(overrides)
-    return shelf.remembered((kind, path, asked, library), lambda: _load(kind, path, asked, library))
+    changes = tuple(overrides)
+    return shelf.remembered((kind, path, changes, library), lambda: _load(kind, path, changes, library))
 
 
-def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: Library) -> Loaded[Spec]:
+def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: SearchFolders) -> Loaded[Spec]:
     resolver = Resolver(library)
     written = resolver.open(path, kind)
     require_kind(kind, written)

@@ -105,10 +105,10 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
         values = [value for row in rows if isinstance(value := row[column.name], int | float)]
         held = f"{column.name} goes from {column.shown(min(values))} to {column.shown(max(values))}" if values else "none has a value"
         return f"no row meets {alone}; {held}"
-    known = sorted({str(row[column.name]) for row in rows if row[column.name]})
+    there = sorted({str(row[column.name]) for row in rows if row[column.name]})
     wanted = _CONDITION.fullmatch(alone)
-    near = suggestions(wanted[3] if wanted else "", known)
-    shown = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known[:20])}{' ...' * (len(known) > 20)}"
+    near = suggestions(wanted[3] if wanted else "", there)
+    shown = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(there[:20])}{' ...' * (len(there) > 20)}"
     return f"no row meets {alone}; {shown}"
 
 
@@ -265,10 +265,10 @@ def _at(value: Any, *names: str) -> Any:
 
 
 def _text(value: Any, *names: str) -> str:
-    found = _at(value, *names)
-    return found if isinstance(found, str) else ""
+    text = _at(value, *names)
+    return text if isinstance(text, str) else ""
 
 
 def _whole(value: Any, *names: str) -> int | None:
-    found = _at(value, *names)
-    return int(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    number = _at(value, *names)
+    return int(number) if isinstance(number, int | float) and not isinstance(number, bool) else None

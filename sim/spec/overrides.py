@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from sim.spec import schema, yaml
 from sim.spec.hardware import Group, Hardware
-from sim.spec.own_prices import Priced, asked
-from sim.spec.references import IMPLIED, UNRESOLVED, Kind, Piece, Resolver, child, put
+from sim.spec.own_prices import PriceOverride, prices_of
+from sim.spec.references import IMPLIED, UNRESOLVED, Resolver, SpecKind, SpecPiece, child, put
 from sim.spec.yaml import Document, Mark, SpecError
 
 
@@ -27,11 +27,11 @@ class Option(NamedTuple):
     value: object
 
 
-Override = str | Option | Priced
+Override = str | Option | PriceOverride
 """``KEY=VALUE``, several with ``;`` between them, an option, or prices of a source of the user's."""
 
 
-def apply(resolver: Resolver, document: Document, kind: Kind, overrides: Iterable[Override]) -> Document:
+def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Iterable[Override]) -> Document:
     """Return *document* with every override applied, noting with *resolver* those that cannot be."""
     for given in overrides:
         try:
@@ -49,20 +49,20 @@ def apply(resolver: Resolver, document: Document, kind: Kind, overrides: Iterabl
 
 def _parts(given: Override, document: Document) -> Iterable[str | Option]:
     """Return the single overrides that *given* stands for."""
-    if isinstance(given, Priced):
-        block = asked(given.name, document.value)
+    if isinstance(given, PriceOverride):
+        block = prices_of(given.name, document.value)
         return [] if block is None else [Option(f"--prices {given.name}:", "price", block)]
     return [given] if isinstance(given, Option) else list(filter(None, map(str.strip, given.split(";"))))
 
 
-def _apply(resolver: Resolver, document: Document, kind: Kind, given: str | Option) -> Document:
+def _apply(resolver: Resolver, document: Document, kind: SpecKind, given: str | Option) -> Document:
     label, steps, new = _option(given) if isinstance(given, Option) else _written(given)
-    top = Piece(document.value, document.root)
+    top = SpecPiece(document.value, document.root)
     implied = document.implied
     if kind is Hardware and steps[0] in schema.UNFOLDED:
         top, steps = _ungrouped(top, steps, label)
         implied = IMPLIED
-    value, root, _ = _set(resolver, top, kind, steps, Piece(new.value, new.root))
+    value, root, _ = _set(resolver, top, kind, steps, SpecPiece(new.value, new.root))
     return Document(value, root, implied)
 
 
@@ -82,17 +82,17 @@ def _written(text: str) -> tuple[str, list[str], Document]:
     return label, steps, yaml.parse(written, label, located=False) if written.strip() else Document("", Mark(label))
 
 
-def _ungrouped(top: Piece, steps: list[str], label: str) -> tuple[Piece, list[str]]:
+def _ungrouped(top: SpecPiece, steps: list[str], label: str) -> tuple[SpecPiece, list[str]]:
     """Return the hardware *top* and *steps* that start at its only group."""
     groups = top.value.get("groups")
     if groups is None:
-        top = put(top, "groups", Piece([{}], Mark(label)))
+        top = put(top, "groups", SpecPiece([{}], Mark(label)))
     elif isinstance(groups, list) and len(groups) != 1:
         raise SpecError(f"{label}: there are {len(groups)} groups; write groups.0.{'.'.join(steps)} for the first")
     return top, ["groups", "0", *steps]
 
 
-def _set(resolver: Resolver, piece: Piece, kind: Kind | None, steps: list[str], new: Piece) -> Piece:
+def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: list[str], new: SpecPiece) -> SpecPiece:
     """Return *piece* with *new* at *steps* below it."""
     if not steps:
         if isinstance(piece.value, dict) and isinstance(new.value, str | int | float) and kind is not None and kind not in schema.FOLDERS:
@@ -102,7 +102,7 @@ def _set(resolver: Resolver, piece: Piece, kind: Kind | None, steps: list[str], 
     if piece.value is UNRESOLVED:
         return piece
     if piece.value is None:
-        piece = Piece({}, Mark(new.mark.file, implied=True), piece.key)
+        piece = SpecPiece({}, Mark(new.mark.file, implied=True), piece.key)
     if isinstance(piece.value, list):
         index = _index(piece, steps[0], new.mark)
         return put(piece, index, _set(resolver, child(piece, index), kind, steps[1:], new))
@@ -112,12 +112,12 @@ def _set(resolver: Resolver, piece: Piece, kind: Kind | None, steps: list[str], 
         piece = resolver.priced(piece)
     if kind in schema.ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
         _of_its_own(piece, kind, steps, new.mark)
-    below = child(piece, steps[0]) if steps[0] in piece.value else Piece(None, new.mark, (*piece.key, steps[0]))
+    below = child(piece, steps[0]) if steps[0] in piece.value else SpecPiece(None, new.mark, (*piece.key, steps[0]))
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
     return put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
 
 
-def _of_its_own(piece: Piece, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
+def _of_its_own(piece: SpecPiece, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
     """Raise SpecError where *steps* lead into a block that is left out and that another one stands for."""
     if (other := schema.ELSEWHERE[kind].get(steps[0])) is None:
         return
@@ -127,7 +127,7 @@ def _of_its_own(piece: Piece, kind: type[BaseModel], steps: list[str], place: Ma
     raise SpecError(f"{place}: {own} is not described; set {instead}, or name one of its own first, {own}=NAME")
 
 
-def _index(piece: Piece, step: str, place: Mark) -> int:
+def _index(piece: SpecPiece, step: str, place: Mark) -> int:
     if step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(piece.value):
         return int(step)
     items = f"write the number of one of its items, 0 to {len(piece.value) - 1}" if piece.value else "it is empty"

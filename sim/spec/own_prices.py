@@ -34,13 +34,13 @@ class PriceSource(Protocol):
         """
 
 
-class Priced(NamedTuple):
+class PriceOverride(NamedTuple):
     """An override: the prices of the source called *name*."""
 
     name: str
 
 
-def asked(name: str, description: Mapping[str, Any]) -> dict[str, Any] | None:
+def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the ``price`` block that the source *name* gives the machine of *description*; None where it keeps its own.
 
     Raise SpecError for a source that is not there, or says what is no price.

@@ -207,6 +207,8 @@ class MeshOptions(Spec):
     """FSDP1: when backward gathers the next unit: before the current one computes, behind it, or when it is needed."""
     limit_all_gathers: bool = True
     """FSDP1: the host waits until all but two gathered units are free again before it gathers another."""
+    copies: bool = True
+    """FSDP copies weights out of what it gathers and gradients into what it reduces; not where the compiler lays them out."""
     separate_reduce_scatter: bool = False
     """Reduce-scatters have a communicator of their own and overlap gathers."""
     tensor_overlap: Fraction = 0.0
@@ -233,6 +235,8 @@ class MeshOptions(Spec):
     """Products that make gradients of weights add them to those of micro-batches before; else a pass of its own does."""
     keeps_8bit_weights: bool = False
     """Weights are brought to 8 bits once a step, for all its micro-batches; else whenever a micro-batch uses them."""
+    parameters_8bit: bool = False
+    """In 8 bits the optimizer writes the weights of blocks in 8 bits (``fp8_param_gather``); else kept ones lie beside ``weights``."""
     shares_device: bool = False
     """Collectives take multiprocessors and memory bandwidth from what computes beside them, each as many as it has channels and bytes."""
     gradients_wait: bool = False
@@ -250,10 +254,15 @@ class MeshOptions(Spec):
     records_streams: bool = False
     """Outputs that tensor-parallel collectives sum up are free again once the GPU is past them, of which the host hears one forward late
     (torch's ``record_stream``)."""
+    blocks_ahead: Whole = 0
+    """Blocks whose forward the host launches before the GPU has run them, of all micro-batches that no backward comes before; 0: those of
+    one forward, since the host waits at each micro-batch."""
     step_share_bytes: float = Field(default=0.0, ge=0)
     """Bytes in large blocks that the step of a sharded optimizer takes for an element of this rank's share."""
     step_whole_bytes: float = Field(default=0.0, ge=0)
     """The same for an element of all that the stage holds, such as weights gathered into one block."""
+    casts_gradients: Literal["never", "fp8", "always"] = "never"
+    """When the step copies the gradients of this rank's share to 32 bits, where ``gradients`` are not: with products in fp8, or always."""
     stages_by_cost: bool = False
     """Stages take blocks until the cost of their products passes an even share, in place of even numbers of blocks (nanotron)."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
@@ -290,6 +299,14 @@ class MeshOptions(Spec):
         DeepSpeed runtime/pipe/engine.py, ``pipe_buffers``; torch.distributed.pipelining stage.py, ``fwd_cache``. Megatron frees it.
         """
         return self.framework in ("deepspeed", "fsdp2")
+
+    @property
+    def reduces_shards_each(self) -> bool:
+        """Whether gradients of sharded parameters are reduced at each micro-batch, whatever ``no_sync`` says.
+
+        DeepSpeed runtime/engine.py refuses ``no_sync`` from ZeRO-2 on; Megatron-FSDP megatron_fsdp.py, ``grad_reduce_every_bprop``.
+        """
+        return self.framework in ("deepspeed", "megatron")
 
     @property
     def receives_first(self) -> bool:

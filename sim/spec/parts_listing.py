@@ -75,10 +75,10 @@ def _read(shelf: Shelf, path: Path) -> Row:
 def _read_head(shelf: Shelf, path: Path) -> Row:
     """Read what stands before a model's layers: enough to list it."""
     value = read(path, "layers").value
-    found = value if isinstance(value, dict) else {}
-    row = {column.name: found.get(column.name) for column in shelf.columns}
+    head = value if isinstance(value, dict) else {}
+    row = {column.name: head.get(column.name) for column in shelf.columns}
     if "parameters" in row:
-        row["parameters"] = row["parameters"] or decoder_parameters(found)
+        row["parameters"] = row["parameters"] or decoder_parameters(head)
     return row
 
 

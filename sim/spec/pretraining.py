@@ -29,10 +29,10 @@ def tokens_in(text: str) -> float | None:
 def _tokens(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e18:
         return float(value)
-    found = tokens_in(value) if isinstance(value, str) else None
-    if found is None:
+    tokens = tokens_in(value) if isinstance(value, str) else None
+    if tokens is None:
         raise ValueError(f"{str(value)[:40]!r} is no number of tokens above 0; write one such as 12B or 1.5T")
-    return found
+    return tokens
 
 
 Tokens = Annotated[

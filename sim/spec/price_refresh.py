@@ -35,7 +35,7 @@ _ACCELERATORS: Final = {
 """What SkyPilot calls GPUs that GCP sells apart from machines; the A3 Mega's is H100-MEGA."""
 
 
-class Change(NamedTuple):
+class PriceChange(NamedTuple):
     """New prices of one machine in USD per hour, None where there is none; *path* is its file."""
 
     name: str
@@ -55,21 +55,21 @@ class _Offer(NamedTuple):
     zone: str
 
 
-def changes(folder: Path) -> list[Change]:
+def changes(folder: Path) -> list[PriceChange]:
     """Return the machines of the catalogue whose prices the CSV files below *folder* would change. Raise SpecError for a wrong folder."""
     files = {cloud: path for cloud in CLOUDS if (path := _file(folder, cloud)) is not None}
     if not files:
         raise SpecError(f"--refresh {folder}: no <cloud>/vms.csv is below it; give a checkout of SkyPilot's catalogue, such as catalogs/v8")
     offers = {cloud: _read(path) for cloud, path in files.items()}
-    found = [change for path in catalogue("hardware").values() if (change := _change(path, offers)) is not None]
-    return sorted(found, key=lambda change: change.name)
+    changed = [change for path in catalogue("hardware").values() if (change := _change(path, offers)) is not None]
+    return sorted(changed, key=lambda change: change.name)
 
 
 def _file(folder: Path, cloud: str) -> Path | None:
     """Return the file of *cloud* below *folder*, of the newest schema where there are several."""
-    found = [folder / cloud / "vms.csv", *folder.glob(f"*/{cloud}/vms.csv"), *folder.glob(f"catalogs/*/{cloud}/vms.csv")]
+    paths = [folder / cloud / "vms.csv", *folder.glob(f"*/{cloud}/vms.csv"), *folder.glob(f"catalogs/*/{cloud}/vms.csv")]
     numbered = [
-        (int(match[1]) if (match := re.fullmatch(r"v(\d+)", path.parent.parent.name)) else 0, path) for path in found if path.is_file()
+        (int(match[1]) if (match := re.fullmatch(r"v(\d+)", path.parent.parent.name)) else 0, path) for path in paths if path.is_file()
     ]
     return max(numbered)[1] if numbered else None
 
@@ -107,7 +107,7 @@ def _usable(price: float | None, count: float) -> float | None:
     return price if price and price < PLACEHOLDER * max(count, 1.0) else None
 
 
-def _change(path: Path, offers: Mapping[str, list[_Offer]]) -> Change | None:
+def _change(path: Path, offers: Mapping[str, list[_Offer]]) -> PriceChange | None:
     """Return what the offers say of the machine in *path*; None where they say nothing, or nothing new."""
     machine = library.load(Hardware, path).spec
     price = machine.groups[0].price
@@ -125,7 +125,7 @@ def _change(path: Path, offers: Mapping[str, list[_Offer]]) -> Change | None:
         return None
     on_demand = on_demand if on_demand is not None else _per_hour(price.on_demand)
     same = _close(on_demand, _per_hour(price.on_demand)) and _close(spot, _per_hour(price.spot))
-    return None if same else Change(machine.name, path, price, on_demand, spot)
+    return None if same else PriceChange(machine.name, path, price, on_demand, spot)
 
 
 def _with_gpus(offer: _Offer, every: Iterable[_Offer], machine: Hardware) -> _Offer:
@@ -152,7 +152,7 @@ def _close(one: float | None, other: float | None) -> bool:
     return one == other or (one is not None and other is not None and abs(one - other) < 5e-4 * other)
 
 
-def rewritten(change: Change, day: str) -> str:
+def rewritten(change: PriceChange, day: str) -> str:
     """Return the text of the machine's file with the new prices, as of *day*. Raise SpecError where its ``price`` block is not its own."""
     first_day(day)
     text = change.path.read_text(encoding="utf-8")

@@ -29,12 +29,12 @@ UNRESOLVED: Final = object()
 IMPLIED: Final[tuple[Key, ...]] = tuple(("groups", 0, name) for name in schema.UNFOLDED)
 """Keys of the only group of a hardware file that are written at its top."""
 
-Kind = type[BaseModel]
+SpecKind = type[BaseModel]
 Chain = tuple[Path, ...]
 """The files that led here, each naming the next."""
 
 
-class Piece(NamedTuple):
+class SpecPiece(NamedTuple):
     """A value with its places and its key inside the file it came from."""
 
     value: Any
@@ -42,19 +42,19 @@ class Piece(NamedTuple):
     key: Key = ()
 
 
-def child(piece: Piece, name: str | int) -> Piece:
+def child(piece: SpecPiece, name: str | int) -> SpecPiece:
     """Return what stands at *name* of *piece*."""
-    return Piece(piece.value[name], piece.mark.inside.get(name, piece.mark), (*piece.key, name))
+    return SpecPiece(piece.value[name], piece.mark.inside.get(name, piece.mark), (*piece.key, name))
 
 
-def put(piece: Piece, name: str | int, below: Piece) -> Piece:
+def put(piece: SpecPiece, name: str | int, below: SpecPiece) -> SpecPiece:
     """Return the block or list *piece* with *below* at *name*."""
     value: Any = piece.value.copy()
     value[name] = below.value
-    return Piece(value, piece.mark.holding({**piece.mark.inside, name: below.mark}), piece.key)
+    return SpecPiece(value, piece.mark.holding({**piece.mark.inside, name: below.mark}), piece.key)
 
 
-def without(piece: Piece, *names: str) -> Piece:
+def without(piece: SpecPiece, *names: str) -> SpecPiece:
     """Return the block *piece* without the keys *names*."""
     return piece._replace(value={name: value for name, value in piece.value.items() if name not in names})
 
@@ -65,32 +65,32 @@ class Resolver:
     With *heads_only*, of a model only what stands before its layers is read: enough to list it.
     """
 
-    def __init__(self, library: catalogue.Library = None, heads_only: bool = False) -> None:
+    def __init__(self, library: catalogue.SearchFolders = None, heads_only: bool = False) -> None:
         self.problems: list[str] = []
         self._library = library
         self._heads_only = heads_only
         self._implied: tuple[Key, ...] = ()
 
-    def open(self, path: Path, kind: Kind) -> Document:
+    def open(self, path: Path, kind: SpecKind) -> Document:
         """Return what *path* says of a *kind*: ``extends`` merged, one group of one made of a node, other references as written."""
         document = self._read(path, kind)
-        piece = self.extended(Piece(document.value, document.root), kind, (path,))
+        piece = self.extended(SpecPiece(document.value, document.root), kind, (path,))
         if piece.value is UNRESOLVED:
             raise SpecError(self.problems)
         if not isinstance(piece.value, dict):
             raise SpecError(f"{piece.mark}: this is a list or a single value; write a block of keys, such as 'name: ...'")
         if "extends" in document.value and "name" not in document.value:
-            piece = put(piece, "name", Piece(path.stem, piece.mark))
+            piece = put(piece, "name", SpecPiece(path.stem, piece.mark))
         if kind is Hardware and any(name in piece.value for name in schema.UNFOLDED):
             piece = self._grouped(piece)
         return Document(piece.value, piece.mark, self._implied)
 
-    def finish(self, document: Document, kind: Kind) -> Document:
+    def finish(self, document: Document, kind: SpecKind) -> Document:
         """Return *document* with every reference followed."""
-        piece = self._completed(self.follow(Piece(document.value, document.root), kind), kind)
+        piece = self._completed(self.follow(SpecPiece(document.value, document.root), kind), kind)
         return Document(piece.value, piece.mark, document.implied)
 
-    def follow(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
+    def follow(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
         """Return the block *piece* of *kind* with every reference below replaced by the part it names."""
         if not isinstance(piece.value, dict):
             return piece
@@ -104,7 +104,7 @@ class Resolver:
             piece = put(self.priced(piece, chain) if kind is Group else piece, name, followed)
         return piece
 
-    def _each(self, piece: Piece, kind: Kind, chain: Chain) -> Piece:
+    def _each(self, piece: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
         """Follow the references of a block, or of every block of a list."""
         if not isinstance(piece.value, list):
             return self._completed(self.follow(self.named(piece, kind, chain), kind, chain), kind, chain)
@@ -114,22 +114,22 @@ class Resolver:
             piece = put(piece, index, followed) if followed is not below else piece
         return piece
 
-    def _completed(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
+    def _completed(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
         """Return the workload *piece* with what it leaves to the defaults; another *kind* as it is."""
         if kind is not Workload or not isinstance(piece.value, dict):
             return piece
         added = defaults.completed(piece.value)
         if _holds(piece.value, added):
             return piece
-        return self.follow(_merged(Piece(added, Mark("defaults")), piece), Workload, chain)
+        return self.follow(_merged(SpecPiece(added, Mark("defaults")), piece), Workload, chain)
 
-    def named(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
+    def named(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
         """Return the part that *piece* names or extends; *piece* itself where it does neither."""
         if kind in schema.FOLDERS and isinstance(piece.value, str):
             return self._noting(piece, lambda: self._part(piece, kind, chain))
         return self.extended(piece, kind, chain)
 
-    def extended(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
+    def extended(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
         """Return *piece* merged over the part it extends."""
         if kind not in schema.FOLDERS or not isinstance(piece.value, dict) or "extends" not in piece.value:
             return piece
@@ -143,32 +143,32 @@ class Resolver:
         part = without(part, "aliases")
         return _over(part, own) if kind is Hardware else _merged(part, own)
 
-    def _part(self, reference: Piece, kind: Kind, chain: Chain) -> Piece:
+    def _part(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
         """Return the part that *reference* names, all its references followed."""
         path = self._locate(reference, kind, chain)
         noted = len(self.problems)
-        key = (Piece, path, kind, self._library, self._heads_only)
+        key = (SpecPiece, path, kind, self._library, self._heads_only)
         return shelf.remembered(
             key, lambda: self._followed(path, kind, reference, (*chain, path)), worth=lambda: len(self.problems) == noted
         )
 
-    def _followed(self, path: Path, kind: Kind, reference: Piece, chain: Chain) -> Piece:
+    def _followed(self, path: Path, kind: SpecKind, reference: SpecPiece, chain: Chain) -> SpecPiece:
         """Return what the file *path* says, all its references followed."""
         if kind is Node:
             return self._from_hardware(path, "node", reference, chain)
         document = self._read(path, kind)
-        piece = self.follow(self.extended(Piece(document.value, document.root), kind, chain), kind, chain)
+        piece = self.follow(self.extended(SpecPiece(document.value, document.root), kind, chain), kind, chain)
         return self.follow(piece, Group, chain) if kind is Hardware else piece  # node and price may stand at its top as in a group
 
-    def _locate(self, reference: Piece, kind: Kind, chain: Chain) -> Path:
+    def _locate(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> Path:
         written_in = Path(reference.mark.file) if reference.mark.line else None
-        asked = (reference.value, schema.FOLDERS[kind], self._library, written_in)
-        path = shelf.remembered((Path, *asked), lambda: catalogue.locate(*asked))
-        for fewer in (asked[:3], asked[:2]):
+        question = (reference.value, schema.FOLDERS[kind], self._library, written_in)
+        path = shelf.remembered((Path, *question), lambda: catalogue.locate(*question))
+        for fewer in (question[:3], question[:2]):
             if path.parent in self._beside(written_in) and self._is_another(path, kind):
                 path = catalogue.locate(*fewer)
         if chain and path == chain[-1]:  # a file of a catalogue's name that extends what stands there
-            path = catalogue.catalogue(schema.FOLDERS[kind]).get(reference.value, path)
+            path = catalogue.every(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
         return path
@@ -178,27 +178,27 @@ class Resolver:
         library = (self._library,) if isinstance(self._library, Path) else self._library or ()
         return (*library, *([written_in.parent] if written_in is not None else []))
 
-    def _is_another(self, path: Path, kind: Kind) -> bool:
+    def _is_another(self, path: Path, kind: SpecKind) -> bool:
         """Tell whether *path*, found beside a file by the name of a part, is a whole machine or workload: rtx3090.yaml with an RTX3090."""
         if "/" not in schema.FOLDERS[kind]:
             return False
         value = self._read(path, kind).value
         return isinstance(value, dict) and schema.kind_of(value) in (Hardware, Workload)
 
-    def _from_hardware(self, path: Path, name: str, reference: Piece, chain: Chain) -> Piece:
+    def _from_hardware(self, path: Path, name: str, reference: SpecPiece, chain: Chain) -> SpecPiece:
         """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""
         document = self._read(path, Hardware)
-        whole = self.extended(Piece(document.value, document.root), Hardware, chain)
-        single = _unfolded(whole) if isinstance(whole.value, dict) else whole
+        machine = self.extended(SpecPiece(document.value, document.root), Hardware, chain)
+        single = _unfolded(machine) if isinstance(machine.value, dict) else machine
         single = self.follow(single, Group, chain) if name == "node" else self.priced(single, chain)
         if not isinstance(single.value, dict) or name not in single.value:
             raise UnknownName(f"{reference.value} has no single '{name}' to take")
         return child(single, name)
 
-    def _read(self, path: Path, kind: Kind) -> Document:
+    def _read(self, path: Path, kind: SpecKind) -> Document:
         return catalogue.read(path, "layers" if self._heads_only and kind is Model else None)
 
-    def _noting(self, reference: Piece, step: Callable[[], Piece]) -> Piece:
+    def _noting(self, reference: SpecPiece, step: Callable[[], SpecPiece]) -> SpecPiece:
         """Return what *step* returns, or note why it could not."""
         try:
             return step()
@@ -208,11 +208,11 @@ class Resolver:
             self.problems.extend(problem for problem in error.problems if problem not in self.problems)
         return reference._replace(value=UNRESOLVED)
 
-    def _note(self, piece: Piece, message: str) -> None:
+    def _note(self, piece: SpecPiece, message: str) -> None:
         problem = f"{yaml.place(piece.mark, yaml.spelled(piece.key, self._implied))}{message}"
         self.problems.extend([problem] if problem not in self.problems else [])
 
-    def _grouped(self, piece: Piece) -> Piece:
+    def _grouped(self, piece: SpecPiece) -> SpecPiece:
         """Turn ``node`` and ``price`` at the top into one group of one node."""
         rest = without(piece, *schema.UNFOLDED)
         if "groups" in piece.value:
@@ -221,9 +221,9 @@ class Resolver:
             return rest
         group = _folded(piece)
         self._implied = IMPLIED
-        return put(rest, "groups", Piece([group.value], piece.mark.holding({0: group.mark})))
+        return put(rest, "groups", SpecPiece([group.value], piece.mark.holding({0: group.mark})))
 
-    def priced(self, group: Piece, chain: Chain = ()) -> Piece:
+    def priced(self, group: SpecPiece, chain: Chain = ()) -> SpecPiece:
         """Return *group*, if it has no price, with that of the hardware file that its node names or extends."""
         if not isinstance(group.value, dict) or "price" in group.value or "node" not in group.value:
             return group
@@ -243,7 +243,7 @@ def _holds(own: Any, added: Any) -> bool:
     return all(name in own and _holds(own[name], inner) for name, inner in added.items())
 
 
-def _unfolded(part: Piece) -> Piece:
+def _unfolded(part: SpecPiece) -> SpecPiece:
     """Return the hardware *part* with ``node`` and ``price`` at its top where it is one group of one."""
     groups = part.value.get("groups")
     if isinstance(groups, list) and len(groups) == 1 and isinstance(groups[0], dict) and set(groups[0]) <= set(schema.UNFOLDED):
@@ -254,15 +254,15 @@ def _unfolded(part: Piece) -> Piece:
     return part
 
 
-def _folded(piece: Piece) -> Piece:
+def _folded(piece: SpecPiece) -> SpecPiece:
     """Return the block of what stands of a group at the top of *piece*: its ``node`` and ``price``."""
-    group = Piece({}, piece.mark.holding({}), piece.key)
+    group = SpecPiece({}, piece.mark.holding({}), piece.key)
     for name in schema.UNFOLDED:
         group = put(group, name, child(piece, name)) if name in piece.value else group
     return group
 
 
-def _over(part: Piece, own: Piece) -> Piece:
+def _over(part: SpecPiece, own: SpecPiece) -> SpecPiece:
     """Return the hardware *own* over *part*; what a group of its own leaves out comes from the group at the same place of *part*."""
     if "groups" in own.value:
         written = child(own, "groups")
@@ -276,11 +276,11 @@ def _over(part: Piece, own: Piece) -> Piece:
     part = _unfolded(part)
     if len(before := _groups(part)) == 1 and "groups" in part.value:
         group = _merged(before[0], _folded(own))
-        own = put(without(own, *schema.UNFOLDED), "groups", Piece([group.value], group.mark.holding({0: group.mark})))
+        own = put(without(own, *schema.UNFOLDED), "groups", SpecPiece([group.value], group.mark.holding({0: group.mark})))
     return _merged(part, own)
 
 
-def _groups(part: Piece) -> list[Piece]:
+def _groups(part: SpecPiece) -> list[SpecPiece]:
     """Return the groups of the hardware *part*, of which one may stand at its top."""
     if "groups" not in part.value:
         return [_folded(part)]
@@ -297,7 +297,7 @@ def _is_partial(group: Any) -> bool:
     return any(field.is_required() and name not in node for name, field in Node.model_fields.items())
 
 
-def _merged(part: Piece, own: Piece) -> Piece:
+def _merged(part: SpecPiece, own: SpecPiece) -> SpecPiece:
     """Return *own* over *part*: own values win, blocks merge key by key, an own null drops the key."""
     value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
     for name, mine in own.value.items():
@@ -307,4 +307,4 @@ def _merged(part: Piece, own: Piece) -> Piece:
             value[name], inside[name], _ = _merged(child(part, name), child(own, name))
         else:
             value[name] = mine
-    return Piece(value, own.mark.holding(inside), own.key)
+    return SpecPiece(value, own.mark.holding(inside), own.key)

@@ -54,30 +54,30 @@ UNFOLDED: Final = ("node", "price")
 @lru_cache(maxsize=256)
 def children(kind: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
     """Return the blocks of *kind* in which a name may stand for a block, there or deeper down, by key."""
-    found = {name: model for name, field in kind.model_fields.items() if (model := next(_models(field.annotation), None))}
-    return {name: model for name, model in found.items() if model in FOLDERS or children(model)}
+    blocks = {name: model for name, field in kind.model_fields.items() if (model := next(_models(field.annotation), None))}
+    return {name: model for name, model in blocks.items() if model in FOLDERS or children(model)}
 
 
 def model_at(kind: type[BaseModel], key: Key) -> type[BaseModel] | None:
     """Return the model of the block that *key* names inside *kind*; None for a plain value or an unknown key."""
-    found = _annotation_at(kind, key)
-    return next(_models(found), None) if found is not None else None
+    annotation = _annotation_at(kind, key)
+    return next(_models(annotation), None) if annotation is not None else None
 
 
 def keys_at(kind: type[BaseModel], key: Key) -> list[str]:
     """Return the known keys of the block that *key* names inside *kind*."""
-    found = _plain(_annotation_at(kind, key))
-    if isinstance(found, type) and issubclass(found, BaseModel):
-        return list(found.model_fields)
-    if get_origin(found) is dict and get_origin(names := get_args(found)[0]) is Literal:
+    block = _plain(_annotation_at(kind, key))
+    if isinstance(block, type) and issubclass(block, BaseModel):
+        return list(block.model_fields)
+    if get_origin(block) is dict and get_origin(names := get_args(block)[0]) is Literal:
         return [str(name) for name in get_args(names)]
     return []
 
 
 def describe(kind: type[BaseModel], key: Key) -> str:
     """Return what may stand at *key* of *kind*, for a message that says 'write': ``a whole number, zero or more``."""
-    found = _annotation_at(kind, key)
-    return _due(found) if found is not None else "a value"
+    annotation = _annotation_at(kind, key)
+    return _due(annotation) if annotation is not None else "a value"
 
 
 def home(kind: type[BaseModel], name: str) -> str:
@@ -89,11 +89,11 @@ def home(kind: type[BaseModel], name: str) -> str:
     for place, model in waiting:
         if place and name in model.model_fields:
             return ".".join((*place, name))
-        for field, found in model.model_fields.items():
-            below = next(_models(found.annotation), None)
+        for field, info in model.model_fields.items():
+            below = next(_models(info.annotation), None)
             if below is not None and below not in seen:
                 seen.add(below)
-                item = ("0",) if get_origin(_plain(found.annotation)) is tuple else ()
+                item = ("0",) if get_origin(_plain(info.annotation)) is tuple else ()
                 waiting.append(((*place, field, *item), below))
     return ""
 
@@ -110,27 +110,27 @@ def kind_of(value: Mapping[str, Any]) -> type[BaseModel] | None:
 
 def likeness(kind: type[BaseModel], value: Mapping[str, Any]) -> float:
     """Return how many keys of *value* are keys of *kind* and tell something of the kind; a fraction breaks ties for the smaller kind."""
-    known = {*kind.model_fields, *(UNFOLDED if kind is Hardware else ())} - {"name", "source", "description", "aliases", "note"}
-    hits = sum(name in known for name in value)
-    return hits + hits / (1 + len(known))
+    keys = {*kind.model_fields, *(UNFOLDED if kind is Hardware else ())} - {"name", "source", "description", "aliases", "note"}
+    hits = sum(name in keys for name in value)
+    return hits + hits / (1 + len(keys))
 
 
 def _annotation_at(kind: Any, key: Key) -> Any:
     """Return the type, with its metadata, of what *key* names inside *kind*; None where nothing may stand."""
-    found = kind
+    annotation = kind
     for part in key:
-        found = _plain(found)
-        origin, arguments = get_origin(found), get_args(found)
-        if isinstance(found, type) and issubclass(found, BaseModel) and part in found.model_fields:
-            field = found.model_fields[str(part)]
-            found = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        annotation = _plain(annotation)
+        origin, arguments = get_origin(annotation), get_args(annotation)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and part in annotation.model_fields:
+            field = annotation.model_fields[str(part)]
+            annotation = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         elif origin is dict:
-            found = arguments[1]
+            annotation = arguments[1]
         elif origin is tuple and isinstance(part, int):
-            found = arguments[0]
+            annotation = arguments[0]
         else:
             return None
-    return found
+    return annotation
 
 
 def _plain(annotation: Any) -> Any:

@@ -38,11 +38,11 @@ def recomputed(numbers: Sequence[int]) -> dict[int, range]:
 
 
 def _by_block(layers: Sequence[Layer]) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     count = 0
     for name, members in groupby(layers, key=lambda layer: block(layer.name)):
         inside = len(list(members))
         numbered = bool(re.search(r"\.\d+$", name)) and inside > 1
         count += numbered
-        found += [count if numbered else 0] * inside
-    return found
+        numbers += [count if numbered else 0] * inside
+    return numbers

@@ -51,27 +51,27 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
 
 def _at_most(file: BinaryIO, most: int) -> bytes:
     """Return what *file* holds, up to *most* bytes, without room for more than it has."""
-    found = bytearray()
-    while len(found) < most and (chunk := file.read(min(_CHUNK, most - len(found)))):
-        found += chunk
-    return bytes(found)
+    content = bytearray()
+    while len(content) < most and (chunk := file.read(min(_CHUNK, most - len(content)))):
+        content += chunk
+    return bytes(content)
 
 
 def _unpacked(path: Path, content: bytes, most: int) -> bytes:
     """Return the bytes of all gzip members of *content*, at most one more than *most*."""
-    found = bytearray()
+    unpacked = bytearray()
     while content:
         unpacker = zlib.decompressobj(wbits=31)
         try:
-            found += unpacker.decompress(content, most + 1 - len(found))
+            unpacked += unpacker.decompress(content, most + 1 - len(unpacked))
         except zlib.error:
             raise SpecError(f"{path}: the gzip file is broken; write it again") from None
-        if len(found) > most:
+        if len(unpacked) > most:
             break
         if not unpacker.eof:
             raise SpecError(f"{path}: the gzip file is cut short; export the trace again")
         content = unpacker.unused_data.lstrip(b"\0")
-    return bytes(found)
+    return bytes(unpacked)
 
 
 def decoded(content: bytes, file: str, hint: str = "") -> str:
@@ -171,8 +171,8 @@ def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
     """
     try:
         adapter: TypeAdapter[Typed] = _adapter(cast(Any, kind))
-        found = adapter.validate_python(value, strict=True)
-        return found
+        checked = adapter.validate_python(value, strict=True)
+        return checked
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -198,11 +198,11 @@ def _then(hint: str) -> str:
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
-Row = tuple[int, list[str]]
+CsvRow = tuple[int, list[str]]
 """The line on which a row begins, and its cells."""
 
 
-def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[Row]:
+def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[CsvRow]:
     """Yield the rows of numbered *lines*; a quoted cell may span several. Raise SpecError where they are not CSV."""
     reader = csv.reader((line + "\n" for _, line in lines), strict=True)
     read = 0

@@ -61,17 +61,17 @@ def _with_known(kind: type[BaseModel], value: Any) -> Any:
     """Return the block *value* with every part that was found valid before in the place of what describes it."""
     if not shelf.is_open() or not isinstance(value, dict):
         return value
-    whole = value
+    block = value
     for name, model in schema.children(kind).items():
         inner = value.get(name)
         if isinstance(inner, dict):
-            known = shelf.found((model, id(inner))) or _with_known(model, inner)
+            valid = shelf.found((model, id(inner))) or _with_known(model, inner)
         elif isinstance(inner, list):
-            known = [_with_known(model, item) for item in inner]
+            valid = [_with_known(model, item) for item in inner]
         else:
             continue
-        whole = {**whole, name: known}
-    return whole
+        block = {**block, name: valid}
+    return block
 
 
 def _keep_parts(spec: BaseModel, value: Any) -> None:
@@ -94,12 +94,12 @@ def _same(part: BaseModel) -> BaseModel:
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
     errors = [error for error in errors if error.get("input") is not UNRESOLVED and not _is_consequence(error, errors)]
     placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
-    found = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
+    sentences = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
     if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
-        found[-1] += (
+        sentences[-1] += (
             "; or write 'extends: p4d.24xlarge', or another machine of 'python -m sim list hardware', and only what differs from it"
         )
-    return found
+    return sentences
 
 
 def _other_kind(kind: type[BaseModel], document: Document) -> str:
@@ -204,20 +204,20 @@ _OF_NODES: Final = {
 
 
 def _unknown(kind: type[BaseModel], key: Key) -> str:
-    known = schema.keys_at(kind, key[:-1])
+    keys = schema.keys_at(kind, key[:-1])
     if kind is schema.KINDS["hardware"] and len(key) == 1:
-        known = [*known, *schema.UNFOLDED]
+        keys = [*keys, *schema.UNFOLDED]
     if kind is schema.KINDS["hardware"] and len(key) == 1 and (said := _OF_CLUSTERS.get(str(key[-1]))):
         return f"unknown key; {said}"
     block = schema.model_at(kind, key[:-1]) if key[:-1] else kind
     if block is Parallel and (said := NOT_SIMULATED.get(str(key[-1]).lower())):
         return said
-    near = suggestions(str(key[-1]), known, most=1)
+    near = suggestions(str(key[-1]), keys, most=1)
     if block is Node and (meant := _OF_NODES.get(str(key[-1]))):
         return f"unknown key; did you mean '{meant}'?"
     if block is not None and (place := schema.home(block, str(key[-1]))):
         return f"unknown key; did you mean '{place}'?"
-    return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; known are {', '.join(sorted(known)) or 'none'}"
+    return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; known are {', '.join(sorted(keys)) or 'none'}"
 
 
 def _found(value: object) -> str:

@@ -105,7 +105,7 @@ class Wiring:
     """What a reader should know about this reading: sentences."""
 
 
-class Contradiction(ValueError):
+class WiringContradiction(ValueError):
     """Two devices, by number, whose class fits no tree beside the others'."""
 
     def __init__(self, pair: Pair, printed: Near, needed: str) -> None:
@@ -170,11 +170,11 @@ def _groups(count: int, joined: Iterable[Pair]) -> list[int]:
 def _check(pair: Pair, near: Near, switch: Sequence[int], root: Sequence[int], bridge: Sequence[int]) -> None:
     one, other = pair
     if near != "PIX" and switch[one] == switch[other]:
-        raise Contradiction(pair, near, "PIX, since PIX leads from one to the other through further devices")
+        raise WiringContradiction(pair, near, "PIX, since PIX leads from one to the other through further devices")
     if near not in ("PIX", "PXB") and root[one] == root[other]:
-        raise Contradiction(pair, near, "PXB, since PIX and PXB lead from one to the other through further devices")
+        raise WiringContradiction(pair, near, "PXB, since PIX and PXB lead from one to the other through further devices")
     if near == "SYS" and bridge[one] == bridge[other]:
-        raise Contradiction(pair, near, "NODE, since nearer classes lead from one to the other through further devices")
+        raise WiringContradiction(pair, near, "NODE, since nearer classes lead from one to the other through further devices")
 
 
 def _sockets(bridge: Sequence[int], classes: Mapping[Pair, Near], places: Sequence[str]) -> list[int]:
@@ -187,11 +187,11 @@ def _sockets(bridge: Sequence[int], classes: Mapping[Pair, Near], places: Sequen
             sockets.append(members)
         else:
             home += members
-    found = [0] * len(bridge)
+    socket_of = [0] * len(bridge)
     for index, socket in enumerate(sockets):
         for device in socket:
-            found[device] = index
-    return found
+            socket_of[device] = index
+    return socket_of
 
 
 def _may_join(members: Sequence[int], socket: Sequence[int], classes: Mapping[Pair, Near], places: Sequence[str]) -> bool:
@@ -206,17 +206,17 @@ def _branches(socket: str, members: Sequence[int], switch: Sequence[int], gpus: 
     inner = sorted({switch[device] for device in members})
     if len(inner) == 1:
         return [Branch(f"plx{named}", socket, *_split(members, gpus))]
-    found = [Branch(f"plx{named}", socket)]
+    branches = [Branch(f"plx{named}", socket)]
     for number, place in enumerate(inner, start=1):
         below = [device for device in members if switch[device] == place]
-        found.append(Branch(f"plx{named + number}", f"plx{named}", *_split(below, gpus)))
-    return found
+        branches.append(Branch(f"plx{named + number}", f"plx{named}", *_split(below, gpus)))
+    return branches
 
 
 def _split(devices: Iterable[int], gpus: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return GPUs and NICs among *devices*, each by its own number."""
-    found = list(devices)
-    return tuple(device for device in found if device < gpus), tuple(device - gpus for device in found if device >= gpus)
+    numbers = list(devices)
+    return tuple(device for device in numbers if device < gpus), tuple(device - gpus for device in numbers if device >= gpus)
 
 
 def pairs(count: int) -> Iterable[Pair]:

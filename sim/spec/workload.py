@@ -25,7 +25,7 @@ from sim.spec.fields import (
 from sim.spec.layer import WIDTHS as WIDTHS
 from sim.spec.layer import Attention as Attention
 from sim.spec.layer import Layer as Layer
-from sim.spec.layer import Share as Share
+from sim.spec.layer import TensorShare as TensorShare
 from sim.spec.lengths import Lengths as Lengths
 from sim.spec.lengths import Padding, with_lengths
 from sim.spec.measured import MeasuredOn
@@ -103,7 +103,11 @@ class Model(Spec):
     @model_validator(mode="after")
     def _described(self) -> Model:
         if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):
-            raise ValueError("sequence, lora, frozen and lengths change the layers of a transformer; write transformer, or leave them out")
+            given = next(name for name in ("sequence", "lora", "frozen", "lengths") if getattr(self, name))
+            raise ValueError(
+                f"{given} needs a model described by its sizes (a block transformer); {self.name} is a table of layers as they were "
+                f"traced: leave {given} out, or trace it anew"
+            )
         return self
 
     @model_validator(mode="after")
@@ -196,11 +200,11 @@ class Dataset(Spec):
         """Return this stream of tokens cut into samples of *tokens* tokens."""
         if self.sequence in (None, tokens):
             return self
-        longer, whole = tokens / self.sequence, self.tokens or self.samples * self.sequence
+        longer, total = tokens / self.sequence, self.tokens or self.samples * self.sequence
         return self.model_copy(
             update={
-                "samples": max(1, whole // tokens),
-                "tokens": whole,
+                "samples": max(1, total // tokens),
+                "tokens": total,
                 "sample": self.sample * longer,
                 "prepared": self.prepared * longer,
                 "prep": self.prep * longer,
@@ -319,7 +323,7 @@ class Noise(Spec):
     """Draw each step from the seed's random numbers, for its distribution; else every step has the expected slowest rank."""
 
 
-RecomputedModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj"]
+RecomputedModule = Literal["core_attn", "mlp", "mlp_up", "moe", "moe_act", "layernorm", "mla_up_proj"]
 
 
 class Training(Spec):
@@ -347,7 +351,8 @@ class Training(Spec):
     recompute_blocks: Whole = 0
     """Of ``blocks``, how many of each stage are recomputed (Megatron's recompute_num_layers with method block); 0: all. Layouts only."""
     recompute_modules: tuple[RecomputedModule, ...] = ()
-    """Parts of every block that backward computes again by themselves, under Megatron's names (recompute_modules). Layouts only."""
+    """Parts of every block that backward computes again by themselves, under Megatron's names (recompute_modules); ``mlp_up`` is all of
+    mlp but its last product (MaxText's mlpwi). Layouts only."""
     compute_factor: Factor = 1.0
     """Measured compute time over the model's, where the user knows it."""
     noise: Noise = Noise()

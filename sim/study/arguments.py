@@ -31,7 +31,7 @@ def scenario_of(
     if overrides is not None and not isinstance(overrides, Mapping):
         raise SpecError(f"overrides={overrides!r}: expected a mapping, such as {{'node.nic.bandwidth': '100 Gbps'}}")
     for option in _WHOLE:
-        whole(option, options.get(option), ("max",) if option == "batch" else ())
+        require_whole(option, options.get(option), ("max",) if option == "batch" else ())
     for option in _TEXT:
         if not isinstance(options.get(option), str | None):
             raise SpecError(f"{option}={options[option]!r}: expected text")
@@ -54,7 +54,7 @@ def own_parts(loader: object, collective: object, exchange: object) -> dict[str,
     return {key: value if isinstance(value, str) else give(kind, value, taken) for key, value, kind, taken in given if value is not None}
 
 
-def whole(option: str, value: object, words: Sequence[str] = ()) -> None:
+def require_whole(option: str, value: object, words: Sequence[str] = ()) -> None:
     """Raise SpecError unless *value* is a whole number, None, or one of *words*."""
     if value is None or (isinstance(value, str) and value in words) or (isinstance(value, int) and not isinstance(value, bool)):
         return
@@ -73,7 +73,7 @@ def counts(nodes: object) -> list[int]:
     if isinstance(nodes, str) or not isinstance(nodes, Sequence):
         raise SpecError(f"nodes={nodes!r}: expected a list of whole numbers, such as [1, 2, 4]")
     for number in nodes:
-        whole("nodes", number)
+        require_whole("nodes", number)
         if number is None or number < 1:
             raise SpecError(f"nodes={nodes!r}: expected whole numbers of 1 or more")
     return list(nodes)

@@ -37,7 +37,7 @@ Sizes = tuple[int, ...]
 """The batch of each group's GPUs."""
 
 
-class Share(NamedTuple):
+class BatchShare(NamedTuple):
     """One group of workers: its GPUs, and the most samples of one GPU that fit its memory."""
 
     gpus: int
@@ -48,7 +48,7 @@ class Share(NamedTuple):
 class Search:
     """What is known of a search for the shortest step."""
 
-    shares: Sequence[Share]
+    shares: Sequence[BatchShare]
     total: int
     """Samples of a step of all GPUs."""
     step_time: Callable[[Sizes], float]
@@ -177,7 +177,7 @@ def batches(
     gpus = [group.count * group.node.gpu_count for group in groups]
     channels = ring_channels_of(machine, job)
     shares = [
-        Share(count, max(1, largest_batch(job.workload, group.node.gpu, ranks=job.ranks, channels=channels)))
+        BatchShare(count, max(1, largest_batch(job.workload, group.node.gpu, ranks=job.ranks, channels=channels)))
         for count, group in zip(gpus, groups, strict=True)
     ]
     steps = job.workload.training.gradient_accumulation_steps

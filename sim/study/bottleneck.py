@@ -13,7 +13,7 @@ from sim.analysis.bottleneck import RESOURCES, TIE, Bottleneck, Resource, foremo
 from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.study.faster import faster
-from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
+from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
 
 _BLAMED: dict[Cause, tuple[Resource, ...]] = {
     Cause.FETCH: ("disk",),
@@ -34,7 +34,7 @@ _WAITED = 0.01
 def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
     """Return by job what bounds the warm epochs of *run*; a first resource must save the share *noteworthy* of the step."""
     trials = _Trials(run)
-    found = [_bottleneck(trials, number, noteworthy) for number in range(len(run.jobs))]
+    by_job = [_bottleneck(trials, number, noteworthy) for number in range(len(run.jobs))]
     return [
         replace(
             each,
@@ -42,7 +42,7 @@ def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
             doubled=trials.doubled(number, each.tied),
             phases=trials.phases(number),
         )
-        for number, each in enumerate(found)
+        for number, each in enumerate(by_job)
     ]
 
 
@@ -50,8 +50,8 @@ class _Trials:
     """Simulations with resources freed, each run once for all jobs that meet anywhere."""
 
     def __init__(self, run: Run) -> None:
-        if any(found.job.workload.training.noise.draw for found in run.jobs):  # compare means, not draws
-            run = simulate(run.hardware, [found.job.averaged for found in run.jobs], cold=False)
+        if any(each.job.workload.training.noise.draw for each in run.jobs):  # compare means, not draws
+            run = simulate(run.hardware, [each.job.averaged for each in run.jobs], cold=False)
         self._done: dict[tuple[tuple[int, ...], frozenset[Resource]], Run] = {}
         self._base = run
         self._with = companies(run)
@@ -68,13 +68,13 @@ class _Trials:
 
     def without_broadcast(self, number: int, noteworthy: float) -> float | None:
         """Return the warm step (s) of job *number* where its buffers are not broadcast, if it waits the share *noteworthy* for that."""
-        found = self._base.jobs[number]
-        waited = sum(row.seconds for row in found.warm.resources if row.resource.endswith(OF_BROADCAST))
-        if waited < noteworthy * found.warm.step_time:
+        job_run = self._base.jobs[number]
+        waited = sum(row.seconds for row in job_run.warm.resources if row.resource.endswith(OF_BROADCAST))
+        if waited < noteworthy * job_run.warm.step_time:
             return None
-        training = found.job.workload.training
+        training = job_run.job.workload.training
         training = training.model_copy(update={"stack": training.stack.model_copy(update={"broadcast_buffers": False})})
-        without = replace(found.job, workload=found.job.workload.model_copy(update={"training": training}))
+        without = replace(job_run.job, workload=job_run.job.workload.model_copy(update={"training": training}))
         company = self._with[number]
         jobs = [without if other == number else self._base.jobs[other].job for other in company]
         return simulate(self._base.hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
@@ -93,12 +93,12 @@ class _Trials:
         When in a step a batch is pinned, copied or decoded on the GPU follows from how long it takes to build, to the millisecond;
         so neither that moment nor what it costs is as certain as the throughput of the loader.
         """
-        found = self._base.jobs[number]
-        options = found.job.workload.input
+        job_run = self._base.jobs[number]
+        options = job_run.job.workload.input
         if options.loader == "synthetic" or (options.loader == "pytorch" and options.num_workers == 0):
             return ()
         company = self._with[number]
-        jobs, step = [self._base.jobs[other].job for other in company], found.warm.step_time
+        jobs, step = [self._base.jobs[other].job for other in company], job_run.warm.step_time
         moved = (simulate(self._base.hardware, jobs, cold=False, lag=share * step) for share in _MOMENTS)
         return tuple(run.jobs[company.index(number)].warm.step_time for run in moved)
 
@@ -114,11 +114,11 @@ def companies(run: Run) -> list[tuple[int, ...]]:
     for slot in run.cluster:
         for number, _ in (*slot.lent, *slot.serves):
             places[number].add(slot.name)
-    found: dict[int, set[int]] = {}
+    company_of: dict[int, set[int]] = {}
     for number, own in enumerate(places):
-        company = {number}.union(*(found[other] for other in range(number) if own & places[other]))
-        found |= dict.fromkeys(company, company)
-    return [tuple(sorted(found[number])) for number in range(len(places))]
+        company = {number}.union(*(company_of[other] for other in range(number) if own & places[other]))
+        company_of |= dict.fromkeys(company, company)
+    return [tuple(sorted(company_of[number])) for number in range(len(places))]
 
 
 def _bottleneck(trials: _Trials, number: int, noteworthy: float) -> Bottleneck:
@@ -153,19 +153,19 @@ def _waited_for(job: JobRun) -> set[Resource]:
 
     What nobody waits for gains nothing when it is freed; a run less for each.
     """
-    found: set[Resource] = {"gpu"}
+    resources: set[Resource] = {"gpu"}
     for cause, seconds in job.warm.stalls.items():
         if seconds > _WAITED * job.warm.step_time:
-            found.update(_BLAMED.get(cause, ()))
+            resources.update(_BLAMED.get(cause, ()))
     workload = job.job.workload
-    if found & {"disk", "cpu"}:  # a loader overlaps its stages, so that blame of one may hide another
-        found |= {"disk", "cpu", "copy"}
+    if resources & {"disk", "cpu"}:  # a loader overlaps its stages, so that blame of one may hide another
+        resources |= {"disk", "cpu", "copy"}
     if any(row.resource == CORES_COPY for row in job.warm.resources):
-        found.add("cpu")
+        resources.add("cpu")
     if workload.input.loader != "dali_gpu":
-        found.discard("decode")
+        resources.discard("decode")
     else:
-        found.discard("copy")  # what crosses is the sample as it is read: PCIe stands for it
+        resources.discard("copy")  # what crosses is the sample as it is read: PCIe stands for it
     if workload.input.loader == "synthetic" or job.hit_ratio >= 1.0:
-        found.discard("disk")
-    return found
+        resources.discard("disk")
+    return resources

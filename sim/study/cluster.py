@@ -60,15 +60,15 @@ class Unlike(SpecError):
 
 def pack(read: Iterable[Path]) -> Luggage:
     """Return the luggage of runs that *read* these files."""
-    own, known = [], []
+    own, shipped = [], []
     for path in sorted(read):
         content = path.read_bytes()
         home = next((root for root in roots() if path.resolve().is_relative_to(root)), None)
         if home is None:
             own.append((str(path), content))
         else:
-            known.append((path.resolve().relative_to(home).as_posix(), hashlib.sha256(content).hexdigest()))
-    return Luggage(__version__, os.getcwd(), tuple(own), tuple(known))
+            shipped.append((path.resolve().relative_to(home).as_posix(), hashlib.sha256(content).hexdigest()))
+    return Luggage(__version__, os.getcwd(), tuple(own), tuple(shipped))
 
 
 def each_on_cluster(
@@ -223,9 +223,9 @@ class _Watch:
 
     def until(self, attempt: Callable[[], list[Any]]) -> Any:
         """Return what *attempt* gives once it gives something. Raise SpecError where there has been no worker for long."""
-        while not (found := attempt()):
+        while not (results := attempt()):
             self._look()
-        return found[0]
+        return results[0]
 
     def _look(self) -> None:
         now = time.monotonic()

@@ -12,9 +12,9 @@ from sim.cluster.build import place, slots, with_nodes
 from sim.cluster.fabric import crossed
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
-from sim.training.collectives.plan import DEFAULT, OPS, Tuning, plan_collectives
-from sim.training.collectives.point_to_point import SENDS
-from sim.training.collectives.table import Table, rows
+from sim.training.collectives.price.plan import DEFAULT, OPS, Tuning, plan_collectives
+from sim.training.collectives.price.point_to_point import SENDS
+from sim.training.collectives.price.table import Table, rows
 from sim.training.job import job_slots
 
 
@@ -37,8 +37,8 @@ def collective_table(
 
     Raise SpecError for what cannot be.
     """
-    known = next((name for name in OPS if name == op), None)
-    if known is None:
+    operation = next((name for name in OPS if name == op), None)
+    if operation is None:
         raise SpecError(f"--op {op}: write one of {', '.join(OPS)}")
     loaded = load_hardware(hardware, overrides)
     machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
@@ -49,21 +49,32 @@ def collective_table(
         raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {ranks}; --nodes 2 adds a node")
     fabric = crossed(machine, [[part.node for part in placed]], 0)
     plan = plan_collectives(job_slots(0, slots(machine, [placed], fold=shares is None)), machine.fabric, tuning, fabric)
-    if shares is not None and known != "all_to_all":
+    if shares is not None and operation != "all_to_all":
         raise SpecError(f"--shares {shares}: belongs to --op all_to_all; leave it out")
-    if plan.forced and known != "all_reduce":
+    if plan.forced and operation != "all_reduce":
         raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
     if plan.forced and tuning.protocols:
         raise SpecError(f"--proto {tuning.protocols}: NCCL's protocols carry NCCL's algorithms; {plan.forced} has none, so leave it out")
-    if known in SENDS and (tuning.algorithms or tuning.protocols):
-        raise SpecError(f"--op {known}: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
+    if operation in SENDS and (tuning.algorithms or tuning.protocols):
+        raise SpecError(f"--op {operation}: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
     if any(len(part.gpus) % per_process for part in placed):
         counts = " and ".join(str(count) for count in sorted({len(part.gpus) for part in placed}))
         raise SpecError(f"-g {per_process}: {counts} GPUs of a node do not divide into processes of {per_process}; write a divisor")
     bisection, inputs = bisection_bandwidth(machine), {"hardware": loaded.sha256}
-    found = rows(plan, known, sizes, per_process, shares_of(shares, ranks) if shares is not None else ())
+    rows_of_sizes = rows(plan, operation, sizes, per_process, shares_of(shares, ranks) if shares is not None else ())
     return Table(
-        machine.name, known, len(placed), ranks, found, bisection, machine, tuning, inputs, plan.layout.carrier, per_process, shares or ""
+        machine.name,
+        operation,
+        len(placed),
+        ranks,
+        rows_of_sizes,
+        bisection,
+        machine,
+        tuning,
+        inputs,
+        plan.layout.carrier,
+        per_process,
+        shares or "",
     )
 
 
@@ -112,11 +123,11 @@ def sizes_of(text: str) -> list[int]:
     return [round(low * (high / low) ** (step / (int(count) - 1))) for step in range(int(count))]
 
 
-def _size(text: str, whole: str) -> int:
+def _size(text: str, option: str) -> int:
     try:
         size = int(units.parse(text.strip(), "size"))
     except units.UnitError as error:
-        raise SpecError(f"--bytes {whole}: {error}") from None
+        raise SpecError(f"--bytes {option}: {error}") from None
     if size < 1:
-        raise SpecError(f"--bytes {whole}: a collective moves 1 byte or more")
+        raise SpecError(f"--bytes {option}: a collective moves 1 byte or more")
     return size

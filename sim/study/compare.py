@@ -20,19 +20,19 @@ from sim.study.one_batch import at_global_batch
 from sim.study.pool import each
 from sim.study.scenario import Scenario, sorted_overrides
 
-Document = Mapping[str, Any]
-Documents = Callable[[Scenario], Document]
+RunDocument = Mapping[str, Any]
+MakesDocument = Callable[[Scenario], RunDocument]
 """What turns a scenario into the document of its run (see `sim.documents`)."""
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedMachine:
     """One machine: the document of its run, or why there is none."""
 
     hardware: str
     nodes: int | None
     """As asked for; None is what the file describes."""
-    document: Document | None
+    document: RunDocument | None
     problem: str = ""
     provider: str = ""
     """Who rents it out; empty where nobody does."""
@@ -47,12 +47,12 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
         require([problem for name in names for problem in _problems(name)])
         return list(dict.fromkeys(names))
     rows, _ = hardware_rows()
-    known = {str(row["name"]) for row in rows}
-    unknown = next((name for name in names if name not in known), None)
+    listed = {str(row["name"]) for row in rows}
+    unknown = next((name for name in names if name not in listed), None)
     if unknown:
         raise SpecError(f"--where: {unknown} is no name of the catalogue; write names of `python -m sim list`, or paths without --where")
-    found = [str(row["name"]) for row in select(rows, where, HARDWARE)]
-    kept = [name for name in names if name in found] if names else found
+    matching = [str(row["name"]) for row in select(rows, where, HARDWARE)]
+    kept = [name for name in names if name in matching] if names else matching
     if not kept:
         raise SpecError(
             f"--where {' --where '.join(where)}: no machine of the catalogue meets that; `python -m sim list` shows what there is"
@@ -72,13 +72,13 @@ def _problems(name: str) -> Sequence[str]:
 def compare(
     scenario: Scenario,
     hardware: Sequence[str],
-    documents: Documents,
+    documents: MakesDocument,
     *,
     nodes: Sequence[int] = (),
     global_batch: int | None = None,
     processes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Row]:
+) -> list[ComparedMachine]:
     """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* hears how many of all are done.
 
     With *global_batch* each trains on so many samples per optimizer step (`sim.study.one_batch`).
@@ -111,20 +111,22 @@ def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:
         raise problem
 
 
-def _row(documents: Documents, global_batch: int | None, scenario: Scenario) -> Row:
+def _row(documents: MakesDocument, global_batch: int | None, scenario: Scenario) -> ComparedMachine:
     try:
-        asked = scenario if global_batch is None else at_global_batch(scenario, global_batch)
-        return Row(scenario.hardware, scenario.nodes, documents(asked), provider=load_hardware(scenario.hardware).spec.provider)
+        question = scenario if global_batch is None else at_global_batch(scenario, global_batch)
+        return ComparedMachine(
+            scenario.hardware, scenario.nodes, documents(question), provider=load_hardware(scenario.hardware).spec.provider
+        )
     except SpecError as error:
-        return Row(scenario.hardware, scenario.nodes, None, str(error))
+        return ComparedMachine(scenario.hardware, scenario.nodes, None, str(error))
 
 
 def front(points: Iterable[tuple[float, float | None]]) -> list[bool]:
     """Return for each (time, cost) whether no other point is at least as good in both and better in one; no cost, no front."""
-    known = list(points)
-    priced = [(time, cost) for time, cost in known if cost is not None]
+    pairs = list(points)
+    priced = [(time, cost) for time, cost in pairs if cost is not None]
 
     def beaten(time: float, cost: float) -> bool:
         return any(t <= time and c <= cost and (t < time or c < cost) for t, c in priced)
 
-    return [cost is not None and not beaten(time, cost) for time, cost in known]
+    return [cost is not None and not beaten(time, cost) for time, cost in pairs]

@@ -17,7 +17,7 @@ from sim.analysis.bottleneck import Resource
 from sim.events import Cause
 from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
 from sim.spec.workload import Workload
-from sim.training.collectives.plan import CORES_COPY
+from sim.training.collectives.price.plan import CORES_COPY
 from sim.training.job import Job
 
 INFINITE = 1e6

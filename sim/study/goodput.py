@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.analysis.course import MOST, draw
-from sim.analysis.energy import GridIntensity, Kind, NodePower, grid_of, mean_power, named_grid, power_model, shares_of
+from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
 from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
@@ -226,9 +226,9 @@ def _ends(run: LongRun, weeks: Weeks) -> None:
     length, often = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
     expected = length * often
     if expected > MOST:
-        asked = f"--days {weeks.days:g}" if weeks.days else f"--tokens {weeks.tokens:g}" if weeks.tokens else f"--epochs {weeks.epochs:g}"
+        option = f"--days {weeks.days:g}" if weeks.days else f"--tokens {weeks.tokens:g}" if weeks.tokens else f"--epochs {weeks.epochs:g}"
         raise SpecError(
-            f"{asked}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, and {MOST:,} at most "
+            f"{option}: {expected:,.2g} interruptions and planned stops are expected in {length / DAY:,.3g} days, and {MOST:,} at most "
             f"can be drawn; write a job of {MOST / often / DAY:,.0f} days or less"
         )
     loses = sum(cause.share * cause.replaces for cause in run.causes) * run.saving.on_nodes  # share of faults
@@ -307,12 +307,12 @@ def _changes(
     lasts = min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
     tried = _tried(replace(run, horizon=lasts, work=math.inf), weeks, steps, to)
     trials = min(weeks.trials, _TRIALS_OF_CHANGES)
-    found = []
+    changes = []
     for name, drawn, expected in tried:
         kept = float(draw(drawn, trials, weeks.seed).work.mean())
-        found.append(Change(name, kept / lasts, closed_form(expected)))
-        progress(_COURSES + _CHANGES * len(found) // len(tried), _COURSES + _CHANGES)
-    return found
+        changes.append(Change(name, kept / lasts, closed_form(expected)))
+        progress(_COURSES + _CHANGES * len(changes) // len(tried), _COURSES + _CHANGES)
+    return changes
 
 
 def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed]) -> list[_Tried]:
@@ -343,8 +343,8 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
     low, middle, high = (rate / 2 for rate in run.rate)
     half = saved(replace(run, rate=(low, middle, high)))
     rare = _Tried("half the failures", replace(run, saving=half.saving, striking=0.5), half)
-    found = [_Tried(name, one, one) for name, one in tried]
-    return [*found[: 1 + (store is not None)], rare, *found[1 + (store is not None) :]]
+    set_ups = [_Tried(name, one, one) for name, one in tried]
+    return [*set_ups[: 1 + (store is not None)], rare, *set_ups[1 + (store is not None) :]]
 
 
 # --- energy, notes -----------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
 def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
     """Return the power of the mean node while the job works, while it saves or waits for a failed peer, and while it restarts."""
     model = power_model()
-    kinds = [Kind(node, count, node.gpu_count, mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
+    kinds = [NodesOfKind(node, count, node.gpu_count, mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
     unmixed = [kind._replace(mix=None) for kind in kinds]
     return {
         "working": limit.power if limit else mean_power(kinds, shares_of(steps.stalls), model),

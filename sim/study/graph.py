@@ -11,15 +11,15 @@ from sim.check import check_hardware, require
 from sim.cluster.build import Placement, place
 from sim.parallel.chakra import graphs_of
 from sim.parallel.graph import Graph, matched
-from sim.spec.chakra_files import TraceFiles, read_trace, trace_paths
 from sim.spec.fields import Peak, Precision
+from sim.spec.foreign.chakra_files import TraceFiles, read_trace, trace_paths
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_part
 from sim.spec.precision import MEANING
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, loaded_hardware, split_overrides
-from sim.training.collectives.plan import DEFAULT, Tuning
+from sim.training.collectives.price.plan import DEFAULT, Tuning
 from sim.training.graphs.idle import RankStep, rank_steps
 from sim.training.graphs.prices import GraphPrices
 from sim.training.graphs.run import GraphPlayed, GraphScene, play_graphs
@@ -111,16 +111,16 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
     """Return the units that *precision* asks for, of those that all GPUs have."""
     if precision is None:
         return None
-    known = next((name for name in get_args(Precision) if name == precision), None)
-    if known is None:
+    chosen = next((name for name in get_args(Precision) if name == precision), None)
+    if chosen is None:
         raise SpecError(f"--precision {precision}: write one of {', '.join(get_args(Precision))}")
     gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
-    units: tuple[Peak, ...] = (*MEANING[known].units, "fp32")
+    units: tuple[Peak, ...] = (*MEANING[chosen].units, "fp32")
     return next(peak for peak in units if all(peak in gpu.peak for gpu in gpus))
 
 
 def _tuning(stack: str) -> Tuning:
-    found = load_part(Stack, stack, "workloads/stacks")
-    if found.gloo_transport is not None or found.uses_servers:
+    loaded = load_part(Stack, stack, "workloads/stacks")
+    if loaded.gloo_transport is not None or loaded.uses_servers:
         raise SpecError(f"--stack {stack}: exchanges without NCCL, but the collectives of a trace are NCCL's; name a stack that has it")
-    return tuning_of(found)
+    return tuning_of(loaded)

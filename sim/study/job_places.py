@@ -47,10 +47,10 @@ class Places:
         if beyond is not None:
             more = f", and --nodes {beyond + 1} adds equal ones" if self._one_kind else ""
             raise SpecError(f"nodes: there is no node {beyond}; {self._name} has {_those(len(self._whole), 'node')} here{more}")
-        found = [node for first, last in entry.nodes for node in range(first, last + 1)]
-        if twice := next((node for node in found if found.count(node) > 1), None) if len(set(found)) < len(found) else None:
+        numbers = [node for first, last in entry.nodes for node in range(first, last + 1)]
+        if twice := next((node for node in numbers if numbers.count(node) > 1), None) if len(set(numbers)) < len(numbers) else None:
             raise SpecError(f"nodes: node {twice} is named twice; name each once")
-        return sorted(found)
+        return sorted(numbers)
 
     def _first_free(self, nodes: Sequence[int], placement: str, each: bool) -> list[Placement]:
         try:
@@ -78,10 +78,10 @@ class Places:
 
     def _check(self, part: Placement) -> None:
         """Raise SpecError unless all GPUs of *part* are there, once, and free."""
-        known, taken = self._whole[part.node], self._taken.get(part.node, {})
+        gpus, taken = self._whole[part.node], self._taken.get(part.node, {})
         for index, gpu in enumerate(part.gpus):
-            if gpu not in known:
-                raise SpecError(f"there is no GPU {gpu} on node {part.node}; it has {_those(len(known), 'GPU')}")
+            if gpu not in gpus:
+                raise SpecError(f"there is no GPU {gpu} on node {part.node}; it has {_those(len(gpus), 'GPU')}")
             if gpu in part.gpus[:index]:
                 raise SpecError(f"gpus: GPU {gpu} is named twice; name each once")
             if gpu in taken:

@@ -21,7 +21,7 @@ from typing import IO, Any
 from sim.spec.strict import decoded, parse_json
 from sim.spec.yaml import SpecError
 
-Figures = Mapping[str, Any]
+RowFigures = Mapping[str, Any]
 """The row of one run: figures by column."""
 
 
@@ -30,7 +30,7 @@ class Journal:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._held: dict[str, Figures] = {}
+        self._held: dict[str, RowFigures] = {}
         self._place: dict[str, int] = {}
         self._file: IO[bytes] | None = None
 
@@ -65,7 +65,7 @@ class Journal:
     def __contains__(self, key: str) -> bool:
         return key in self._place or key in self._held
 
-    def __getitem__(self, key: str) -> Figures:
+    def __getitem__(self, key: str) -> RowFigures:
         if self._file is None:
             return self._held[key]
         self._file.seek(self._place[key])
@@ -74,7 +74,7 @@ class Journal:
             raise SpecError(f"{self._path}: was changed by another program while the sweep ran; run the same command again")
         return entry[1]
 
-    def note(self, key: str, figures: Figures) -> None:
+    def note(self, key: str, figures: RowFigures) -> None:
         """Keep the *figures* of the point *key*. Raise SpecError where the file cannot take them."""
         if self._file is None:
             self._held[key] = figures
@@ -135,7 +135,7 @@ _FIRST = b'{"key": '
 _SUM = b', "sum": "'
 
 
-def _line(key: str, figures: Figures) -> bytes:
+def _line(key: str, figures: RowFigures) -> bytes:
     text = json.dumps({"key": key, "figures": figures}, allow_nan=False).encode()[:-1]
     return text + _SUM + _sum(text) + b'"}\n'
 
@@ -144,7 +144,7 @@ def _sum(text: bytes) -> bytes:
     return hashlib.sha256(text).hexdigest()[:16].encode()
 
 
-def _entry(line: bytes) -> tuple[str, Figures] | None:
+def _entry(line: bytes) -> tuple[str, RowFigures] | None:
     """Return key and figures of a *line* that is as it was written; None of any other."""
     text, mark, rest = line.rpartition(_SUM)
     if not mark or rest.rstrip() != _sum(text) + b'"}':

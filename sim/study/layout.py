@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.check import check_run, own_notes
 from sim.cluster.build import place
 from sim.mesh import LayoutRun, mesh_options, run_layout
@@ -18,7 +18,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.pretraining import Part, parts_of
+from sim.study.pretraining import PretrainingPart, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
 
@@ -31,9 +31,9 @@ class LayoutAnswer:
     inputs: Mapping[str, str]
     warnings: Sequence[str] = ()
     market: Market = "on_demand"
-    plan: Plan | None = None
+    plan: JobPlan | None = None
     """The whole job, where one is asked for."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PretrainingPart, ...] = ()
     """Parts of a budget of tokens whose batch or sequence are not the same."""
 
 
@@ -121,10 +121,10 @@ def _remedy(run: LayoutRun, gpu: Gpu, plan: str) -> str:
 
 def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
     training = workload.training
-    found: list[tuple[str, Workload]] = []
+    changes: list[tuple[str, Workload]] = []
 
     def changed(text: str, **fields: object) -> None:
-        found.append((text, workload.model_copy(update={"training": training.model_copy(update=fields)})))
+        changes.append((text, workload.model_copy(update={"training": training.model_copy(update=fields)})))
 
     checkpoint = {"activation_checkpointing": "blocks"}
     changed("--set training.activation_checkpointing=blocks", **checkpoint)
@@ -139,34 +139,36 @@ def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
         wider = sharded.model_copy(update={"tensor": tensor})
         changed(f"--tp {tensor} --shard parameters --set training.activation_checkpointing=blocks", parallel=wider, **checkpoint)
         tensor *= 2
-    return found
+    return changes
 
 
 def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
-    found = []
+    sentences = []
     if run.memory_verdict == "thrashes":
         fullest = max(run.memory, key=lambda stage: stage.allocated)
-        found.append(
+        sentences.append(
             f"GPU memory is nearly full ({_gib(fullest.allocated)} of {_gib(run.node.gpu.memory)}): the allocator frees and retries, and "
             "steps may take several times longer; use a smaller micro-batch or activation checkpointing"
         )
     if run.workload.training.parallel.schedule in ("zb_h1", "zbv", "dualpipev"):
-        found.append(f"schedule {run.layout.schedule} is not validated: no measured run in the records uses it")
+        sentences.append(f"schedule {run.layout.schedule} is not validated: no measured run in the records uses it")
     elif run.layout.own is not None:
-        found.append(f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules")
-    found += own_notes(run.workload)
+        sentences.append(
+            f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules"
+        )
+    sentences += own_notes(run.workload)
     if not run.played.exact and run.mesh.even:
         why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""
-        found.append(
+        sentences.append(
             f"leaf switches hold unlike shares of a stage's nodes{why}: all groups of a stage go as slowly as those over the fullest "
             f"uplinks; for an exact step {'' if why else 'use --exact, or '}give each stage as many nodes below every leaf"
         )
     elif not run.played.exact:
-        found.append(
+        sentences.append(
             f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and {_too_many(run.gpus)}: they "
             "are simulated as if all nodes of a stage were like its first; for an exact step use axes that fill whole nodes"
         )
-    return found
+    return sentences
 
 
 def _too_many(gpus: int) -> str:

@@ -63,10 +63,10 @@ def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan
 def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str) -> str:
     """Return that sharding a decoder over its *ranks* would do, or that *plan* looks for a layout; nothing for other models."""
     use = gpu_memory(workload, gpu, ranks=ranks, channels=channels)
-    whole = use.weights + use.gradients + use.optimizer_state + use.communication_buffers
+    states = use.weights + use.gradients + use.optimizer_state + use.communication_buffers
     if workload.model.transformer is None:
         return ""
-    if ranks < 2 or use.total - whole * (1.0 - 1.0 / ranks) > gpu.memory:
+    if ranks < 2 or use.total - states * (1.0 - 1.0 / ranks) > gpu.memory:
         return f"; '{plan}' looks for a layout that fits" if plan else ""
     return f"; --shard parameters spreads weights, gradients and optimizer state over the {ranks} GPUs"
 

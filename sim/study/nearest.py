@@ -28,11 +28,11 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
         for row in some:
             name = str(row["name"])
             try:
-                found = prepare(replace(scenario, hardware=name)).hardware
+                machine = prepare(replace(scenario, hardware=name)).hardware
             except SpecError as error:
                 problem = error.problems[0]
                 continue
-            if name not in tried and not found.hypothetical:
+            if name not in tried and not machine.hypothetical:
                 return f"nearest that can: {name}, {row['gpus']} x {row['gpu']} of {show(_memory(row), 'binary size')}"
     if not problem and rows:
         problem = next(iter(_problems(scenario, rows[-1])), "")

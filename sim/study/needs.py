@@ -43,21 +43,25 @@ def needs(real: Run) -> Needs:
     job, nodes, dataset = real.jobs[0], real.nodes(), real.jobs[0].job.workload.dataset
     if job.job.workload.input.loader == "synthetic":
         return Needs(None, None, None)
-    cores = least(lambda factor: _warm(real, lambda known: _decoding(known, factor)), _warm(real, lambda known: _decoding(known, _MOST)))
-    found = None if cores is None else cores * max(node.host.physical_cores for node in nodes)
+    cores = least(
+        lambda factor: _warm(real, lambda each_node: _decoding(each_node, factor)),
+        _warm(real, lambda each_node: _decoding(each_node, _MOST)),
+    )
+    in_cores = None if cores is None else cores * max(node.host.physical_cores for node in nodes)
     disks = [node.storage for node in nodes if node.storage is not None]
     if not disks:
-        return Needs(None, None, found)
+        return Needs(None, None, in_cores)
     cold = job.first.step_time > GONE * job.warm.step_time  # burst credits may hide what the disk alone would not
     disk = least(lambda factor: _cold(real, factor), job.warm.step_time) if cold else None
     held = max(page_cache.capacity(node.host.memory, node.page_cache) for node in nodes)
     size = dataset.samples * dataset.sample
     more = least(
-        lambda factor: _warm(real, lambda known: _remembering(known, factor)), _warm(real, lambda known: _remembering(known, _MOST))
+        lambda factor: _warm(real, lambda each_node: _remembering(each_node, factor)),
+        _warm(real, lambda each_node: _remembering(each_node, _MOST)),
     )
     rate = max(read_rate(disk, dataset, burst=False) for disk in disks)
     return Needs(
-        None if disk is None else disk * rate, None if more is None else min(1.0, more * page_cache.cached_fraction(held, size)), found
+        None if disk is None else disk * rate, None if more is None else min(1.0, more * page_cache.cached_fraction(held, size)), in_cores
     )
 
 

@@ -32,16 +32,16 @@ def limited(steps: Steps, limit: str) -> Limited:
         raise SpecError(f"--power-cap {limit}: {steps.hardware} has several kinds of nodes; a limit is worked out for one")
     mix = mix_of(steps.workload, gpu)
     several, stalls = steps.nodes > 1, steps.stalls
-    found, before = capped(steps.node, model, stalls, cap, several, mix), node_power(steps.node, model, shares_of(stalls), several, mix=mix)
-    if found is None or before is None or gpu.power is None:
+    after, before = capped(steps.node, model, stalls, cap, several, mix), node_power(steps.node, model, shares_of(stalls), several, mix=mix)
+    if after is None or before is None or gpu.power is None:
         raise SpecError(f"--power-cap {limit}: no power is known of {gpu.name}; leave it out, or write --set node.gpu.power='700 W'")
     least = model.cap[0][0] * gpu.power * draw_of(gpu, model, mix).compute
     if cap < least:
         raise SpecError(f"--power-cap {limit}: nobody measured limits so far below what a GPU draws; write {show(least, 'power')} or more")
-    longer = found.step_time - sum(stalls.values())
+    longer = after.step_time - sum(stalls.values())
     slower = steps._replace(step_time=steps.step_time + longer, stalls={**stalls, "compute": stalls.get("compute", 0.0) + longer})
     joules, joules_before = (
         steps.nodes * model.pue * power.total * time / steps.samples
-        for power, time in ((found.power, slower.step_time), (before, steps.step_time))
+        for power, time in ((after.power, slower.step_time), (before, steps.step_time))
     )
-    return Limited(cap, slower, found.power, joules, steps.step_time, joules_before)
+    return Limited(cap, slower, after.power, joules, steps.step_time, joules_before)

@@ -17,7 +17,7 @@ from sim.study.scenario import Scenario
 
 
 @dataclass(frozen=True)
-class Part:
+class PretrainingPart:
     """A part of pre-training, and its simulated step."""
 
     tokens: float
@@ -37,40 +37,40 @@ class Part:
         return self.steps * self.step_time
 
 
-def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callable[[Scenario], LayoutRun]) -> tuple[Part, ...]:
+def parts_of(scenario: Scenario, run: LayoutRun, tokens: float, simulate: Callable[[Scenario], LayoutRun]) -> tuple[PretrainingPart, ...]:
     """Return the parts of *tokens* of pre-training whose own step is *run*, others asked of *simulate*.
 
     Empty without ramps. Raise SpecError for parts that take more than the tokens there are, or that cannot run.
     """
-    asked = run.workload.pretraining
+    ramps = run.workload.pretraining
     sequence = run.workload.model.sequence
-    if asked is None or sequence is None:
+    if ramps is None or sequence is None:
         return ()
-    left = tokens - asked.least_tokens
+    left = tokens - ramps.least_tokens
     if left < 0:
         raise SpecError(
-            f"--tokens {tokens:g}: the parts of pretraining take {asked.least_tokens:g} already; write that many or more, or shorter parts"
+            f"--tokens {tokens:g}: the parts of pretraining take {ramps.least_tokens:g} already; write that many or more, or shorter parts"
         )
     own_batch = replace(scenario, plan=None, global_batch=run.global_batch)
-    own = Part(left, run.global_batch, sequence, run.step_time)
-    before = [_part(own_batch, regime, name, simulate) for name, regime in _named(asked, run.global_batch)]
-    after = [_part(own_batch, regime, f"last[{number}]", simulate) for number, regime in enumerate(asked.last)]
+    own = PretrainingPart(left, run.global_batch, sequence, run.step_time)
+    before = [_part(own_batch, regime, name, simulate) for name, regime in _named(ramps, run.global_batch)]
+    after = [_part(own_batch, regime, f"last[{number}]", simulate) for number, regime in enumerate(ramps.last)]
     return (*before, *([own] if left else []), *after)
 
 
-def _named(asked: Pretraining, global_batch: int) -> list[tuple[str, Regime]]:
+def _named(pretraining: Pretraining, global_batch: int) -> list[tuple[str, Regime]]:
     try:
-        regimes = asked.before(global_batch)
+        regimes = pretraining.before(global_batch)
     except ValueError as error:
         raise SpecError(f"pretraining.batch_ramp: {error}") from None
-    ramp = len(regimes) - len(asked.first)
+    ramp = len(regimes) - len(pretraining.first)
     return [
         (f"first[{number - ramp}]" if number >= ramp else f"batch_ramp, global batch {each.global_batch}", each)
         for number, each in enumerate(regimes)
     ]
 
 
-def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Scenario], LayoutRun]) -> Part:
+def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Scenario], LayoutRun]) -> PretrainingPart:
     """Return the part *regime* of *scenario*. Raise SpecError with its *name* where it cannot run."""
     changed = replace(
         scenario,
@@ -84,4 +84,4 @@ def _part(scenario: Scenario, regime: Regime, name: str, simulate: Callable[[Sce
         raise SpecError([f"pretraining.{name}: {problem}" for problem in error.problems]) from None
     sequence = run.workload.model.sequence
     assert sequence is not None
-    return Part(regime.tokens, run.global_batch, sequence, run.step_time, regime.set)
+    return PretrainingPart(regime.tokens, run.global_batch, sequence, run.step_time, regime.set)

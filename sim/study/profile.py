@@ -99,7 +99,7 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     paired = _twin(scenario, synthetic, twin)
     times = found_runs.times(paired)
     samples = float(job.warm.steps * job.job.samples)
-    found = rates(times, samples)
+    data_rates = rates(times, samples)
     all_gpus = synthetic.jobs[0].warm.stalls
     pairs = {
         Cause.INTERCONNECT: (one_gpu.jobs[0].warm.stalls, all_gpus),
@@ -114,7 +114,7 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
         name: cost(real.hardware, duration)
         for name, duration in (("cold", times.cold), ("warm", times.warm), ("ingestion", times.synthetic))
     }
-    return Profile(one_gpu, synthetic, real, paired, times, made_of, differing, found, needs(real), prepare(scenario).inputs, costs)
+    return Profile(one_gpu, synthetic, real, paired, times, made_of, differing, data_rates, needs(real), prepare(scenario).inputs, costs)
 
 
 def _run(scenario: Scenario, loader: str | None = None) -> Run:
@@ -131,18 +131,18 @@ def _change(before: Mapping[Cause, float], after: Mapping[Cause, float]) -> dict
 # --- the twin --------------------------------------------------------------------------------------------------------
 
 
-def _twin(scenario: Scenario, whole: Run, name: str | None) -> Run | None:
+def _twin(scenario: Scenario, run: Run, name: str | None) -> Run | None:
     """Return RUN1 on two nodes of half the GPUs, or None where there is no such machine."""
-    if name == "none" or (name is None and len(whole.jobs[0].job.placement) > 1):
+    if name == "none" or (name is None and len(run.jobs[0].job.placement) > 1):
         return None
-    named = name or _half(whole)
+    named = name or _half(run)
     if named is None:
         return None
-    own, others = whole.node().gpu.name, {group.node.gpu.name for group in load_hardware(named).spec.groups if group.role == "worker"}
+    own, others = run.node().gpu.name, {group.node.gpu.name for group in load_hardware(named).spec.groups if group.role == "worker"}
     if others != {own}:
         listed = " and ".join(sorted(others))
-        raise SpecError(f"--twin {named}: has {listed}, {whole.hardware.name} {own}; the twin is a machine of half as many such GPUs")
-    gpus = whole.jobs[0].job.ranks
+        raise SpecError(f"--twin {named}: has {listed}, {run.hardware.name} {own}; the twin is a machine of half as many such GPUs")
+    gpus = run.jobs[0].job.ranks
     if gpus % 2:
         raise SpecError(f"--twin {named}: two nodes cannot share {gpus} GPUs evenly")
     return _run(replace(scenario, hardware=named, nodes=2, placement=None, gpus=gpus, overrides=_workload_only(scenario)), "synthetic")
@@ -153,14 +153,14 @@ def _workload_only(scenario: Scenario) -> tuple[str, ...]:
     return tuple(text for text in scenario.overrides if not text.strip().startswith(("node", "groups", "price")))
 
 
-def _half(whole: Run) -> str | None:
+def _half(run: Run) -> str | None:
     """Return the plainest machine of the catalogue with half as many of the same GPUs by the same provider."""
-    own = whole.hardware
-    gpu, gpus = whole.node().gpu.name, whole.jobs[0].job.ranks
+    own = run.hardware
+    gpu, gpus = run.node().gpu.name, run.jobs[0].job.ranks
     rows, _ = hardware_rows()
     fitting = [
         str(row["name"])
         for row in rows
         if (row["provider"], row["gpu"], row["nodes"]) == (own.provider, gpu, 1) and row["gpus"] == gpus / 2 and row["name"] != own.name
     ]
-    return min(fitting, key=lambda found: (len(found), found), default=None)
+    return min(fitting, key=lambda names: (len(names), names), default=None)

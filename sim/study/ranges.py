@@ -48,10 +48,10 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 def one_number(text: str | None, option: str) -> int | None:
     """Return the one whole number that *text* means, if there is any; *option* names it in messages."""
-    found = whole_numbers(text, option) if text is not None else [None]
-    if len(found) != 1:
-        raise SpecError(f"{option} {text}: expected one number, such as {option} {found[-1]}")
-    return found[0]
+    numbers = whole_numbers(text, option) if text is not None else [None]
+    if len(numbers) != 1:
+        raise SpecError(f"{option} {text}: expected one number, such as {option} {numbers[-1]}")
+    return numbers[0]
 
 
 def _meant(number: int, most: int) -> str:

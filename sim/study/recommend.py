@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
-from sim.analysis.whole_job import Plan, WholeJob
+from sim.analysis.whole_job import JobPlan, WholeJob
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row
+from sim.study.compare import ComparedMachine
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
@@ -90,7 +90,7 @@ class Candidate:
 class Recommendation:
     """The best candidate within the budget (None where nothing is), all of them in order of preference, and what to know."""
 
-    plan: Plan
+    plan: JobPlan
     budget: Budget
     best: Candidate | None
     runner_up: Candidate | None
@@ -108,8 +108,8 @@ class Recommendation:
 
 def recommend(
     scenario: Scenario,
-    rows: Sequence[Row],
-    plan: Plan,
+    rows: Sequence[ComparedMachine],
+    plan: JobPlan,
     budget: Budget,
     markets: Sequence[Market] = MARKETS,
     mean_lifetime: str | None = None,
@@ -127,7 +127,7 @@ def recommend(
     mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
     there = _gathered(scenario, rows, plan, markets, mean, with_failures)
     allowed = sorted(filter(budget.allows, there.candidates), key=budget.prefers)
-    others = sorted((found for found in there.candidates if not budget.allows(found)), key=budget.excess)
+    others = sorted((candidate for candidate in there.candidates if not budget.allows(candidate)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
     near = None if best else next(iter(others), None)
     notes = [nearest_that_runs(scenario, there.left_out)]
@@ -145,7 +145,7 @@ def recommend(
     return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
 
 
-def require_one_budget(plan: Plan, budget: Budget) -> None:
+def require_one_budget(plan: JobPlan, budget: Budget) -> None:
     """Raise SpecError unless *budget* is of time or of money, and of money where *plan* is of time."""
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
@@ -163,7 +163,7 @@ class _Gathered(NamedTuple):
 
 
 def _gathered(
-    scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequence[Market], mean: float | None, with_failures: bool
+    scenario: Scenario, rows: Sequence[ComparedMachine], plan: JobPlan, markets: Sequence[Market], mean: float | None, with_failures: bool
 ) -> _Gathered:
     """Return the candidates that *rows* make on *markets*; spot machines live *mean* seconds, or as was measured if that is None."""
     for_hardware, for_workload = sorted_overrides(scenario)
@@ -174,15 +174,15 @@ def _gathered(
             there.left_out.setdefault(row.hardware, row.problem)
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
-        asked = _measured(machine, markets, mean)
-        found = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, asked, (mean, with_failures))
-        if len(asked) < len(markets) and not machine.hypothetical:
+        priced = _measured(machine, markets, mean)
+        candidates = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, priced, (mean, with_failures))
+        if len(priced) < len(markets) and not machine.hypothetical:
             there.unmeasured.add(machine.name)
-        if found:
+        if candidates:
             there.machines[machine.name] = machine
-            there.candidates.extend(found)
+            there.candidates.extend(candidates)
         else:
-            there.left_out[machine.name] = f"{machine.name}: {_why_not(machine, markets, asked)}"
+            there.left_out[machine.name] = f"{machine.name}: {_why_not(machine, markets, priced)}"
     for name in there.machines:  # on other numbers of nodes it may have been left out
         there.left_out.pop(name, None)
     return there
@@ -194,16 +194,16 @@ def unrentable(scenario: Scenario, name: str, markets: Sequence[Market], mean_li
         machine = load_hardware(name, sorted_overrides(scenario)[0]).spec
     except SpecError:
         return ""
-    asked = _measured(machine, markets, None if mean_lifetime is None else mean_seconds(mean_lifetime))
-    if machine.hypothetical or all(price(machine, market) is None for market in asked):
-        return f"{machine.name}: {_why_not(machine, markets, asked)}"
+    priced = _measured(machine, markets, None if mean_lifetime is None else mean_seconds(mean_lifetime))
+    if machine.hypothetical or all(price(machine, market) is None for market in priced):
+        return f"{machine.name}: {_why_not(machine, markets, priced)}"
     return ""
 
 
-def _partly_left_out(rows: Sequence[Row]) -> list[str]:
+def _partly_left_out(rows: Sequence[ComparedMachine]) -> list[str]:
     """Return which numbers of nodes a machine cannot run the job on that runs it on others, and why."""
     ran = {row.hardware for row in rows if row.document is not None}
-    failed: dict[str, list[Row]] = defaultdict(list)
+    failed: dict[str, list[ComparedMachine]] = defaultdict(list)
     for row in rows:
         if row.document is None and row.hardware in ran and row.nodes is not None:
             failed[row.hardware].append(row)
@@ -218,11 +218,11 @@ def _measured(machine: Hardware, markets: Sequence[Market], mean: float | None) 
     return [market for market in markets if market != "spot"]
 
 
-def _why_not(machine: Hardware, markets: Sequence[Market], asked: Sequence[Market]) -> str:
-    """Return why *machine*, which can run the job, cannot be rented on *markets*, of which only *asked* were possible."""
+def _why_not(machine: Hardware, markets: Sequence[Market], priced: Sequence[Market]) -> str:
+    """Return why *machine*, which can run the job, cannot be rented on *markets*, of which only *priced* were possible."""
     if machine.hypothetical:
         return "hypothetical, nobody rents it"
-    if len(asked) < len(markets):
+    if len(priced) < len(markets):
         return _UNMEASURED
     wanted = " or ".join(market.replace("_", "-") for market in markets)
     return (
@@ -232,50 +232,50 @@ def _why_not(machine: Hardware, markets: Sequence[Market], asked: Sequence[Marke
 
 
 def _candidates(
-    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, markets: Sequence[Market],
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, markets: Sequence[Market],
     disturbed: tuple[float | None, bool],
 ) -> list[Candidate]:  # fmt: skip
     """Return the ways to pay for one machine, *disturbed* by revocations (mean life, s) and whether by failures."""
     mean, with_failures = disturbed
-    whole = course(plan, document, machine, workload)
+    job = course(plan, document, machine, workload)
     described = sum(group.count for group in machine.groups)
-    found = []
+    candidates = []
     for market in markets:
         rate = price(machine, market)
         if rate is None:
             continue
         rate *= document["nodes"] / described
-        cost = rate * whole.parts.total
-        candidate = Candidate(machine.name, document["nodes"], market, document, whole.epochs, whole.parts, cost, provider=machine.provider)
+        cost = rate * job.parts.total
+        candidate = Candidate(machine.name, document["nodes"], market, document, job.epochs, job.parts, cost, provider=machine.provider)
         if with_failures:
             candidate = _failing(candidate, plan, machine, workload, rate)
         elif market == "spot":
             candidate = _revoked(candidate, plan, machine, workload, rate, mean)
         if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it
-            found.append(candidate)
-    return found
+            candidates.append(candidate)
+    return candidates
 
 
-def _failing(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
+def _failing(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
     """Return what becomes of *candidate* by the share that the drawn weeks of its market leave to work; their spares are paid for as well.
 
     Start and checkpoints are those of the weeks.
     """
     weeks = candidate.document["weeks"][candidate.market]
-    share, whole = weeks["effective_share"], candidate
+    share, failing = weeks["effective_share"], candidate
     if plan.time is not None:
         shorter = course(plan._replace(time=plan.time * share), candidate.document, machine, workload)
-        whole = replace(candidate, epochs=shorter.epochs, job=shorter.parts)
-    work = whole.job.total - whole.job.start_up - whole.job.checkpoints
+        failing = replace(candidate, epochs=shorter.epochs, job=shorter.parts)
+    work = failing.job.total - failing.job.start_up - failing.job.checkpoints
     lasts = work / share if plan.time is None else plan.time
     saves = work * weeks["lost_s"]["checkpoint"] / weeks["work_s"]
-    job = whole.job._replace(start_up=0.0, checkpoints=saves, failures=lasts - work - saves)
+    job = failing.job._replace(start_up=0.0, checkpoints=saves, failures=lasts - work - saves)
     paid = (candidate.nodes + weeks["spares"]) / candidate.nodes
     interval = weeks["checkpoint"]["interval_s"]["used"] if candidate.market == "spot" else None
-    return replace(whole, job=job, cost=rate * paid * lasts, interval=interval)
+    return replace(failing, job=job, cost=rate * paid * lasts, interval=interval)
 
 
-def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
+def _revoked(candidate: Candidate, plan: JobPlan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
     """Return what becomes of *candidate* on spot machines, whose lives are known or *mean* seconds on average.
 
     A job of a given time does the epochs of one that is shorter by what revocations make that one longer.
@@ -283,20 +283,20 @@ def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Work
     drawn = expected(machine, workload, candidate.nodes, candidate.job, plan.checkpoints, rate, mean)
     if drawn is None or drawn.time == inf:
         return replace(candidate, cost=inf)
-    whole, lasts = candidate, drawn.time
+    revoked, lasts = candidate, drawn.time
     if plan.time is not None:
         shorter = course(plan._replace(time=plan.time * plan.time / drawn.time), candidate.document, machine, workload)
-        whole, lasts = replace(candidate, epochs=shorter.epochs, job=shorter.parts), plan.time
+        revoked, lasts = replace(candidate, epochs=shorter.epochs, job=shorter.parts), plan.time
     start_up = min(drawn.start_up, lasts)
-    job = whole.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, lasts - start_up))
+    job = revoked.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, lasts - start_up))
     interval = drawn.interval if drawn.interval < inf else None
-    return replace(whole, job=job._replace(revocations=lasts - job.total), cost=drawn.cost * lasts / drawn.time, interval=interval)
+    return replace(revoked, job=job._replace(revocations=lasts - job.total), cost=drawn.cost * lasts / drawn.time, interval=interval)
 
 
 # --- how sure, and what would change it ------------------------------------------------------------------------------
 
 
-def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Sequence[Candidate], mean: float | None) -> list[str]:
+def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: Sequence[Candidate], mean: float | None) -> list[str]:
     """Return how sure the choice is, and what would change it."""
     best, runner_up = (*allowed, None, None)[:2]
     if best is None:
@@ -314,7 +314,7 @@ def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Seq
         what = "price" if budget.time is not None else "predicted time"
         notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {100 * (1 - 1 / ratio):.2g}%")
     notes += _bargain(budget, best, allowed)
-    better = [found for found in others if budget.prefers(found) < budget.prefers(best)]
+    better = [candidate for candidate in others if budget.prefers(candidate) < budget.prefers(best)]
     if better:
         near = min(better, key=budget.excess)
         notes.append(f"{_named(near)} would win with a budget {100 * (budget.excess(near) - 1):.0f}% larger")
@@ -337,13 +337,13 @@ def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
 def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> list[str]:
     """Return what a little more of what is kept small would save of the other: time of money, money of time."""
     spent, other = budget.prefers(best)
-    near = [found for found in allowed if budget.prefers(found)[0] <= (1.0 + LITTLE) * spent]
-    found = min(near, key=lambda known: budget.prefers(known)[1])
-    saved, more = 1.0 - budget.prefers(found)[1] / other, budget.prefers(found)[0] / spent - 1.0
+    near = [bargain for bargain in allowed if budget.prefers(bargain)[0] <= (1.0 + LITTLE) * spent]
+    bargain = min(near, key=lambda each: budget.prefers(each)[1])
+    saved, more = 1.0 - budget.prefers(bargain)[1] / other, budget.prefers(bargain)[0] / spent - 1.0
     if saved < MUCH:
         return []
     what = ("time", "money") if budget.time is not None else ("money", "time")
-    return [f"{_named(found)} takes {100 * saved:.0f}% less {what[0]} for {100 * more:.2g}% more {what[1]}"]
+    return [f"{_named(bargain)} takes {100 * saved:.0f}% less {what[0]} for {100 * more:.2g}% more {what[1]}"]
 
 
 _UNMEASURED = "no interruption data for spot machines; --mean-lifetime 20h considers them"
@@ -351,21 +351,21 @@ _UNMEASURED = "no interruption data for spot machines; --mean-lifetime 20h consi
 
 def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
     """Return which machines the spot market was not asked about, for want of a price or of known lives."""
-    names = sorted(unmeasured & {found.hardware for found in candidates})
+    names = sorted(unmeasured & {candidate.hardware for candidate in candidates})
     without_lives = [f"{_several(names)}: {_UNMEASURED}"] if names else []
     return [*without_lives, *_without_price(candidates, markets, unmeasured)]
 
 
 def _several(names: Iterable[str]) -> str:
     """Return *names* in order; of many, the first few and how many more."""
-    known = sorted(names)
-    few = known if len(known) <= MOST_LISTED + 1 else [*known[:MOST_LISTED], f"{len(known) - MOST_LISTED} more"]
+    ordered = sorted(names)
+    few = ordered if len(ordered) <= MOST_LISTED + 1 else [*ordered[:MOST_LISTED], f"{len(ordered) - MOST_LISTED} more"]
     return f"{', '.join(few[:-1])} and {few[-1]}" if len(few) > 1 else "".join(few)
 
 
 def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
-    priced = {found.hardware for found in candidates if found.market == "spot"} | unmeasured
-    others = {found.hardware for found in candidates} - priced
+    priced = {candidate.hardware for candidate in candidates if candidate.market == "spot"} | unmeasured
+    others = {candidate.hardware for candidate in candidates} - priced
     if "spot" not in markets or not others:
         return []
     if len(others) <= len(priced):
@@ -373,7 +373,7 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     return [f"spot prices are known only for {_several(priced)}" if priced else "no spot price is known for any of them"]
 
 
-def _of_nodes(rows: Sequence[Row]) -> list[str]:
+def _of_nodes(rows: Sequence[ComparedMachine]) -> list[str]:
     """Return which numbers of nodes were tried, where they were asked for."""
     counts = sorted({row.nodes for row in rows if row.nodes is not None})
     if not counts:
@@ -382,7 +382,7 @@ def _of_nodes(rows: Sequence[Row]) -> list[str]:
     return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
 
 
-def _of_batches(rows: Sequence[Row], global_batch: int | None) -> str:
+def _of_batches(rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
     """Return at which global batch the candidates train, for an epoch is worth less the larger it is; nothing of planned layouts alone."""
     documents = [row.document for row in rows if row.document is not None]
     if documents and all("layout_gap" in document for document in documents):
@@ -401,8 +401,8 @@ def _of_batches(rows: Sequence[Row], global_batch: int | None) -> str:
     )
 
 
-def _named(found: Candidate) -> str:
-    return f"{found.hardware} ({found.nodes} node{'s' * (found.nodes > 1)}, {found.market.replace('_', '-')})"
+def _named(candidate: Candidate) -> str:
+    return f"{candidate.hardware} ({candidate.nodes} node{'s' * (candidate.nodes > 1)}, {candidate.market.replace('_', '-')})"
 
 
 def _of_spot(best: Candidate, mean: float | None) -> str:
@@ -417,12 +417,12 @@ def _of_spot(best: Candidate, mean: float | None) -> str:
     return f"{saves}time and cost are means over revocations {lives}; `spot` shows how they spread"
 
 
-def _sureness(plan: Plan, budget: Budget, best: Candidate) -> str:
-    known = best.document.get("expected_error")
-    if not known:
+def _sureness(plan: JobPlan, budget: Budget, best: Candidate) -> str:
+    error = best.document.get("expected_error")
+    if not error:
         return "no measured run of this kind of machine backs the prediction"
-    median, p90 = f"{100 * known['median']:.0f}%", f"{100 * known['p90']:.0f}%"
-    holds = budget.excess(best) * (1.0 + known["p90"]) <= 1.0
+    median, p90 = f"{100 * error['median']:.0f}%", f"{100 * error['p90']:.0f}%"
+    holds = budget.excess(best) * (1.0 + error["p90"]) <= 1.0
     verdict = f"even at {p90} this choice stays within the budget" if holds else f"at {p90} this choice would exceed the budget"
     if plan.time is not None:
         verdict = "the number of epochs may be off by as much"

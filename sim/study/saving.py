@@ -28,7 +28,7 @@ Again = Callable[[Sequence[Outflow]], float]
 """Returns the seconds of a step with parts of checkpoints that each node writes all along."""
 
 
-class Saved(NamedTuple):
+class SavedRun(NamedTuple):
     """A checkpoint of a run, and the steps beside it."""
 
     store: str
@@ -54,7 +54,7 @@ class Saved(NamedTuple):
         return self.written * (1.0 - self.step / self.beside)
 
 
-def saved_beside(run: Run | LayoutRun, name: str) -> Saved:
+def saved_beside(run: Run | LayoutRun, name: str) -> SavedRun:
     """Return what a checkpoint to the store *name* does to *run*. Raise SpecError for an unknown store, several jobs, or no disk."""
     return _saved_to(run, name, store_of(name))
 
@@ -68,7 +68,7 @@ def slowed_beside(run: Run | LayoutRun) -> Slowed:
     return slowed
 
 
-def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> Saved:
+def _saved_to(run: Run | LayoutRun, name: str, store: Store | None) -> SavedRun:
     if isinstance(run, LayoutRun):
         return _saved(name, store, run.workload, run.node, run.nodes, run.gpus, run.step_time, _layout_beside(run))
     if len(run.jobs) > 1:
@@ -99,7 +99,7 @@ def _saved(
     gpus: int,
     step: float,
     again: Again,
-) -> Saved:
+) -> SavedRun:
     held = saved_state(workload, gpus)
     traffic = 2 * gradient_volume(workload) * (nodes - 1) / nodes / step
     parts = Parts(held.nbytes / held.writers, held.writers, nodes, math.ceil(gpus / nodes), traffic)
@@ -109,4 +109,4 @@ def _saved(
         raise SpecError(f"--store {name}: {error}; name a store") from None
     flows = outflows(node, parts, store)
     beside = again(flows) if flows else step
-    return Saved(name, held.nbytes, held.writers, times.copied, times.written, step, beside)
+    return SavedRun(name, held.nbytes, held.writers, times.copied, times.written, step, beside)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Answer, Infeasible, Question, Scenario, answer, answer_to, prepare
@@ -21,7 +21,7 @@ def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> li
 
 
 @dataclass(frozen=True)
-class Point:
+class SizePoint:
     """One size: its run, or why it cannot run, whole and in a few words."""
 
     hardware: str
@@ -35,7 +35,7 @@ class Point:
     problem: str = ""
     brief: str = ""
     market: Market = "on_demand"
-    plan: Plan | None = None
+    plan: JobPlan | None = None
 
 
 def answers(
@@ -44,7 +44,7 @@ def answers(
     progress: Callable[[int, int], None] = lambda done, of: None,
     keep_rates: bool = False,
     trying: Callable[[int, int], None] | None = None,
-) -> list[Point]:
+) -> list[SizePoint]:
     """Run *scenarios* and return a point each; *progress* hears how many are done, *trying* how many runs of estimates.
 
     One alone must be able to run; of several, all are checked before the first runs, and those that cannot say why. *thorough*
@@ -52,19 +52,21 @@ def answers(
     Raise SpecError for bad input.
     """
     if len(scenarios) == 1:
-        found = answer(scenarios[0], thorough, keep_rates, trying)
-        return [_ran(scenarios[0], found)]
-    asked = [(scenario, _asked(scenario)) for scenario in scenarios]
-    _different([question for _, question in asked if isinstance(question, Question)])
-    last = max((place for place, (_, question) in enumerate(asked) if isinstance(question, Question)), default=-1)
+        first = answer(scenarios[0], thorough, keep_rates, trying)
+        return [_ran(scenarios[0], first)]
+    questions = [(scenario, _asked(scenario)) for scenario in scenarios]
+    _different([question for _, question in questions if isinstance(question, Question)])
+    last = max((place for place, (_, question) in enumerate(questions) if isinstance(question, Question)), default=-1)
     points = []
-    for place, (scenario, question) in enumerate(asked):
+    for place, (scenario, question) in enumerate(questions):
         if isinstance(question, Infeasible):
-            point = Point(scenario.hardware, scenario.workload, question.nodes, question.gpus, problem=str(question), brief=question.brief)
+            point = SizePoint(
+                scenario.hardware, scenario.workload, question.nodes, question.gpus, problem=str(question), brief=question.brief
+            )
         else:
             point = _ran(scenario, answer_to(question, scenario, thorough=thorough and place == last, progress=trying))
         points.append(point)
-        progress(len(points), len(asked))
+        progress(len(points), len(questions))
     return points
 
 
@@ -75,10 +77,10 @@ def _different(questions: Sequence[Question]) -> None:
         raise SpecError("--nodes: the jobs stay where their placement puts them, however many nodes there are; write one number")
 
 
-def _ran(scenario: Scenario, found: Answer) -> Point:
-    return Point(
-        scenario.hardware, scenario.workload, run=found.run, inputs=found.inputs, warnings=found.warnings,
-        bottlenecks=found.bottlenecks, market=found.market, plan=found.plan,
+def _ran(scenario: Scenario, finished: Answer) -> SizePoint:
+    return SizePoint(
+        scenario.hardware, scenario.workload, run=finished.run, inputs=finished.inputs, warnings=finished.warnings,
+        bottlenecks=finished.bottlenecks, market=finished.market, plan=finished.plan,
     )  # fmt: skip
 
 

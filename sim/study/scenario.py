@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.check import check_job, check_run, require, warn_job
 from sim.cluster.build import Placement, place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
@@ -22,8 +22,8 @@ from sim.spec.catalogue import suggestions
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override
-from sim.spec.own_prices import Priced
-from sim.spec.references import Piece, child, put
+from sim.spec.own_prices import PriceOverride
+from sim.spec.references import SpecPiece, child, put
 from sim.spec.schema import UNFOLDED, home
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
@@ -60,7 +60,7 @@ class Scenario:
     fold: bool = True
     market: Market = "on_demand"
     """At whose prices time is paid for."""
-    plan: Plan | None = None
+    plan: JobPlan | None = None
     """How long the whole job is, where that is asked for."""
     layout: tuple[tuple[str, str, str | int], ...] = ()
     """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
@@ -87,7 +87,7 @@ class Answer:
     bottlenecks: Sequence[Bottleneck] = ()
     """By job, where they were asked for."""
     market: Market = "on_demand"
-    plan: Plan | None = None
+    plan: JobPlan | None = None
 
 
 def has_layout(scenario: Scenario) -> bool:
@@ -140,9 +140,9 @@ def answer_to(
         )
         names = [f"jobs.{number}: " if len(jobs) > 1 else "" for number in range(len(jobs))]
         tried = zip(names, jobs, strict=True) if thorough else ()
-        found = [name + text for name, job in tried for text in estimate_warnings(hardware, job.averaged, progress)]
+        sensitive = [name + text for name, job in tried for text in estimate_warnings(hardware, job.averaged, progress)]
         freed = bottlenecks(run) if thorough else ()
-    return Answer(run, question.inputs, (*question.warnings, *found), freed, scenario.market, scenario.plan)
+    return Answer(run, question.inputs, (*question.warnings, *sensitive), freed, scenario.market, scenario.plan)
 
 
 class Question(NamedTuple):
@@ -181,7 +181,7 @@ def prepare(scenario: Scenario) -> Question:
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
     _one_batch(loaded.spec, scenario)
-    asked = _asked_gpus(machine.spec, scenario)
+    wanted_gpus = _asked_gpus(machine.spec, scenario)
     nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
     try:
         require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
@@ -189,7 +189,7 @@ def prepare(scenario: Scenario) -> Question:
         job = Job(loaded.spec, placement)
         loaded = _sized(loaded, scenario, job.ranks)
     except SpecError as error:
-        raise Infeasible(error.problems, nodes, asked) from None
+        raise Infeasible(error.problems, nodes, wanted_gpus) from None
     channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
     gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
     if scenario.batch == "max":
@@ -278,9 +278,9 @@ def _with_nodes(machine: Loaded[Hardware], nodes: int, option: str) -> Loaded[Ha
     """Return *machine* with *nodes* workers; messages about their number name the *option*."""
     spec = with_nodes(machine.spec, nodes)
     at = next(number for number, group in enumerate(spec.groups) if group.role == "worker")
-    top = Piece(machine.document.value, machine.document.root)
+    top = SpecPiece(machine.document.value, machine.document.root)
     groups = child(top, "groups")
-    top = put(top, "groups", put(groups, at, put(child(groups, at), "count", Piece(nodes, Mark(option)))))
+    top = put(top, "groups", put(groups, at, put(child(groups, at), "count", SpecPiece(nodes, Mark(option)))))
     return Loaded(spec, fingerprint(top.value), Document(top.value, top.mark, machine.document.implied))
 
 
@@ -311,15 +311,15 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
     _one_number_of_micro_batches(laid, of_workload)
     _said_once(laid)
-    priced = [Priced(scenario.prices)] if scenario.prices else []
+    priced = [PriceOverride(scenario.prices)] if scenario.prices else []
     return [*priced, *of_hardware], [*given, *laid, *of_workload]
 
 
 def _said_once(laid: Sequence[Option]) -> None:
     """Raise SpecError where two layout options write unequal values for one field."""
-    known: dict[str, Option] = {}
+    first: dict[str, Option] = {}
     for option in laid:
-        other = known.setdefault(option.key, option)
+        other = first.setdefault(option.key, option)
         if str(other.value) != str(option.value):
             raise SpecError(f"{other.name} {other.value} and {option.name} {option.value}: write one of the two, or the same value")
 
@@ -351,12 +351,12 @@ def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
 def _is_of_workload(text: str) -> bool:
     """Tell whether the override *text* is for the workload; raise SpecError for a key of neither description."""
     first = text.partition("=")[0].partition(".")[0].strip()
-    known = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
+    first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
     if "=" in text and first and first not in _WORKLOAD_KEYS | _HARDWARE_KEYS:
         key = text.partition("=")[0].strip()
         places = [home(kind, first) for kind in (Hardware, Workload)]
-        near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, known, most=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"a key starts with one of {', '.join(known)}"
+        near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, first_words, most=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"a key starts with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
     return first in _WORKLOAD_KEYS
 
@@ -377,8 +377,8 @@ def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int) -> Loaded[W
 def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Workload]:
     """Return *loaded* with *batch* samples per GPU; messages about them name the *option*."""
     training = loaded.spec.training.model_copy(update={"batch": batch})
-    top = Piece(loaded.document.value, loaded.document.root)
-    top = put(top, "training", put(child(top, "training"), "batch", Piece(batch, Mark(option))))
+    top = SpecPiece(loaded.document.value, loaded.document.root)
+    top = put(top, "training", put(child(top, "training"), "batch", SpecPiece(batch, Mark(option))))
     document = Document(top.value, top.mark, loaded.document.implied)
     return Loaded(loaded.spec.model_copy(update={"training": training}), fingerprint(top.value), document)
 

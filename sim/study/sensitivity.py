@@ -60,12 +60,12 @@ def sensitivities(hardware: Hardware, job: Job, progress: Progress | None = None
         steps.append(step)
         if progress is not None:
             progress(len(steps), len(moves))
-    found = []
+    sensitive = []
     for (_, estimate), moved in zip(tried, zip(steps[::2], steps[1::2], strict=True), strict=True):
         share = max(abs(step - base) for step in moved) / base
         if share > NOTICEABLE:
-            found.append(Sensitivity(estimate.key, estimate.reason, share))
-    return sorted(found, key=lambda row: (-row.share, row.key))
+            sensitive.append(Sensitivity(estimate.key, estimate.reason, share))
+    return sorted(sensitive, key=lambda row: (-row.share, row.key))
 
 
 def estimate_warnings(hardware: Hardware, job: Job, progress: Progress | None = None) -> list[str]:

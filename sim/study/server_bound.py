@@ -6,7 +6,9 @@ and out together, for N workers, a model of M bytes and T seconds of compute (Lu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
 
 from sim import units
 from sim.check import check_hardware, require
@@ -14,8 +16,40 @@ from sim.cluster.build import with_nodes
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
-from sim.training.collectives.parameter_server import Placement, bandwidth_bound
-from sim.training.collectives.server_bound import PLACEMENTS, BoundRow, BoundTable
+
+ServerPlacement = Literal["NCS", "NCC", "CC", "CS"]
+"""PHub's names: (non-)colocated and sharded over as many servers as workers, or one central server."""
+
+PLACEMENTS: tuple[ServerPlacement, ...] = get_args(ServerPlacement)
+
+
+class HostBytes(NamedTuple):
+    """Bytes that a host sends in one exchange, and as many that it receives."""
+
+    worker: float
+    """On a host that carries a worker and no server; 0 where there is none."""
+    server: float
+    """On a host that carries a server, and with it a worker where colocated."""
+
+
+class BoundRow(NamedTuple):
+    """One model size (bytes) and what the busiest host needs by placement, bytes/s in and out together."""
+
+    nbytes: int
+    needed: Mapping[ServerPlacement, float]
+
+
+class BoundTable(NamedTuple):
+    """All sizes on one machine; ``there`` is what the ports of the busiest host carry by placement, bytes/s in and out together."""
+
+    hardware: str
+    workers: int
+    compute_time: float
+    there: Mapping[ServerPlacement, float]
+    rows: tuple[BoundRow, ...]
+    machine: Hardware
+    inputs: Mapping[str, str]
+    """SHA-256 of the description."""
 
 
 def bound_table(
@@ -37,7 +71,7 @@ def bound_table(
     return BoundTable(machine.name, workers, time, there, rows, machine, {"hardware": loaded.sha256})
 
 
-def ports(machine: Hardware) -> dict[Placement, float]:
+def ports(machine: Hardware) -> dict[ServerPlacement, float]:
     """Return what the ports of the busiest host carry by placement, bytes/s in and out together: the slowest of its kind.
 
     Servers on hosts of their own push as much as workers do, so the slower of both counts; where no such hosts are described, they have
@@ -50,3 +84,33 @@ def ports(machine: Hardware) -> dict[Placement, float]:
     worker = min(rates["worker"])
     server = min(rates["server"], default=worker)
     return {"NCS": min(worker, server), "NCC": server, "CC": worker, "CS": worker}
+
+
+def bandwidth_bound(placement: ServerPlacement, workers: int, nbytes: float, compute_time: float) -> float:
+    """Return the bytes/s, in and out together, that the busiest host needs to hide the exchange of *nbytes* behind *compute_time* (s).
+
+    With N workers, M the model and T the compute time: NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T, CS 4(N-1)/N M/T.
+    """
+    if placement not in get_args(ServerPlacement):
+        raise ValueError(f"servers are placed as one of {', '.join(get_args(ServerPlacement))}, not {placement}")
+    if not compute_time > 0:
+        raise ValueError(f"an exchange hides behind more than {compute_time} s of compute")
+    if not 0 < nbytes < math.inf:
+        raise ValueError(f"an exchange moves more than 0 bytes and no endless number, not {nbytes}")
+    servers = workers if placement.endswith("S") else 1
+    return 2 * max(host_bytes(workers, servers, nbytes, placement in ("CC", "CS"))) / compute_time
+
+
+def host_bytes(workers: int, servers: int, nbytes: float, colocated: bool) -> HostBytes:
+    """Return what hosts send in one exchange of *nbytes* between *workers* and *servers*."""
+    _check_hosts(workers, servers, colocated)
+    if not colocated:
+        return HostBytes(nbytes, workers / servers * nbytes)
+    return HostBytes(nbytes if servers < workers else 0.0, (workers + servers - 2) / servers * nbytes)
+
+
+def _check_hosts(workers: int, servers: int, colocated: bool) -> None:
+    if workers < 1 or servers < 1:
+        raise ValueError(f"an exchange needs at least one worker and one server, not {workers} and {servers}")
+    if colocated and servers > workers:
+        raise ValueError(f"{servers} colocated servers do not fit on {workers} worker hosts: take up to {workers}, or hosts of their own")

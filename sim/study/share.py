@@ -29,8 +29,8 @@ from sim.study.jobs_file import jobs_file
 from sim.study.scenario import Scenario, prepare, sorted_overrides
 from sim.training.job import Job, core_time, job_slots
 
-Policy = Literal["even", "proportional", "greedy"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+LoaderPolicy = Literal["even", "proportional", "greedy"]
+POLICIES: tuple[LoaderPolicy, ...] = get_args(LoaderPolicy)
 
 
 class Need(NamedTuple):
@@ -44,39 +44,39 @@ class Need(NamedTuple):
         return min(1.0, workers * self.prepared / self.taken)
 
 
-class Host(NamedTuple):
+class LoaderHost(NamedTuple):
     """A node, or several alike: its loader *workers*, and the *gpus* that each job, by number, has there."""
 
     workers: int
     gpus: Mapping[int, int]
 
 
-Needs = Mapping[int, Need]
+LoaderNeeds = Mapping[int, Need]
 """By job, of those that run."""
 
 
-def even(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
+def even(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job, where every job on a host has as many of its workers; each GPU has one at least."""
     return _least(hosts, needs, lambda host, here, job: host.workers // len(here) // here[job])
 
 
-def proportional(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
+def proportional(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job, where every GPU of a host has as many of its workers."""
     return _least(hosts, needs, lambda host, here, job: host.workers // sum(here.values()))
 
 
-def _least(hosts: Sequence[Host], needs: Needs, given: Callable[[Host, Mapping[int, int], int], int]) -> dict[int, int]:
+def _least(hosts: Sequence[LoaderHost], needs: LoaderNeeds, given: Callable[[LoaderHost, Mapping[int, int], int], int]) -> dict[int, int]:
     """Return the least that any host has *given* to each GPU of a job, whose GPUs all have as many; 1 at least."""
-    found: dict[int, int] = {}
+    least: dict[int, int] = {}
     for host in hosts:
         here = {job: gpus for job, gpus in host.gpus.items() if job in needs}
         for job in here:
             each = max(1, given(host, here, job))
-            found[job] = min(each, found.get(job, each))
-    return {job: found[job] for job in needs}
+            least[job] = min(each, least.get(job, each))
+    return {job: least[job] for job in needs}
 
 
-def greedy(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
+def greedy(hosts: Sequence[LoaderHost], needs: LoaderNeeds) -> dict[int, int]:
     """Return the workers of each GPU, by job, where each further one goes where GPUs work most more; none where none would."""
     given = dict.fromkeys(needs, 1)
     left = [host.workers - sum(gpus for job, gpus in host.gpus.items() if job in needs) for host in hosts]
@@ -89,12 +89,16 @@ def greedy(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
         left = [free - host.gpus.get(best, 0) for free, host in zip(left, hosts, strict=True)]
 
 
-def _fits(hosts: Sequence[Host], left: Sequence[int], job: int) -> bool:
+def _fits(hosts: Sequence[LoaderHost], left: Sequence[int], job: int) -> bool:
     """Tell whether one more worker for each GPU of *job* is *left* on all its hosts."""
     return all(host.gpus.get(job, 0) <= free for host, free in zip(hosts, left, strict=True) if job in host.gpus)
 
 
-DIVIDE: Mapping[Policy, Callable[[Sequence[Host], Needs], dict[int, int]]] = {"even": even, "proportional": proportional, "greedy": greedy}
+DIVIDE: Mapping[LoaderPolicy, Callable[[Sequence[LoaderHost], LoaderNeeds], dict[int, int]]] = {
+    "even": even,
+    "proportional": proportional,
+    "greedy": greedy,
+}
 
 
 class Stretch(NamedTuple):
@@ -107,7 +111,7 @@ class Stretch(NamedTuple):
 
 def course(arrivals: Sequence[float], work: Sequence[float], rates: Callable[[tuple[int, ...]], Mapping[int, float]]) -> list[Stretch]:
     """Return the stretches between arrivals and completions of jobs with *work* samples each, at the *rates* of those that run."""
-    left, now, found = dict(enumerate(work)), 0.0, list[Stretch]()
+    left, now, stretches = dict(enumerate(work)), 0.0, list[Stretch]()
     while left:
         active = tuple(job for job in left if arrivals[job] <= now)
         later = min((arrivals[job] for job in left if arrivals[job] > now), default=math.inf)
@@ -117,20 +121,20 @@ def course(arrivals: Sequence[float], work: Sequence[float], rates: Callable[[tu
         speed = rates(active)
         ends = {job: now + left[job] / speed[job] for job in active}
         end = min(later, *ends.values())
-        found.append(Stretch(now, end, dict(speed)))
+        stretches.append(Stretch(now, end, dict(speed)))
         for job in active:
             left[job] -= speed[job] * (end - now)
             if ends[job] <= end * (1 + 1e-12):
                 del left[job]
         now = end
-    return found
+    return stretches
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PolicyOutcome:
     """What one policy makes of the jobs."""
 
-    policy: Policy
+    policy: LoaderPolicy
     workers: tuple[int, ...]
     """Of each GPU, by job, while all jobs run that ever run together with the first."""
     throughput: tuple[float, ...]
@@ -145,7 +149,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedMachine:
     """The jobs of a file under each policy."""
 
     hardware: str
@@ -154,7 +158,7 @@ class Shared:
     epochs: tuple[float, ...]
     cores: tuple[int, int]
     """Loader workers of a node that has jobs: the fewest, and the most."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[PolicyOutcome, ...]
     machine: Hardware
     inputs: Mapping[str, str]
     """SHA-256 of each description."""
@@ -168,7 +172,7 @@ def share(
     workers: int | None = None,
     nodes: int | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Shared:
+) -> SharedMachine:
     """Return how *policies* (``even`` first, to compare with) divide the *workers* of each node (all cores if None) among its jobs.
 
     The jobs are those of a file, on *nodes* nodes (as many as described if None). *progress* hears how many policies are done.
@@ -184,7 +188,7 @@ def share(
         raise SpecError(f"{jobs}: with coordinated_prep jobs have one loader together; leave it out to divide workers among them")
     epochs = tuple(entry.epochs for entry in load(Jobs, path, sorted_overrides(scenario)[1]).spec.jobs)
     used = slots(machine, [job.placement for job in placed])
-    hosts = [Host(workers or math.floor(slot.cores), {job: len(gpus) for job, gpus in slot.lent}) for slot in used]
+    hosts = [LoaderHost(workers or math.floor(slot.cores), {job: len(gpus) for job, gpus in slot.lent}) for slot in used]
     for host in hosts:
         if host.workers < (gpus := sum(host.gpus.values())):
             raise SpecError(f"--workers {host.workers}: {gpus} GPUs of a node need one each; write that")
@@ -197,17 +201,17 @@ def share(
         outcomes.append(course_of.outcome(policy))
         progress(len(outcomes), len(every))
     count, per_node = sum(slot.count for slot in used), [host.workers for host in hosts]
-    return Shared(
+    return SharedMachine(
         f"{machine.name}, {count} nodes" if count > 1 else machine.name,
         placed, course_of.arrivals, epochs, (min(per_node), max(per_node)), tuple(outcomes), machine, question.inputs,
     )  # fmt: skip
 
 
-def _policy(name: str) -> Policy:
-    found = next((policy for policy in POLICIES if policy == name), None)
-    if found is None:
+def _policy(name: str) -> LoaderPolicy:
+    policy_named = next((policy for policy in POLICIES if policy == name), None)
+    if policy_named is None:
         raise SpecError(f"--policy {name}: write one of {', '.join(POLICIES)}")
-    return found
+    return policy_named
 
 
 def _need(hardware: Hardware, speed: float, job: Job) -> Need:
@@ -228,28 +232,30 @@ def with_workers(workload: Workload, workers: int) -> Workload:
 class _Courses:
     """The courses of the jobs under policies; a set of jobs that run together is simulated once for each division."""
 
-    def __init__(self, hardware: Hardware, jobs: Sequence[Job], epochs: Sequence[float], needs: Needs, hosts: Sequence[Host]) -> None:
+    def __init__(
+        self, hardware: Hardware, jobs: Sequence[Job], epochs: Sequence[float], needs: LoaderNeeds, hosts: Sequence[LoaderHost]
+    ) -> None:
         self.hardware, self.jobs, self.needs, self.hosts = hardware, jobs, needs, hosts
         self.arrivals = tuple(job.start for job in jobs)
         self.work = [job.workload.dataset.samples * count for job, count in zip(jobs, epochs, strict=True)]
         self._known: dict[tuple[tuple[int, int], ...], dict[int, float]] = {}
 
-    def outcome(self, policy: Policy) -> Outcome:
+    def outcome(self, policy: LoaderPolicy) -> PolicyOutcome:
         """Return what *policy* makes of the jobs."""
-        found = course(self.arrivals, self.work, lambda active: self._rates(policy, active))
-        done = tuple(max(stretch.end for stretch in found if job in stretch.rates) for job in range(len(self.jobs)))
+        stretches = course(self.arrivals, self.work, lambda active: self._rates(policy, active))
+        done = tuple(max(stretch.end for stretch in stretches if job in stretch.rates) for job in range(len(self.jobs)))
         throughput = tuple(work / (end - start) for work, end, start in zip(self.work, done, self.arrivals, strict=True))
-        given = self._given(policy, max((tuple(stretch.rates) for stretch in found), key=len))
-        return Outcome(policy, tuple(given.get(job, self._given(policy, (job,))[job]) for job in self.needs), throughput, done)
+        given = self._given(policy, max((tuple(stretch.rates) for stretch in stretches), key=len))
+        return PolicyOutcome(policy, tuple(given.get(job, self._given(policy, (job,))[job]) for job in self.needs), throughput, done)
 
-    def _given(self, policy: Policy, active: tuple[int, ...]) -> dict[int, int]:
+    def _given(self, policy: LoaderPolicy, active: tuple[int, ...]) -> dict[int, int]:
         """Return the workers of each GPU, by job, while *active* jobs run."""
         return DIVIDE[policy](self.hosts, {job: self.needs[job] for job in active})
 
-    def _rates(self, policy: Policy, active: tuple[int, ...]) -> dict[int, float]:
+    def _rates(self, policy: LoaderPolicy, active: tuple[int, ...]) -> dict[int, float]:
         key = tuple(self._given(policy, active).items())
         if key not in self._known:
             running = [replace(self.jobs[job], workload=with_workers(self.jobs[job].workload, each), start=0.0) for job, each in key]
             ran = simulate(self.hardware, running, cold=False)
-            self._known[key] = {job: found.throughput for job, found in zip(active, ran.jobs, strict=True)}
+            self._known[key] = {job: job_run.throughput for job, job_run in zip(active, ran.jobs, strict=True)}
         return self._known[key]

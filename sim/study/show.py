@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from sim.cluster.gpu import element_bytes, peaks_for
-from sim.cluster.measured import Setting, pass_time
+from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
 from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.spec.hardware import Gpu
@@ -38,10 +38,12 @@ def chosen(patterns: Sequence[str]) -> list[str]:
     """Return the workloads that *patterns* name: names and paths as they are, ``resnet*`` all of the catalogue that match."""
     names: list[str] = []
     for pattern in patterns:
-        found = [name for name in catalogue("workloads") if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else [pattern]
-        if not found:
+        matching = (
+            [name for name in catalogue("workloads") if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else [pattern]
+        )
+        if not matching:
             raise SpecError(f"{pattern}: no workload of the catalogue matches; 'list workloads' shows them")
-        names += [name for name in found if name not in names]
+        names += [name for name in matching if name not in names]
     return names
 
 
@@ -71,7 +73,7 @@ def layer_document(workload: str, hardware: str | None = None, overrides: Sequen
         "roofline": _roofline(task, gpu) if gpu else None,
         "blocks": [
             {"name": name, "layers": len(members), **_total(members)}
-            for name, members in ((name, list(found)) for name, found in groupby(rows, key=lambda row: block(row["name"])))
+            for name, members in ((name, list(group)) for name, group in groupby(rows, key=lambda row: block(row["name"])))
         ],
         "layers": rows,
     }
@@ -84,19 +86,19 @@ def against_gradients(workloads: Sequence[str], hardware: str, overrides: Sequen
 
 
 def _compared(name: str, hardware: str, overrides: Sequence[str], batch: int | None) -> dict[str, Any]:
-    found = answer(Scenario(hardware, name, (*overrides, "input.loader=synthetic"), batch=batch)).run.jobs[0]
-    model, stalls = found.job.workload.model, found.warm.stalls
+    job_run = answer(Scenario(hardware, name, (*overrides, "input.loader=synthetic"), batch=batch)).run.jobs[0]
+    model, stalls = job_run.job.workload.model, job_run.warm.stalls
     tensors = [elements for layer in model.layers for elements in layer.gradients]
     stall = stalls[Cause.INTERCONNECT] + stalls[Cause.NETWORK]
     return {
         "workload": name,
-        "batch_per_gpu": found.job.workload.training.batch,
+        "batch_per_gpu": job_run.job.workload.training.batch,
         "weight_layers": sum(bool(layer.gradients) and layer.forward > 0 for layer in model.layers),
         "gradient_tensors": len(tensors),
-        "gradient_bytes": gradient_volume(found.job.workload),
-        "step_time_s": found.warm.step_time,
+        "gradient_bytes": gradient_volume(job_run.job.workload),
+        "step_time_s": job_run.warm.step_time,
         "stall_s": stall,
-        "stall_share": stall / found.warm.step_time,
+        "stall_share": stall / job_run.warm.step_time,
     }
 
 
@@ -126,7 +128,7 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
     }
     row["intensity_flop_per_byte"] = _intensity(row)
     if gpu is not None:
-        here = Setting(gpu, training.precision, workload.layer_stack, batch)
+        here = PassSetting(gpu, training.precision, workload.layer_stack, batch)
         times = [pass_time(layer, workload.model.measured, here, backward).time for backward in (False, True)]
         row |= dict(zip(_TIMES, times, strict=True))
     return row

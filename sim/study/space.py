@@ -21,7 +21,7 @@ _VALUE = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweptField:
     """One field and the values it takes, as they would be written in YAML."""
 
     key: str
@@ -40,7 +40,7 @@ class Axis:
         return _written(low + share * (high - low), self.unit, self.whole)
 
 
-def axis(text: str) -> Axis:
+def axis(text: str) -> SweptField:
     """Return what ``KEY=VALUES`` means. Raise SpecError for what cannot be read."""
     key, equals, values = text.partition("=")
     key, values = key.strip(), values.strip()
@@ -51,10 +51,10 @@ def axis(text: str) -> Axis:
         return _range(key, text, *span.groups())
     if ".." in values:
         raise SpecError(f"--vary {text}: a range is written 10..400 Gbps:7, two numbers, one unit, and how many values")
-    return Axis(key, _list(text, [part.strip() for part in values.split(",")]))
+    return SweptField(key, _list(text, [part.strip() for part in values.split(",")]))
 
 
-def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log: str | None, count: str | None) -> Axis:
+def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log: str | None, count: str | None) -> SweptField:
     if early and early != unit:
         raise SpecError(f"--vary {text}: mixes the units '{early}' and '{unit}'; write one unit, at the end")
     ends = float(low), float(high)
@@ -67,14 +67,14 @@ def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log:
     if not all(map(math.isfinite, ends)) or len(count or "") > 20:
         raise SpecError(f"--vary {shorten(text)}: a number is too large")
     _check_count(int(count or 0), f"--vary {text}", f"{low}..{high}{' ' if unit else ''}{unit}:10")
-    whole = not unit and all(end.is_integer() for end in ends)
+    integral = not unit and all(end.is_integer() for end in ends)
     if count is None:
         numbers = [ends[0] * 2.0**step for step in range(math.ceil(math.log2(ends[1] / ends[0])))] + [ends[1]]
     elif log:
         numbers = [ends[0] * (ends[1] / ends[0]) ** (step / (int(count) - 1)) for step in range(int(count))]
     else:
         numbers = [ends[0] + (ends[1] - ends[0]) * step / (int(count) - 1) for step in range(int(count))]
-    return Axis(key, tuple(dict.fromkeys(_written(number, unit, whole) for number in numbers)), ends, unit, whole)
+    return SweptField(key, tuple(dict.fromkeys(_written(number, unit, integral) for number in numbers)), ends, unit, integral)
 
 
 def _list(text: str, parts: Sequence[str]) -> tuple[str, ...]:
@@ -90,8 +90,8 @@ def _list(text: str, parts: Sequence[str]) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _written(number: float, unit: str, whole: bool) -> str:
-    shown = str(round(number)) if whole else f"{number:.12g}"
+def _written(number: float, unit: str, integral: bool) -> str:
+    shown = str(round(number)) if integral else f"{number:.12g}"
     return f"{shown} {unit}" if unit else shown
 
 
@@ -109,7 +109,7 @@ def _check_count(points: int, text: str, hint: str) -> None:
         raise SpecError(f"{text}: {points:,} points, the most are {MOST_POINTS:,}; did you mean {hint}?")
 
 
-def grid(axes: Sequence[Axis]) -> list[Point]:
+def grid(axes: Sequence[SweptField]) -> list[Point]:
     """Return every combination of the values of *axes*, the last axis varying fastest."""
     _once(axes)
     keys = [axis.key for axis in axes]
@@ -119,7 +119,7 @@ def grid(axes: Sequence[Axis]) -> list[Point]:
     return [tuple(zip(keys, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]
 
 
-def sobol(axes: Sequence[Axis], points: int, seed: int) -> list[Point]:
+def sobol(axes: Sequence[SweptField], points: int, seed: int) -> list[Point]:
     """Return *points* points of a scrambled Sobol sequence over *axes* (scipy.stats.qmc), the same for the same *seed*."""
     _once(axes)
     if points < 1:
@@ -137,7 +137,7 @@ def asked_points(texts: Sequence[str], count: int | None, seed: int) -> list[Poi
     return grid(axes) if count is None else sobol(axes, count, seed)
 
 
-def _once(axes: Sequence[Axis]) -> None:
+def _once(axes: Sequence[SweptField]) -> None:
     if not axes:
         raise SpecError("--vary KEY=VALUES: name one field or more, for example --vary node.nic.bandwidth='10..400 Gbps:7'")
     keys = [axis.key for axis in axes]

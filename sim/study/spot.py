@@ -13,7 +13,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from sim.analysis.cost import node_price, price
-from sim.analysis.transient import Exponential, Lives, checkpoint_time, lifetimes_of, restore_time, survival
+from sim.analysis.transient import ExponentialLives, Lives, checkpoint_time, lifetimes_of, restore_time, survival
 from sim.analysis.whole_job import START_UP, WholeJob
 from sim.cluster.build import with_nodes
 from sim.spec.hardware import Group, Hardware
@@ -21,9 +21,9 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import Document, Documents, compare
+from sim.study.compare import MakesDocument, RunDocument, compare
 from sim.study.scenario import Scenario, sorted_overrides
-from sim.study.transient import POLICIES, Outcome, Policy, SpotJob, best_interval, courses, spread, undisturbed
+from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, courses, spread, undisturbed
 from sim.study.whole_job import checkpoint_bytes
 from sim.units import UnitError, parse
 
@@ -55,18 +55,18 @@ class SpotAnswer:
     """A job on spot machines, drawn many times, and the same job on demand."""
 
     machine: Hardware
-    document: Document
+    document: RunDocument
     """Of the undisturbed run on all workers."""
     job: SpotJob
     interval: float
     """Samples between checkpoints; infinite: only the result is saved."""
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[DrawnCourse]
     on_demand_time: float
     on_demand_cost: float | None
     notes: Sequence[str]
 
 
-def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: int | None = None) -> SpotAnswer:
+def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes: int | None = None) -> SpotAnswer:
     """Return what *wanted* takes on the spot machines of *scenario*. Raise SpecError where no life or price of them is known."""
     for_hardware, for_workload = sorted_overrides(scenario)
     machine = load_hardware(scenario.hardware, for_hardware).spec
@@ -74,7 +74,7 @@ def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: in
     workload = load_workload(scenario.workload, for_workload).spec
     group = _workers(machine)
     policy = _policy(wanted, workload)
-    lives, known, notes = _lives(machine, group, wanted)
+    lives, measured, notes = _lives(machine, group, wanted)
     spot_price = node_price(group, "spot")
     if spot_price is None:
         place = f"groups.{machine.groups.index(group)}.price" if len(machine.groups) > 1 else "price"
@@ -86,16 +86,16 @@ def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: in
     failed = next((row.problem for row in rows if row.document is None), None)
     if failed is not None:
         raise SpecError(failed)
-    found = [row.document for row in rows if row.document is not None]
+    documented = [row.document for row in rows if row.document is not None]
     nbytes = checkpoint_bytes(workload)
     job = SpotJob(
-        _samples(wanted, workload, found[-1]),
-        _speeds(group.count, found),
+        _samples(wanted, workload, documented[-1]),
+        _speeds(group.count, documented),
         lives,
         policy,
-        known.start_up.total if known else START_UP,
-        known.start_up.total - known.start_up.booting if known else 0.0,
-        known.replacement if known else START_UP,
+        measured.start_up.total if measured else START_UP,
+        measured.start_up.total - measured.start_up.booting if measured else 0.0,
+        measured.replacement if measured else START_UP,
         checkpoint_time(nbytes),
         restore_time(nbytes),
         spot_price,
@@ -108,10 +108,10 @@ def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: in
         raise SpecError(
             f"--checkpoint-interval {wanted.interval}: machines are revoked before a checkpoint is due, and the job never ends; write auto"
         )
-    time, cost = _on_demand(machine, job, known)
+    time, cost = _on_demand(machine, job, measured)
     if job.in_step and policy != "wait":
         notes.append("workers are in step: all restart from the last checkpoint where one goes or joins, and fewer make smaller steps")
-    return SpotAnswer(machine, found[-1], job, interval, outcomes, time, cost, notes)
+    return SpotAnswer(machine, documented[-1], job, interval, outcomes, time, cost, notes)
 
 
 def _workers(machine: Hardware) -> Group:
@@ -121,32 +121,32 @@ def _workers(machine: Hardware) -> Group:
     return groups[0]
 
 
-def _policy(wanted: Wanted, workload: Workload) -> Policy:
+def _policy(wanted: Wanted, workload: Workload) -> SpotPolicy:
     stack = workload.training.stack
     name = wanted.policy or ("shrink" if stack.asynchronous else "wait")
-    policy = next((known for known in POLICIES if known == name), None)
+    policy = next((policy_named for policy_named in POLICIES if policy_named == name), None)
     if policy is None:
         raise SpecError(f"--policy {name}: write one of {', '.join(POLICIES)}")
     return policy
 
 
 def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Lifetimes | None, list[str]]:
-    known = lifetimes_of(group.node.gpu)
+    measured = lifetimes_of(group.node.gpu)
     if wanted.mean_lifetime is not None:
-        return Exponential(mean_seconds(wanted.mean_lifetime)), known, ["revocations come at random, with the mean given"]
-    if known is None:
+        return ExponentialLives(mean_seconds(wanted.mean_lifetime)), measured, ["revocations come at random, with the mean given"]
+    if measured is None:
         raise SpecError(
             f"{machine.name}: no interruption data for spot machines with {group.node.gpu.name}; add a mean, for example "
             "--mean-lifetime 20h"
         )
-    watched = len(known.revoked) + known.survived
-    notes = [f"interruptions from {watched} {known.name.upper()} VMs on {known.provider.upper()} ({known.date})"]
-    if machine.provider != known.provider:
+    watched = len(measured.revoked) + measured.survived
+    notes = [f"interruptions from {watched} {measured.name.upper()} VMs on {measured.provider.upper()} ({measured.date})"]
+    if machine.provider != measured.provider:
         notes.append(f"no interruption data for {(machine.provider or 'this provider').upper()}; --mean-lifetime replaces these")
-    return survival(known), known, notes
+    return survival(measured), measured, notes
 
 
-def _counts(workers: int, policy: Policy) -> list[int]:
+def _counts(workers: int, policy: SpotPolicy) -> list[int]:
     """Return the numbers of workers to simulate, the last being all."""
     if policy == "wait":
         return [workers]
@@ -155,7 +155,7 @@ def _counts(workers: int, policy: Policy) -> list[int]:
     return sorted({round(workers ** (place / (ALL_SPEEDS - 1))) for place in range(ALL_SPEEDS)})
 
 
-def _speeds(workers: int, documents: Sequence[Document]) -> tuple[float, ...]:
+def _speeds(workers: int, documents: Sequence[RunDocument]) -> tuple[float, ...]:
     """Return samples/s with 1 to *workers* workers alive, straight lines between what was simulated."""
     import numpy as np
 
@@ -164,7 +164,7 @@ def _speeds(workers: int, documents: Sequence[Document]) -> tuple[float, ...]:
     return tuple(float(speed) for speed in np.interp(range(1, workers + 1), counts, speeds))
 
 
-def _samples(wanted: Wanted, workload: Workload, document: Document) -> float:
+def _samples(wanted: Wanted, workload: Workload, document: RunDocument) -> float:
     if (wanted.epochs is None) == (wanted.steps is None):
         raise SpecError("--epochs or --steps: write one of the two, for example --epochs 90")
     if wanted.epochs is not None:
@@ -197,9 +197,9 @@ def _seconds(text: str, option: str) -> float:
     return time
 
 
-def _on_demand(machine: Hardware, job: SpotJob, known: Lifetimes | None) -> tuple[float, float | None]:
+def _on_demand(machine: Hardware, job: SpotJob, measured: Lifetimes | None) -> tuple[float, float | None]:
     """Return time and cost of the job on machines that stay; only its result is saved."""
-    phases = known.on_demand_start_up if known else None
+    phases = measured.on_demand_start_up if measured else None
     start_up = phases.total if phases else START_UP
     time = undisturbed(replace(job, start_up=start_up))
     rate = price(machine)
@@ -219,31 +219,31 @@ class Expected(NamedTuple):
 
 
 def expected(
-    machine: Hardware, workload: Workload, nodes: int, whole: WholeJob, saves: bool, rate: float, mean_lifetime: float | None = None
+    machine: Hardware, workload: Workload, nodes: int, job_parts: WholeJob, saves: bool, rate: float, mean_lifetime: float | None = None
 ) -> Expected | None:
-    """Return what the job *whole* takes and costs on *nodes* spot machines that cost *rate* (USD/s) together.
+    """Return what the job *job_parts* takes and costs on *nodes* spot machines that cost *rate* (USD/s) together.
 
     As in `spot` without servers: all wait for a replacement and go back to the last checkpoint, which are as far apart as costs
     least time; unless it *saves*, to the beginning. Lives are drawn with *mean_lifetime* (s) if given, else from measured ones. None
     where nothing is known of them; infinite where the job would not end.
     """
-    known = lifetimes_of(machine.groups[0].node.gpu)
+    measured = lifetimes_of(machine.groups[0].node.gpu)
     if mean_lifetime is not None:
-        lives: Lives = Exponential(mean_lifetime)
-    elif known is not None:
-        lives = survival(known)
+        lives: Lives = ExponentialLives(mean_lifetime)
+    elif measured is not None:
+        lives = survival(measured)
     else:
         return None
     nbytes = checkpoint_bytes(workload)
-    work = whole.total - whole.start_up - whole.checkpoints
+    work = job_parts.total - job_parts.start_up - job_parts.checkpoints
     job = SpotJob(
         work,
         (1.0,) * nodes,
         lives,
         "wait",
-        known.start_up.total if known else START_UP,
-        known.start_up.total - known.start_up.booting if known else 0.0,
-        known.replacement if known else START_UP,
+        measured.start_up.total if measured else START_UP,
+        measured.start_up.total - measured.start_up.booting if measured else 0.0,
+        measured.replacement if measured else START_UP,
         checkpoint_time(nbytes) if saves else 0.0,
         restore_time(nbytes),
         rate / nodes,
@@ -253,5 +253,5 @@ def expected(
     except SpecError:  # revocations come faster than checkpoints
         return Expected(inf, inf, inf, 0.0, job.start_up)
     outcomes = courses(job, interval, EXPECTED_TRIALS)
-    time, cost = (spread(outcomes, of).mean for of in (lambda found: found.time, lambda found: found.cost))
+    time, cost = (spread(outcomes, of).mean for of in (lambda drawn: drawn.time, lambda drawn: drawn.cost))
     return Expected(time, cost, interval, max(1, ceil(work / interval)) * job.checkpoint, job.start_up)

@@ -23,15 +23,15 @@ from sim.spec.library import fingerprint
 from sim.spec.shelf import standing
 from sim.spec.yaml import SpecError
 from sim.study.cluster import each_on_cluster, pack
-from sim.study.journal import Figures, Journal
+from sim.study.journal import Journal, RowFigures
 from sim.study.pool import each
 from sim.study.scenario import Infeasible, Scenario, prepare
 from sim.study.space import Point
 
-Runner = Callable[[Scenario], Figures]
+Runner = Callable[[Scenario], RowFigures]
 
 
-class Done(NamedTuple):
+class SweepProgress(NamedTuple):
     """How far a sweep is."""
 
     points: int
@@ -40,7 +40,7 @@ class Done(NamedTuple):
     """Points that an earlier, interrupted sweep had computed."""
 
 
-class Rows:
+class SweepRows:
     """The rows of a sweep in the order of its points: the fields of each, then its figures; read anew each time they are asked for."""
 
     def __init__(self, points: Sequence[Point], keys: Sequence[str], figures: Journal) -> None:
@@ -92,11 +92,11 @@ def swept(
     run: Runner,
     journal: Path | None = None,
     processes: int | None = None,
-    progress: Callable[[Done], None] = lambda done: None,
+    progress: Callable[[SweepProgress], None] = lambda done: None,
     cluster: str | None = None,
     notice: Callable[[str], None] = lambda text: None,
     alone: bool = False,
-) -> Iterator[Rows]:
+) -> Iterator[SweepRows]:
     """Compute each of *points* and give their rows: its fields, then the figures of *run*; one that cannot run has ``problem`` instead.
 
     With a *journal* file, points of an interrupted sweep of the same question are taken from there, and new ones added to it; one that
@@ -111,26 +111,26 @@ def swept(
         read |= _read_by(scenario, points)
     question = fingerprint([asdict(scenario), __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
     keys = [fingerprint([question, point]) for point in points]
-    with Journal(journal) as known:
-        if alone and (others := known.others(keys)):
+    with Journal(journal) as done_before:
+        if alone and (others := done_before.others(keys)):
             raise SpecError(
                 f"{journal}: keeps {others} point{'s' * (others > 1)} of another sweep that was stopped (other points or options, or "
                 "files that have changed since); finish that one, write to another file, or --force to lose them"
             )
-        missing = {key: point for key, point in zip(keys, points, strict=True) if key not in known}
+        missing = {key: point for key, point in zip(keys, points, strict=True) if key not in done_before}
         different, tasks = len(set(keys)), list(missing.items())
         answer = partial(_figures, run, uuid4().hex, scenario)
         if cluster is None or not missing:
-            found = each(answer, tasks, processes)
+            answers = each(answer, tasks, processes)
         else:
-            found = each_on_cluster(cluster, answer, tasks, pack(read), notice)
-        for count, (key, figures) in enumerate(found, start=different - len(missing) + 1):
-            known.note(key, figures)
-            progress(Done(count, different, different - len(missing)))
-        yield Rows(points, keys, known)
+            answers = each_on_cluster(cluster, answer, tasks, pack(read), notice)
+        for count, (key, figures) in enumerate(answers, start=different - len(missing) + 1):
+            done_before.note(key, figures)
+            progress(SweepProgress(count, different, different - len(missing)))
+        yield SweepRows(points, keys, done_before)
 
 
-def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point]) -> tuple[str, Figures]:
+def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point]) -> tuple[str, RowFigures]:
     """Answer one point of *sweep*: a process that answers several takes descriptions not to change meanwhile."""
     key, point = task
     try:

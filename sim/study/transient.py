@@ -20,13 +20,13 @@ import numpy as np
 
 from sim.analysis.course import draw
 from sim.analysis.crew import Members
-from sim.analysis.long_run import AT_ONCE, Cause, LongRun, Saving
+from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Lives
 from sim.spec.yaml import SpecError
 
-Policy = Literal["shrink", "replace", "wait"]
-POLICIES: tuple[Policy, ...] = ("shrink", "replace", "wait")
+SpotPolicy = Literal["shrink", "replace", "wait"]
+POLICIES: tuple[SpotPolicy, ...] = ("shrink", "replace", "wait")
 
 SEARCHED = 9
 """Checkpoint intervals tried between one checkpoint's own duration and the whole job, and again around the best of them."""
@@ -41,7 +41,7 @@ class SpotJob:
     speeds: tuple[float, ...]
     """Samples/s with 1, 2, ... workers alive; its length is how many are rented."""
     lives: Lives
-    policy: Policy
+    policy: SpotPolicy
     start_up: float = 0.0
     """From the request until the workers run."""
     unpaid: float = 0.0
@@ -62,7 +62,7 @@ class SpotJob:
         return self.in_step or self.policy == "wait"
 
 
-class Outcome(NamedTuple):
+class DrawnCourse(NamedTuple):
     """One drawn course of a job."""
 
     time: float
@@ -82,25 +82,27 @@ def long_run(job: SpotJob, interval: float) -> LongRun:
         job.restarts,
         job.policy == "replace",
     )
-    revocation = Cause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=Uniform(job.replacement, job.replacement))
+    revocation = DrawnCause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=Uniform(job.replacement, job.replacement))
     saving = Saving(min(interval, job.work) / full, job.checkpoint, job.checkpoint, job.restore)
     return LongRun(
         workers, 0, saving, [revocation], (0.0, 0.0, 0.0), work=job.work / full, lives=(job.lives, 0.0), members=members
     )  # fmt: skip
 
 
-def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[Outcome]:
+def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[DrawnCourse]:
     """Return *trials* courses of *job* with a checkpoint every *interval* samples (infinite: only the result is saved).
 
     The lives of a trial depend on *seed* alone, so that intervals meet the same lives. Of a job that never ends all is infinite.
     """
-    found = draw(long_run(job, interval), trials, seed)
-    rented = len(job.speeds) * (job.start_up - job.unpaid) + found.requested * max(0.0, job.replacement - job.unpaid)
-    ends = np.isfinite(found.elapsed)
-    times = job.start_up + np.where(ends, found.elapsed, 0.0)
-    costs = (rented + found.node_seconds) * job.price + (times - job.unpaid) * job.fixed_price
-    figures = (np.where(ends, of, math.inf).tolist() for of in (times, costs, found.lost["rework"] * job.speeds[-1]))
-    return [Outcome(time, cost, int(count), lost) for time, cost, lost, count in zip(*figures, found.interruptions.tolist(), strict=True)]
+    drawn = draw(long_run(job, interval), trials, seed)
+    rented = len(job.speeds) * (job.start_up - job.unpaid) + drawn.requested * max(0.0, job.replacement - job.unpaid)
+    ends = np.isfinite(drawn.elapsed)
+    times = job.start_up + np.where(ends, drawn.elapsed, 0.0)
+    costs = (rented + drawn.node_seconds) * job.price + (times - job.unpaid) * job.fixed_price
+    figures = (np.where(ends, of, math.inf).tolist() for of in (times, costs, drawn.lost["rework"] * job.speeds[-1]))
+    return [
+        DrawnCourse(time, cost, int(count), lost) for time, cost, lost, count in zip(*figures, drawn.interruptions.tolist(), strict=True)
+    ]
 
 
 def undisturbed(job: SpotJob, interval: float = math.inf) -> float:
@@ -116,7 +118,7 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
     """
 
     def mean_time(interval: float) -> float:
-        return float(np.mean([found.time for found in courses(job, interval, trials, seed)]))
+        return float(np.mean([outcome.time for outcome in courses(job, interval, trials, seed)]))
 
     shortest = min(job.work, max(job.checkpoint, 1.0) * job.speeds[-1])
     tried = np.geomspace(shortest, job.work, SEARCHED)
@@ -140,7 +142,7 @@ class Spread(NamedTuple):
     error: float
 
 
-def spread(outcomes: Sequence[Outcome], of: Callable[[Outcome], float]) -> Spread:
+def spread(outcomes: Sequence[DrawnCourse], of: Callable[[DrawnCourse], float]) -> Spread:
     """Return how one figure is distributed over *outcomes*."""
     values = np.array([of(outcome) for outcome in outcomes])
     p50, p90, low, high = (float(value) for value in np.quantile(values, [0.5, 0.9, 0.025, 0.975]))

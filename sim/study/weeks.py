@@ -14,9 +14,9 @@ from sim.analysis.cost import Market, node_price
 from sim.analysis.crew import Members
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
-from sim.analysis.long_run import Cause, LongRun, Saving
+from sim.analysis.long_run import DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import Exponential, Lives, lifetimes_of, survival
+from sim.analysis.transient import ExponentialLives, Lives, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
 from sim.parallel.lower.exchange_plan import gradient_volume
@@ -26,7 +26,7 @@ from sim.spec.reliability import Reliability, Restart
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.arguments import whole
+from sim.study.arguments import require_whole
 from sim.units import UnitError, parse
 
 Slowed = Callable[[Store | None], float]
@@ -43,7 +43,7 @@ NOTICED = Uniform(0.0, 30.0)
 """Until a revocation is noticed (s): providers give a notice of 30 s and more, so that the job is told before or when it strikes."""
 
 
-class Stretch(NamedTuple):
+class StepStretch(NamedTuple):
     """A part of pre-training: what its steps take, in steps of the run itself, and what they train on."""
 
     own_steps: float
@@ -71,7 +71,7 @@ class Steps(NamedTuple):
     market: Market = "on_demand"
     others: Sequence[tuple[Node, int]] = ()
     """Kinds of nodes beside ``node``, and how many there are of each."""
-    parts: Sequence[Stretch] = ()
+    parts: Sequence[StepStretch] = ()
     """All of the job in order, where batch or sequence are not the same all along."""
 
     @property
@@ -118,8 +118,8 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
             left -= used[-1][1]
     first, step, market = used[0][0], document["step_time_s"], document["price"]["market"]
     prices = [(node_price(group, market), count) for group, count in used]
-    known = [price * count / document["nodes"] for price, count in prices if price is not None]
-    price = sum(known) if len(known) == len(prices) else None
+    priced = [price * count / document["nodes"] for price, count in prices if price is not None]
+    price = sum(priced) if len(priced) == len(prices) else None
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
@@ -127,10 +127,10 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     )  # fmt: skip
 
 
-def _stretches(document: Mapping[str, Any]) -> list[Stretch]:
+def _stretches(document: Mapping[str, Any]) -> list[StepStretch]:
     """Return the parts of pre-training in the *document* of a run; none where it has none."""
     parts = (document.get("pretraining") or {"parts": ()})["parts"]
-    return [Stretch(part["time_s"] / document["step_time_s"], part["tokens"] / part["sequence"], part["tokens"]) for part in parts]
+    return [StepStretch(part["time_s"] / document["step_time_s"], part["tokens"] / part["sequence"], part["tokens"]) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Weeks:
         if len(given) != 1:
             raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
         for name, number, least in (("spares", self.spares, 0), ("trials", self.trials, 2), ("seed", self.seed, 0)):
-            whole(name, number)
+            require_whole(name, number)
             if number is not None and number < least:
                 raise SpecError(f"--{name} {number}: write {least} or more")
         if self.mode not in MODES:
@@ -279,10 +279,10 @@ def _rates(weeks: Weeks, reliability: Reliability, nodes: float) -> tuple[float,
     return (nodes * low, nodes * value, nodes * high)
 
 
-def _causes(weeks: Weeks, reliability: Reliability, steps: Steps, of_eight: float, revoked: float) -> list[Cause]:
+def _causes(weeks: Weeks, reliability: Reliability, steps: Steps, of_eight: float, revoked: float) -> list[DrawnCause]:
     """Return the causes of interruptions; revocations of spot machines are one more."""
     causes = [
-        Cause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
+        DrawnCause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
         for cause in reliability.causes
     ]
     if not revoked:
@@ -293,7 +293,7 @@ def _causes(weeks: Weeks, reliability: Reliability, steps: Steps, of_eight: floa
     another = lives.replacement if lives else START_UP
     return [
         *(replace(cause, share=rest * cause.share) for cause in causes),
-        Cause("revocation", 1 - rest, NOTICED, Uniform(0.0, 0.0), 1.0, repair=Uniform(another, another)),
+        DrawnCause("revocation", 1 - rest, NOTICED, Uniform(0.0, 0.0), 1.0, repair=Uniform(another, another)),
     ]
 
 
@@ -323,7 +323,7 @@ def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | 
     if not revoked or steps.nodes > MOST_LIVES:
         return None
     if weeks.mean_lifetime is not None:
-        return (Exponential(steps.nodes / revoked), revoked) if weeks.elastic else None
+        return (ExponentialLives(steps.nodes / revoked), revoked) if weeks.elastic else None
     if lives is None:
         return None
     return survival(lives), revoked

@@ -44,7 +44,7 @@ _SAME = 1.01
 """Times the time lost that one cause may have grown by for it to be what was lost."""
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """Seconds of a warm step, and of a warm epoch's steps."""
 
     step_time: float
@@ -61,7 +61,7 @@ class Crowded(NamedTuple):
     at: str
 
 
-class Unit(NamedTuple):
+class UpgradeUnit(NamedTuple):
     """What a resource is counted in: *amount* of *name* on each node, and the seconds of a step that one more saves."""
 
     name: str
@@ -74,13 +74,13 @@ class Upgrade:
     """What more of one resource brings."""
 
     resource: Resource
-    twice: Outcome
-    infinite: Outcome
+    twice: StepOutcome
+    infinite: StepOutcome
     shadow_price: float
     """Seconds of a step that 1% more saves."""
     on_path: float
     """Seconds of a step, as it is, on the critical path that the resource would make shorter: 101 shadow prices, to first order."""
-    unit: Unit | None
+    unit: UpgradeUnit | None
     enough: float | None
     """Times of the resource beyond which more gains under 1% more: 1 where there is enough; None where more always gains."""
     less: float
@@ -114,12 +114,12 @@ class WhatIf:
         return self.run.jobs[0]
 
     @property
-    def now(self) -> Outcome:
+    def now(self) -> StepOutcome:
         """Return what the run takes as it is."""
         return _outcome(self.run)
 
 
-def break_even(now: Outcome, then: Outcome) -> float:
+def break_even(now: StepOutcome, then: StepOutcome) -> float:
     """Return the share by which the price may rise for an epoch to cost as much as *now*."""
     return now.epoch_time / then.epoch_time - 1.0
 
@@ -153,7 +153,7 @@ class _Trials:
             for resource in sped_by(row.cause, row.resource, job.workload.input.loader):
                 self.on_path[resource] += row.seconds
 
-    def outcome(self, resource: Resource, factor: float) -> Outcome:
+    def outcome(self, resource: Resource, factor: float) -> StepOutcome:
         """Return what the job takes with *factor* times of *resource*."""
         return _outcome(self.with_more(resource, factor))
 
@@ -169,9 +169,9 @@ class _Trials:
         return _outcome(simulate(hardware, [self._job], cold=False)).step_time
 
 
-def _outcome(run: Run) -> Outcome:
+def _outcome(run: Run) -> StepOutcome:
     warm = run.jobs[0].warm
-    return Outcome(warm.step_time, warm.time, warm.stalls)
+    return StepOutcome(warm.step_time, warm.time, warm.stalls)
 
 
 def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
@@ -196,13 +196,13 @@ def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
     )
 
 
-def _crowded(trials: _Trials, resource: Resource, twice: Outcome, infinite: Outcome) -> Crowded | None:
+def _crowded(trials: _Trials, resource: Resource, twice: StepOutcome, infinite: StepOutcome) -> Crowded | None:
     """Return what becomes longer where infinitely much of *resource* gains less than twice: work that shares a link with the faster one."""
     lost = infinite.step_time - twice.step_time
     if infinite.step_time <= _LESS * twice.step_time or infinite.step_time >= _outcome(trials.run).step_time:
         return None
     longer = {cause: seconds - twice.stalls[cause] for cause, seconds in infinite.stalls.items()}
-    cause = max(longer, key=lambda known: longer[known])
+    cause = max(longer, key=lambda name: longer[name])
     if longer[cause] > _SAME * lost:  # it also takes the place of waits that ended: nothing says that it is crowded
         return None
     spent: dict[str, float] = defaultdict(float)
@@ -218,24 +218,24 @@ def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) ->
     return least(lambda factor: trials.outcome(resource, factor).step_time, infinite)
 
 
-def _unit(trials: _Trials, resource: Resource, percent: float) -> Unit | None:
+def _unit(trials: _Trials, resource: Resource, percent: float) -> UpgradeUnit | None:
     """Return the natural unit of *resource*, whose 1% saves *percent* seconds of a step; None where it has none, or nodes differ in it."""
-    found = {_unit_of(trials, resource, percent, node) for node in trials.run.nodes()}
-    return found.pop() if len(found) == 1 else None
+    units = {_unit_of(trials, resource, percent, node) for node in trials.run.nodes()}
+    return units.pop() if len(units) == 1 else None
 
 
-def _unit_of(trials: _Trials, resource: Resource, percent: float, node: Node) -> Unit | None:
+def _unit_of(trials: _Trials, resource: Resource, percent: float, node: Node) -> UpgradeUnit | None:
     job, share = trials.run.jobs[0].job, PERCENT - 1.0
     if resource == "cpu":
         cores = float(node.host.physical_cores)
-        return Unit("core", cores, percent / (share * cores))
+        return UpgradeUnit("core", cores, percent / (share * cores))
     if resource == "disk" and node.storage is not None and job.workload.input.loader != "synthetic":
         rate = read_rate(node.storage, job.workload.dataset, burst=False) / 1e6
-        return Unit("MB/s", rate, percent / (share * rate))
+        return UpgradeUnit("MB/s", rate, percent / (share * rate))
     if resource == "network" and len(job.placement) > 1:
         rate = node.nic.count * node.nic.bandwidth * 8 / 1e9
         saved = _outcome(trials.run).step_time - trials.step_time(_wider) if percent else 0.0
-        return Unit("Gbps", rate, saved / (share * rate))
+        return UpgradeUnit("Gbps", rate, saved / (share * rate))
     return None
 
 

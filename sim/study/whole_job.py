@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple
 
-from sim.analysis.whole_job import Pace, Plan, WholeJob, epochs_in, whole_job
+from sim.analysis.whole_job import JobPlan, MachinePace, WholeJob, epochs_in, whole_job
 from sim.cluster.storage import most_bandwidth
 from sim.spec.hardware import Hardware
 from sim.spec.pretraining import tokens_in
@@ -27,7 +27,7 @@ class Course(NamedTuple):
 
 def plan_of(
     epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True, tokens: str | None = None
-) -> Plan | None:
+) -> JobPlan | None:
     """Return what the options of a command ask for; None where they ask for no whole job. Raise SpecError for what makes no sense."""
     if tokens is not None:
         if epochs is not None or hours is not None:
@@ -40,7 +40,7 @@ def plan_of(
     return plan_due(epochs, hours, evaluation, checkpoints)
 
 
-def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True) -> Plan:
+def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True) -> JobPlan:
     """Return the whole job that the options of a command ask for, of one epoch by default. Raise SpecError for what makes no sense."""
     if epochs is not None and hours is not None:
         raise SpecError("--epochs and --hours: write one of the two")
@@ -50,19 +50,19 @@ def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0,
     if not 0 <= evaluation <= 1:
         raise SpecError(f"--evaluation {evaluation:g}: write a share of the training samples, 0 to 1, such as 0.04")
     if hours is not None:
-        return Plan(None, evaluation, checkpoints, time=3600.0 * hours)
-    return Plan(1.0 if epochs is None else epochs, evaluation, checkpoints)
+        return JobPlan(None, evaluation, checkpoints, time=3600.0 * hours)
+    return JobPlan(1.0 if epochs is None else epochs, evaluation, checkpoints)
 
 
 def token_count(text: str) -> float:
     """Return the tokens that *text* says, such as ``300B`` or ``1.5T``. Raise SpecError for anything else."""
-    found = tokens_in(text)
-    if found is None:
+    tokens = tokens_in(text)
+    if tokens is None:
         raise SpecError(f"--tokens {text}: write a number of tokens above 0, such as 300B or 15.6T (K, M, B, T: thousands to trillions)")
-    return found
+    return tokens
 
 
-def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:
+def in_epochs(plan: JobPlan, samples: int, workload: Workload) -> JobPlan:
     """Return *plan* with its tokens as epochs of the data set. Raise SpecError where they do not make a step of *samples*."""
     if plan.tokens is None:
         return plan
@@ -76,16 +76,16 @@ def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:
     return plan._replace(epochs=plan.tokens // sequence / workload.dataset.samples)  # whole sequences
 
 
-def course(plan: Plan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
+def course(plan: JobPlan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
     """Return the job of *plan* on *machine*, given the *document* of its run of *workload*."""
     samples = round(document["throughput_samples_per_s"] * document["step_time_s"])
     pace, plan = _pace(document, machine, workload), in_epochs(plan, samples, workload)
     return Course(epochs_in(plan, pace), whole_job(plan, pace))
 
 
-def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Pace:
+def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> MachinePace:
     warm, end = document["epoch_time_s"], document.get("burst_credits_end")
-    return Pace(
+    return MachinePace(
         document["first_epoch"]["epoch_time_s"],
         warm,
         document["stalls_s"]["compute"] / document["step_time_s"],

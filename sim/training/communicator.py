@@ -21,7 +21,7 @@ Meanings = Mapping[str, tuple[Cause, str]]
 """What it means that a link, by its live name, holds an operation back."""
 
 
-class Piece(NamedTuple):
+class HeldPiece(NamedTuple):
     """What held an operation back from *t0* to *t1* (s)."""
 
     cause: Cause
@@ -44,7 +44,7 @@ class Operation:
         """Happens when it may begin, but for its turn."""
         self.begin = math.nan
         self.over = False
-        self.pieces: tuple[Piece, ...] = ()
+        self.pieces: tuple[HeldPiece, ...] = ()
         self._awaited: simpy.Event | None = None
 
     def arrive(self, lag: float = 0.0) -> bool:
@@ -138,11 +138,11 @@ def carried(network: Network, operation: Operation, price: Fluid, name: str, mea
     operation.pieces += tuple(_pieces(begin, network.env.now, price, activity, meanings))
 
 
-def _pieces(begin: float, end: float, price: Fluid, activity: Activity, meanings: Meanings) -> Generator[Piece, None, None]:
+def _pieces(begin: float, end: float, price: Fluid, activity: Activity, meanings: Meanings) -> Generator[HeldPiece, None, None]:
     own = price.cause, price.limit
     if len(activity.history) < 2 and not activity.bottleneck:
-        yield Piece(*own, begin, end)
+        yield HeldPiece(*own, begin, end)
         return
     for link, _, until in activity.bound(end):
-        yield Piece(*meanings.get(link, own), begin, until)
+        yield HeldPiece(*meanings.get(link, own), begin, until)
         begin = until

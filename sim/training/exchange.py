@@ -20,7 +20,7 @@ from sim.training.communicator import Communicator, Operation
 SimProcess = Generator[simpy.Event, object, None]
 
 
-class Collective(Protocol):
+class PlaysCollective(Protocol):
     """Plays one collective that leaves *nbytes* on every rank: yields until it is done, and logs what bounded it."""
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
@@ -31,7 +31,7 @@ class Collective(Protocol):
 class Backend(NamedTuple):
     """What plays a job's collectives, *streams* of them side by side, and the tier on which its ranks agree to start one."""
 
-    collective: Collective
+    collective: PlaysCollective
     tier: Cause
     streams: int = 1
 
@@ -44,7 +44,7 @@ class _Operation(Operation):
         self.what = what
 
 
-class Exchange:
+class GradientExchange:
     """One job's gradient exchange between its rank classes; a rank alone has no *backend*."""
 
     def __init__(

@@ -53,7 +53,7 @@ class BatchCost:
 
 
 @dataclass
-class Site:
+class LoaderSite:
     """Where a rank's loader runs: the loads that one unit of each activity puts on shared resources, and what a batch costs."""
 
     network: Network
@@ -164,7 +164,7 @@ def _shared(activity: Activity) -> bool:
 class InputPipeline(Protocol):
     """What the training loop asks of any loader."""
 
-    site: Site
+    site: LoaderSite
 
     def next_batch(self, rank: int) -> SimProcess:
         """Wait until the next batch is there."""
@@ -186,7 +186,7 @@ class InputPipeline(Protocol):
 class Synthetic:
     """Tensors made once in host memory: nothing to wait for but the copy to the GPU."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: LoaderSite) -> None:
         self.site = site
 
     def next_batch(self, rank: int) -> SimProcess:
@@ -215,7 +215,7 @@ class Synthetic:
 class Inline(Synthetic):
     """``num_workers=0``: the rank reads and decodes each batch itself."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: LoaderSite) -> None:
         super().__init__(site)
         self._taken = 0
 
@@ -230,7 +230,7 @@ class Inline(Synthetic):
 class Queue(Synthetic):
     """Batches built ahead, finished one after another in a second stage, and handed out in order."""
 
-    def __init__(self, site: Site, ahead: int) -> None:
+    def __init__(self, site: LoaderSite, ahead: int) -> None:
         super().__init__(site)
         self.env = site.network.env
         self.ahead = ahead
@@ -304,7 +304,7 @@ class Queue(Synthetic):
 class WorkerLoader(Queue):
     """torch's DataLoader with *workers* processes of its own; the second stage is the pin thread."""
 
-    def __init__(self, site: Site, workers: int, prefetch_factor: int, pin_memory: bool, start: float) -> None:
+    def __init__(self, site: LoaderSite, workers: int, prefetch_factor: int, pin_memory: bool, start: float) -> None:
         super().__init__(site, workers * prefetch_factor)
         self.workers = workers
         self._deliver = self.to_second_stage if pin_memory else self.hand_over
@@ -340,7 +340,7 @@ class DaliPipeline(Queue):
     into such a moment, and a cold epoch be faster than a warm one, by the launch stall at most.
     """
 
-    def __init__(self, site: Site, threads: int) -> None:
+    def __init__(self, site: LoaderSite, threads: int) -> None:
         super().__init__(site, DALI_PREFETCH)
         self._threads = threads
         self.env.process(self._build())

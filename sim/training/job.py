@@ -12,18 +12,17 @@ from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.cluster.page_cache import from_others
 from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
-from sim.events import Cause, EventLog
-from sim.events import Rank as LoggedRank
+from sim.events import Cause, EventLog, LoggedRank
 from sim.parallel.program import Start
 from sim.spec.hardware import Node
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.training.collectives.gloo import GlooExecutor, GlooPlan
-from sim.training.collectives.phase import PhaseExecutor
-from sim.training.collectives.plan import CollectivePlan, Live, Tuning
-from sim.training.collectives.transfer import TransferExecutor
-from sim.training.exchange import Backend, Collective, Exchange
+from sim.training.collectives.play.gloo import GlooExecutor, GlooPlan
+from sim.training.collectives.play.phase import PhaseExecutor
+from sim.training.collectives.play.transfer import TransferExecutor
+from sim.training.collectives.price.plan import CollectivePlan, Live, Tuning
+from sim.training.exchange import Backend, GradientExchange, PlaysCollective
 from sim.training.input_pipeline import (
     CORE_WEIGHT,
     PAGEABLE_SLOWDOWN,
@@ -31,7 +30,7 @@ from sim.training.input_pipeline import (
     DaliPipeline,
     Inline,
     InputPipeline,
-    Site,
+    LoaderSite,
     Synthetic,
     WorkerLoader,
 )
@@ -46,8 +45,8 @@ from sim.training.step_plan import StepPlan, norm_patience, plan_steps
 REFERENCE_GPU_BANDWIDTH = 900e9
 """Memory bandwidth (bytes/s) of the V100 on which data sets state their GPU decode time; other GPUs scale with theirs."""
 
-Executor = Callable[[Network, EventLog, int, CollectivePlan, Live], Collective]
-Wiring = CollectivePlan | ServerPlan
+Executor = Callable[[Network, EventLog, int, CollectivePlan, Live], PlaysCollective]
+RankWiring = CollectivePlan | ServerPlan
 """What gradients travel over: the job's collectives, or parameter servers."""
 EXECUTORS: Mapping[str, Executor] = {"phase": PhaseExecutor, "transfer": TransferExecutor}
 """How all-reduces are played: each as one activity, or every transfer as a flow of its own."""
@@ -140,7 +139,7 @@ def batch_cost(
 
 
 @dataclass(frozen=True)
-class Stage:
+class JobStage:
     """The cluster while it is simulated; *burst* tells by slot whether the disk still has burst credits."""
 
     network: Network
@@ -167,157 +166,163 @@ def add_disks(network: Network, cluster: Sequence[Slot], burst: Mapping[str, boo
 
 
 def make_ranks(
-    stage: Stage, number: int, job: Job, wiring: Wiring | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
+    stage: JobStage, number: int, job: Job, wiring: RankWiring | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
 ) -> list[Replica]:
     """Return *job*'s ranks, ready to train, their loaders already at work; each tells *finished_step* after every step.
 
     *hit_ratio* is the page cache's, by slot. Raise SpecError where real data are asked for without a disk.
     """
     workload = job.workload
-    classes = [found for found in stage.built.classes if found.job == number]
-    machines = [(job.workload_in(found.slot), found.slot.node.gpu, found.slot.node.host.cpu.speed) for found in classes]
+    classes = [rank_class for rank_class in stage.built.classes if rank_class.job == number]
+    machines = [(job.workload_in(rank_class.slot), rank_class.slot.node.gpu, rank_class.slot.node.host.cpu.speed) for rank_class in classes]
     plans = plan_steps(machines, job.ranks if wiring else 1)
-    indices = [_log_rank(stage.log, number, found) for found in classes]
-    gpus = [_live_gpu(stage.network, found, workload, plan) for found, plan in zip(classes, plans, strict=True)]
+    indices = [_log_rank(stage.log, number, rank_class) for rank_class in classes]
+    gpus = [_live_gpu(stage.network, rank_class, workload, plan) for rank_class, plan in zip(classes, plans, strict=True)]
     if isinstance(wiring, ServerPlan):
         exchanges = _served(stage, classes, indices, gpus, wiring)
     else:
         exchanges = [_exchange(stage, indices, gpus, plans[0], wiring)] * len(classes)
     ranks = []
-    for found, plan, index, gpu, exchange in zip(classes, plans, indices, gpus, exchanges, strict=True):
-        pipeline = _loader(_site(stage, index, found, job, hit_ratio.get(found.slot.name, 0.0)), workload)
-        name = f"{found.slot.node.gpu.name} compute"
-        paces = _paces(stage, number, job, found)
+    for rank_class, plan, index, gpu, exchange in zip(classes, plans, indices, gpus, exchanges, strict=True):
+        pipeline = _loader(_site(stage, index, rank_class, job, hit_ratio.get(rank_class.slot.name, 0.0)), workload)
+        name = f"{rank_class.slot.node.gpu.name} compute"
+        paces = _paces(stage, number, job, rank_class)
         ranks.append(Replica(index, stage.log, stage.network.env, gpu, name, plan, pipeline, exchange, finished_step, paces))
     return ranks
 
 
-def _paces(stage: Stage, number: int, job: Job, found: RankClass) -> Iterator[Pace]:
+def _paces(stage: JobStage, number: int, job: Job, rank_class: RankClass) -> Iterator[Pace]:
     """Return how the steps of one class differ: none of an asynchronous job waits for its slowest rank."""
-    workload, gpu = job.workload_in(found.slot), found.slot.node.gpu
+    workload, gpu = job.workload_in(rank_class.slot), rank_class.slot.node.gpu
     noise = workload.training.noise
     persistent = gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv
     own = math.hypot(gpu.compute_cv, workload.input.jitter, length_variation(workload))
     jitter = own if noise.compute_cv is None else noise.compute_cv
     if noise.draw:
         return drawn_paces(
-            1 if job.asynchronous else found.size, persistent, jitter, stage.seed, f"{number} {found.slot.name} {found.gpus[0]}"
+            1 if job.asynchronous else rank_class.size,
+            persistent,
+            jitter,
+            stage.seed,
+            f"{number} {rank_class.slot.name} {rank_class.gpus[0]}",
         )
     return mean_pace(1 if job.asynchronous else job.ranks, persistent, jitter)
 
 
-def _log_rank(log: EventLog, job: int, found: RankClass) -> int:
-    log.ranks.append(LoggedRank(job, len(log.ranks), found.size, found.slot.name, found.gpus))
+def _log_rank(log: EventLog, job: int, rank_class: RankClass) -> int:
+    log.ranks.append(LoggedRank(job, len(log.ranks), rank_class.size, rank_class.slot.name, rank_class.gpus))
     return len(log.ranks) - 1
 
 
-def _gpu_link(found: RankClass) -> str:
-    return f"{found.slot.name}.gpu{found.gpus[0]}.job{found.job}"
+def _gpu_link(rank_class: RankClass) -> str:
+    return f"{rank_class.slot.name}.gpu{rank_class.gpus[0]}.job{rank_class.job}"
 
 
-def _live_gpu(network: Network, found: RankClass, workload: Workload, plan: StepPlan) -> LiveGpu:
+def _live_gpu(network: Network, rank_class: RankClass, workload: Workload, plan: StepPlan) -> LiveGpu:
     shared = None
     if workload.input.loader == "dali_gpu":
-        shared = _gpu_link(found)
+        shared = _gpu_link(rank_class)
         network.add_link(shared, 1.0)
-    each = found.slot.node.gpu.host_cores
-    cores = {found.cores: float(found.members * each)} if each else {}
-    name = f"gpu {found.slot.name}.{found.gpus[0]}"
+    each = rank_class.slot.node.gpu.host_cores
+    cores = {rank_class.cores: float(rank_class.members * each)} if each else {}
+    name = f"gpu {rank_class.slot.name}.{rank_class.gpus[0]}"
     weight, slowdown = CORE_WEIGHT if each else 1.0, workload.training.stack.overlap_slowdown
     return LiveGpu(network, name, slowdown, shared, cores, weight, norm_patience(workload, plan))
 
 
-def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None) -> Exchange:
+def _exchange(
+    stage: JobStage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None
+) -> GradientExchange:
     """Return how the ranks meet; one rank alone meets nobody."""
     if rings is None:
-        alone = Exchange(stage.network.env, stage.log, ranks, None, gpus)
+        alone = GradientExchange(stage.network.env, stage.log, ranks, None, gpus)
         alone.made_of = tuple
         return alone
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
-    made = Exchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
+    made = GradientExchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
     if isinstance(collective, PhaseExecutor):
         messages = [message for each in plan.program if isinstance(each, Start) for message in each.messages]
         made.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
     return made
 
 
-def _collective(stage: Stage, rank: int, plan: CollectivePlan) -> Collective:
+def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollective:
     if isinstance(plan, GlooPlan):
         return GlooExecutor(stage.network, stage.log, rank, plan, stage.built.live)
     return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live)
 
 
 def _served(
-    stage: Stage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], servers: ServerPlan
-) -> list[Exchange]:
+    stage: JobStage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], servers: ServerPlan
+) -> list[GradientExchange]:
     """Return how each class of workers meets the parameter servers: all in one exchange, or each in its own."""
 
-    def exchange(mine: Sequence[int], beside: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None) -> Exchange:
+    def exchange(mine: Sequence[int], beside: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None) -> GradientExchange:
         executor = ServerExecutor(stage.network, stage.log, mine[0], servers, stage.built.live, senders, crowd)
-        made = Exchange(stage.network.env, stage.log, mine, Backend(executor, Cause.NETWORK), beside)
+        made = GradientExchange(stage.network.env, stage.log, mine, Backend(executor, Cause.NETWORK), beside)
         made.remembers = executor.remembers
         return made
 
     if not servers.asynchronous:
         return [exchange(ranks, gpus, servers.everyone, None)] * len(classes)
     return [
-        exchange([rank], [gpu], [Sender(found.slot, found.gpus[:1], 1)], _crowd(stage, found, servers))
-        for rank, gpu, found in zip(ranks, gpus, classes, strict=True)
+        exchange([rank], [gpu], [Sender(rank_class.slot, rank_class.gpus[:1], 1)], _crowd(stage, rank_class, servers))
+        for rank, gpu, rank_class in zip(ranks, gpus, classes, strict=True)
     ]
 
 
-def _crowd(stage: Stage, found: RankClass, servers: ServerPlan) -> Crowd:
+def _crowd(stage: JobStage, rank_class: RankClass, servers: ServerPlan) -> Crowd:
     """Return whom one worker of a class stands for: on the links of its own node, unless a server is there, only those of the node."""
-    if any(site.slot is found.slot for site in servers.sites):
-        return Crowd(found.size, {})
-    others = found.size - 1
-    own = (*stage.built.live[found.slot.name].values(), found.cores)
-    return Crowd(found.size, dict.fromkeys(own, (found.members - 1) / others if others else 0.0))
+    if any(site.slot is rank_class.slot for site in servers.sites):
+        return Crowd(rank_class.size, {})
+    others = rank_class.size - 1
+    own = (*stage.built.live[rank_class.slot.name].values(), rank_class.cores)
+    return Crowd(rank_class.size, dict.fromkeys(own, (rank_class.members - 1) / others if others else 0.0))
 
 
-def _site(stage: Stage, index: int, found: RankClass, job: Job, hit_ratio: float) -> Site:
-    workload, node, members = job.workload_in(found.slot), found.slot.node, float(found.members)
+def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_ratio: float) -> LoaderSite:
+    workload, node, members = job.workload_in(rank_class.slot), rank_class.slot.node, float(rank_class.members)
     dataset, remote = workload.dataset, from_others(node.page_cache, hit_ratio, len(job.placement))
     disk: dict[str, float] = {}
     disk_rate = 0.0
     if workload.input.loader != "synthetic":
         if node.storage is None:
             raise SpecError(f"loader '{workload.input.loader}' reads real data, but the node describes no storage")
-        disk_rate = read_rate(node.storage, dataset, stage.burst[found.slot.name])
+        disk_rate = read_rate(node.storage, dataset, stage.burst[rank_class.slot.name])
         ios = ios_per_sample(node.storage.volume, dataset) / dataset.sample
-        disk = {found.disk: members, iops_link(found.slot.name): members * ios}
+        disk = {rank_class.disk: members, iops_link(rank_class.slot.name): members * ios}
     slowdown = 1.0 if workload.input.pin_memory or workload.input.loader.startswith("dali") else PAGEABLE_SLOWDOWN
-    return Site(
+    return LoaderSite(
         network=stage.network,
         log=stage.log,
         rank=index,
         disk=disk,
-        cores={found.cores: members},
-        pin={found.memory: 2.0 * found.memory_load},  # read and written
-        copy={link: load * slowdown for link, load in found.copy.items()},
-        gpu={_gpu_link(found): 1.0},
+        cores={rank_class.cores: members},
+        pin={rank_class.memory: 2.0 * rank_class.memory_load},  # read and written
+        copy={link: load * slowdown for link, load in rank_class.copy.items()},
+        gpu={_gpu_link(rank_class): 1.0},
         cost=batch_cost(workload, node, disk_rate, hit_ratio, remote, job.sharers),
-        peers=_peers(found, stage.built.live[found.slot.name]) if remote else {},
+        peers=_peers(rank_class, stage.built.live[rank_class.slot.name]) if remote else {},
         peer_cap=(node.nic.transport.flow_cap or math.inf) * node.nic.transport.flows,
         lag=stage.lag,
-        crowd=sum(other.members for other in stage.built.classes if other.slot.name == found.slot.name) / found.members,
+        crowd=sum(other.members for other in stage.built.classes if other.slot.name == rank_class.slot.name) / rank_class.members,
     )
 
 
-def _peers(found: RankClass, live: Mapping[str, str]) -> dict[str, float]:
+def _peers(rank_class: RankClass, live: Mapping[str, str]) -> dict[str, float]:
     """Return what a byte from another node's memory takes here: it comes in by any NIC, and as much goes out to the others.
 
     Cores copy both through their sockets: what the other node's cores do for this one, these do for others. No disk is read, as only
     what memory holds is asked for. Links between switches, and DRAM, which carries several times what NICs do, do not count.
     """
-    nic = found.slot.node.nic
-    load = {live[link]: found.members / nic.count for port in range(nic.count) for link in (f"nic{port}>net", f"net>nic{port}")}
-    copies = {found.cores: 2.0 * found.members * nic.transport.cpu_time_per_byte}
+    nic = rank_class.slot.node.nic
+    load = {live[link]: rank_class.members / nic.count for port in range(nic.count) for link in (f"nic{port}>net", f"net>nic{port}")}
+    copies = {rank_class.cores: 2.0 * rank_class.members * nic.transport.cpu_time_per_byte}
     return load | {name: amount for name, amount in copies.items() if amount}
 
 
-def _loader(site: Site, workload: Workload) -> InputPipeline:
+def _loader(site: LoaderSite, workload: Workload) -> InputPipeline:
     options = workload.input
     if options.own_loader is not None:
         return own_pipeline(site, options, options.own_loader)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sim.cluster.gpu import kernel_mix
-from sim.cluster.measured import Setting, pass_time
+from sim.cluster.measured import PassSetting, pass_time
 from sim.spec.energy import KernelMix
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, parts, same_layers
@@ -40,8 +40,8 @@ def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
 
 
 @lru_cache(maxsize=_KEPT)
-def _mixed(asked: Same) -> KernelMix | None:
-    workload, gpu = asked.held
+def _mixed(question: Same) -> KernelMix | None:
+    workload, gpu = question.held
     training = workload.training
     return kernel_mix(layers_run(workload), gpu, training.precision, workload.layer_stack, training.batch)
 
@@ -59,10 +59,10 @@ def same_gpu(gpu: Gpu) -> Hashable:
 
 
 @lru_cache(maxsize=_KEPT)
-def _worked_out(asked: Same) -> LayerTimes:
-    workload, gpu = asked.held
+def _worked_out(question: Same) -> LayerTimes:
+    workload, gpu = question.held
     training, layers, on = workload.training, layers_run(workload), workload.model.measured
-    here = Setting(gpu, training.precision, workload.layer_stack, training.batch)
+    here = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)
     forward, backward = ([pass_time(layer, on, here, way) for layer in layers] for way in (False, True))
     return LayerTimes(
         tuple(kernels.time for kernels in forward),

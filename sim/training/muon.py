@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from sim.cluster.gpu import Kernels, layer_time
+from sim.cluster.gpu import KernelWork, layer_time
 from sim.spec.hardware import Gpu
 from sim.spec.workload import Layer, Model, Workload
 
@@ -26,26 +26,26 @@ def newton_schulz_flop(inner: int, outer: int) -> float:
 
 def matrices(model: Model) -> Counter[tuple[int, int]]:
     """Return how many trained matrices of each shape the blocks of *model* have; each expert has its own."""
-    found: Counter[tuple[int, int]] = Counter()
+    counts: Counter[tuple[int, int]] = Counter()
     for layer in model.layers:
         if layer.op == "gemm" and layer.gradients and len(layer.channels) == 2 and layer.name != "head":
-            found[layer.channels[0], layer.channels[1]] += max(1, layer.groups)
-    return found
+            counts[layer.channels[0], layer.channels[1]] += max(1, layer.groups)
+    return counts
 
 
-def muon_work(workload: Workload, gpu: Gpu, share: float = 1.0) -> Kernels:
+def muon_work(workload: Workload, gpu: Gpu, share: float = 1.0) -> KernelWork:
     """Return the GPU time and launches of orthogonalising a *share* of the model's matrices; none for another optimizer."""
     if workload.training.optimizer.name != "muon":
-        return Kernels(0.0, 0.0)
+        return KernelWork(0.0, 0.0)
     stack = workload.training.stack
     time = launches = 0.0
     for (inner, outer), count in matrices(workload.model).items():
         short, long = sorted((inner, outer))
         for rows, between, columns in ((short, long, short), (short, short, short), (short, short, long)):
-            found = layer_time(_product(rows, between, columns), gpu, "bf16", stack, 1)
-            time += ITERATIONS * count * found.time
-            launches += ITERATIONS * count * found.launches
-    return Kernels(share * time, share * launches)
+            product = layer_time(_product(rows, between, columns), gpu, "bf16", stack, 1)
+            time += ITERATIONS * count * product.time
+            launches += ITERATIONS * count * product.launches
+    return KernelWork(share * time, share * launches)
 
 
 def _product(rows: int, inner: int, outer: int) -> Layer:

@@ -14,7 +14,7 @@ from typing import Final, Protocol, cast
 from sim.spec.extensions import LOADERS, called, extension, raised
 from sim.spec.workload import Input
 from sim.spec.yaml import SpecError
-from sim.training.input_pipeline import InputPipeline, Site
+from sim.training.input_pipeline import InputPipeline, LoaderSite
 
 _HAS: Final = ("site", "next_batch", "copy_to_gpu", "state", "since")
 
@@ -26,14 +26,14 @@ class Loader(Protocol):
     def name(self) -> str:
         """What ``input.own_loader`` says."""
 
-    def made(self, site: Site, options: Input) -> InputPipeline:
+    def made(self, site: LoaderSite, options: Input) -> InputPipeline:
         """Return what feeds one rank: an `InputPipeline`, mostly a subclass of `sim.training.input_pipeline.Queue`.
 
         *site* reads and prepares batches on the node's disk and cores, *options* are those of ``input``.
         """
 
 
-def own_pipeline(site: Site, options: Input, name: str) -> InputPipeline:
+def own_pipeline(site: LoaderSite, options: Input, name: str) -> InputPipeline:
     """Return the pipeline that the loader *name* makes. Raise SpecError for what is none."""
     loader = cast(Loader, extension(LOADERS, name))
     made = called(LOADERS, name, lambda: loader.made(site, options))

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-Stage = Mapping[str, float]
+Visit = Mapping[str, float]
 """Seconds that one worker alone takes at each station that it visits side by side."""
 
 
-def mean_others(workers: int, think: float, stages: Sequence[Stage], near: Mapping[str, float] | None = None) -> dict[str, float]:
+def mean_others(workers: int, think: float, stages: Sequence[Visit], near: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return how many of the other workers one of *workers* meets at each station, in the mean.
 
     *think* is the time (s) of a cycle outside the *stages*, which follow one another. *near* gives the share of the others that use the
@@ -27,14 +27,14 @@ def mean_others(workers: int, think: float, stages: Sequence[Stage], near: Mappi
     """
     if workers < 1 or not think >= 0:
         raise ValueError(f"{workers} workers that compute for {think} s: at least one worker, and a time of zero or more, are due")
-    found = {station: 0.0 for stage in stages for station in stage}
+    others = {station: 0.0 for stage in stages for station in stage}
     for present in range(1, workers):
-        times = [{station: service * (1 + found[station]) for station, service in stage.items()} for stage in stages]
+        times = [{station: service * (1 + others[station]) for station, service in stage.items()} for stage in stages]
         cycle = think + sum(max(stage.values(), default=0.0) for stage in times)
         if not cycle > 0:
-            return found
-        found = dict.fromkeys(found, 0.0)
+            return others
+        others = dict.fromkeys(others, 0.0)
         for stage in times:
             for station, time in stage.items():
-                found[station] += present / cycle * time * (near or {}).get(station, 1.0)
-    return found
+                others[station] += present / cycle * time * (near or {}).get(station, 1.0)
+    return others

@@ -30,15 +30,15 @@ def layers_run(workload: Workload) -> tuple[Layer, ...]:
     if not stack.unpadded and stack.score_passes is None:
         return workload.model.layers
     mean, square = (lengths.mean, lengths.square) if stack.unpadded and lengths is not None else (1.0, 1.0)
-    found = [_scaled(layer, mean) for layer in workload.model.layers]
+    layers = [_scaled(layer, mean) for layer in workload.model.layers]
     for first, second in attentions(workload.model.layers):
         for place in range(first, second + 1):
             layer, scores = workload.model.layers[place], workload.model.layers[first].write
             if place in (first, second):
-                found[place] = _product(layer, scores, place == first, mean, square, stack.score_passes)
+                layers[place] = _product(layer, scores, place == first, mean, square, stack.score_passes)
             elif layer.read >= scores:
-                found[place] = _scaled(layer, square) if stack.score_passes is None else _vanished(layer)
-    return tuple(found)
+                layers[place] = _scaled(layer, square) if stack.score_passes is None else _vanished(layer)
+    return tuple(layers)
 
 
 def length_variation(workload: Workload) -> float:

@@ -25,9 +25,9 @@ from sim.spec.fields import at
 from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
-from sim.training.collectives.plan import CORE, CORES, Live, Load, live_name
-from sim.training.collectives.traffic import FABRIC
-from sim.training.sharding import Shard, shards
+from sim.training.collectives.price.plan import CORE, CORES, LinkLoad, Live, live_name
+from sim.training.collectives.price.traffic import FABRIC
+from sim.training.sharding import ServerShard, shards
 
 
 class Sender(NamedTuple):
@@ -50,11 +50,11 @@ class Leg(NamedTuple):
 
     name: str
     volume: float
-    load: Load
+    load: LinkLoad
     cap: float = float("inf")
 
 
-class Stage(NamedTuple):
+class ServerStage(NamedTuple):
     """Legs side by side, then a latency (s)."""
 
     legs: tuple[Leg, ...]
@@ -68,7 +68,7 @@ class ServerPlan:
     parts: tuple[tuple[Slot, tuple[int, ...]], ...]
     sites: tuple[Site, ...]
     servers: Servers
-    shards: tuple[tuple[Shard, ...], ...]
+    shards: tuple[tuple[ServerShard, ...], ...]
     fabric: Fabric
     asynchronous: bool
     between: Ways = NOWHERE
@@ -101,37 +101,39 @@ class ServerPlan:
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return what one exchange puts on each physical link of one node of *slot*: the colour that keeps unlike links apart."""
-        found: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        loads_of: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for bucket in range(len(self.shards)):
             for stage in self.stages(bucket, self.everyone):
                 for leg in stage.legs:
                     for (owner, link), load in leg.load.items():
                         if owner == slot:
-                            found[link].append((leg.name, round(load * leg.volume)))
-        return {link: tuple(loads) for link, loads in found.items()}
+                            loads_of[link].append((leg.name, round(load * leg.volume)))
+        return {link: tuple(loads) for link, loads in loads_of.items()}
 
-    def stages(self, bucket: int, senders: Sequence[Sender]) -> list[Stage]:
+    def stages(self, bucket: int, senders: Sequence[Sender]) -> list[ServerStage]:
         """Return the stages of the exchange of *bucket* among *senders* and all servers."""
         legs = [_Traffic(self, site, self.shards[bucket][max(site.number, 0)], senders) for site in self.sites]
         legs = [leg for leg in legs if leg.shard.nbytes > 0]
         latency = max(sender.slot.node.nic.transport.hop_latency for sender in senders) + self.fabric.latency
-        between = [Stage(tuple(leg.between_racks() for leg in legs), latency * (self.servers.racks - 1))] if self.servers.racks > 1 else []
+        between = (
+            [ServerStage(tuple(leg.between_racks() for leg in legs), latency * (self.servers.racks - 1))] if self.servers.racks > 1 else []
+        )
         if self.servers.pipelined:
-            return [Stage(tuple(leg.whole() for leg in legs), 2 * latency), *between]
+            return [ServerStage(tuple(leg.whole() for leg in legs), 2 * latency), *between]
         push, apply, pull = (tuple(getattr(leg, name)() for leg in legs) for name in ("push", "apply", "pull"))
-        return [Stage(push, latency), Stage(apply), *between, Stage(pull, latency)]
+        return [ServerStage(push, latency), ServerStage(apply), *between, ServerStage(pull, latency)]
 
     @cached_property
     def host_bytes(self) -> dict[str, float]:
         """Return the bytes that one node of each slot sends and receives in one exchange of everything."""
-        found = dict.fromkeys((part.name for part in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))), 0.0)
+        bytes_of = dict.fromkeys((part.name for part in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))), 0.0)
         for bucket in range(len(self.shards)):
             for stage in self.stages(bucket, self.everyone):
                 for leg in stage.legs:
                     for (slot, link), load in leg.load.items():
                         if link.startswith("net>") or link.endswith(">net"):
-                            found[slot] += load * leg.volume
-        return found
+                            bytes_of[slot] += load * leg.volume
+        return bytes_of
 
     def alone(self) -> tuple[float, str]:
         """Return the seconds that one exchange of everything takes when nothing else runs, and what bounds most of it.
@@ -142,9 +144,9 @@ class ServerPlan:
         causes, total, held = self.causes({}), 0.0, dict[str, float]()
         for bucket in range(len(self.shards)):
             for stage in self.stages(bucket, senders):
-                found = max((self._leg_alone(leg) for leg in stage.legs), default=(0.0, ""))
-                total += found[0] + stage.latency
-                held[found[1]] = held.get(found[1], 0.0) + found[0]
+                slowest = max((self._leg_alone(leg) for leg in stage.legs), default=(0.0, ""))
+                total += slowest[0] + stage.latency
+                held[slowest[1]] = held.get(slowest[1], 0.0) + slowest[0]
         worst = max(held, key=lambda name: held[name])
         return total, causes[worst][1] if worst in causes else "the flow limit of the transport"
 
@@ -159,20 +161,20 @@ class ServerPlan:
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return what it means that a resource, by its live name, holds the exchange back: cause and description."""
-        found = dict.fromkeys(self.shared, (Cause.NETWORK, "the core of the fabric"))
-        found |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.between.descriptions.items()}
+        causes = dict.fromkeys(self.shared, (Cause.NETWORK, "the core of the fabric"))
+        causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.between.descriptions.items()}
         alone = {slot.name for slot, _ in self.parts} == {site.slot.name for site in self.sites} and self.parts[0][0].count == 1
         tier = Cause.INTERCONNECT if alone and len(self.parts) == 1 else Cause.NETWORK
         for site in self.sites:
             who = "parameter server" if site.number < 0 else f"parameter server {site.number}"
-            found[live_name(live, site.slot.name, CORES)] = (tier, f"CPU of {who}")
-            for link, known in site.slot.graph.links.items():
-                found.setdefault(live_name(live, site.slot.name, link), (Cause(known.tier), f"{who}: {known.description}"))
+            causes[live_name(live, site.slot.name, CORES)] = (tier, f"CPU of {who}")
+            for link, described in site.slot.graph.links.items():
+                causes.setdefault(live_name(live, site.slot.name, link), (Cause(described.tier), f"{who}: {described.description}"))
         for slot, _ in self.parts:
-            for link, known in slot.graph.links.items():
-                found.setdefault(live_name(live, slot.name, link), (Cause(known.tier), known.description))
-            found.setdefault(live_name(live, slot.name, CORES), (Cause.NETWORK, "CPU cores that copy for the network"))
-        return found
+            for link, described in slot.graph.links.items():
+                causes.setdefault(live_name(live, slot.name, link), (Cause(described.tier), described.description))
+            causes.setdefault(live_name(live, slot.name, CORES), (Cause.NETWORK, "CPU cores that copy for the network"))
+        return causes
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class _Traffic:
 
     plan: ServerPlan
     site: Site
-    shard: Shard
+    shard: ServerShard
     senders: Sequence[Sender]
 
     @property
@@ -287,5 +289,5 @@ def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabri
         raise ValueError(f"{workload.training.stack.name} has no parameter servers")
     parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent if job == number)
     sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.serves if job == number)
-    found = tuple(tuple(bucket) for bucket in shards(workload, servers))
-    return ServerPlan(parts, sites, servers, found, fabric, workload.training.stack.asynchronous, between)
+    buckets = tuple(tuple(bucket) for bucket in shards(workload, servers))
+    return ServerPlan(parts, sites, servers, buckets, fabric, workload.training.stack.asynchronous, between)

@@ -18,7 +18,7 @@ import simpy
 from sim.cluster.network import Activity, Network, together
 from sim.events import Cause, EventLog
 from sim.parallel.program import Op
-from sim.training.collectives.plan import Live, live_load
+from sim.training.collectives.price.plan import Live, live_load
 from sim.training.queueing import mean_others
 from sim.training.server_plan import Sender, ServerPlan
 
@@ -94,11 +94,11 @@ class ServerExecutor:
 
     def _alone(self, legs: Sequence[_LiveLeg]) -> dict[str, float]:
         """Return the seconds that *legs* together keep each resource, were nobody else there."""
-        found: dict[str, float] = defaultdict(float)
+        seconds_of: dict[str, float] = defaultdict(float)
         for leg in legs:
             for link, load in leg.load.items():
-                found[link] += leg.volume * load / self._network.capacity[link]
-        return found
+                seconds_of[link] += leg.volume * load / self._network.capacity[link]
+        return seconds_of
 
     def _start(self, leg: _LiveLeg) -> Activity:
         usage = {link: load * (1.0 + self._others.get(link, 0.0)) for link, load in leg.load.items()}

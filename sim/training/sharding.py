@@ -18,7 +18,7 @@ from sim.spec.servers import Servers
 from sim.spec.workload import Layer, Model, Workload
 
 
-class Shard(NamedTuple):
+class ServerShard(NamedTuple):
     """What one worker pushes to one server for one bucket: bytes, and updates (variables or chunks)."""
 
     nbytes: float
@@ -32,15 +32,15 @@ def moving_statistics(model: Model, layer: Layer) -> int:
 
 def owners(model: Model, servers: int) -> list[tuple[int, ...]]:
     """Return, for each layer in forward order, the server (0..) of each gradient tensor, dealt in turn in order of creation."""
-    found = []
+    by_layer = []
     created = 0
     for layer in model.layers:
-        found.append(tuple((created + index) % servers for index in range(len(layer.gradients))))
+        by_layer.append(tuple((created + index) % servers for index in range(len(layer.gradients))))
         created += len(layer.gradients) + moving_statistics(model, layer)
-    return found
+    return by_layer
 
 
-def shards(workload: Workload, servers: Servers) -> list[list[Shard]]:
+def shards(workload: Workload, servers: Servers) -> list[list[ServerShard]]:
     """Return for each bucket, in launch order, what one worker pushes to each server; chunked, every server gets the same.
 
     With racks, to each server of the worker's own rack.
@@ -56,10 +56,10 @@ def shards(workload: Workload, servers: Servers) -> list[list[Shard]]:
     return [_dealt(bucket, sizes, owner, count) for bucket in buckets]
 
 
-def _chunked(nbytes: float, servers: Servers, count: int) -> Shard:
-    return Shard(nbytes / count, math.ceil(nbytes / servers.chunk) / count)
+def _chunked(nbytes: float, servers: Servers, count: int) -> ServerShard:
+    return ServerShard(nbytes / count, math.ceil(nbytes / servers.chunk) / count)
 
 
-def _dealt(bucket: Sequence[int], sizes: Sequence[float], owner: Sequence[int], count: int) -> list[Shard]:
+def _dealt(bucket: Sequence[int], sizes: Sequence[float], owner: Sequence[int], count: int) -> list[ServerShard]:
     kept = [[sizes[index] for index in bucket if owner[index] == server] for server in range(count)]
-    return [Shard(sum(own), float(len(own))) for own in kept]
+    return [ServerShard(sum(own), float(len(own))) for own in kept]

@@ -14,7 +14,7 @@ import simpy
 from sim.cluster.live_gpu import LiveGpu
 from sim.events import Cause, EventLog
 from sim.parallel.program import Load, Pack, Start, Unpack, Update, Wait, Work
-from sim.training.exchange import Exchange
+from sim.training.exchange import GradientExchange
 from sim.training.input_pipeline import InputPipeline
 from sim.training.pace import MEAN, Pace
 from sim.training.rank import Play, Rank
@@ -41,7 +41,7 @@ class Replica(Rank):
         gpu_name: str,
         plan: StepPlan,
         loader: InputPipeline,
-        exchange: Exchange,
+        exchange: GradientExchange,
         finished_step: Callable[[int], None],
         paces: Iterator[Pace],
     ) -> None:

@@ -16,10 +16,10 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from sim.cluster.gpu import Kernels, memory_time
+from sim.cluster.gpu import KernelWork, memory_time
 from sim.parallel.lower.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
 from sim.parallel.lower.step_program import StepProgram, step_program
-from sim.parallel.program import Instruction, Load, Pack, Part, Program, Start, Unpack, Wait, Work
+from sim.parallel.program import Instruction, Load, Pack, PassPart, Program, Start, Unpack, Wait, Work
 from sim.spec import extensions
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, same_layers
@@ -77,7 +77,7 @@ class StepPlan:
 
         For other ranks it waits *before* the forward of the last micro-batch and, where it waits for gradients, *after* backward.
         """
-        host, gpu, found, last = 0.0, 0.0, list[float](), self._last
+        host, gpu, waited, last = 0.0, 0.0, list[float](), self._last
         for each, segment in zip(self.program, self.segments, strict=True):
             if isinstance(each, Wait) and each.tag[1] >= 0 and each.tag[2] == last:
                 gpu, after = gpu + after, 0.0
@@ -88,8 +88,8 @@ class StepPlan:
             if segment:
                 host = segment.launched(host, gpu)
                 gpu += wait + segment.compute
-            found.append(wait)
-        return found
+            waited.append(wait)
+        return waited
 
     @property
     def alone(self) -> float:
@@ -107,7 +107,7 @@ class StepPlan:
         starts = [each for each in self.program if isinstance(each, Start) and each.tag[1] >= 0 and each.tag[2] == self._last]
         return tuple(sum(message.nbytes for message in start.messages) for start in starts)
 
-    def passes(self, part: Part, micro_batch: int = -1) -> list[tuple[Work | Pack, Segment]]:
+    def passes(self, part: PassPart, micro_batch: int = -1) -> list[tuple[Work | Pack, Segment]]:
         """Return forward or backward of one micro-batch, the last by default: its work, and filling buckets where nothing comes before."""
         number = micro_batch if micro_batch >= 0 else self._last
         return [
@@ -146,7 +146,7 @@ def kernels(time: float, launches: float, launch_cpu: float) -> Segment:
     return _new(Segment, (time, host, max(launch_cpu, host + time / launches - time), -1, False))
 
 
-class Pass(NamedTuple):
+class TimedPass(NamedTuple):
     """Every layer's forward in order and backward in reverse, and when each gradient tensor is ready after backward began (s)."""
 
     forward: list[Segment]
@@ -164,9 +164,9 @@ def plan_steps(machines: Sequence[tuple[Workload, Gpu, float]], ranks: int) -> l
 
     The workloads may differ in their batch.
     """
-    asked = [asked_of(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
-    plans = _plans(tuple(dict.fromkeys(asked)), ranks)
-    return [plans[machine] for machine in asked]
+    questions = [asked_of(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
+    plans = _plans(tuple(dict.fromkeys(questions)), ranks)
+    return [plans[machine] for machine in questions]
 
 
 def asked_of(workload: Workload, gpu: Gpu, cpu_speed: float) -> Same:
@@ -181,16 +181,16 @@ def asked_of(workload: Workload, gpu: Gpu, cpu_speed: float) -> Same:
 @lru_cache(maxsize=4096)  # as many as a study keeps results (`sim.spec.shelf`): a sweep comes back to each in turn
 def _plans(different: tuple[Same, ...], ranks: int) -> dict[Same, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
-    passes = [one_pass(asked) for asked in different]
-    ready = [max(times) for times in zip(*(found.ready for found in passes), strict=True)]
+    passes = [one_pass(question) for question in different]
+    ready = [max(times) for times in zip(*(each_pass.ready for each_pass in passes), strict=True)]
     program = step_program(different[0].held[0], ready, ranks)
-    return {asked: _plan(asked, found, program, ranks) for asked, found in zip(different, passes, strict=True)}
+    return {question: _plan(question, each_pass, program, ranks) for question, each_pass in zip(different, passes, strict=True)}
 
 
 @lru_cache(maxsize=128)
-def one_pass(asked: Same) -> Pass:
+def one_pass(question: Same) -> TimedPass:
     """Return what one GPU does in one forward and backward pass, layer by layer."""
-    workload, gpu, cpu_speed = asked.held
+    workload, gpu, cpu_speed = question.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
     times, launched = layer_times(workload, gpu), not stack.cuda_graphs
     launch_cpu = stack.launch_cpu / cpu_speed
@@ -209,7 +209,7 @@ def one_pass(asked: Same) -> Pass:
         _joined([*map(run_forward, again[index]), run_backward(index)]) if index in again else run_backward(index)
         for index in reversed(range(len(layers)))
     ]
-    return Pass(forward, backward, _ready(workload, forward, backward))
+    return TimedPass(forward, backward, _ready(workload, forward, backward))
 
 
 def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Segment]) -> list[float]:
@@ -222,8 +222,8 @@ def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Se
     return [end if overlap else ends[-1] for end, layer in zip(ends, layers, strict=True) for _ in layer.gradients]
 
 
-def _plan(asked: Same, found: Pass, program: StepProgram, ranks: int) -> StepPlan:
-    workload, gpu, cpu_speed = asked.held
+def _plan(question: Same, each_pass: TimedPass, program: StepProgram, ranks: int) -> StepPlan:
+    workload, gpu, cpu_speed = question.held
     stack = workload.training.stack
     # a parameter server runs the optimizer
     optimizer = Segment(0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
@@ -231,26 +231,26 @@ def _plan(asked: Same, found: Pass, program: StepProgram, ranks: int) -> StepPla
     if stack.gradient_clipping:
         extra += memory_time(_CLIPPING_PASSES * gradient_volume(workload), gpu)
     optimizer = optimizer._replace(compute=optimizer.compute + extra)
-    return StepPlan(program.instructions, (*_segments(workload, gpu, found, program), optimizer))
+    return StepPlan(program.instructions, (*_segments(workload, gpu, each_pass, program), optimizer))
 
 
-def _segments(workload: Workload, gpu: Gpu, found: Pass, program: StepProgram) -> Iterator[Segment | None]:
+def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepProgram) -> Iterator[Segment | None]:
     """Yield what each instruction but the update takes; a bucket is filled with the work before it, as one."""
     copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
     after = Segment(sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets))
-    layers = {"F": found.forward, "B": found.backward[::-1]}
-    known: dict[tuple[str, int, int, int], Segment] = {}
+    layers = {"F": each_pass.forward, "B": each_pass.backward[::-1]}
+    segments: dict[tuple[str, int, int, int], Segment] = {}
     before: Instruction | None = None
     for each, following in pairwise(program.instructions):
         match each:
             case Work(part, first, last):
                 bucket = following.bucket if isinstance(following, Pack) else -1
                 key = part, first, last, bucket
-                if key not in known:
+                if key not in segments:
                     run = layers[part][first : last + 1]
                     done = _joined(run if part == "F" else run[::-1])
-                    known[key] = done if bucket < 0 else done._replace(compute=done.compute + copies[bucket], bucket=bucket)
-                yield known[key]
+                    segments[key] = done if bucket < 0 else done._replace(compute=done.compute + copies[bucket], bucket=bucket)
+                yield segments[key]
             case Pack(bucket) if not isinstance(before, Work):
                 yield Segment(copies[bucket], bucket=bucket)
             case Unpack():
@@ -271,25 +271,25 @@ def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compresse
 def _updated(layer: Layer, workload: Workload, ranks: int) -> float:
     """Return the bytes that the optimizer updates: of a table with a sparse gradient the rows that all ranks looked up (torch.optim)."""
     width, stack = gradient_bytes(workload), workload.training.stack
-    whole = layer.gradient_bytes(width)
+    nbytes = layer.gradient_bytes(width)
     if not layer.rows_per_sample or not (stack.sparse_embeddings or (layer.sparse and ranks == 1)):
-        return whole
+        return nbytes
     samples = workload.training.batch * workload.training.gradient_accumulation_steps * ranks
-    return whole - layer.gradients[0] * layer.widths(width)[0] * (1.0 - min(1.0, samples * layer.rows_per_sample / layer.rows))
+    return nbytes - layer.gradients[0] * layer.widths(width)[0] * (1.0 - min(1.0, samples * layer.rows_per_sample / layer.rows))
 
 
-def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> Kernels:
+def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> KernelWork:
     """Return the GPU time of one optimizer step of one of *ranks*, and the launches it takes the host."""
     stack, optimizer = workload.training.stack, workload.training.optimizer
     if optimizer.name == "none":
-        return Kernels(0.0, 0.0)
+        return KernelWork(0.0, 0.0)
     tensors = sum(len(layer.gradients) for layer in workload.model.layers)
     updated = sum(_updated(layer, workload, ranks) for layer in workload.model.layers)
     kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
     passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
     busy = memory_time(updated * passes, gpu) + kernels * gpu.kernel_time
     more = muon_work(workload, gpu)
-    return Kernels(busy * stack.optimizer_factor + more.time, kernels * stack.optimizer_factor + more.launches)
+    return KernelWork(busy * stack.optimizer_factor + more.time, kernels * stack.optimizer_factor + more.launches)
 
 
 def gradient_checks(workload: Workload) -> float:

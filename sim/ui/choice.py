@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlencode
 
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.spec.catalogue import suggestions
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
@@ -126,7 +126,7 @@ def _count(choice: Choice, control: str) -> int | None:
     return numbers[0]
 
 
-def _plan(choice: Choice) -> Plan | None:
+def _plan(choice: Choice) -> JobPlan | None:
     return plan_of(_amount(choice, "epochs"), _amount(choice, "hours"), tokens=choice.get("tokens") or None)
 
 
@@ -188,9 +188,9 @@ def elsewhere(choice: Choice) -> Scenario:
     other = choice.without("nic", "price", "tokens")
     of_machine, _ = split_overrides(other.sets)
     kept = Choice(other.values, tuple(text for text in other.sets if text not in of_machine))
-    found = scenario_of(kept)
-    sequence = (f"model.sequence={found.sequence}",) if found.sequence is not None else ()
-    return replace(found, hardware="", overrides=(*sequence, *found.overrides), sequence=None)
+    scenario = scenario_of(kept)
+    sequence = (f"model.sequence={scenario.sequence}",) if scenario.sequence is not None else ()
+    return replace(scenario, hardware="", overrides=(*sequence, *scenario.overrides), sequence=None)
 
 
 def _options(choice: Choice, options: Mapping[str, str]) -> list[str]:

@@ -12,8 +12,8 @@ import yaml
 
 from sim.mesh import LayoutRun
 from sim.report.files import MADE_BY
-from sim.report.layout_trace import write_layout_trace
-from sim.report.trace import write_trace
+from sim.report.trace.layout_trace import write_layout_trace
+from sim.report.trace.run_trace import write_trace
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import loaded_hardware, sorted_overrides
@@ -31,7 +31,7 @@ class File:
     content: bytes
 
 
-class Kind(NamedTuple):
+class PageDownload(NamedTuple):
     """A file that the page offers: what the link says, and what makes it."""
 
     title: str
@@ -98,11 +98,11 @@ def _written(value: object, choice: Choice) -> str:
 
 
 FILES: Final = {
-    "run.json": Kind("JSON", "application/json", _json),
-    "run.csv": Kind("CSV", "text/csv", _csv),
-    "hardware.yaml": Kind("Hardware (YAML)", "application/yaml", _hardware),
-    "workload.yaml": Kind("Workload (YAML)", "application/yaml", _workload),
-    "trace.json.gz": Kind("Trace", "application/gzip", _trace),
-    "report.html": Kind("Report (HTML)", "text/html", _report),
+    "run.json": PageDownload("JSON", "application/json", _json),
+    "run.csv": PageDownload("CSV", "text/csv", _csv),
+    "hardware.yaml": PageDownload("Hardware (YAML)", "application/yaml", _hardware),
+    "workload.yaml": PageDownload("Workload (YAML)", "application/yaml", _workload),
+    "trace.json.gz": PageDownload("Trace", "application/gzip", _trace),
+    "report.html": PageDownload("Report (HTML)", "text/html", _report),
 }
 """Files by name, in the order of their links."""

@@ -13,8 +13,7 @@ from sim.report.page.markup import joined
 from sim.spec.library import load_hardware
 from sim.spec.listing import Row
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row as Compared
-from sim.study.compare import compare
+from sim.study.compare import ComparedMachine, compare
 from sim.terminal import program
 from sim.ui.choice import AMONG, Choice, comparison_command, elsewhere, typed
 from sim.ui.view import View
@@ -53,7 +52,7 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
     """
     scenario = elsewhere(choice)
     counts = [scenario.nodes] if scenario.nodes else []
-    rows: list[Compared] = []
+    rows: list[ComparedMachine] = []
     drawn = time.monotonic()
     for name in names:
         rows += compare(scenario, [name], document, nodes=counts, processes=1)
@@ -63,9 +62,9 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
     yield _view(choice, names, rows)
 
 
-def _view(choice: Choice, names: Sequence[str], rows: Sequence[Compared]) -> View:
-    found: dict[str, Any] = comparison_document(choice.get("workload"), rows)
-    verdict, parts = comparison_parts(found)
+def _view(choice: Choice, names: Sequence[str], rows: Sequence[ComparedMachine]) -> View:
+    document: dict[str, Any] = comparison_document(choice.get("workload"), rows)
+    verdict, parts = comparison_parts(document)
     return {
         "done": len(rows),
         "of": len(names),

@@ -31,6 +31,13 @@ SLIDERS: Final[Mapping[str, tuple[int, ...]]] = {
     "epochs": (1, 2, 5, 10, 20, 50, 90, 200, 500),
 }
 """Where each slider stops; the field beside it takes any number."""
+CHECKPOINTING: Final[Mapping[str, str]] = {
+    "model": "as in the model's code",
+    "blocks": "whole blocks",
+    "selective": "attention (selective)",
+    "operators": "selective, by operator",
+}
+"""What the values of ``activation_checkpointing`` mean, where they do not say it."""
 _OTHERS: Final = "others"
 _PLACES: Final = {"time": "Time", "memory": "Memory", "machines": "Machines", "keep": "Keep it"}
 
@@ -68,7 +75,7 @@ def _controls(hardware: Sequence[Row], workloads: Sequence[Row]) -> Html:
         _select("shard", "Shard (ZeRO, FSDP)", _plain(get_args(Shard)), empty=True),
         _slider("micro_batches", "Micro-batches", "of an optimizer step"),
         _select("schedule", "Pipeline schedule", _plain(get_args(Schedule)), empty=True),
-        _select("checkpointing", "Activation checkpointing", _plain(_checkpointing()), empty=True),
+        _select("checkpointing", "Activation checkpointing", _plain(_checkpointing(), CHECKPOINTING), empty=True),
     ]
     money = [
         _select("market", "Prices", _plain(("on-demand", "spot"))),

@@ -24,7 +24,7 @@ from sim.spec.yaml import SpecError
 from sim.ui.choice import Choice, choice_of
 from sim.ui.machines import machines_of
 from sim.ui.page import control_page
-from sim.ui.work import Message, Worker
+from sim.ui.work import Worker, WorkMessage
 
 HOSTS: Final = ("localhost", "127.0.0.1")
 HEADERS: Final = {
@@ -97,12 +97,12 @@ class _Local:
             choice = _choice(request)
         except SpecError as error:
             return _refused(error.problems)
-        found: Message | None = None
+        first: WorkMessage | None = None
         async for message in _until_gone(request, worker.answers(task, choice, *more)):
-            found = message
-        if found is None:
+            first = message
+        if first is None:
             return PlainTextResponse("", _GONE)
-        how, what = found
+        how, what = first
         if how == "refused":
             return _refused(what)
         if task == "file":
@@ -111,7 +111,7 @@ class _Local:
         return JSONResponse(what, headers=HEADERS)
 
 
-async def _read(messages: AsyncGenerator[Message, None]) -> None:
+async def _read(messages: AsyncGenerator[WorkMessage, None]) -> None:
     async for _ in messages:
         pass
 
@@ -127,16 +127,16 @@ def _refused(problems: Sequence[str]) -> Response:
     return JSONResponse({"problems": list(problems)}, 422, headers=HEADERS)
 
 
-async def _lines(messages: AsyncIterator[Message]) -> AsyncIterator[str]:
+async def _lines(messages: AsyncIterator[WorkMessage]) -> AsyncIterator[str]:
     """Yield each of *messages* as a line of JSON."""
     async for how, what in messages:
         yield json.dumps(what if how == "said" else {"problems": what}) + "\n"
 
 
-async def _until_gone(request: Request, messages: AsyncGenerator[Message, None]) -> AsyncIterator[Message]:
+async def _until_gone(request: Request, messages: AsyncGenerator[WorkMessage, None]) -> AsyncIterator[WorkMessage]:
     """Yield *messages* while there is somebody to read them; then close their iterator, which gives the computation up."""
     gone = asyncio.create_task(_gone(request))
-    step: asyncio.Future[Message | None] | None = None
+    step: asyncio.Future[WorkMessage | None] | None = None
     try:
         while not gone.done():
             step = asyncio.ensure_future(anext(messages, None))

@@ -34,11 +34,13 @@
     if (value > 0) slider.value = stops(slider).reduce((best, stop, index, of) => (distance(stop) < distance(of[best]) ? index : best), 0);
     slider.setAttribute("aria-valuetext", field.value || field.placeholder || "as described");
   };
-  const describe = (described) => {
+  const describe = (described, fixed) => {
     for (const field of all("[name]", form)) {
+      const why = fixed[field.name];
+      for (const each of [field, ...all(`[data-for="${field.id}"]`, form)]) { each.disabled = !!why && !field.value; each.title = why ?? ""; }
       const known = described[field.name];
       if (known === undefined) continue;
-      if (field.tagName === "SELECT") { const empty = field.querySelector("[data-empty]"); if (empty) empty.textContent = `as described: ${known}`; }
+      if (field.tagName === "SELECT") { const empty = field.querySelector("[data-empty]"); if (empty) empty.textContent = `as described: ${[...field.options].find((option) => option.value === known)?.textContent ?? known}`; }
       else field.placeholder = known;
     }
     all("input[type=range]", form).forEach(follow);
@@ -67,7 +69,7 @@
     box.append(note);
   };
   const show = (view) => {
-    describe(view.described ?? {});
+    describe(view.described ?? {}, view.fixed ?? {});
     problems(view);
     const ran = !view.problems.length;
     [hero, parts, more].forEach((place) => place.classList.toggle("stale", !ran));
@@ -131,7 +133,7 @@
       at("machines-command").textContent = seen.command ?? "";
       if (seen.html !== undefined || !seen.of) fill(at("machines-parts"), seen.html ?? "");
       at("machines-parts").classList.remove("stale");
-      progress.textContent = seen.problems ? seen.problems.join(" ") : seen.done < seen.of ? `${seen.done} of ${seen.of} machines …` : `${seen.of} machines, each of the same number of nodes, at the catalogue's prices`;
+      progress.textContent = seen.problems ? (at("problems").childElementCount ? "" : seen.problems.join(" ")) : seen.done < seen.of ? `${seen.done} of ${seen.of} machines …` : `${seen.of} machines, each of the same number of nodes, at the catalogue's prices`;
     }
     machines.classList.remove("busy");
     compared = common(text);

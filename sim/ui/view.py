@@ -11,8 +11,8 @@ from sim.analysis.cost import node_price
 from sim.mesh import LayoutRun
 from sim.report.document import run_document
 from sim.report.figures import figures_csv
-from sim.report.layout import flat_figures, layout_document
-from sim.report.page.frame import Part
+from sim.report.layouts.layout import flat_figures, layout_document
+from sim.report.page.frame import PagePart
 from sim.report.page.layout import layout_page, layout_parts
 from sim.report.page.markup import Html, joined
 from sim.report.page.run import run_page, run_parts
@@ -31,6 +31,7 @@ View = dict[str, Any]
 _OPTION: Final = re.compile(r"(--[a-z][a-z-]*) ([\w.+=-]*\w)")
 _SUGGESTED: Final = re.compile(rf"(?:{_OPTION.pattern}(?: (?=--)|(?! (?=--))))+")
 """Options in a sentence, several in a row taken together."""
+_OF_GROUP: Final = re.compile(r"groups\.\d+\.count=")
 _FIRST: Final = ("time", "steps", "stages", "memory", "job")
 """Parts that stand before the machines."""
 _GBPS: Final = 1e9 / 8
@@ -38,14 +39,14 @@ _GBPS: Final = 1e9 / 8
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ViewOutcome:
     """A finished run of either kind, and its document."""
 
     run: Run | LayoutRun
     document: dict[str, Any]
 
     @property
-    def parts(self) -> tuple[Html, list[Part]]:
+    def parts(self) -> tuple[Html, list[PagePart]]:
         """Return the outcome and the parts of its page."""
         if isinstance(self.run, LayoutRun):
             return layout_parts(self.run, self.document)
@@ -67,21 +68,23 @@ class Outcome:
         return run_csv(jobs_of(self.document))
 
 
-def outcome_of(scenario: Scenario) -> Outcome:
+def outcome_of(scenario: Scenario) -> ViewOutcome:
     """Return the finished run of *scenario*, as ``run --fast`` has it. Raise SpecError with all that is wrong."""
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
-        return Outcome(laid_out.run, layout_document(laid_out))
-    found = answer(scenario, keep_rates=True)
-    return Outcome(found.run, run_document(found.run, found.inputs, found.warnings, found.bottlenecks, found.market, found.plan))
+        return ViewOutcome(laid_out.run, layout_document(laid_out))
+    finished = answer(scenario, keep_rates=True)
+    return ViewOutcome(
+        finished.run, run_document(finished.run, finished.inputs, finished.warnings, finished.bottlenecks, finished.market, finished.plan)
+    )
 
 
 def view_of(choice: Choice) -> View:
     """Return what the page shows for *choice*; where it cannot run, each problem in the simulator's own sentence."""
-    said: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}}
+    said: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}, "fixed": {}}
     try:
         scenario = scenario_of(choice)
-        said["described"] = described(choice)
+        said |= {"described": described(choice), "fixed": fixed(choice)}
         outcome = outcome_of(scenario)
     except SpecError as error:
         problems = [named_as_called(problem) for problem in error.problems]
@@ -103,19 +106,20 @@ def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
 
     A word after an option that is no value of it, as in "--nodes needs one group", suggests nothing.
     """
-    found = []
+    changes = []
     for words in dict.fromkeys(match[0].strip() for match in _SUGGESTED.finditer(problem) if match.start() > 0):
-        options = dict(_OPTION.findall(words))
         values, sets = dict(choice.values), choice.sets
-        for option, value in options.items():
+        for option, value in _OPTION.findall(words):
             if option == "--set":
                 sets = (*sets, value)
+                if _OF_GROUP.match(value):  # which says in part what --nodes said in all
+                    values.pop("nodes", None)
             elif option in KEYS:
                 values[KEYS[option]] = value
         changed = Choice(values, sets)
         if changed != choice and _readable(changed):
-            found.append({"text": words, "query": query_of(changed)})
-    return found
+            changes.append({"text": words, "query": query_of(changed)})
+    return changes
 
 
 def _readable(choice: Choice) -> bool:
@@ -130,8 +134,8 @@ def _readable(choice: Choice) -> bool:
 
 def jobs_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return the documents of the jobs in *document*, mostly one."""
-    found: Sequence[Mapping[str, Any]] = document.get("jobs", [document])
-    return found
+    jobs: Sequence[Mapping[str, Any]] = document.get("jobs", [document])
+    return jobs
 
 
 def brief(document: Mapping[str, Any]) -> str:
@@ -142,6 +146,19 @@ def brief(document: Mapping[str, Any]) -> str:
     job = first["whole_job"]
     cost, what = (job["cost_usd"], "whole job") if job else (first["cost_per_epoch_usd"], "epoch")
     return ", ".join([f"step {as_time(first['step_time_s'])}", speed, *([] if cost is None else [f"{as_money(cost)} per {what}"])])
+
+
+def fixed(choice: Choice) -> dict[str, str]:
+    """Return by control why it changes nothing of this machine or workload, where it does not."""
+    scenario = scenario_of(choice.without("nodes", "batch", "nic", "price", "sequence"))
+    workers = [group for group in loaded_hardware(scenario).spec.groups if group.role == "worker"]
+    _, of_workload = sorted_overrides(scenario)
+    reasons = {}
+    if len(workers) > 1:
+        reasons["nodes"] = f"{len(workers)} groups of nodes: write groups.0.count=N and so on below, as any other field"
+    if load_workload(scenario.workload, of_workload).spec.model.transformer is None:
+        reasons["sequence"] = "the model is a table of layers, traced with one length"
+    return reasons
 
 
 def described(choice: Choice) -> dict[str, str]:
@@ -156,7 +173,7 @@ def described(choice: Choice) -> dict[str, str]:
     workers = [group for group in hardware.groups if group.role == "worker"]
     price = node_price(workers[0], scenario.market)
     training, layout = workload.training, workload.training.parallel
-    found = {
+    defaults = {
         "nodes": sum(group.count for group in workers),
         "batch": training.batch,
         "precision": training.precision,
@@ -173,4 +190,4 @@ def described(choice: Choice) -> dict[str, str]:
         "micro_batches": training.gradient_accumulation_steps,
         "checkpointing": training.activation_checkpointing,
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in defaults.items()}

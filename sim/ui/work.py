@@ -22,7 +22,7 @@ from sim.ui.download import file_of
 from sim.ui.machines import machine_views
 from sim.ui.view import view_of
 
-Message = tuple[Literal["said", "refused", "done"], Any]
+WorkMessage = tuple[Literal["said", "refused", "done"], Any]
 
 
 def _view(choice: Choice) -> Iterator[Any]:
@@ -37,13 +37,13 @@ TASKS: Final[Mapping[str, Callable[..., Iterator[Any]]]] = {"view": _view, "file
 """What a worker can be asked: each takes a choice, and yields its answers."""
 
 
-def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[Message]:
+def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[WorkMessage]:
     """Yield the messages with which a process answers: what the *task* yields, or why it is refused, and the end."""
     own = any(name.endswith(".yaml") for name in (choice.get("hardware"), choice.get("workload")))
     try:
         with nullcontext() if own else standing("ui"):  # a file of the user's own may be edited between two requests
-            for found in TASKS[task](choice, *more):
-                yield "said", found
+            for answer in TASKS[task](choice, *more):
+                yield "said", answer
     except SpecError as error:
         yield "refused", list(error.problems)
     except Exception as error:
@@ -56,10 +56,10 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the server, which ends this process
     while True:
         try:
-            asked = connection.recv()
+            task = connection.recv()
         except EOFError:
             return
-        for message in answers_to(*asked):
+        for message in answers_to(*task):
             connection.send(message)
 
 
@@ -76,7 +76,7 @@ class Worker:
         self._process: Any = None
         self._connection: Connection | None = None
 
-    async def answers(self, task: str, *arguments: Any) -> AsyncGenerator[Message, None]:
+    async def answers(self, task: str, *arguments: Any) -> AsyncGenerator[WorkMessage, None]:
         """Yield the messages that answer *task*, without the end; closing the iterator before that ends the process."""
         loop = asyncio.get_running_loop()
         async with self._lock:

@@ -13,16 +13,16 @@ import simpy
 
 from sim.analysis.course import draw
 from sim.analysis.crew import Members
-from sim.analysis.long_run import LOST, Cause, Courses, LongRun, Saving
+from sim.analysis.long_run import LOST, Courses, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
-from sim.analysis.transient import Exponential
+from sim.analysis.transient import ExponentialLives
 
 DAY, HOUR = 86400.0, 3600.0
 Events = Generator[simpy.Event, object, None]
 RATE = 1 / (2 * HOUR)
 CAUSES = [
-    Cause("gpu", 0.7, Uniform(2.0, 300.0), Uniform(0.0, 120.0), 1.0),
-    Cause("software", 0.3, Uniform(10.0, 300.0), Uniform(0.0, 120.0), 0.0),
+    DrawnCause("gpu", 0.7, Uniform(2.0, 300.0), Uniform(0.0, 120.0), 1.0),
+    DrawnCause("software", 0.3, Uniform(10.0, 300.0), Uniform(0.0, 120.0), 0.0),
 ]
 PLAIN = LongRun(
     100, 100, Saving(600.0, 30.0, 30.0, 20.0), CAUSES, (RATE, RATE, RATE), restart=300.0, restart_in_place=60.0,
@@ -40,8 +40,8 @@ LINEAR = tuple((count + 1) / 100 for count in range(100))
 REVOKED = 1 / HOUR
 """Of the job's nodes together."""
 SPOT = {
-    "causes": [*CAUSES, Cause("revocation", 0.0, Uniform(0.0, 30.0), Uniform(0.0, 0.0), 1.0, repair=Uniform(2 * HOUR, 2 * HOUR))],
-    "lives": (Exponential(100 / REVOKED), REVOKED),
+    "causes": [*CAUSES, DrawnCause("revocation", 0.0, Uniform(0.0, 30.0), Uniform(0.0, 0.0), 1.0, repair=Uniform(2 * HOUR, 2 * HOUR))],
+    "lives": (ExponentialLives(100 / REVOKED), REVOKED),
     "rate": (RATE / 3 + REVOKED, RATE + REVOKED, 3 * RATE + REVOKED),
 }
 
@@ -159,7 +159,7 @@ class Simulated:
 
 def test_numpy_draws_what_simpy_simulates() -> None:
     """Failures at random, repairs that take long, a pool of spares that runs dry."""
-    cause = [Cause("gpu", 1.0, Uniform(60.0, 60.0), Uniform(0.0, 0.0), 1.0)]
+    cause = [DrawnCause("gpu", 1.0, Uniform(60.0, 60.0), Uniform(0.0, 0.0), 1.0)]
     for spares, tolerance in ((40, 0.004), (8, 0.004)):
         run = replace(
             PLAIN, causes=cause, spares=spares, communicators=Uniform(0.0, 0.0), restart_in_place=0.0, horizon=15 * DAY,

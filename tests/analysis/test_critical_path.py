@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sim.analysis.bottleneck import RESOURCES, Resource
 from sim.analysis.critical_path import critical_path
 from sim.analysis.stalls import Window
-from sim.events import Cause, EventLog, Rank, Wait, Work
+from sim.events import Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 from sim.simulate import simulate
 from sim.spec.hardware import Hardware
 from sim.study.faster import faster, sped_by
@@ -25,10 +25,10 @@ LITTLE = 1.001
 """For a machine where 1% is already past the point at which another path is as long."""
 
 
-def log(*entries: Wait | Work, ranks: int = 1) -> EventLog:
-    found = EventLog(lambda: 0.0, ranks=[Rank(0, number, 1, "n0", (number,)) for number in range(ranks)])
-    found.waits = [entry for entry in entries if isinstance(entry, Wait)]
-    found.work = [entry for entry in entries if isinstance(entry, Work)]
+def log(*entries: WaitSpan | WorkSpan, ranks: int = 1) -> EventLog:
+    found = EventLog(lambda: 0.0, ranks=[LoggedRank(0, number, 1, "n0", (number,)) for number in range(ranks)])
+    found.waits = [entry for entry in entries if isinstance(entry, WaitSpan)]
+    found.work = [entry for entry in entries if isinstance(entry, WorkSpan)]
     return found
 
 
@@ -36,12 +36,12 @@ def path(found: EventLog, start: float, end: float, steps: int = 1) -> dict[str,
     return {row.resource: row.seconds for row in critical_path(found, [Window(start, end, steps)])}
 
 
-def wait(cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> Wait:
-    return Wait(rank, cause, resource, ident, t0, t1)
+def wait(cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> WaitSpan:
+    return WaitSpan(rank, cause, resource, ident, t0, t1)
 
 
-def work(stream: str, cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> Work:
-    return Work(rank, stream, cause.value, cause, resource, ident, 0.0, t0, t1)
+def work(stream: str, cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> WorkSpan:
+    return WorkSpan(rank, stream, cause.value, cause, resource, ident, 0.0, t0, t1)
 
 
 def test_a_collective_beside_compute_is_on_the_path_only_from_its_bucket_on() -> None:
@@ -73,7 +73,7 @@ def test_the_slower_of_two_ranks_is_followed() -> None:
 
 def test_a_loader_that_bounds_the_step_hides_compute() -> None:
     """One worker reads 1 s and prepares 2 s, batch after batch: the rank's 0.5 s of compute pass beside it, at every turn."""
-    entries: list[Wait | Work] = []
+    entries: list[WaitSpan | WorkSpan] = []
     for batch in range(3):
         t = 3.0 * batch
         entries += [
@@ -87,7 +87,7 @@ def test_a_loader_that_bounds_the_step_hides_compute() -> None:
 
 def test_what_meets_a_full_disk_waits_for_who_left_it_last() -> None:
     """Two workers read in turn, 1 s a batch, and prepare 0.5 s each while the other reads: preparing is hidden."""
-    entries: list[Wait | Work] = []
+    entries: list[WaitSpan | WorkSpan] = []
     for batch in range(6):
         t = float(batch)
         entries += [

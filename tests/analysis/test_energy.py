@@ -6,7 +6,7 @@ import pytest
 
 from sim.analysis.energy import (
     KWH,
-    Kind,
+    NodesOfKind,
     capped,
     draw_of,
     energy_figures,
@@ -69,7 +69,7 @@ def test_power_lies_between_the_draws_of_its_kernels() -> None:
 
 
 def test_energy_of_a_sample_is_power_times_time_over_samples(node: Node) -> None:
-    figures = energy_figures([Kind(node, 4, 8)], STALLS, 64.0, grid_of("us-east-1", "aws"), tokens=1024)
+    figures = energy_figures([NodesOfKind(node, 4, 8)], STALLS, 64.0, grid_of("us-east-1", "aws"), tokens=1024)
     assert figures is not None
     site = 4 * figures["node_power_w"] * figures["pue"]
     assert figures["site_power_w"] == pytest.approx(site)
@@ -82,7 +82,7 @@ def test_energy_of_a_sample_is_power_times_time_over_samples(node: Node) -> None
 def test_nodes_of_several_kinds_are_summed(node: Node) -> None:
     """Oracle: each kind alone, times its nodes."""
     other, grid = load_hardware("dgx-a100").spec.groups[0].node, grid_of(None)
-    together = energy_figures([Kind(node, 3, 8), Kind(other, 1, 4)], STALLS, 64.0, grid)
+    together = energy_figures([NodesOfKind(node, 3, 8), NodesOfKind(other, 1, 4)], STALLS, 64.0, grid)
     alone = [node_power(one, power_model(), shares_of(STALLS), True, gpus) for one, gpus in ((node, 8), (other, 4))]
     assert together is not None and alone[0] is not None and alone[1] is not None
     assert 4 * together["node_power_w"] == pytest.approx(3 * alone[0].total + alone[1].total)

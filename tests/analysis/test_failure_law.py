@@ -13,7 +13,7 @@ import pytest
 import stallsim
 from sim.analysis.course import draw
 from sim.analysis.failure_law import EXPONENTIAL, FailureLaw, Weibull, failure_law
-from sim.analysis.long_run import Cause, LongRun, Saving
+from sim.analysis.long_run import DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.spec import extensions
 from sim.spec.yaml import SpecError
@@ -23,7 +23,7 @@ HOUR, DAY = 3600.0, 86400.0
 MEAN = 2 * HOUR
 RESTART = 400.0
 RUN = LongRun(
-    100, 100, Saving(600.0, 3.0, 60.0, 20.0), [Cause("gpu", 1.0, Uniform(100.0, 100.0), Uniform(0.0, 0.0), 1.0)],
+    100, 100, Saving(600.0, 3.0, 60.0, 20.0), [DrawnCause("gpu", 1.0, Uniform(100.0, 100.0), Uniform(0.0, 0.0), 1.0)],
     (1 / MEAN, 1 / MEAN, 1 / MEAN), restart=RESTART, restart_in_place=RESTART, horizon=40 * DAY,
 )  # fmt: skip
 JOB = {"days": 20, "nodes": 64, "batch": 4, "precision": "amp_bf16", "trials": 40}

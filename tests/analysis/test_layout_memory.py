@@ -76,6 +76,14 @@ def test_gradients_that_are_not_reduced_stay_whole() -> None:
     assert last.gathered - each.gathered == pytest.approx(4.0 * PARAMETERS, rel=0.25)
 
 
+def test_a_pipeline_of_fsdp_adds_gradients_up_in_the_type_they_travel_in() -> None:
+    """Stages reduce with the last micro-batch alone: weights of a stage in 16 bits and its gradients in 32, whole (torch FSDPParam)."""
+    fields: dict[str, Any] = {"pipeline": 2, "shard": "parameters", "synchronizes_each": True}
+    one, many = (memory_by_stage(layout(block_model(BLOCKS), 8, micro_batches=count, **fields), adam(), GPU)[0] for count in (1, 4))
+    assert many.gathered == pytest.approx(PARAMETERS / 2 * (2 + 4), rel=0.1)
+    assert one.gathered < many.gathered
+
+
 # --- activations ---------------------------------------------------------------------------------------------------------
 
 
@@ -161,6 +169,25 @@ def test_gradients_wait_for_the_end_of_their_micro_batch() -> None:
     assert course[0] == 0.0
 
 
+@pytest.mark.parametrize(("vocab", "fits"), [(16 * TOKENS, False), (2 * TOKENS, True)])
+def test_the_gradient_of_an_embedding_needs_a_block_that_is_large_enough(vocab: int, fits: bool) -> None:
+    """The allocator joins no blocks of its own: 2 Vh bytes fit into the largest one of activations, 2 s 4h, or are one more."""
+    shape = Transformer.model_validate(GPT | {"layers": 8, "vocab": vocab})
+    plain, waits = (
+        memory_by_stage(
+            layout(
+                model(decoder_layers(shape, TOKENS)), 2, pipeline=2, shard="none", micro_batches=4,
+                stack=BF16 | {"gradients_wait": wait, "framework": "nanotron"},
+            ),
+            adam(precision="bf16"),
+            GPU,
+        )[0]
+        for wait in (False, True)
+    )  # fmt: skip
+    table = 0 if fits else 2 * vocab * HIDDEN
+    assert waits.cached - plain.cached == pytest.approx(table, abs=2 * TOKENS * HIDDEN)  # positions, too
+
+
 def test_reducer_buckets_need_another_rank() -> None:
     for ranks, expected in ((8, 2.0 * PARAMETERS), (1, 0.0)):
         plain, bucketed = (replay(gpus=ranks, shard="none", stack={"reducer_buckets": there}) for there in (False, True))
@@ -189,6 +216,38 @@ def test_the_step_of_a_sharded_optimizer_takes_blocks_of_its_own() -> None:
     assert replay(shard="none", stack={"step_share_bytes": 6}).reserved == replay(shard="none").reserved
 
 
+@pytest.mark.parametrize(
+    ("gradients", "casts", "precision", "shard", "expected"),
+    [
+        ("bf16", "always", "bf16", "optimizer", 4 / 8),
+        ("bf16", "always", "bf16", "none", 4.0),
+        ("bf16", "fp8", "fp8", "optimizer", 4 / 8),
+        ("bf16", "fp8", "bf16", "optimizer", 0.0),
+        ("bf16", "never", "fp8", "optimizer", 0.0),
+        ("fp32", "always", "fp8", "optimizer", 0.0),
+    ],
+)
+def test_a_step_copies_gradients_of_the_share_to_32_bits(gradients: str, casts: str, precision: str, shard: Shard, expected: float) -> None:
+    """When activations are gone: weights, gradients, and 4 bytes of a share beside master weights and states (distrib_optimizer.py)."""
+    stack = BF16 | {"gradients": gradients, "casts_gradients": casts, "keeps_8bit_weights": False}
+    made = layout(block_model(BLOCKS), 8, shard=shard, stack=stack)
+    (stage,) = memory_by_stage(made, adam(precision=precision), GPU)
+    last = memory_course(made, adam(precision=precision), GPU, 0)[-1]
+    assert last.allocated - static(last) == pytest.approx(expected * PARAMETERS)
+    assert stage.allocated == pytest.approx(max(moment.allocated for moment in memory_course(made, adam(precision=precision), GPU, 0)))
+
+
+@pytest.mark.parametrize(
+    ("keeps", "alone", "precision", "expected"),
+    [(True, False, "fp8", 4.0), (True, True, "fp8", 2.0), (False, False, "fp8", 2.0), (True, False, "bf16", 2.0)],
+)
+def test_weights_of_blocks_are_kept_in_8_bits_beside_or_instead(keeps: bool, alone: bool, precision: str, expected: float) -> None:
+    """Transformer Engine's copies along rows and columns, of one byte each, beside 16 bits; as parameters they are all there is."""
+    stack = BF16 | {"keeps_8bit_weights": keeps, "parameters_8bit": alone}
+    (stage,) = memory_by_stage(layout(block_model(BLOCKS), 8, shard="optimizer", stack=stack), adam(precision=precision), GPU)
+    assert stage.weights == pytest.approx(expected * PARAMETERS)
+
+
 @pytest.mark.parametrize(("sequence", "stages"), [(True, 1), (False, 1), (True, 2)])
 def test_what_collectives_sum_up_is_held_for_a_forward(sequence: bool, stages: int) -> None:
     """Two outputs of a block, of 2 sbh bytes each, whether they are scattered or summed everywhere; blocks are spread over stages."""
@@ -200,6 +259,25 @@ def test_what_collectives_sum_up_is_held_for_a_forward(sequence: bool, stages: i
     plain, held = (memory_by_stage(made(records), adam(precision="bf16"), GPU)[0] for records in (False, True))
     assert held.allocated == plain.allocated
     assert held.cached - plain.cached == pytest.approx(8 / stages * 2 * 2 * TOKENS * HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("stages", "many", "ahead", "expected"),
+    [
+        (1, 4, 100, 8),  # a backward follows the first forward
+        (1, 4, 5, 5),
+        (2, 4, 100, 2 * 4),  # two forwards of four blocks come before a backward
+        (2, 1, 100, 4),
+        (2, 4, 6, 6),
+    ],
+)
+def test_a_host_that_does_not_wait_is_ahead_by_the_launch_queue(stages: int, many: int, ahead: int, expected: int) -> None:
+    """Of blocks launched before the first backward, at most those that the queue holds: two outputs of 2 sbh bytes each."""
+    stack = {"framework": "megatron", "records_streams": True, "blocks_ahead": ahead}
+    made = gpt(8, gpus=4 * stages, tensor=4, pipeline=stages, micro_batches=many, stack=stack)
+    plain = gpt(8, gpus=4 * stages, tensor=4, pipeline=stages, micro_batches=many, stack={"framework": "megatron"})
+    held, without = (memory_by_stage(each, adam(precision="bf16"), GPU)[0] for each in (made, plain))
+    assert held.cached - without.cached == pytest.approx(expected * 2 * 2 * TOKENS * HIDDEN)
 
 
 def test_each_stream_keeps_the_blocks_of_its_fullest_moment() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from sim.analysis.course import draw
 from sim.analysis.crew import Members
-from sim.analysis.long_run import AT_ONCE, Cause, LongRun, Saving
+from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
-from sim.analysis.transient import Exponential
+from sim.analysis.transient import ExponentialLives
 
 HOUR, DAY = 3600.0, 86400.0
 ONE = np.array([0])
-RUN = LongRun(64, 0, Saving(600.0, 0.0, 0.0, 0.0), [Cause("gpu", 1.0, AT_ONCE, AT_ONCE, 1.0)], (1 / DAY,) * 3, horizon=30 * DAY)
+RUN = LongRun(64, 0, Saving(600.0, 0.0, 0.0, 0.0), [DrawnCause("gpu", 1.0, AT_ONCE, AT_ONCE, 1.0)], (1 / DAY,) * 3, horizon=30 * DAY)
 
 
 def waited(spares: Spares, moment: float, repair: float, several: bool = False) -> float:
@@ -71,9 +71,9 @@ def test_faults_that_do_not_strike_are_those_of_the_others() -> None:
 def test_revocations_that_do_not_strike_leave_a_part_of_them(members: Members | None) -> None:
     """Oracle: thinned revocations come half as often, on the same moments where the job waits; each course has no more than with all."""
     revoked, again = 2 / DAY, Uniform(HOUR, HOUR)
-    cause = Cause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=again)
+    cause = DrawnCause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=again)
     run = replace(
-        RUN, nodes=2, spares=8, rate=(revoked,) * 3, causes=[RUN.causes[0], cause], lives=(Exponential(2 / revoked), revoked),
+        RUN, nodes=2, spares=8, rate=(revoked,) * 3, causes=[RUN.causes[0], cause], lives=(ExponentialLives(2 / revoked), revoked),
         members=members, saving=Saving(1.0, 0.0, 0.0, 0.0),
     )  # fmt: skip
     everything, half, none = (draw(replace(run, striking=share), 400, 3) for share in (1.0, 0.5, 0.0))
@@ -101,9 +101,9 @@ def test_checkpoints_on_disks_leave_with_their_nodes() -> None:
 def test_peers_are_read_over_the_network_where_a_node_is_new() -> None:
     saving = Saving(600.0, 0.0, 0.0, 500.0, memory_interval=1.0, memory_load=2.0, peer_load=30.0)
     for replaces, load in ((1.0, 30.0), (0.0, 2.0)):
-        run = replace(RUN, spares=64, causes=[Cause("gpu", 1.0, AT_ONCE, AT_ONCE, replaces)], saving=saving)
+        run = replace(RUN, spares=64, causes=[DrawnCause("gpu", 1.0, AT_ONCE, AT_ONCE, replaces)], saving=saving)
         found = draw(run, 50, 2)
         assert found.lost["restart"] == pytest.approx(load * found.interruptions, abs=31.0)
         assert found.lost["restart"].sum() == pytest.approx(load * found.interruptions.sum(), rel=0.01)
-    alone = draw(replace(run, nodes=1, causes=[Cause("gpu", 1.0, AT_ONCE, AT_ONCE, 1.0)], repair=((0.0, 1.0), (1.0, 1.0))), 50, 2)
+    alone = draw(replace(run, nodes=1, causes=[DrawnCause("gpu", 1.0, AT_ONCE, AT_ONCE, 1.0)], repair=((0.0, 1.0), (1.0, 1.0))), 50, 2)
     assert alone.lost["restart"].sum() == pytest.approx(500.0 * alone.interruptions.sum(), rel=0.02)

@@ -7,24 +7,24 @@ import math
 import pytest
 
 from sim.analysis.stalls import Window, blame, resource_table, stall_table, whole_steps
-from sim.events import STALLS, Cause, EventLog, Rank, Wait, Work
+from sim.events import STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 
 GPU, CPU, DISK = "gpu", "cpu cores", "disk"
 
 
-def log(*entries: Wait | Work, ranks: tuple[Rank, ...] = (Rank(0, 0, 1, "n0", (0,)),)) -> EventLog:
+def log(*entries: WaitSpan | WorkSpan, ranks: tuple[LoggedRank, ...] = (LoggedRank(0, 0, 1, "n0", (0,)),)) -> EventLog:
     found = EventLog(lambda: 0.0, ranks=list(ranks))
     for entry in entries:
-        (found.waits if isinstance(entry, Wait) else found.work).append(entry)  # type: ignore[arg-type]
+        (found.waits if isinstance(entry, WaitSpan) else found.work).append(entry)  # type: ignore[arg-type]
     return found
 
 
-def wait(cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> Wait:
-    return Wait(rank, cause, resource, ident, t0, t1)
+def wait(cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> WaitSpan:
+    return WaitSpan(rank, cause, resource, ident, t0, t1)
 
 
-def work(stream: str, cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> Work:
-    return Work(rank, stream, cause.value, cause, resource, ident, 0.0, t0, t1)
+def work(stream: str, cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> WorkSpan:
+    return WorkSpan(rank, stream, cause.value, cause, resource, ident, 0.0, t0, t1)
 
 
 def table(found: EventLog, start: float, end: float, steps: int = 1) -> dict[str, float]:
@@ -120,7 +120,7 @@ def test_what_ends_as_a_window_begins_has_no_row() -> None:
 
 def test_classes_weigh_with_their_ranks_and_windows_with_their_repeats() -> None:
     """3 ranks compute 1 s of each 2 s step, 1 rank 2 s; the second window stands for three."""
-    ranks = (Rank(0, 0, 3, "n0", (0, 1, 2)), Rank(0, 1, 1, "n0", (3,)))
+    ranks = (LoggedRank(0, 0, 3, "n0", (0, 1, 2)), LoggedRank(0, 1, 1, "n0", (3,)))
     found = log(
         *(wait(Cause.COMPUTE, t, t + 1, GPU) for t in (0, 2)),
         *(wait(Cause.COPY, t + 1, t + 2) for t in (0, 2)),
@@ -133,7 +133,7 @@ def test_classes_weigh_with_their_ranks_and_windows_with_their_repeats() -> None
 
 
 def test_jobs_are_told_apart() -> None:
-    ranks = (Rank(0, 0, 1, "n0", (0,)), Rank(1, 1, 1, "n0", (1,)))
+    ranks = (LoggedRank(0, 0, 1, "n0", (0,)), LoggedRank(1, 1, 1, "n0", (1,)))
     found = log(
         wait(Cause.GRADIENT, 0, 2, rank=1),
         work("comm", Cause.NETWORK, 0, 2, "NIC 0", rank=0),

@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.whole_job import Pace, Plan, epochs_in, whole_job
+from sim.analysis.whole_job import JobPlan, MachinePace, epochs_in, whole_job
 
-PACE = Pace(first_epoch=200.0, warm_epoch=100.0, compute_share=0.5, checkpoint=2.0)
+PACE = MachinePace(first_epoch=200.0, warm_epoch=100.0, compute_share=0.5, checkpoint=2.0)
 TIRED = PACE._replace(tired_from=4, tired_epoch=160.0)
 times = st.floats(1.0, 1e4)
 
 
 def test_parts_sum_to_the_whole() -> None:
-    job = whole_job(Plan(epochs=10, evaluation=0.06, start_up=75.0), PACE)
+    job = whole_job(JobPlan(epochs=10, evaluation=0.06, start_up=75.0), PACE)
     assert job == (75.0, 200.0, 900.0, pytest.approx(10 * 0.06 / 3 * 50.0), 20.0, 0.0, 0.0)
     assert job.total == pytest.approx(75 + 200 + 900 + 10.0 + 20.0)
 
 
 def test_without_checkpoints_and_evaluation_only_training_is_left() -> None:
-    assert whole_job(Plan(1, checkpoints=False, start_up=0.0), PACE).total == 200.0
+    assert whole_job(JobPlan(1, checkpoints=False, start_up=0.0), PACE).total == 200.0
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4, 5, 20])
 def test_epochs_without_burst_credits_take_what_they_take(epochs: int) -> None:
     one_by_one = sum(200.0 if number == 1 else 100.0 if number < 4 else 160.0 for number in range(1, epochs + 1))
-    job = whole_job(Plan(epochs, checkpoints=False, start_up=0.0), TIRED)
+    job = whole_job(JobPlan(epochs, checkpoints=False, start_up=0.0), TIRED)
     assert job.total == pytest.approx(one_by_one)
 
 
@@ -34,8 +34,8 @@ def test_epochs_without_burst_credits_take_what_they_take(epochs: int) -> None:
 def test_a_job_of_a_given_time_takes_it(
     first: float, warm: float, tired: float, tired_from: int, checkpoint: float, evaluation: float, saves: bool, time: float
 ) -> None:
-    pace = Pace(first, warm, 0.5, checkpoint, tired_from, tired)
-    plan = Plan(None, evaluation, saves, time=time)
+    pace = MachinePace(first, warm, 0.5, checkpoint, tired_from, tired)
+    plan = JobPlan(None, evaluation, saves, time=time)
     job, epochs = whole_job(plan, pace), epochs_in(plan, pace)
     assert job.total == pytest.approx(time)
     assert (epochs > 0) == (time > plan.start_up)
@@ -44,7 +44,7 @@ def test_a_job_of_a_given_time_takes_it(
 
 
 def test_time_that_start_up_takes_leaves_no_epoch() -> None:
-    assert whole_job(Plan(None, time=60.0, start_up=75.0), PACE) == (60.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    assert whole_job(JobPlan(None, time=60.0, start_up=75.0), PACE) == (60.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_time_that_start_up_takes_leaves_no_epoch() -> None:
 )
 def test_a_job_has_one_length(epochs: float | None, time: float | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        whole_job(Plan(epochs, time=time), PACE)
+        whole_job(JobPlan(epochs, time=time), PACE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.analysis.course import draw
-from sim.analysis.long_run import Cause, LongRun, Saving
+from sim.analysis.long_run import DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.study.weeks import reliability_of, restart_time
 from tests.bench.test_scale import measured_only
@@ -18,7 +18,7 @@ def weeks() -> LongRun:
     """54 days of 2048 nodes at the middle level, checkpoints every ten minutes."""
     data, nodes = reliability_of("middle"), 2048
     causes = [
-        Cause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
+        DrawnCause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
         for cause in data.causes
     ]
     return LongRun(

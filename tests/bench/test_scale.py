@@ -29,8 +29,8 @@ from sim.spec.workload import Model
 from sim.study.scenario import Scenario, answer
 from sim.study.space import axis, grid
 from sim.study.sweep import at
-from sim.training.collectives.phase import PhaseExecutor
-from sim.training.collectives.plan import Tuning, plan_collectives
+from sim.training.collectives.play.phase import PhaseExecutor
+from sim.training.collectives.price.plan import Tuning, plan_collectives
 from sim.training.job import Job, job_slots
 from sim.units import show
 from tests.bench.sampling import shares

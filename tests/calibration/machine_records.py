@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row
-from sim.training.collectives.gloo_ring import cut, pass_time
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord
+from sim.training.collectives.price.gloo_ring import cut, pass_time
 
 TRUTH = {
     "launch by the device": {"time per unit": 4e-6},
@@ -59,7 +59,7 @@ def line(subject: str, size: float) -> float:
 def cpu_record(noise: float = 0.0, seed: int = 0, **machine: Any) -> MachineRecord:
     """Return the record of a machine of `TRUTH` without a GPU; *machine* changes its facts."""
     meter = Meter(noise, seed)
-    probes: dict[str, list[Row]] = {
+    probes: dict[str, list[AnswerRow]] = {
         "launch": [{"clock": clock, "times_s": [meter(4e-6, 1)[0] for _ in range(8)]} for clock in ("device", "host")],
         "memory": [{"pass": "copy", "bytes": 2**power, "times_s": meter(line("memory", 2**power))} for power in (20, 26, 27, 28, 29)],
         "gemm": [
@@ -109,7 +109,7 @@ def _sweep() -> list[tuple[str, int]]:
     return [("all_reduce", 4**power) for power in range(2, 14, 2)] + [("all_gather", size) for size in (64, 4096, 16384)]
 
 
-def _collective(meter: Meter, op: str, ranks: int, size: int, latency: float = 180e-6, rate: float = 0.9e9) -> Row:
+def _collective(meter: Meter, op: str, ranks: int, size: int, latency: float = 180e-6, rate: float = 0.9e9) -> AnswerRow:
     passes = 2 if op == "all_reduce" else 1
     segments, segment = cut(float(size), ranks)
     time = 60e-6 + passes * pass_time(segments, segment / rate, latency / 2, ranks == 2)
@@ -117,7 +117,7 @@ def _collective(meter: Meter, op: str, ranks: int, size: int, latency: float = 1
     return {"op": op, "ranks": ranks, "bytes": size, "cpu_s": 0.4e-9 * 2 * sent, "times_s": meter(time)}
 
 
-def _beside(meter: Meter) -> Row:
+def _beside(meter: Meter) -> AnswerRow:
     times = {
         "exchange_s": _each(meter, 0.04),
         "products_s": _each(meter, 0.02),

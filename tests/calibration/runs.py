@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from calibration.clusters.evaluate import predict
-from calibration.clusters.network_parameters import Factors
-from calibration.questions import Question, question
+from calibration.clusters.network_parameters import NetworkFactors
+from calibration.questions import RunQuestion, question
 from calibration.run_records import RunRecord
 
 
@@ -24,7 +24,7 @@ def record(**columns: Any) -> RunRecord:
     return RunRecord("runs.csv", 2, **(given | columns))
 
 
-def simulated(records: Sequence[RunRecord], compute_scale: float = 1.0, factors: Factors = ()) -> list[Question]:
+def simulated(records: Sequence[RunRecord], compute_scale: float = 1.0, factors: NetworkFactors = ()) -> list[RunQuestion]:
     """Questions whose measured times are the simulator's under the given truth."""
     made = []
     for given in records:

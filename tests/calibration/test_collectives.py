@@ -10,13 +10,13 @@ import pytest
 
 from calibration.cli import main
 from calibration.collectives.constants import with_constants
-from calibration.collectives.fit import ALIKE, PRIORS, Batch, band_of, committed, fit, layout_of, predicted
+from calibration.collectives.fit import ALIKE, PRIORS, RecordBatch, band_of, committed, fit, layout_of, predicted
 from calibration.collectives.records import COLUMNS, plan_of, read_collectives
 from calibration.collectives.scores import ERRORS, apart, error_rows, percentile90, score, score_all
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
-from sim.training.collectives.plan import Tuning
+from sim.training.collectives.price.plan import Tuning
 
 
 def table() -> list[dict[str, str]]:
@@ -41,7 +41,7 @@ def test_rows_are_ncclss_and_each_has_a_source_and_a_machine():
 def test_nothing_is_predicted_above_what_the_wire_carries():
     """Conservation: what a GPU or a node cannot but receive crosses its links and cards, at their full rate at most."""
     records = read_collectives()
-    for record, seconds in zip(records, Batch(records).times(committed()), strict=True):
+    for record, seconds in zip(records, RecordBatch(records).times(committed()), strict=True):
         layout = layout_of(record)
         node, ranks = layout.parts[0].slot.node, layout.ranks
         elsewhere = (record.nodes - 1) / record.nodes

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from calibration import HARDWARE
-from calibration.questions import Question, question
+from calibration.questions import RunQuestion, question
 from calibration.run_records import COMMITTED, read_records
 from calibration.validate.published import UNEQUAL
 from sim.spec.hardware import Hardware
@@ -15,7 +15,7 @@ from sim.spec.library import load
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Question]:
+def rows() -> list[RunQuestion]:
     return [question(record) for record in read_records(COMMITTED).records]
 
 
@@ -24,12 +24,12 @@ def test_every_cluster_can_be_loaded() -> None:
         assert load(Hardware, path).spec.name == path.stem
 
 
-def test_every_row_names_its_source_and_what_exists(rows: list[Question]) -> None:
+def test_every_row_names_its_source_and_what_exists(rows: list[RunQuestion]) -> None:
     assert len(rows) > 500 and all(row.record.source for row in rows)
     assert all(row.step_time > 0 for row in rows)
 
 
-def test_placements_that_calibrate_are_the_agreed_ones(rows: list[Question]) -> None:
+def test_placements_that_calibrate_are_the_agreed_ones(rows: list[RunQuestion]) -> None:
     """petuum/adaptdl: placements 1, 2, 11 and 111; DLPerf and Lambda: one GPU computes, the second node or GPU is the network.
 
     Of one of Lambda's machines 8 GPUs calibrate as well, and are not scored: they tell what copies from socket to socket carry, which two
@@ -50,7 +50,7 @@ def test_placements_that_calibrate_are_the_agreed_ones(rows: list[Question]) -> 
     assert told == 6
 
 
-def test_no_run_is_both_fitted_and_predicted(rows: list[Question]) -> None:
+def test_no_run_is_both_fitted_and_predicted(rows: list[RunQuestion]) -> None:
     keys = Counter(
         (row.record.hardware, row.record.workload, row.record.software, row.record.overrides, row.record.placement, row.record.nodes,
          row.record.gpus_per_node, row.batch, row.workload.training.precision, row.record.role == "prediction")
@@ -59,7 +59,7 @@ def test_no_run_is_both_fitted_and_predicted(rows: list[Question]) -> None:
     assert not [key for key in keys if (*key[:-1], not key[-1]) in keys]
 
 
-def test_runs_scored_by_themselves_calibrate_by_the_agreed_placements_and_stand_in_no_other_file(rows: list[Question]) -> None:
+def test_runs_scored_by_themselves_calibrate_by_the_agreed_placements_and_stand_in_no_other_file(rows: list[RunQuestion]) -> None:
     counted = {(row.record.source, row.record.workload) for row in rows}
     alone = [question(record) for record in read_records(UNEQUAL).records]
     calibrating = {"pollux": ([1], [2], [1, 1], [1, 1, 1]), "sia": ([1], [2], [1, 1])}

@@ -137,3 +137,11 @@ def test_what_cannot_be_is_said_with_its_place(columns: dict[str, object], probl
 def test_a_name_longer_than_file_systems_take_is_no_machine(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is not in the catalogue"):
         machine_named("x" * 5000, (), tmp_path)
+
+
+def test_tokens_of_a_sample_reach_the_job() -> None:
+    """Oracle: the number of the column; a table of layers has the length that it was traced with."""
+    assert question(record(workload="llama-3.2-1b", sequence=512, hardware="hgx-h100")).workload.sequence == 512
+    assert question(record(workload="gpt2-xl", sequence=1024, hardware="hgx-h100")).workload.sequence == 1024
+    with pytest.raises(SpecError, match="sequence 512: samples of gpt2-xl have one length; name a workload of that length"):
+        question(record(workload="gpt2-xl", sequence=512, hardware="hgx-h100"))

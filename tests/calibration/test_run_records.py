@@ -97,3 +97,28 @@ def test_a_name_beside_the_column_that_it_means_is_left_unread(tmp_path: Path) -
 
 def test_a_strange_column_is_noted(tmp_path: Path) -> None:
     assert "'colour'" in read_records(written(tmp_path, "hardware,workload,role,step_time_s,colour\na,b,network,1,red\n")).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [("tp", "8"), ("Pipeline Parallel", "2"), ("zero_stage", "1"), ("shard", "parameters"), ("strategy", "FSDP"), ("strategy", "ZeRO-3"),
+     ("sharding strategy", "FULL_SHARD"), ("parallelism", "tp8 pp2")],
+)  # fmt: skip
+def test_a_run_with_a_layout_is_none_of_data_parallelism(column: str, cell: str, tmp_path: Path) -> None:
+    found = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\nc,d,1,\n"))
+    assert [record.hardware for record in found.records] == ["c"]
+    (left_out,) = found.left_out
+    assert left_out.reason.startswith(f"{column} {cell}: rows here are plain data parallelism; runs with a layout belong in a table of")
+    assert not [note for note in found.notes if "unread" in note]
+
+
+@pytest.mark.parametrize(("column", "cell"), [("tp", "1"), ("zero_stage", "0"), ("shard", "none"), ("strategy", "ddp"), ("ep", "-")])
+def test_columns_of_layouts_may_say_that_there_is_none(column: str, cell: str, tmp_path: Path) -> None:
+    found = read_table(written(tmp_path, f"hardware,workload,step_time_s,{column}\na,b,1,{cell}\n"))
+    assert len(found.records) == 1 and not found.left_out
+
+
+def test_tokens_of_a_sample_are_read(tmp_path: Path) -> None:
+    found = read_table(written(tmp_path, "hardware,workload,step_time_s,seq_len\na,b,1,512\nc,d,1,\ne,f,1,long\n"))
+    assert [record.sequence for record in found.records] == [512, None]
+    assert [one.reason for one in found.left_out] == ["sequence 'long': write the tokens of a sample, such as 4096"]

@@ -94,7 +94,8 @@ def test_more_equal_nodes():
 def test_more_nodes_of_unlike_groups_are_refused():
     with pytest.raises(SpecError) as error:
         with_nodes(hardware((machines.two_islands(), 1), (machines.p4d(), 1)), 4)
-    assert error.value.problems == ["--nodes 4: test has 2 groups of workers; --nodes needs a single one"]
+    each = "--set groups.0.count=2 --set groups.1.count=2"
+    assert error.value.problems == [f"--nodes 4: test has 2 groups of workers; write the nodes of each, such as {each}"]
     with pytest.raises(SpecError) as error:
         with_nodes(hardware((machines.two_islands(), 1)), 0)
     assert error.value.problems == ["--nodes 0: write 1 or more"]

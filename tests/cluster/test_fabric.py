@@ -15,9 +15,9 @@ from sim.cluster.build import Placement
 from sim.cluster.fabric import ALL, RING, SWITCH, TREE, Crossed, Pattern, Sent, crossed
 from sim.events import Cause
 from sim.spec.yaml import SpecError
-from sim.training.collectives.tree import double_binary_tree
 from sim.training.job import Job
 from tests.harness import all_reduce_alone, cluster, layer, run, toy_node, toy_workload
+from tests.oracle.collectives.tree import double_binary_tree
 
 GB = 1e9
 executors = pytest.mark.parametrize("executor", ["phase", "transfer"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster.fairshare import Flow, Share, max_min_rates
+from sim.cluster.fairshare import Flow, FlowShare, max_min_rates
 from tests.cluster.systems import amounts, systems
 
 
@@ -22,56 +22,69 @@ def rates(flows, capacity):
 def test_one_flow_takes_the_whole_link():
     # x1 <= 10
     # x1 = 10, held by a
-    assert max_min_rates([Flow({"a": 1.0})], {"a": 10.0}) == [Share(10.0, "a")]
+    assert max_min_rates([Flow({"a": 1.0})], {"a": 10.0}) == [FlowShare(10.0, "a")]
 
 
 def test_equal_flows_share_equally():
     # x1 + x2 + x3 + x4 <= 10
     # all 2.5
-    assert max_min_rates([Flow({"a": 1.0})] * 4, {"a": 10.0}) == [Share(2.5, "a")] * 4
+    assert max_min_rates([Flow({"a": 1.0})] * 4, {"a": 10.0}) == [FlowShare(2.5, "a")] * 4
 
 
 def test_what_a_capped_flow_leaves_goes_to_the_others():
     # x1 + x2 + x3 <= 10, x2 <= 1
     # x2 = 1, the others 4.5; nothing but its own cap holds x2
     assert max_min_rates([Flow({"a": 1.0}), Flow({"a": 1.0}, cap=1.0), Flow({"a": 1.0})], {"a": 10.0}) == [
-        Share(4.5, "a"),
-        Share(1.0, ""),
-        Share(4.5, "a"),
+        FlowShare(4.5, "a"),
+        FlowShare(1.0, ""),
+        FlowShare(4.5, "a"),
     ]
 
 
 def test_a_cap_above_the_fair_share_changes_nothing():
     # x1 + x2 <= 10, x2 <= 7
     # both 5
-    assert max_min_rates([Flow({"a": 1.0}), Flow({"a": 1.0}, cap=7.0)], {"a": 10.0}) == [Share(5.0, "a")] * 2
+    assert max_min_rates([Flow({"a": 1.0}), Flow({"a": 1.0}, cap=7.0)], {"a": 10.0}) == [FlowShare(5.0, "a")] * 2
 
 
 def test_a_flow_held_elsewhere_leaves_room():
     # x1 + x2 <= 10, x2 <= 3 (a link of its own)
     # x2 = 3 on b, x1 = 7 on a
-    assert max_min_rates([Flow({"a": 1.0}), Flow({"a": 1.0, "b": 1.0})], {"a": 10.0, "b": 3.0}) == [Share(7.0, "a"), Share(3.0, "b")]
+    assert max_min_rates([Flow({"a": 1.0}), Flow({"a": 1.0, "b": 1.0})], {"a": 10.0, "b": 3.0}) == [
+        FlowShare(7.0, "a"),
+        FlowShare(3.0, "b"),
+    ]
 
 
 def test_a_long_path_gets_the_least_of_its_links():
     # x0 + x1 <= 10, x0 + x2 <= 10, x0 + x3 <= 6 (SimGrid's and Bertsekas-Gallager's "parking lot")
     # x0 = x3 = 3, x1 = x2 = 7
     flows = [Flow({"a": 1.0, "b": 1.0, "c": 1.0}), Flow({"a": 1.0}), Flow({"b": 1.0}), Flow({"c": 1.0})]
-    assert max_min_rates(flows, {"a": 10.0, "b": 10.0, "c": 6.0}) == [Share(3.0, "c"), Share(7.0, "a"), Share(7.0, "b"), Share(3.0, "c")]
+    assert max_min_rates(flows, {"a": 10.0, "b": 10.0, "c": 6.0}) == [
+        FlowShare(3.0, "c"),
+        FlowShare(7.0, "a"),
+        FlowShare(7.0, "b"),
+        FlowShare(3.0, "c"),
+    ]
 
 
 def test_saturations_follow_one_another():
     # x1 + x2 <= 2, x2 + x3 <= 6, x3 + x4 <= 20
     # x1 = x2 = 1, then x3 = 5, then x4 = 15
     flows = [Flow({"a": 1.0}), Flow({"a": 1.0, "b": 1.0}), Flow({"b": 1.0, "c": 1.0}), Flow({"c": 1.0})]
-    assert max_min_rates(flows, {"a": 2.0, "b": 6.0, "c": 20.0}) == [Share(1.0, "a"), Share(1.0, "a"), Share(5.0, "b"), Share(15.0, "c")]
+    assert max_min_rates(flows, {"a": 2.0, "b": 6.0, "c": 20.0}) == [
+        FlowShare(1.0, "a"),
+        FlowShare(1.0, "a"),
+        FlowShare(5.0, "b"),
+        FlowShare(15.0, "c"),
+    ]
 
 
 def test_links_that_fill_together():
     # x1 + x2 <= 4, x2 + x3 <= 4
     # all 2; x2 names the first of its full links
     flows = [Flow({"a": 1.0}), Flow({"b": 1.0, "a": 1.0}), Flow({"b": 1.0})]
-    assert max_min_rates(flows, {"a": 4.0, "b": 4.0}) == [Share(2.0, "a"), Share(2.0, "b"), Share(2.0, "b")]
+    assert max_min_rates(flows, {"a": 4.0, "b": 4.0}) == [FlowShare(2.0, "a"), FlowShare(2.0, "b"), FlowShare(2.0, "b")]
 
 
 def test_weights_share_in_proportion():
@@ -100,22 +113,22 @@ def test_equal_loads_on_unlike_resources():
 
 def test_a_cap_without_a_link():
     # x1 <= 3
-    assert max_min_rates([Flow({}, cap=3.0)], {}) == [Share(3.0, "")]
+    assert max_min_rates([Flow({}, cap=3.0)], {}) == [FlowShare(3.0, "")]
 
 
 def test_a_link_that_is_only_named_holds_nothing():
     # 0 x1 + x2 <= 10, x1 <= 30
     # x1 = 30 by its cap although its link is full, x2 = 10
-    assert max_min_rates([Flow({"a": 0.0}, cap=30.0), Flow({"a": 1.0})], {"a": 10.0}) == [Share(30.0, ""), Share(10.0, "a")]
+    assert max_min_rates([Flow({"a": 0.0}, cap=30.0), Flow({"a": 1.0})], {"a": 10.0}) == [FlowShare(30.0, ""), FlowShare(10.0, "a")]
     # 0 x1 + x2 <= 10, x1 + x3 <= 20 (b)
     # all 10; a and b fill together, but only b holds x1
     flows = [Flow({"a": 0.0, "b": 1.0}), Flow({"a": 1.0}), Flow({"b": 1.0})]
-    assert max_min_rates(flows, {"a": 10.0, "b": 20.0}) == [Share(10.0, "b"), Share(10.0, "a"), Share(10.0, "b")]
+    assert max_min_rates(flows, {"a": 10.0, "b": 20.0}) == [FlowShare(10.0, "b"), FlowShare(10.0, "a"), FlowShare(10.0, "b")]
 
 
 def test_a_stopped_flow_leaves_everything():
     # x1 + x2 <= 10, x1 <= 0
-    assert max_min_rates([Flow({"a": 1.0}, cap=0.0), Flow({"a": 1.0})], {"a": 10.0}) == [Share(0.0, ""), Share(10.0, "a")]
+    assert max_min_rates([Flow({"a": 1.0}, cap=0.0), Flow({"a": 1.0})], {"a": 10.0}) == [FlowShare(0.0, ""), FlowShare(10.0, "a")]
 
 
 def test_a_cap_and_a_link_that_bind_together():

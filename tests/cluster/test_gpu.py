@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster.gpu import NATIVE_BATCH_NORM, Kernels, efficiency_class, element_bytes, layer_time, memory_time, peaks_for
+from sim.cluster.gpu import NATIVE_BATCH_NORM, KernelWork, efficiency_class, element_bytes, layer_time, memory_time, peaks_for
 from sim.spec.hardware import Gpu
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer
@@ -192,7 +192,7 @@ def test_a_stack_scales_time_and_launches_apart():
 
 def test_a_layer_without_kernels_still_does_its_work():
     """A fused operator: counted with the kernel of another."""
-    assert layer_time(layer(forward_kernels=0), gpu(), "fp32", stack(), 10) == Kernels(pytest.approx(2e-3), 0.0)
+    assert layer_time(layer(forward_kernels=0), gpu(), "fp32", stack(), 10) == KernelWork(pytest.approx(2e-3), 0.0)
 
 
 def test_a_pointwise_convolution_has_a_class_of_its_own_where_the_gpu_gives_one():

@@ -181,6 +181,19 @@ def test_measured_kernels_are_met():
     assert not wrong
 
 
+def test_flash_attention_in_triton_takes_as_long_as_published():
+    """Dao 2023 (arXiv 2307.08691, section 4.1), an A100, forward and backward: 1.3 to 2.5 times FlashAttention 2, by length and head."""
+    gpu = records.part("A100-SXM4-80GB")
+    for head in (64, 128):
+        for length in (512, 2048, 16384):
+            shape = Attention(heads=2048 // head, kv_heads=2048 // head, head_dim=head, queries=length, keys=length, causal=True)
+            flash, triton = (
+                sum(kernels.attention_time(gpu, "bf16", shape, 16384 / length, backward, kernel) for backward in (False, True))
+                for kernel in ("flash2", "triton")
+            )
+            assert 1.3 < triton / flash < 2.5
+
+
 def test_refitting_returns_the_constants_that_made_the_times():
     """Constants of attention offset each other, so their times are compared; the share of a product's peak is told by itself."""
     chosen = [row for row in records.covered(records.read()) if row.gpu == "H100-SXM5-80GB" and row.kernel in ("cublas", "flash3")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.cluster.gpu import layer_time, memory_time
-from sim.cluster.measured import Setting, pass_time
+from sim.cluster.measured import PassSetting, pass_time
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Layer
 from sim.spec.library import load_part, load_workload
@@ -20,8 +20,8 @@ STACK = load_part(Stack, "torch-2.x-ddp", "workloads/stacks")
 ON = MeasuredOn(gpu=V100, batch=32, precision="fp32", source="a test")
 
 
-def here(gpu: Gpu = V100, batch: int = 32) -> Setting:
-    return Setting(gpu, "fp32", STACK, batch)
+def here(gpu: Gpu = V100, batch: int = 32) -> PassSetting:
+    return PassSetting(gpu, "fp32", STACK, batch)
 
 
 def layer(op: str = "elementwise", **keys: object) -> Layer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.extract.arithmetic import arithmetic
-from sim.extract.operators import Call, Operand
+from sim.extract.operators import Operand, OperatorCall
 from tests.extract.test_operators import floats
 
 X = floats(2, 8, 6, 6)  # 576 elements
@@ -56,8 +56,8 @@ INDICES = Operand((4,), 32)
 )
 def test_by_hand(name: str, arguments: list[object], results: list[Operand], flop: int) -> None:
     kind = "pointwise" if name in ("add", "relu_", "copy_", "silu") else "other"
-    assert arithmetic(Call(name, arguments, results, kind)) == flop  # type: ignore[arg-type]
+    assert arithmetic(OperatorCall(name, arguments, results, kind)) == flop  # type: ignore[arg-type]
 
 
 def test_views_compute_nothing() -> None:
-    assert arithmetic(Call("transpose", [X], [X], "view")) == 0
+    assert arithmetic(OperatorCall("transpose", [X], [X], "view")) == 0

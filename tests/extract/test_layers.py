@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.extract.layers import Gradient, Parameter, Table, layers
-from sim.extract.operators import Cost
+from sim.extract.layers import LayerTable, Parameter, ReadyGradient, layers
+from sim.extract.operators import OperatorCost
 from sim.spec.workload import Layer
 from sim.spec.yaml import SpecError
 
@@ -23,7 +23,7 @@ class Event:
     call: int = 0
     leaf: bool = True
     recurrent: bool = False
-    cost: Cost = field(default=Cost("elementwise", 0, 0, 0, 1))
+    cost: OperatorCost = field(default=OperatorCost("elementwise", 0, 0, 0, 1))
     saved: int = 0
     backward_flop: int = 0
     arithmetic: int = 0
@@ -31,7 +31,7 @@ class Event:
     backward_traffic: int = 0
     backward_kernels: int = 1
     parameters: list[int] = field(default_factory=list)
-    table: Table | None = None
+    table: LayerTable | None = None
     looked_up: int = 0
     sparse: bool = False
     segment: int = 0
@@ -47,25 +47,25 @@ def scaled(event: Event, batch: int, constant: int = 0) -> Event:
     return replace(event, cost=cost, saved=event.saved * batch, backward_traffic=event.backward_traffic * batch + constant)
 
 
-def made(*events: Event, ready: tuple[Gradient, ...] = (), constant: int = 0) -> list[Layer]:
+def made(*events: Event, ready: tuple[ReadyGradient, ...] = (), constant: int = 0) -> list[Layer]:
     return layers([scaled(event, 2, constant) for event in events], [scaled(event, 3, constant) for event in events], (2, 3), ready)
 
 
 def conv(module: str, call: int, **more: int) -> Event:
-    return Event("convolution", module, call, cost=Cost("conv", 100, 8, 6, 1, 3, 2, (3, 4)), **more)
+    return Event("convolution", module, call, cost=OperatorCost("conv", 100, 8, 6, 1, 3, 2, (3, 4)), **more)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**9), st.integers(0, 10**6), st.integers(0, 10**9))
 def test_what_does_not_grow_with_the_batch_is_no_part_of_a_sample(read: int, write: int, saved: int, constant: int) -> None:
     """The table holds the slope exactly, whatever the weights' constant share."""
-    event = Event("relu", "act", 1, cost=Cost("elementwise", 0, read, write, 1), saved=saved)
+    event = Event("relu", "act", 1, cost=OperatorCost("elementwise", 0, read, write, 1), saved=saved)
     (layer,) = made(event, constant=constant)
     assert (layer.read, layer.write, layer.saved) == (read, write, saved)
 
 
 def test_elementwise_neighbours_of_one_call_are_one_layer_and_classes_of_their_own_are_not() -> None:
-    add, mul = (Event(name, "block", 1, leaf=False, cost=Cost("elementwise", 0, 4, 2, 1)) for name in ("add", "mul"))
-    softmax = Event("_softmax", "block", 1, leaf=False, cost=Cost("softmax", 0, 4, 4, 1))
+    add, mul = (Event(name, "block", 1, leaf=False, cost=OperatorCost("elementwise", 0, 4, 2, 1)) for name in ("add", "mul"))
+    softmax = Event("_softmax", "block", 1, leaf=False, cost=OperatorCost("softmax", 0, 4, 4, 1))
     found = made(conv("block.conv", 2), add, mul, softmax, replace(add))
     assert [(layer.name, layer.op, layer.forward_kernels, layer.read) for layer in found] == [
         ("block.conv", "conv", 1, 8),
@@ -78,16 +78,19 @@ def test_elementwise_neighbours_of_one_call_are_one_layer_and_classes_of_their_o
 
 def test_views_and_kernels_without_traffic_join_what_follows() -> None:
     """A batch norm's counter is a kernel of the norm's layer, not a layer."""
-    counter = Event("add_", "bn", 1, cost=Cost("elementwise", 0, 0, 0, 1), backward_kernels=0)
-    norm = Event("native_batch_norm", "bn", 1, cost=Cost("norm", 0, 16, 8, 1))
+    counter = Event("add_", "bn", 1, cost=OperatorCost("elementwise", 0, 0, 0, 1), backward_kernels=0)
+    norm = Event("native_batch_norm", "bn", 1, cost=OperatorCost("norm", 0, 16, 8, 1))
     (layer,) = made(counter, norm)
     assert (layer.name, layer.op, layer.forward_kernels) == ("bn", "norm", 2)
-    view = Event("view", "", 0, cost=Cost(None), backward_kernels=0)
+    view = Event("view", "", 0, cost=OperatorCost(None), backward_kernels=0)
     assert [layer.name for layer in made(view, counter, norm, replace(view))] == ["bn"]
 
 
 def test_a_recurrent_module_is_one_layer() -> None:
-    steps = [Event(name, "rnn", 1, recurrent=True, cost=Cost(op, 4, 4, 4, 1)) for name, op in (("addmm", "gemm"), ("tanh", "elementwise"))]
+    steps = [
+        Event(name, "rnn", 1, recurrent=True, cost=OperatorCost(op, 4, 4, 4, 1))
+        for name, op in (("addmm", "gemm"), ("tanh", "elementwise"))
+    ]
     (layer,) = made(*steps, *steps)
     assert (layer.op, layer.forward, layer.forward_kernels) == ("rnn", 16, 4)
 
@@ -96,7 +99,7 @@ def test_a_recurrent_module_is_one_layer() -> None:
 def test_gradients_keep_the_order_in_which_they_became_ready(owners: list[int]) -> None:
     """Whatever layer a gradient belongs to, reading the layers in reverse gives back the order of readiness."""
     events = [conv(f"layer{index}", index + 1) for index in range(6)]
-    ready = tuple(Gradient(owner, 100 + index) for index, owner in enumerate(owners))
+    ready = tuple(ReadyGradient(owner, 100 + index) for index, owner in enumerate(owners))
     found = made(*events, ready=ready)
     assert [elements for layer in reversed(found) for elements in layer.gradients] == [gradient.elements for gradient in ready]
     for layer, event in zip(found, range(6), strict=True):  # never before its own layer's turn
@@ -104,7 +107,7 @@ def test_gradients_keep_the_order_in_which_they_became_ready(owners: list[int]) 
 
 
 def test_work_must_be_in_proportion_to_the_batch() -> None:
-    event = Event("mm", "head", 1, cost=Cost("gemm", 4, 0, 0, 1))
+    event = Event("mm", "head", 1, cost=OperatorCost("gemm", 4, 0, 0, 1))
     large = replace(event, cost=event.cost._replace(flop=9))
     with pytest.raises(SpecError, match=r"mm in head: costs 4 at a batch of 2 and 9 at 3"):
         layers([event], [large], (2, 3), ())
@@ -136,15 +139,15 @@ def _owned(events: list[Event]) -> list[Layer]:
 @pytest.mark.parametrize(("elements", "rows"), [(800, (50, 3)), (17, (0, 0))])
 def test_rows_are_those_of_one_sample_and_stand_beside_the_tables_own_gradient(elements: int, rows: tuple[int, int]) -> None:
     """Four samples look up 12 rows of 50 x 16 and six look up 18: three a sample; a gradient of another size is not the table's."""
-    event = Event("embedding", "words", 1, cost=Cost("embedding", 0, 0, 4, 1), table=Table(50, 16), sparse=True)
+    event = Event("embedding", "words", 1, cost=OperatorCost("embedding", 0, 0, 4, 1), table=LayerTable(50, 16), sparse=True)
     small, large = replace(scaled(event, 4), looked_up=12), replace(scaled(event, 6), looked_up=18)
-    (layer,) = layers([small], [large], (4, 6), [Gradient(0, elements)])
+    (layer,) = layers([small], [large], (4, 6), [ReadyGradient(0, elements)])
     assert (layer.rows, layer.rows_per_sample, layer.sparse) == (*rows, True)
 
 
 def test_a_recurrent_layer_launches_two_kernels_for_each_product() -> None:
     """Three products among nine operators of one module call: a product and a fused elementwise kernel each, in both directions."""
-    product = Event("mm", "rnn", 1, recurrent=True, cost=Cost("gemm", 8, 4, 4, 1), backward_kernels=2)
-    gate = Event("tanh", "rnn", 1, recurrent=True, cost=Cost("elementwise", 0, 4, 4, 1))
+    product = Event("mm", "rnn", 1, recurrent=True, cost=OperatorCost("gemm", 8, 4, 4, 1), backward_kernels=2)
+    gate = Event("tanh", "rnn", 1, recurrent=True, cost=OperatorCost("elementwise", 0, 4, 4, 1))
     (layer,) = made(*([product, gate, gate] * 3))
     assert (layer.op, layer.forward_kernels, layer.backward_kernels) == ("rnn", 6, 6)

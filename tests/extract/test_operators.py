@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.extract.operators import Call, Operand, UnknownOperator, attention_flop, convolution_flop, cost
+from sim.extract.operators import Operand, OperatorCall, UnknownOperator, attention_flop, convolution_flop, cost
 
 
 def floats(*shape: int) -> Operand:
@@ -18,8 +18,8 @@ X = floats(2, 8, 6, 6)  # 576 elements, 2304 bytes
 Y = floats(2, 16, 6, 6)
 
 
-def convolution(weight: Operand, result: Operand, bias: Operand | None = None, groups: int = 1) -> Call:
-    return Call("convolution", [X, weight, bias, [1, 1], [1, 1], [1, 1], False, [0, 0], groups], [result])
+def convolution(weight: Operand, result: Operand, bias: Operand | None = None, groups: int = 1) -> OperatorCall:
+    return OperatorCall("convolution", [X, weight, bias, [1, 1], [1, 1], [1, 1], False, [0, 0], groups], [result])
 
 
 def test_convolution_multiplies_each_weight_once_per_position() -> None:
@@ -48,7 +48,9 @@ def test_depthwise_convolution_is_a_class_of_its_own() -> None:
 def test_backward_of_a_convolution_is_one_product_per_wanted_gradient(mask: tuple[bool, bool, bool], products: int) -> None:
     """The first layer needs no gradient of its input and so does one product, not two."""
     weight = floats(16, 8, 3, 3)
-    call = Call("convolution_backward", [Y, X, weight, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask], [X, weight, floats(16)])
+    call = OperatorCall(
+        "convolution_backward", [Y, X, weight, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask], [X, weight, floats(16)]
+    )
     found = cost(call)
     assert found.flop == products * 2 * 72 * weight.elements
     assert found.kernels == sum(mask)
@@ -56,12 +58,12 @@ def test_backward_of_a_convolution_is_one_product_per_wanted_gradient(mask: tupl
 
 def test_matrix_products() -> None:
     """mm of 3x4 by 4x5: 60 products; a batch of two of them counts as attention, whose operands are both activations."""
-    assert cost(Call("mm", [floats(3, 4), floats(4, 5)], [floats(3, 5)])).flop == 120
-    added = cost(Call("addmm", [floats(5), floats(3, 4), floats(4, 5)], [floats(3, 5)]))
+    assert cost(OperatorCall("mm", [floats(3, 4), floats(4, 5)], [floats(3, 5)])).flop == 120
+    added = cost(OperatorCall("addmm", [floats(5), floats(3, 4), floats(4, 5)], [floats(3, 5)]))
     assert (added.op, added.flop, added.channels) == ("gemm", 120, (4, 5))
-    batched = cost(Call("bmm", [floats(2, 3, 4), floats(2, 4, 5)], [floats(2, 3, 5)]))
+    batched = cost(OperatorCall("bmm", [floats(2, 3, 4), floats(2, 4, 5)], [floats(2, 3, 5)]))
     assert (batched.op, batched.flop) == ("attention", 240)
-    assert cost(Call("mv", [floats(3, 4), floats(4)], [floats(3)])).flop == 24
+    assert cost(OperatorCall("mv", [floats(3, 4), floats(4)], [floats(3)])).flop == 24
 
 
 def test_attention_flop() -> None:
@@ -98,12 +100,12 @@ def test_attention_flop() -> None:
     ],
 )
 def test_bytes_of_operators_bound_by_memory(name: str, arguments: list[object], results: list[Operand], read: int, write: int) -> None:
-    found = cost(Call(name, arguments, results, "pointwise" if name in ("relu_", "threshold_backward", "add") else "other"))
+    found = cost(OperatorCall(name, arguments, results, "pointwise" if name in ("relu_", "threshold_backward", "add") else "other"))
     assert (found.flop, found.read, found.write) == (0, read, write)
 
 
 def test_views_are_free_and_unknown_operators_are_refused() -> None:
-    assert cost(Call("transpose", [X], [X], "view")).kernels == 0
-    assert cost(Call("empty_like", [X], [X])).write == 0
+    assert cost(OperatorCall("transpose", [X], [X], "view")).kernels == 0
+    assert cost(OperatorCall("empty_like", [X], [X])).write == 0
     with pytest.raises(UnknownOperator, match="linalg_qr"):
-        cost(Call("linalg_qr", [X], [X, X]))
+        cost(OperatorCall("linalg_qr", [X], [X, X]))

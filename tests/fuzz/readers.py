@@ -23,10 +23,10 @@ from sim.documents import document
 from sim.extract.archive import check_archive
 from sim.report.difference import difference, difference_text, read_document
 from sim.report.page.difference import difference_page
+from sim.spec.foreign.topo_import import read_topology
 from sim.spec.library import load_hardware, load_model_alone, load_workload
-from sim.spec.topo_import import read_topology
 from sim.study.journal import Journal
-from sim.study.new_workload import new_workload
+from sim.study.new.workload import new_workload
 from sim.study.scenario import Scenario
 from sim.study.whole_job import plan_of
 from tests.calibration.machine_records import cpu_record

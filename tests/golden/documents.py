@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.report.document import run_document
-from sim.report.layout import layout_document
+from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer
 from sim.study.scenario import Scenario, answer, has_layout

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sim.spec.chakra_wire import NODE_TYPES, Message
+from sim.spec.foreign.chakra_wire import NODE_TYPES, TraceNode
 from tests.parallel.traces import as_file
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "examples" / "chakra"
 MB: Final = 1 << 20
 
 
-def kernel(number: int, name: str, micros: int, *after: int) -> Message:
-    return Message(number, name, NODE_TYPES.index("COMP_NODE"), (), after, 0, micros, "", {"is_cpu_op": False})
+def kernel(number: int, name: str, micros: int, *after: int) -> TraceNode:
+    return TraceNode(number, name, NODE_TYPES.index("COMP_NODE"), (), after, 0, micros, "", {"is_cpu_op": False})
 
 
-def all_reduce(number: int, name: str, nbytes: int, *after: int) -> Message:
+def all_reduce(number: int, name: str, nbytes: int, *after: int) -> TraceNode:
     said = {"is_cpu_op": False, "comm_type": 0, "comm_size": nbytes}
-    return Message(number, name, NODE_TYPES.index("COMM_COLL_NODE"), (), after, 0, 0, "", said)
+    return TraceNode(number, name, NODE_TYPES.index("COMM_COLL_NODE"), (), after, 0, 0, "", said)
 
 
-def ranks() -> list[list[Message]]:
+def ranks() -> list[list[TraceNode]]:
     """Rank 3 is slower than the others."""
     return [
         [

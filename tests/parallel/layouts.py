@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
-from sim.parallel.program import Program, Start
+from sim.parallel.program import Copy, Program, Start
 from sim.parallel.split import split
 from sim.parallel.stages import stages_of
 from sim.spec.parallel import MeshOptions, Parallel, Schedule
@@ -68,3 +68,15 @@ def sent(layout: Layout, stage: int = 0) -> list[tuple[str, int, float]]:
     """Return the operations of one rank in their order: what, among how many ranks, bytes."""
     made: Program = program(layout, stage)
     return [(each.op, layout.mesh.group_size(each.axis), each.nbytes) for each in made if isinstance(each, Start)]
+
+
+def copied(layout: Layout, stage: int = 0) -> dict[str, float]:
+    """Return the bytes that one rank copies in a step beside its collectives, read and written, by what they are."""
+    found: dict[str, float] = {}
+    for each in program(layout, stage):
+        if isinstance(each, Copy):
+            found[each.what] = found.get(each.what, 0.0) + each.nbytes
+        elif isinstance(each, Start) and each.copied:
+            what = "shards" if each.op == "all_gather" else "divided"
+            found[what] = found.get(what, 0.0) + each.copied
+    return found

@@ -23,12 +23,25 @@ def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-class Recorder(TorchDispatchMode):
-    """Writes down each collective: what, among how many ranks, and bytes of a gather's output or a reduction's input."""
+_COPIES = {"_foreach_copy_": "shards", "all_gather_copy_in": "shards", "split_with_sizes_copy": "weights", "chunk_cat": "gradients"}
+"""FSDP2's kernels that copy, by what."""
+_FLAT_COPIES = {"copy_": "shards", "cat": "gradients", "_to_copy": "divided", "div_": "divided"}
+"""Those of FSDP1, whose parameters are one flat tensor."""
 
-    def __init__(self) -> None:
+
+class Recorder(TorchDispatchMode):
+    """Writes down each collective: what, among how many ranks, and bytes of a gather's output or a reduction's input.
+
+    It adds up what FSDP copies as well: bytes that are read and written, by what they are.
+    """
+
+    def __init__(self, flat: bool = False) -> None:
         super().__init__()
         self.seen: list[tuple[str, int, float]] = []
+        self.copied: dict[str, float] = {}
+        self._kinds = _FLAT_COPIES if flat else _COPIES
+        self._reducing = False
+        """Whether gradients have been put together, and are not reduced yet."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._overloadpacket.__name__ if func.namespace == "c10d" else ""
@@ -37,7 +50,33 @@ class Recorder(TorchDispatchMode):
             sizes = [sum(map(_nbytes, args[0][0]))] if name == "allgather_" else map(_nbytes, tensors)
             group = next(torch.distributed.ProcessGroup.unbox(each) for each in args if _is_group(each))
             self.seen.append((_OPS[name], group.size(), float(max(sizes))))
-        return func(*args, **(kwargs or {}))
+            self._reducing = False
+        copies = func._overloadpacket.__name__
+        made = func(*args, **(kwargs or {}))
+        if copies in self._kinds:
+            self._copy(self._kinds[copies], copies, args, kwargs or {}, made)
+        return made
+
+    def _copy(self, what: str, kernel: str, args: Any, kwargs: Any, made: Any) -> None:
+        """Add up the bytes that *kernel* reads and writes."""
+        self._reducing |= kernel == "cat"
+        if what == "divided" and not self._reducing:
+            return  # inputs that are cast, shards behind a reduction
+        if kernel == "all_gather_copy_in":
+            pair = args[0], args[0]  # into a rank's part of what is gathered
+        elif kernel in ("split_with_sizes_copy", "chunk_cat"):
+            pair = args[0], kwargs["out"]
+        elif kernel in ("cat", "_to_copy"):
+            pair = args[0], made
+        else:
+            pair = args[0], args[1] if len(args) > 1 and _sum(args[1]) else args[0]
+        self.copied[what] = self.copied.get(what, 0.0) + sum(map(_sum, pair))
+
+
+def _sum(tensors: Any) -> float:
+    """Return the bytes of a tensor, or of several; 0 of anything else."""
+    each = tensors if isinstance(tensors, list | tuple) else [tensors]
+    return float(sum(_nbytes(tensor) for tensor in each if isinstance(tensor, torch.Tensor)))
 
 
 def _nbytes(tensor: Any) -> int:

@@ -8,15 +8,15 @@ import pytest
 
 from sim.parallel.chakra import graphs_of
 from sim.parallel.graph import GraphNode
-from sim.spec.chakra_files import TraceFiles
-from sim.spec.chakra_wire import Message
+from sim.spec.foreign.chakra_files import TraceFiles
+from sim.spec.foreign.chakra_wire import TraceNode
 from sim.spec.yaml import SpecError
 from tests.parallel.traces import collective, compute, graphs, receive, send
 
 PROCESS_GROUPS = '[\'[{"pg_name": "7", "ranks": [0, 2]}, {"pg_name": "8", "ranks": []}]\']'
 
 
-def alone(folder: Path, node: Message, ranks: int = 4, **keys: object) -> GraphNode:
+def alone(folder: Path, node: TraceNode, ranks: int = 4, **keys: object) -> GraphNode:
     return graphs(folder, *([node] for _ in range(ranks)), **keys)[0].nodes[-1]  # type: ignore[arg-type]
 
 
@@ -51,7 +51,7 @@ def test_dimensions_are_gpus_of_a_node_and_nodes(tmp_path: Path, dims: list[bool
 
 
 def test_process_groups_of_a_trace_are_read(tmp_path: Path) -> None:
-    metadata = Message(0, "## process_group:init ##", 1, inputs=PROCESS_GROUPS)
+    metadata = TraceNode(0, "## process_group:init ##", 1, inputs=PROCESS_GROUPS)
     nodes = [metadata, collective(1, "ALL_REDUCE", 8, pg_name="7")], [metadata, collective(1, "ALL_REDUCE", 8, pg_name="8")]
     trace = TraceFiles("toy", tuple(map(Path, "0123")), (nodes[0], nodes[1], nodes[0], nodes[1]), {}, "")
     found = graphs_of(trace, [4])
@@ -68,15 +68,15 @@ def test_durations_in_microseconds_and_in_seconds(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "type": (Message(7, "x", 9), r"toy.0.et: node 7 \(x\): has type 9, which is not played"),
+    "type": (TraceNode(7, "x", 9), r"toy.0.et: node 7 \(x\): has type 9, which is not played"),
     "dependency": (compute(3, 1e-6, 99), r"toy.0.et: node 3 \(kernel 3\): waits for node 99, which the file does not have"),
     "comm_type": (
         collective(1, "ALL_REDUCE", 8, comm_type=77),
         r"\(ALL_REDUCE\): comm_type 77 is unknown; expected one of 0 ALL_REDUCE",
     ),
-    "no size": (Message(2, "", 7, attributes={"comm_type": 0}), "node 2: comm_size is missing; expected a number"),
-    "no type": (Message(2, "", 7, attributes={"comm_size": 1}), "node 2: comm_type is missing; expected a whole number"),
-    "size a word": (Message(2, "", 7, attributes={"comm_type": 0, "comm_size": "big"}), "comm_size is 'big'; expected a number"),
+    "no size": (TraceNode(2, "", 7, attributes={"comm_type": 0}), "node 2: comm_size is missing; expected a number"),
+    "no type": (TraceNode(2, "", 7, attributes={"comm_size": 1}), "node 2: comm_type is missing; expected a whole number"),
+    "size a word": (TraceNode(2, "", 7, attributes={"comm_type": 0, "comm_size": "big"}), "comm_size is 'big'; expected a number"),
     "group": (collective(1, "ALL_REDUCE", 8, pg_name="5"), r"communicator 5 is unknown \(known: 1\); name its ranks in comm_group.json"),
     "not a member": (collective(1, "ALL_REDUCE", 8, pg_name="1"), "communicator 1 has ranks 1, 2, but this is rank 0"),
     "itself": (send(1, 0, 8), "comm_dst is 0; expected another of the ranks 0 to 3"),

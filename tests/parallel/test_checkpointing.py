@@ -40,6 +40,7 @@ def test_modules_are_those_of_a_block() -> None:
     }
     feed = ["feed.gate_up", "feed.activation", "feed.down"]
     assert names["mlp"] == [feed, []]
+    assert names["mlp_up"] == [feed[:2], []]
     assert names["moe"] == [[], ["router", "experts.dispatch", "experts.gate_up", "experts.activation", "experts.down", "experts.combine"]]
     assert names["moe_act"] == [[], ["experts.activation"]]
     assert names["layernorm"] == [["attention_norm", "ffn_norm"]] * 2

@@ -1,4 +1,4 @@
-"""Oracle: torch's first FSDP, ``FullyShardedDataParallel``, sends the same in the same order, whatever its switches; closed forms."""
+"""Oracle: torch's first FSDP, ``FullyShardedDataParallel``, sends the same in the same order and copies the same bytes; closed forms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.layout_memory import memory_by_stage
+from sim.analysis.layout_memory import memory_by_stage, memory_course
+from sim.parallel.lower.layouts import Layout
 from sim.spec.parallel import MeshOptions
+from sim.spec.workload import Model
 from tests.harness import machine, toy_node, toy_workload
 from tests.late import torch
-from tests.parallel.layouts import block_model, layout, sent
+from tests.parallel.layouts import block_model, copied, layout, sent
 from tests.parallel.recorder import Recorder, fake_group
 from tests.training.layouts.toys import BACKWARD as EACH
 from tests.training.layouts.toys import block, run, workload
@@ -47,22 +49,28 @@ def _net(ends: bool) -> Any:
     return Net()
 
 
-def _of_torch(net: Any, numbers: Any, backward: str, forward: bool, limit: bool) -> list[tuple[str, int, float]]:
-    """Return what the second step sends: the first records the order in which modules run."""
+def _of_torch(net: Any, numbers: Any, backward: str, forward: bool, reduced: float = 4.0) -> Recorder:
+    """Return what the second step sends and copies: the first records the order in which modules run."""
     from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision
     from torch.distributed.fsdp.wrap import CustomPolicy
 
     named = {module: name for name, module in net.named_modules()}
     policy = CustomPolicy(lambda module: named[module].count(".") == 1 and named[module].startswith("layers."))
     when = {"pre": BackwardPrefetch.BACKWARD_PRE, "post": BackwardPrefetch.BACKWARD_POST, "none": None}[backward]
-    types = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.bfloat16)
-    keys: dict[str, Any] = {"mixed_precision": types, "device_id": torch.device("cpu"), "limit_all_gathers": limit}
+    reduce_dtype = torch.float32 if reduced == 4.0 else torch.bfloat16
+    types = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=reduce_dtype, buffer_dtype=torch.bfloat16)
+    keys: dict[str, Any] = {"mixed_precision": types, "device_id": torch.device("cpu"), "limit_all_gathers": True}
     wrapped = FullyShardedDataParallel(net, auto_wrap_policy=policy, backward_prefetch=when, forward_prefetch=forward, **keys)
     for _ in range(2):
-        with Recorder() as recorder:
+        with Recorder(flat=True) as recorder:
             wrapped(numbers).float().sum().backward()
         wrapped.zero_grad()
-    return recorder.seen
+    return recorder
+
+
+def _table(net: Any) -> Model:
+    sizes = {name: [each.numel() for each in module.parameters(recurse=False)] for name, module in net.named_modules()}
+    return block_model({name: own for name, own in sizes.items() if own})
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -72,15 +80,23 @@ def test_sends_what_torchs_first_fsdp_sends() -> None:
         for backward in ("pre", "post", "none"):
             for forward in (False, True):
                 net = _net(ends)
-                sizes = {name: [each.numel() for each in module.parameters(recurse=False)] for name, module in net.named_modules()}
-                table = block_model({name: own for name, own in sizes.items() if own})
+                table = _table(net)
                 numbers = torch.zeros(1, 4, dtype=torch.long) if ends else torch.zeros(1, 16)
-                theirs = _of_torch(net, numbers, backward, forward, limit=True)
+                theirs = _of_torch(net, numbers, backward, forward).seen
                 stack = {"framework": "fsdp1", "root": True, "backward_prefetch": backward, "forward_prefetch": forward}
                 ours = sent(layout(table, RANKS, shard="parameters", stack=stack))
                 if ours != theirs:
                     wrong.append(f"ends {ends}, {backward}, forward {forward}:\n{ours}\nin place of\n{theirs}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("reduced", [4.0, 2.0])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_copies_what_torchs_first_fsdp_copies(reduced: float) -> None:
+    net = _net(ends=True)
+    made = layout(_table(net), RANKS, shard="parameters", reduced=reduced, stack={"framework": "fsdp1", "root": True})
+    theirs = _of_torch(net, torch.zeros(1, 4, dtype=torch.long), "pre", False, reduced)
+    assert copied(made) == pytest.approx(theirs.copied)
 
 
 ELEMENTS, LINK = 1_000_000, 1e8
@@ -132,7 +148,8 @@ def test_a_host_that_waits_for_memory_launches_late() -> None:
         for limit in (True, False)
     )
     assert free == pytest.approx(launch + first + second + third + 3 * EACH, rel=1e-3)
-    assert limited == pytest.approx(launch + first + (80 + 3) * launch + EACH, rel=1e-3)  # backward launches one kernel a block, too
+    # backward launches a kernel of each block, too, and one that puts its gradients together
+    assert limited == pytest.approx(launch + first + (80 + 2 * 3) * launch, rel=1e-3)
 
 
 def test_gathers_without_a_limit_are_in_memory_together() -> None:
@@ -145,6 +162,22 @@ def test_gathers_without_a_limit_are_in_memory_together() -> None:
         return own.gathered + own.cached
 
     assert most(False) - most(True) == pytest.approx(3 * 1000 * 2.0, rel=0.35)
+
+
+@pytest.mark.parametrize("prefetch", ["pre", "post", "none"])
+def test_a_reduce_scatter_is_over_when_the_gather_behind_it_is(prefetch: str) -> None:
+    """One queue: the gather for a block ends behind the reduce-scatter of the last block but one, so that two hold inputs, in 32 bits."""
+
+    def made(blocks: int) -> Layout:
+        table = block_model({f"layers.{number}.product": [1000] for number in range(blocks)})
+        stack = {"framework": "fsdp1", "root": True, "forward_prefetch": False, "backward_prefetch": prefetch}
+        return layout(table, RANKS, shard="parameters", stack=stack)
+
+    for blocks in (4, 12):
+        course = memory_course(made(blocks), toy_workload(), toy_node(1).gpu, 0)
+        # gradients of two blocks beside weights and gradients of one that computes, and the next one's gather
+        assert max(moment.gathered for moment in course) <= (2 * 4 + 2 + 4 + 2) * 1000
+        assert max(moment.gathered for moment in course) >= 4 * 1000 + 2 * 1000
 
 
 def test_switches_of_fsdp1_are_refused_elsewhere() -> None:

@@ -1,4 +1,4 @@
-"""Oracle: torch's own ``fully_shard`` under a fake process group sends the same operations in the same order, of the same bytes."""
+"""Oracle: torch's own ``fully_shard`` under a fake process group sends the same in the same order, and copies the same bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sim.analysis.layout_memory import memory_by_stage
 from sim.spec.workload import Model, Workload
 from tests.harness import toy_node, toy_workload
-from tests.parallel.layouts import block_model, layout, sent
+from tests.parallel.layouts import block_model, copied, layout, sent
 
 torch = pytest.importorskip("torch")
 
@@ -149,12 +149,12 @@ def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: 
     fully_shard(net, reshard_after_forward=reshard is True, **keys)
 
 
-def _of_torch(net: Net, micro_batches: int, each: bool) -> list[tuple[str, int, float]]:
+def _of_torch(net: Net, micro_batches: int, each: bool) -> tuple[list[tuple[str, int, float]], dict[str, float]]:
     with Recorder() as recorder:
         for number in range(micro_batches):
             net.set_requires_gradient_sync(each or number == micro_batches - 1)
             net(torch.zeros(1, 2, dtype=torch.long)).float().sum().backward()
-    return recorder.seen
+    return recorder.seen, recorder.copied
 
 
 def _compared(name: str, mesh: tuple[int, int], reshard: bool | int | None, root: bool, micro_batches: int, each: bool) -> str | None:
@@ -162,11 +162,13 @@ def _compared(name: str, mesh: tuple[int, int], reshard: bool | int | None, root
     net = MODELS[name]()
     table = _table(net)
     _sharded(net, mesh, reshard, root)
-    theirs = _of_torch(net, micro_batches, each)
+    theirs, copies = _of_torch(net, micro_batches, each)
     fields = {"shard": "parameters", "replicate": mesh[0], "reshard_after_forward": reshard}
-    ours = sent(layout(table, mesh[0] * mesh[1], micro_batches=micro_batches, synchronizes_each=each, stack={"root": root}, **fields))
+    made = layout(table, mesh[0] * mesh[1], micro_batches=micro_batches, synchronizes_each=each, stack={"root": root}, **fields)
+    ours = sent(made)
     if ours == theirs:
-        return None
+        case = f"{name} on {mesh}, reshard {reshard}, root {root}, {micro_batches} micro-batches{' each' if each else ''}"
+        return None if copied(made) == pytest.approx(copies) else f"{case}: copies {copied(made)}, torch's {copies}"
     at = next((index for index, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
     case = f"{name} on {mesh}, reshard {reshard}, root {root}, {micro_batches} micro-batches{' each' if each else ''}"
     return f"{case}: operation {at} is {ours[at : at + 2]}, torch's {theirs[at : at + 2]}"

@@ -7,11 +7,11 @@ import io
 
 from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
 from sim.spec.library import load_hardware
-from sim.training.collectives.table import Row, Table
+from sim.training.collectives.price.table import CollectiveRow, Table
 
 ROWS = (
-    Row(2**20, 1e-3, 1.0e9, 1.75e9, "Tree", "LL", 4, "NVLink 0"),
-    Row(2**30, 0.5, 2.0e9, 3.5e9, "Ring", "Simple", 12, "NIC 0"),
+    CollectiveRow(2**20, 1e-3, 1.0e9, 1.75e9, "Tree", "LL", 4, "NVLink 0"),
+    CollectiveRow(2**30, 0.5, 2.0e9, 3.5e9, "Ring", "Simple", 12, "NIC 0"),
 )
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from sim.report.comparison import _error, comparison_document, comparison_plot, comparison_text, shown_by
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row
+from sim.study.compare import ComparedMachine
 
 STALLS = dict.fromkeys(("compute", "fetch", "prep", "copy", "interconnect", "network", "straggler", "launch"), 0.0)
 
 
-def machine(name: str, time: float, cost: float | None, job: dict[str, Any] | None = None, provider: str = "") -> Row:
+def machine(name: str, time: float, cost: float | None, job: dict[str, Any] | None = None, provider: str = "") -> ComparedMachine:
     figures = {
         "hardware": name, "nodes": 1, "gpus": 8, "batch_per_gpu": 32, "precision": "fp32", "stack": "toy", "step_time_s": 0.1,
         "throughput_samples_per_s": 10.0, "epoch_time_s": time, "cost_per_epoch_usd": cost, "price": None,
@@ -22,7 +22,7 @@ def machine(name: str, time: float, cost: float | None, job: dict[str, Any] | No
         "first_epoch": {"epoch_time_s": 2 * time, "cost_usd": cost}, "gpu_memory_bytes": {"total": 1e9},
         "workload": "w", "assumptions": ["toy"], "warnings": [], "seed": 0, "inputs_sha256": {"hardware": name, "workload": "w"},
     }  # fmt: skip
-    return Row(name, 1, figures, "", provider)
+    return ComparedMachine(name, 1, figures, "", provider)
 
 
 def job(given: str, epochs: float, time: float, cost: float | None) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_a_wrong_sort_is_told() -> None:
 
 
 def test_the_text_has_a_line_a_machine_and_the_reasons() -> None:
-    failed = Row("e", 2, None, "e: does not fit")
+    failed = ComparedMachine("e", 2, None, "e: does not fit")
     text = comparison_text(comparison_document("w", (*PRICED, failed)))
     assert text.count("0.9 GiB") == len(PRICED)
     lines = text.splitlines()
@@ -87,7 +87,9 @@ def test_a_job_given_in_tokens_is_compared_by_its_time_and_its_cost() -> None:
 
 
 def test_reasons_are_told_once_for_all_machines_that_share_them() -> None:
-    failed = [Row(name, 1, None, f"{name}: job.yaml:1:1: training.precision: no bf16 units") for name in ("x", "y", "z", "u", "v")]
+    failed = [
+        ComparedMachine(name, 1, None, f"{name}: job.yaml:1:1: training.precision: no bf16 units") for name in ("x", "y", "z", "u", "v")
+    ]
     text = comparison_text(comparison_document("w", [FASTEST, *failed]))
     assert text.endswith("\n  - x, y, z, u, v: job.yaml:1:1: training.precision: no bf16 units")
 
@@ -118,3 +120,12 @@ def test_an_extrapolated_error_is_marked() -> None:
     """The mark stands on the error that no measured run is like, and on no other."""
     known = {"median": 0.04, "p90": 0.12, "extrapolates": False}
     assert [_error(each) for each in (known, {**known, "extrapolates": True}, None)] == ["4-12%", "4-12%^", "?"]
+
+
+def test_an_epoch_of_tokens_says_how_many() -> None:
+    """Oracle: seconds of the epoch by tokens a second."""
+    row = machine("a", 10.0, 4.0)
+    assert "an epoch is" not in comparison_text(comparison_document("w", [row]))
+    assert row.document is not None
+    row = ComparedMachine(row.hardware, row.nodes, {**row.document, "tokens_per_s": 2e9 / row.document["epoch_time_s"]})
+    assert "\nan epoch is 2 billion tokens (--tokens N for another budget)" in comparison_text(comparison_document("w", [row]))

@@ -7,9 +7,10 @@ import math
 import pytest
 
 from sim.cluster.build import place
-from sim.report import expected_error, layout_error
+from sim.report import expected_error
 from sim.report.document import run_document
 from sim.report.expected_error import interval_text, traffic
+from sim.report.layouts import layout_error
 from sim.report.table import run_text
 from sim.spec.catalogue import locate
 from sim.spec.hardware import Gpu, Hardware

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sim.parallel.program import Op
-from sim.report.excerpt import excerpt
 from sim.report.kernels import collective_kernel, element, nccl_kernel, operation_of
-from sim.report.trace import trace_document
+from sim.report.trace.excerpt import excerpt
+from sim.report.trace.run_trace import trace_document
 from sim.spec.library import load_workload
 from sim.study.scenario import Scenario, answer
 

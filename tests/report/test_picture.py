@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.picture import Named, Picture, figure, log_ticks, name_points, picture, picture_due, plain_logarithm
+from sim.report.picture import NamedPoint, Picture, figure, log_ticks, name_points, picture, picture_due, plain_logarithm
 from sim.spec.yaml import SpecError
 
 
@@ -41,8 +41,8 @@ def test_the_name_tells_the_kind(tmp_path: Path) -> None:
 def test_names_lie_neither_on_each_other_nor_beyond_the_axes() -> None:
     """Oracle: boxes of the drawn text; the bold name comes first, one of two at the same place is left out or beside."""
     drawn, (axes,) = figure(1, (4, 3))
-    points = [Named(1.0 + 0.02 * (number % 6), 1.0 + 0.02 * (number // 6), f"machine-{number}") for number in range(30)]
-    points.append(Named(1.05, 1.04, "the-best", bold=True))
+    points = [NamedPoint(1.0 + 0.02 * (number % 6), 1.0 + 0.02 * (number // 6), f"machine-{number}") for number in range(30)]
+    points.append(NamedPoint(1.05, 1.04, "the-best", bold=True))
     axes.scatter([point.x for point in points], [point.y for point in points])
     name_points(axes, points)
     drawn.draw_without_rendering()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from sim.analysis.whole_job import Plan, WholeJob
+from sim.analysis.whole_job import JobPlan, WholeJob
 from sim.report.recommendation import SHOWN, recommendation_document, recommendation_plot, recommendation_text
 from sim.study.recommend import Budget, Candidate, Recommendation
 
@@ -23,7 +23,7 @@ OTHER = replace(BEST, hardware="g4dn.xlarge", nodes=1, market="on_demand", job=B
 def found(best: Candidate | None, ranked: tuple[Candidate, ...], budget: Budget | None = None) -> Recommendation:
     near = None if best else next(iter(ranked), None)
     given = budget or Budget(time=3600.0)
-    return Recommendation(Plan(3.0), given, best, None, near, ranked, {"dgx-2": "dgx-2: no price is known (spot)"}, ["how sure it is"])
+    return Recommendation(JobPlan(3.0), given, best, None, near, ranked, {"dgx-2": "dgx-2: no price is known (spot)"}, ["how sure it is"])
 
 
 def test_the_document_has_every_candidate_whole() -> None:

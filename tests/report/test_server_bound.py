@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.report.server_bound import MEANINGS, bound_document, bound_rows, bound_text
-from sim.training.collectives.server_bound import PLACEMENTS, BoundRow, BoundTable
+from sim.study.server_bound import PLACEMENTS, BoundRow, BoundTable
 from tests.harness import machine
 
 THERE = dict(zip(PLACEMENTS, (1e9, 2e9, 3e9, 4e9), strict=True))

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sim.report.share import share_document, share_plot, share_rows, share_text, workers_of
-from sim.study.share import Outcome
+from sim.study.share import PolicyOutcome
 from tests.harness import machine, toy_workload
 
 
 def divided() -> dict[str, Any]:
     jobs = [SimpleNamespace(workload=toy_workload().model_copy(update={"name": name}), ranks=2) for name in ("fast", "slow")]
-    outcomes = (Outcome("even", (4, 4), (100.0, 50.0), (60.0, 200.0)), Outcome("greedy", (7, 1), (150.0, 50.0), (40.0, 150.0)))
+    outcomes = (PolicyOutcome("even", (4, 4), (100.0, 50.0), (60.0, 200.0)), PolicyOutcome("greedy", (7, 1), (150.0, 50.0), (40.0, 150.0)))
     found: Any = SimpleNamespace(
         hardware="toy", cores=(16, 16), jobs=jobs, arrivals=(0.0, 20.0), epochs=(1.0, 0.5), outcomes=outcomes, machine=machine(),
         inputs={"hardware": "f00"},

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from sim.report.spot import QUANTILES, policy_in_words, slower, spot_document, spot_plot, spot_text
-from sim.study.transient import POLICIES, Outcome
+from sim.study.transient import POLICIES, DrawnCourse
 
-COURSES = [Outcome(3600.0 * hours, cost, revocations, 50.0 * revocations) for hours, cost, revocations in
+COURSES = [DrawnCourse(3600.0 * hours, cost, revocations, 50.0 * revocations) for hours, cost, revocations in
            ((3, 1.5, 0), (1, 1.0, 0), (2, 1.2, 1), (5, 2.0, 3), (4, 1.6, 1))]  # fmt: skip
 
 DOCUMENT = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.analysis.whole_job import Plan, WholeJob
+from sim.analysis.whole_job import JobPlan, WholeJob
 from sim.report.whole_job import epochs_text, whole_job_document, whole_job_text
 from sim.study.whole_job import Course
 
@@ -18,8 +18,8 @@ def test_epochs_in_words(epochs: float, text: str) -> None:
 
 def test_the_line_says_what_the_document_holds() -> None:
     job = Course(3.0, WholeJob(75.0, 600.0, 1000.0, 0.0, 25.0))
-    found = whole_job_document(Plan(3), job, 36.0)
+    found = whole_job_document(JobPlan(3), job, 36.0)
     assert found["cost_usd"] == pytest.approx(17.0)
     said = "whole job, 3 epochs: 28.3 min, $17.00 (start up 1.25 min, first epoch 10 min, later epochs 16.7 min, checkpoints 25 s)"
     assert whole_job_text(found) == said
-    assert ", $17.00" not in whole_job_text(whole_job_document(Plan(3), job, None))
+    assert ", $17.00" not in whole_job_text(whole_job_document(JobPlan(3), job, None))

@@ -25,8 +25,11 @@ _OTHERS = frozenset(
     | {"--install-completion", "--show-completion"}
 )
 """Options of other programs that messages name, and those that only the script ``stallsim`` has."""
-_FOREIGN = ("sim/report/page/", "sim/spec/launch_files.py", "sim/study/new_workload.py")
-"""Where words that begin with two dashes are variables of CSS, or options of other programs that are read."""
+_FOREIGN = (
+    "sim/report/page/", "sim/spec/foreign/launch_files.py", "sim/spec/foreign/launch_scripts.py",
+    "sim/study/new/workload.py", "sim/commands/words.py",
+)  # fmt: skip
+"""Where words that begin with two dashes are variables of CSS, or options of other programs, read or answered (`test_words`)."""
 _WITH_PACKAGE = "docs/develop/own-"
 """Pages whose commands need the package that they show: `tests.test_develop_pages` runs them with it."""
 _QUICK = ("list", "schema", "collective p3", "show")
@@ -108,7 +111,11 @@ def test_what_is_suggested_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / folder).mkdir()
     found = suggested()
     assert len(found) > 40, "the search itself"
-    wrong = [f"{place}: {line}: {problem}" for line, place in found.items() if (problem := parsed(words_of(line)))]
+    wrong = [
+        f"{place}: {line}: {problem}"
+        for line, place in found.items()
+        if not (line.startswith("sim study") and place.startswith(_WITH_PACKAGE)) and (problem := parsed(words_of(line)))
+    ]
     assert not wrong, "\n".join(wrong)
 
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from sim.report.layout_files import launch_of
-from sim.spec.layout_files import Launch, launch_files
-from sim.study.plan.question import Plan, Question, prepare_plan
-from sim.study.plan.space import Candidate
+from sim.report.layouts.layout_files import launch_of
+from sim.spec.foreign.layout_files import Launch, launch_files
+from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
+from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
 from tests.study.plan.test_plan import outcome_of
 
-ASKED = Question(
+ASKED = PlanQuestion(
     Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), (2,), allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective"})
 )
 MANY = 12
@@ -53,7 +53,7 @@ def installed(module: str) -> bool:
     return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
 
 
-def titan(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+def titan(own: LayoutCandidate, launch: Launch) -> Mapping[str, Any]:
     sharded, piped = own.shard == "parameters", own.pipeline > 1
     return {
         "tensor": own.tensor, "pipeline": own.pipeline, "context": own.context, "expert": own.expert, "known": True,
@@ -65,7 +65,7 @@ def titan(own: Candidate, launch: Launch) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def megatron(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+def megatron(own: LayoutCandidate, launch: Launch) -> Mapping[str, Any]:
     recompute = {"blocks": "full", "selective": "selective"}.get(own.checkpointing)
     return {
         "tensor": own.tensor, "pipeline": own.pipeline, "context": own.context, "expert": own.expert, "recompute": recompute,
@@ -73,12 +73,12 @@ def megatron(own: Candidate, launch: Launch) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def deepspeed(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+def deepspeed(own: LayoutCandidate, launch: Launch) -> Mapping[str, Any]:
     stage = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[own.shard]
     return {"stage": stage, "global_batch": 64, "batch": own.batch, "micro_batches": own.micro_batches, "ranks": own.data, "bf16": True}
 
 
-def accelerate(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+def accelerate(own: LayoutCandidate, launch: Launch) -> Mapping[str, Any]:
     return {
         "fsdp": True, "version": 2, "reshard": own.reshard is not False, "checkpointing": own.checkpointing == "blocks", "ranks": 16,
         "nodes": 2, "meshed": True, "replicate": own.replicate, "shards": own.data // own.replicate, "tensor": own.tensor,
@@ -86,21 +86,21 @@ def accelerate(own: Candidate, launch: Launch) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def sky(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+def sky(own: LayoutCandidate, launch: Launch) -> Mapping[str, Any]:
     return {"nodes": 2, "accelerators": {"H100": 8}}
 
 
-EXPECTED: Mapping[str, Callable[[Candidate, Launch], Mapping[str, Any]]] = {
+EXPECTED: Mapping[str, Callable[[LayoutCandidate, Launch], Mapping[str, Any]]] = {
     "torchtitan": titan, "megatron": megatron, "deepspeed": deepspeed, "accelerate": accelerate, "sky": sky,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def made() -> Plan:
+def made() -> LayoutPlan:
     return prepare_plan(ASKED)
 
 
-def written(made: Plan, file: str) -> list[tuple[Candidate, Launch, str]]:
+def written(made: LayoutPlan, file: str) -> list[tuple[LayoutCandidate, Launch, str]]:
     """Return layouts drawn at random that *file* can be written for, with its text."""
     draw, found = random.Random(11), []
     every = [(setting, each) for setting, candidates in made.ways for each in candidates]
@@ -116,7 +116,7 @@ def written(made: Plan, file: str) -> list[tuple[Candidate, Launch, str]]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", MODULES)
-def test_the_program_reads_what_was_planned(name: str, made: Plan, tmp_path: Path) -> None:
+def test_the_program_reads_what_was_planned(name: str, made: LayoutPlan, tmp_path: Path) -> None:
     module, file = MODULES[name]
     if not installed(module):
         pytest.skip(f"{module} is not installed")
@@ -138,7 +138,7 @@ def test_the_program_reads_what_was_planned(name: str, made: Plan, tmp_path: Pat
             subprocess.run(["bash", "-n", "-c", said["run"]], check=True)
 
 
-def test_torchrun_starts_what_was_written(made: Plan) -> None:
+def test_torchrun_starts_what_was_written(made: LayoutPlan) -> None:
     """Oracle: torch's own parser of torchrun's arguments."""
     run = pytest.importorskip("torch.distributed.run")
     names = set()

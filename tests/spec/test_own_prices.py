@@ -15,7 +15,7 @@ import stallsim
 from sim.cli import app
 from sim.spec import extensions
 from sim.spec.library import load_hardware
-from sim.spec.own_prices import Priced
+from sim.spec.own_prices import PriceOverride
 from sim.spec.yaml import SpecError
 from sim.study.arguments import price_source
 
@@ -71,7 +71,7 @@ def test_what_the_source_does_not_know_keeps_its_price() -> None:
 
 def test_a_price_without_spot_leaves_no_spot_price_of_another_day() -> None:
     extensions.give(extensions.PRICE_SOURCES, Source())
-    before, after = (load_hardware("p3.16xlarge", given).spec.groups[0].price for given in ([], [Priced("mine")]))
+    before, after = (load_hardware("p3.16xlarge", given).spec.groups[0].price for given in ([], [PriceOverride("mine")]))
     assert before is not None and before.spot is not None
     assert after is not None and after.spot is None and after.on_demand == pytest.approx(10 / 3600)
 

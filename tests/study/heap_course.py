@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sim.study.transient import Outcome, SpotJob
+from sim.study.transient import DrawnCourse, SpotJob
 
 
 @dataclass
@@ -126,10 +126,10 @@ class Course:
             self.paid += max(0.0, self.job.replacement - self.job.unpaid)
 
 
-def course(job: SpotJob, interval: float, life: Callable[[int], float]) -> Outcome:
+def course(job: SpotJob, interval: float, life: Callable[[int], float]) -> DrawnCourse:
     """Return one course of *job* with a checkpoint every *interval* samples (infinite: only the result is saved)."""
     run = Course(job, life, Progress(job.work, min(interval, job.work), job.checkpoint), job.start_up)
     while not run.progress.finished:
         run.step()
     cost = run.paid * job.price + (run.now - job.unpaid) * job.fixed_price
-    return Outcome(run.now, cost, run.revocations, run.lost)
+    return DrawnCourse(run.now, cost, run.revocations, run.lost)

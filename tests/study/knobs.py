@@ -14,7 +14,7 @@ from sim.check import check_hardware, check_job, check_workload, require, warn_j
 from sim.cluster.build import Placement
 from sim.mesh import run_layout
 from sim.report.document import run_document
-from sim.report.layout import layout_document
+from sim.report.layouts.layout import layout_document
 from sim.simulate import ring_channels_of, simulate
 from sim.spec.adapters import trained_layers
 from sim.spec.fields import Spec

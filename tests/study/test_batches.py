@@ -11,7 +11,7 @@ import pytest
 
 from sim.cli import main
 from sim.spec.yaml import SpecError
-from sim.study.batches import Search, Share, batches, shortest
+from sim.study.batches import BatchShare, Search, batches, shortest
 from sim.study.scenario import Scenario, answer
 
 UNLIKE = "name: unlike\ngroups:\n  - {node: p2.xlarge, count: 2}\n  - {node: p3.2xlarge, count: 1}\n"
@@ -43,7 +43,7 @@ def test_the_search_finds_what_every_share_shows() -> None:
             return max(batch * rate for batch, rate in zip(sizes, rates, strict=True)) + extra
 
         total = sum(gpus) * 5
-        search = shortest(Search([Share(count, 12) for count in gpus], total, step_time, work))
+        search = shortest(Search([BatchShare(count, 12) for count in gpus], total, step_time, work))
         simulated = len(search.known)
         every = [
             sizes for sizes in itertools.product(range(1, 13), repeat=len(gpus))

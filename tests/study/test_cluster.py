@@ -23,10 +23,10 @@ from sim.report.plan import plan_document
 from sim.spec.yaml import SpecError
 from sim.study.cluster import Luggage, _quietly, each_on_cluster, pack
 from sim.study.plan.ahead import workers
-from sim.study.plan.question import Question, plan
+from sim.study.plan.question import PlanQuestion, plan
 from sim.study.scenario import Scenario
 from sim.study.space import axis, grid
-from sim.study.sweep import Done, sweep
+from sim.study.sweep import SweepProgress, sweep
 
 BASE = Scenario("p3.2xlarge", "resnet18")
 POINTS = grid([axis("batch=8,16,24,32,40,48,56,64")])
@@ -72,22 +72,22 @@ def machines() -> Iterator[Machines]:
 @pytest.mark.slow
 def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixture[str]) -> None:
     """Oracle: the sweep on one process; nothing is said of the loss on stderr."""
-    told: list[Done] = []
+    told: list[SweepProgress] = []
 
-    def kill_one(done: Done) -> None:
+    def kill_one(done: SweepProgress) -> None:
         told.append(done)
         if done.points == 1:
             machines.workers[0].send_signal(signal.SIGKILL)
 
     assert sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_one) == sweep(BASE, POINTS, row, processes=1)
-    assert told[-1] == Done(len(POINTS), len(POINTS), 0)
+    assert told[-1] == SweepProgress(len(POINTS), len(POINTS), 0)
     assert machines.workers[0].wait(240) == -signal.SIGKILL
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.slow
 def test_a_plan_on_a_cluster_is_that_of_one_process(machines: Machines) -> None:
-    question = Question(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
+    question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
     with workers(None, machines.address, print) as crew:
         assert crew is not None
         assert crew.processes == 2
@@ -125,7 +125,7 @@ def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> 
         assert [killed.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
         killed.kill()
         killed.wait(240)
-    told: list[Done] = []
+    told: list[SweepProgress] = []
     found = sweep(BASE, POINTS, row, journal=journal, cluster=machines.address, progress=told.append)
     assert found == sweep(BASE, POINTS, row, processes=1)
     assert told[0].kept >= 2
@@ -179,7 +179,7 @@ def test_a_cluster_that_loses_its_workers_is_waited_for(machines: Machines, monk
     monkeypatch.setattr("sim.study.cluster._LOOK_EVERY", 0.1)
     heard: list[str] = []
 
-    def kill_all(done: Done) -> None:
+    def kill_all(done: SweepProgress) -> None:
         if done.points == 1:
             for worker in machines.workers:
                 worker.kill()

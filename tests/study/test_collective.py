@@ -8,7 +8,7 @@ import pytest
 
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table, sizes_of
-from sim.training.collectives.plan import Tuning
+from sim.training.collectives.price.plan import Tuning
 
 
 def test_sizes() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sim.analysis.course import draw
-from sim.analysis.long_run import AT_ONCE, Cause, LongRun, Saving
+from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import lifetimes_of, survival
@@ -332,7 +332,7 @@ def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
     job = SpotJob(work, (1.0,) * nodes, lives, "wait", replacement=90.0, checkpoint=saves, restore=30.0, in_step=True)
     drawn = courses(job, 1800.0, 400)
     rate = nodes / lives.mean
-    causes = [Cause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=Uniform(90.0, 90.0))]
+    causes = [DrawnCause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=Uniform(90.0, 90.0))]
     run = LongRun(nodes, 0, Saving(1800.0, saves, saves, 30.0), causes, (rate,) * 3, work=work, lives=(lives, rate))
     made = draw(run, 400)
     for name, values in {"time": made.elapsed, "revocations": made.interruptions, "lost": made.lost["rework"]}.items():

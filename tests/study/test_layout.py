@@ -20,9 +20,9 @@ from sim.commands.options import LAYOUT
 from sim.events import Cause
 from sim.mesh import prepare, run_layout, worker_node
 from sim.parallel.schedule import Action
-from sim.report.layout import layout_document
-from sim.report.layout_trace import write_layout_trace
+from sim.report.layouts.layout import layout_document
 from sim.report.page.layout import layout_page
+from sim.report.trace.layout_trace import write_layout_trace
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import _too_many, layout_answer

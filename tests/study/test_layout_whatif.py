@@ -3,7 +3,7 @@
 import pytest
 
 from sim.analysis.bottleneck import Resource
-from sim.report.layout_whatif import layout_whatif_document, layout_whatif_text
+from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text
 from sim.study.layout import layout_answer
 from sim.study.layout_whatif import LayoutWhatIf, layout_whatif
 from sim.study.scenario import Scenario
@@ -44,3 +44,15 @@ def test_what_gains_little_is_told_from_what_gains_nothing(found: LayoutWhatIf) 
     assert gained["disk"] == pytest.approx(0.0, abs=1e-12) and "disk" in nothing
     assert gained["network"] > 0.0 and "network" not in nothing
     assert "all links at once" in text and document["links"]["infinite_gain"] > gained["network"]
+
+
+def test_a_what_if_says_that_it_keeps_the_channels() -> None:
+    """NICs twice as fast let NCCL halve the channels, which frees multiprocessors: the run gains what the what-if cannot."""
+    asked = Scenario("p5.48xlarge", "llama-3.1-8b", nodes=4, layout=SHARDED)
+    changed = layout_answer(Scenario("p5.48xlarge", "llama-3.1-8b", ("node.nic.bandwidth='200 Gbps'",), nodes=4, layout=SHARDED))
+    document = layout_whatif_document(layout_whatif(asked))
+    twice = next(row["twice_step_time_s"] for row in document["resources"] if row["resource"] == "network")
+    assert changed.run.step_time < 0.99 * twice
+    assert "collectives keep their algorithms and channels: 'run --set node.nic.bandwidth=...' has NCCL choose anew" in layout_whatif_text(
+        document
+    )

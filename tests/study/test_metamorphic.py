@@ -20,8 +20,8 @@ from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.study.faster import faster
 from sim.study.scenario import Scenario, prepare
-from sim.training.collectives.plan import CollectivePlan, Tuning
-from sim.training.collectives.table import Row
+from sim.training.collectives.price.plan import CollectivePlan, Tuning
+from sim.training.collectives.price.table import CollectiveRow
 from sim.training.job import Job
 
 SLOWER = 1.001
@@ -155,7 +155,7 @@ def _shrinking(hardware: str, nodes: int, version: str) -> list[str]:
     return found
 
 
-def _rows(hardware: str, nodes: int, version: str) -> tuple[Row, ...]:
+def _rows(hardware: str, nodes: int, version: str) -> tuple[CollectiveRow, ...]:
     return collective_table(hardware, "all_reduce", SIZES, nodes=nodes, tuning=Tuning(version)).rows
 
 

@@ -14,7 +14,7 @@ from sim.cli import main
 from sim.report.pretraining import pretraining_document
 from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer
-from sim.study.pretraining import Part
+from sim.study.pretraining import PretrainingPart
 from sim.study.scenario import Scenario
 from sim.study.whole_job import plan_of
 
@@ -60,13 +60,13 @@ def test_each_part_is_a_run_of_its_own(tmp_path: Path) -> None:
 
 
 def test_time_and_money_add_up() -> None:
-    parts = [Part(1e9, 4, 1000, 2.0), Part(3e9, 16, 1000, 7.0)]
+    parts = [PretrainingPart(1e9, 4, 1000, 2.0), PretrainingPart(3e9, 16, 1000, 7.0)]
     document = pretraining_document(parts, price=0.5)
     assert document is not None
     assert document["steps"] == 250_000 + 187_500
     assert document["time_s"] == 250_000 * 2.0 + 187_500 * 7.0
     assert document["cost_usd"] == 0.5 * document["time_s"] == sum(part["cost_usd"] for part in document["parts"])
-    assert Part(1e9 + 1, 4, 1000, 2.0).steps == 250_001
+    assert PretrainingPart(1e9 + 1, 4, 1000, 2.0).steps == 250_001
     assert pretraining_document([], 0.5) is None
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from sim.analysis.transient import checkpoint_time, restore_time, survival
-from sim.analysis.whole_job import START_UP, Plan
+from sim.analysis.whole_job import START_UP, JobPlan
 from sim.cli import main
 from sim.documents import Renting, document, recommended
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row, compare
+from sim.study.compare import ComparedMachine, compare
 from sim.study.one_batch import at_global_batch, usual_global_batch
 from sim.study.ranges import whole_numbers
 from sim.study.recommend import Budget, recommend
@@ -29,11 +29,11 @@ EPOCHS = 10
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
+def rows() -> list[ComparedMachine]:
     return compare(ASKED, NAMES, document, nodes=[1, 2])
 
 
-def brute_force(rows: list[Row]) -> list[tuple[float, float, str, int, str]]:
+def brute_force(rows: list[ComparedMachine]) -> list[tuple[float, float, str, int, str]]:
     """(total time, cost, hardware, nodes, market) of everything that can be rented."""
     found = []
     for row in rows:
@@ -62,8 +62,8 @@ def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("hours", [0.2, 0.5, 1.0, 3.0])
-def test_cheapest_within_the_time(rows: list[Row], hours: float) -> None:
-    found = recommend(ASKED, rows, Plan(EPOCHS, checkpoints=False), Budget(time=hours * 3600))
+def test_cheapest_within_the_time(rows: list[ComparedMachine], hours: float) -> None:
+    found = recommend(ASKED, rows, JobPlan(EPOCHS, checkpoints=False), Budget(time=hours * 3600))
     allowed = [known for known in brute_force(rows) if known[0] <= hours * 3600]
     if not allowed:
         assert found.best is None
@@ -78,8 +78,8 @@ def test_cheapest_within_the_time(rows: list[Row], hours: float) -> None:
 
 
 @pytest.mark.parametrize("money", [1.0, 3.0, 10.0])
-def test_fastest_within_the_money(rows: list[Row], money: float) -> None:
-    found = recommend(ASKED, rows, Plan(EPOCHS, checkpoints=False), Budget(money=money))
+def test_fastest_within_the_money(rows: list[ComparedMachine], money: float) -> None:
+    found = recommend(ASKED, rows, JobPlan(EPOCHS, checkpoints=False), Budget(money=money))
     allowed = [known for known in brute_force(rows) if known[1] <= money]
     assert (found.best is None) == (not allowed)
     if found.best is not None:
@@ -87,7 +87,7 @@ def test_fastest_within_the_money(rows: list[Row], money: float) -> None:
 
 
 @pytest.mark.parametrize("money", [1.0, 3.0, 10.0])
-def test_most_epochs_of_a_job_of_given_hours_within_the_money(rows: list[Row], money: float) -> None:
+def test_most_epochs_of_a_job_of_given_hours_within_the_money(rows: list[ComparedMachine], money: float) -> None:
     hours, allowed = 0.5, []
     for row in rows:
         prices = load_hardware(row.hardware).spec.groups[0].price
@@ -97,7 +97,7 @@ def test_most_epochs_of_a_job_of_given_hours_within_the_money(rows: list[Row], m
         epochs = 1 + left / row.document["epoch_time_s"] if left > 0 else 1 + left / row.document["first_epoch"]["epoch_time_s"]
         if prices.on_demand * hours * 3600 * row.document["nodes"] <= money:
             allowed.append((epochs, row.hardware, row.document["nodes"]))
-    plan = Plan(None, checkpoints=False, time=hours * 3600)
+    plan = JobPlan(None, checkpoints=False, time=hours * 3600)
     found = recommend(ASKED, rows, plan, Budget(money=money), ("on_demand",))
     assert (found.best is None) == (not allowed)
     if found.best is not None:
@@ -107,9 +107,9 @@ def test_most_epochs_of_a_job_of_given_hours_within_the_money(rows: list[Row], m
         recommend(ASKED, rows, plan, Budget(time=3600.0))
 
 
-def test_spot_checkpoints_as_often_as_costs_least(rows: list[Row]) -> None:
+def test_spot_checkpoints_as_often_as_costs_least(rows: list[ComparedMachine]) -> None:
     """Oracle: every interval of a fine grid, over the same lives."""
-    found = recommend(ASKED, rows, Plan(200), Budget(money=1e6), ("spot",))
+    found = recommend(ASKED, rows, JobPlan(200), Budget(money=1e6), ("spot",))
     candidate = next(known for known in found.ranked if (known.hardware, known.nodes) == ("p3.2xlarge", 2))
     known, nbytes = load_part(Lifetimes, "v100", "hardware/parts/lifetimes"), 8 * load_workload("resnet18").spec.model.parameters
     work = candidate.document["first_epoch"]["epoch_time_s"] + 199 * candidate.document["epoch_time_s"]
@@ -131,22 +131,22 @@ def test_spot_checkpoints_as_often_as_costs_least(rows: list[Row]) -> None:
     assert candidate.job.revocations > 0
 
 
-def test_spot_of_given_hours_does_fewer_epochs(rows: list[Row]) -> None:
+def test_spot_of_given_hours_does_fewer_epochs(rows: list[ComparedMachine]) -> None:
     """Oracle: the job of as many epochs takes those hours on average."""
-    found = recommend(ASKED, rows, Plan(None, time=40 * 3600.0), Budget(money=1e6), ("spot",))
+    found = recommend(ASKED, rows, JobPlan(None, time=40 * 3600.0), Budget(money=1e6), ("spot",))
     candidate = next(known for known in found.ranked if (known.hardware, known.nodes) == ("p3.2xlarge", 2))
     assert candidate.job.total == pytest.approx(40 * 3600)
-    again = recommend(ASKED, rows, Plan(candidate.epochs), Budget(money=1e6), ("spot",))
+    again = recommend(ASKED, rows, JobPlan(candidate.epochs), Budget(money=1e6), ("spot",))
     same = next(known for known in again.ranked if (known.hardware, known.nodes) == ("p3.2xlarge", 2))
     assert same.job.total == pytest.approx(40 * 3600, rel=0.02)
     assert same.cost == pytest.approx(candidate.cost, rel=0.02)
 
 
 @pytest.mark.parametrize("hours", [0.5, 1.0])
-def test_the_runner_up_wins_where_its_price_is_said_to_fall_enough(rows: list[Row], hours: float) -> None:
+def test_the_runner_up_wins_where_its_price_is_said_to_fall_enough(rows: list[ComparedMachine], hours: float) -> None:
     """Oracle: recommending again, with the runner-up's costs at and beyond the price that is named."""
     budget = Budget(time=hours * 3600)
-    found = recommend(ASKED, rows, Plan(EPOCHS), budget)
+    found = recommend(ASKED, rows, JobPlan(EPOCHS), budget)
     assert found.best is not None and found.runner_up is not None
     fall = float(
         next(note for note in found.notes if "would be chosen if its price fell by" in note).split("fell by ")[1].removesuffix("%")
@@ -163,7 +163,7 @@ def test_three_nodes_are_found_where_they_are_cheapest() -> None:
     several = compare(ASKED, ["p3.8xlarge"], document, nodes=whole_numbers("1..4:4", "--nodes"))
     times = {nodes: time for time, _, _, nodes, market in brute_force(several) if market == "on_demand"}
     between = (times[2] + times[3]) / 2
-    found = recommend(ASKED, several, Plan(EPOCHS, checkpoints=False), Budget(time=between), ("on_demand",))
+    found = recommend(ASKED, several, JobPlan(EPOCHS, checkpoints=False), Budget(time=between), ("on_demand",))
     allowed = [known for known in brute_force(several) if known[0] <= between and known[4] == "on_demand"]
     assert sorted(times) == [1, 2, 3, 4] and found.best is not None
     assert found.best.nodes == min(allowed, key=lambda known: known[1])[3] == 3
@@ -172,16 +172,16 @@ def test_three_nodes_are_found_where_they_are_cheapest() -> None:
 
 def test_it_says_which_numbers_of_nodes_cannot_share_the_batch() -> None:
     several = compare(ASKED, ["p3.16xlarge"], document, nodes=[1, 2, 4], global_batch=8)
-    found = recommend(ASKED, several, Plan(1), Budget(money=1e6), ("on_demand",), global_batch=8)
+    found = recommend(ASKED, several, JobPlan(1), Budget(money=1e6), ("on_demand",), global_batch=8)
     assert {candidate.nodes for candidate in found.ranked} == {1} and not found.left_out
     assert [
         note for note in found.notes if note.startswith("p3.16xlarge: not on 2, 4 nodes: a global batch of 8 does not divide over 16 GPUs")
     ]
 
 
-def test_a_little_more_money_may_save_much_time(rows: list[Row]) -> None:
+def test_a_little_more_money_may_save_much_time(rows: list[ComparedMachine]) -> None:
     budget = Budget(money=1e6)
-    found = recommend(ASKED, rows, Plan(EPOCHS, checkpoints=False), budget)
+    found = recommend(ASKED, rows, JobPlan(EPOCHS, checkpoints=False), budget)
     assert found.best is not None
     near = [known for known in brute_force(rows) if known[0] <= 1.1 * found.best.job.total]
     cheapest = min(near, key=lambda known: known[1])
@@ -194,55 +194,55 @@ def test_a_little_more_money_may_save_much_time(rows: list[Row]) -> None:
 
 def test_it_says_whose_spot_prices_are_not_known() -> None:
     mixed = compare(ASKED, ["p3.2xlarge", "g5.xlarge", "g6.xlarge"], document)
-    assert "spot prices are known only for p3.2xlarge" in recommend(ASKED, mixed, Plan(1), Budget(money=100.0)).notes
-    assert not any("spot price" in note for note in recommend(ASKED, mixed, Plan(1), Budget(money=100.0), ("on_demand",)).notes)
-    assert "no spot price is known for g5.xlarge" in recommend(ASKED, mixed[:2], Plan(1), Budget(money=100.0)).notes
+    assert "spot prices are known only for p3.2xlarge" in recommend(ASKED, mixed, JobPlan(1), Budget(money=100.0)).notes
+    assert not any("spot price" in note for note in recommend(ASKED, mixed, JobPlan(1), Budget(money=100.0), ("on_demand",)).notes)
+    assert "no spot price is known for g5.xlarge" in recommend(ASKED, mixed[:2], JobPlan(1), Budget(money=100.0)).notes
 
 
 def test_spot_machines_of_unknown_lives_are_no_candidates_unless_a_mean_is_given() -> None:
     """Oracle: with ever longer lives, revocations vanish, and the spot market costs its share of the price on demand."""
     known = compare(ASKED, ["p4d.24xlarge"], document)
-    found = recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6))
+    found = recommend(ASKED, known, JobPlan(EPOCHS), Budget(money=1e6))
     assert [candidate.market for candidate in found.ranked] == ["on_demand"]
     assert any("p4d.24xlarge: no interruption data for spot machines; --mean-lifetime" in note for note in found.notes)
-    assert "no interruption data" in recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6), ("spot",)).left_out["p4d.24xlarge"]
+    assert "no interruption data" in recommend(ASKED, known, JobPlan(EPOCHS), Budget(money=1e6), ("spot",)).left_out["p4d.24xlarge"]
     times = []
     for mean in ("1 h", "100000 h"):
-        given = recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6), mean_lifetime=mean)
+        given = recommend(ASKED, known, JobPlan(EPOCHS), Budget(money=1e6), mean_lifetime=mean)
         spot, on_demand = sorted(given.ranked, key=lambda candidate: candidate.market != "spot")
         assert not any("no interruption data" in note for note in given.notes)
         times.append(spot.job.total)
     assert times[0] > times[1] == pytest.approx(on_demand.job.total, rel=0.05)
     with pytest.raises(SpecError, match="--mean-lifetime soon"):
-        recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6), mean_lifetime="soon")
+        recommend(ASKED, known, JobPlan(EPOCHS), Budget(money=1e6), mean_lifetime="soon")
 
 
-def test_what_nobody_rents_is_left_out_with_the_reason(rows: list[Row]) -> None:
-    found = recommend(ASKED, rows, Plan(EPOCHS), Budget(time=3600.0))
+def test_what_nobody_rents_is_left_out_with_the_reason(rows: list[ComparedMachine]) -> None:
+    found = recommend(ASKED, rows, JobPlan(EPOCHS), Budget(time=3600.0))
     assert "hypothetical" in found.left_out["p3.8xlarge-two-islands"]
     assert "no on-demand or spot price is known" in found.left_out["dgx-1-v100"]
     with pytest.raises(SpecError, match="one of the two"):
-        recommend(ASKED, rows, Plan(1), Budget())
+        recommend(ASKED, rows, JobPlan(1), Budget())
 
 
 def test_a_price_that_a_message_suggests_is_taken() -> None:
     """The hint of a machine without a price, typed as it is written, makes the machine a candidate."""
     unpriced = replace(ASKED, hardware="", batch=32)
-    found = recommend(unpriced, compare(unpriced, ["dgx-1-v100"], document), Plan(1, checkpoints=False), Budget(money=1e6))
+    found = recommend(unpriced, compare(unpriced, ["dgx-1-v100"], document), JobPlan(1, checkpoints=False), Budget(money=1e6))
     said = found.left_out["dgx-1-v100"]
     key, _, value = said.partition("--set ")[2].partition(" gives")[0].partition("=")
     priced = replace(unpriced, overrides=(f"{key}={value.strip(chr(39))}",))
-    again = recommend(priced, compare(priced, ["dgx-1-v100"], document), Plan(1, checkpoints=False), Budget(money=1e6))
+    again = recommend(priced, compare(priced, ["dgx-1-v100"], document), JobPlan(1, checkpoints=False), Budget(money=1e6))
     assert again.best is not None and again.best.hardware == "dgx-1-v100"
 
 
 def test_tokens_that_make_no_sense_are_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.documents.compare", None)
-    asked = replace(ASKED, hardware="", plan=Plan(None, tokens=1e9))
+    asked = replace(ASKED, hardware="", plan=JobPlan(None, tokens=1e9))
     with pytest.raises(SpecError, match="resnet18 has no sequence of tokens"):
         recommended(asked, Renting(Budget(money=100.0), ["p3.2xlarge"]))
     with pytest.raises(SpecError, match="one step takes "):
-        recommended(replace(asked, workload="llama-3.2-1b", plan=Plan(None, tokens=1000)), Renting(Budget(money=100.0), ["p3.2xlarge"]))
+        recommended(replace(asked, workload="llama-3.2-1b", plan=JobPlan(None, tokens=1000)), Renting(Budget(money=100.0), ["p3.2xlarge"]))
 
 
 def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:

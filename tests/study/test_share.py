@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from sim.report.share import share_document, share_text
 from sim.spec.yaml import SpecError
-from sim.study.share import Host, Need, course, even, greedy, proportional, share
+from sim.study.share import LoaderHost, Need, course, even, greedy, proportional, share
 
 needs_of = st.lists(st.builds(Need, st.floats(10, 1000), st.floats(10, 200)), min_size=1, max_size=3)
 
 
 def divided(policy, workers, gpus, needs):
     """Workers of each GPU where all jobs have so many GPUs each on one host."""
-    given = policy([Host(workers, dict(enumerate(gpus)))], dict(enumerate(needs)))
+    given = policy([LoaderHost(workers, dict(enumerate(gpus)))], dict(enumerate(needs)))
     return [given[job] for job in range(len(needs))]
 
 
@@ -33,7 +33,7 @@ def test_policies_divide_as_they_say():
 
 def test_a_job_on_several_hosts_has_what_the_least_gives():
     """Closed form: job 0 has two GPUs on each of two hosts, beside job 1 (two GPUs) on one, beside nobody on the other."""
-    hosts, needs = [Host(12, {0: 2, 1: 2}), Host(30, {0: 2})], {0: Need(1000.0, 100.0), 1: Need(200.0, 100.0)}
+    hosts, needs = [LoaderHost(12, {0: 2, 1: 2}), LoaderHost(30, {0: 2})], {0: Need(1000.0, 100.0), 1: Need(200.0, 100.0)}
     assert even(hosts, needs) == proportional(hosts, needs) == {0: 3, 1: 3}
     assert greedy(hosts, needs) == {0: 4, 1: 2}  # job 1 has enough at 2, and 12 - 4 are left for two GPUs of job 0
     assert even(hosts, {0: needs[0]}) == {0: 6}  # while job 1 does not run
@@ -47,7 +47,7 @@ def test_jobs_alike_get_as_many_by_need():
 
 
 def test_jobs_on_other_hosts_do_not_count():
-    hosts = [Host(12, {0: 2}), Host(12, {1: 4})]
+    hosts = [LoaderHost(12, {0: 2}), LoaderHost(12, {1: 4})]
     needs = {0: Need(1000.0, 100.0), 1: Need(1000.0, 100.0)}
     for policy in (even, proportional, greedy):
         assert policy(hosts, needs) == {0: 6, 1: 3}

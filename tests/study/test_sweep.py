@@ -20,7 +20,7 @@ from sim.spec.yaml import SpecError
 from sim.study.pool import each
 from sim.study.scenario import Scenario
 from sim.study.space import axis, grid
-from sim.study.sweep import Done, at, sweep, swept
+from sim.study.sweep import SweepProgress, at, sweep, swept
 
 BASE = Scenario("p3.8xlarge", "resnet18")
 POINTS = grid([axis("node.nic.bandwidth=10,40 Gbps"), axis("batch=32,64")])
@@ -84,7 +84,7 @@ def test_a_killed_sweep_goes_on_and_computes_nothing_twice(tmp_path: Path) -> No
     again, told = Counting(), []
     assert sweep(BASE, POINTS, again, journal=journal, progress=told.append) == whole
     assert len(again.asked) == 2
-    assert told[-1] == Done(4, 4, 2)
+    assert told[-1] == SweepProgress(4, 4, 2)
     third = Counting()
     assert sweep(BASE, POINTS, third, journal=journal) == whole
     assert not third.asked

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sim.analysis.transient import Exponential, Survival, daly_time, survival, young_interval
+from sim.analysis.transient import ExponentialLives, Survival, daly_time, survival, young_interval
 from sim.spec.library import load_part
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
-from sim.study.transient import Outcome, Policy, SpotJob, best_interval, courses, spread, undisturbed
+from sim.study.transient import DrawnCourse, SpotJob, SpotPolicy, best_interval, courses, spread, undisturbed
 from tests.study import heap_course
 
 STEPS = 64_000.0
@@ -119,7 +119,7 @@ def chief_overheads(speed: float) -> dict[float, float]:
     overhead = {}
     for since in CHIEF:
         away = (since - 1500.0) / (speed / 2)
-        job = SpotJob(24_000.0, (speed / 2, speed), Exponential(1.0), "replace", replacement=away)
+        job = SpotJob(24_000.0, (speed / 2, speed), ExponentialLives(1.0), "replace", replacement=away)
         found = scripted(job, [5500.0 / speed, math.inf, math.inf], 4000.0)
         assert (found.revocations, found.lost) == (1, pytest.approx(since))
         overhead[since] = found.time - undisturbed(job, 4000.0)
@@ -129,7 +129,7 @@ def chief_overheads(speed: float) -> dict[float, float]:
 def test_waiting_with_one_worker_is_what_daly_says() -> None:
     between = 3 * HOUR
     for interval in (600.0, 1500.0, 4000.0):
-        job = SpotJob(20_000.0, (1.0,), Exponential(between), "wait", replacement=70.0, checkpoint=30.0, restore=0.0)
+        job = SpotJob(20_000.0, (1.0,), ExponentialLives(between), "wait", replacement=70.0, checkpoint=30.0, restore=0.0)
         found = spread(courses(job, interval, 1500), lambda outcome: outcome.time)
         exact = daly_time(20_000.0, interval, 30.0, 70.0, between)  # not restartable, but short beside the mean
         assert found.mean == pytest.approx(exact, abs=4 * found.error + 0.004 * exact)
@@ -138,7 +138,7 @@ def test_waiting_with_one_worker_is_what_daly_says() -> None:
 def test_the_best_interval_is_close_to_youngs() -> None:
     """The optimum is flat: half or double the interval costs 1% here, so a third is all that a search of 150 courses can find."""
     between = 4 * HOUR
-    job = SpotJob(60_000.0, (2.0, 4.0), Exponential(2 * between), "wait", replacement=70.0, checkpoint=60.0, restore=10.0)
+    job = SpotJob(60_000.0, (2.0, 4.0), ExponentialLives(2 * between), "wait", replacement=70.0, checkpoint=60.0, restore=10.0)
     assert best_interval(job, 150) / 4.0 == pytest.approx(young_interval(60.0, between), rel=0.35)
 
 
@@ -156,9 +156,11 @@ def test_nothing_is_lost_while_servers_hold_the_state() -> None:
     mean=st.floats(500, 5000),
     seed=st.integers(0, 99),
 )
-def test_a_job_is_never_faster_nor_cheaper_than_undisturbed(policy: Policy, workers: int, interval: float, mean: float, seed: int) -> None:
+def test_a_job_is_never_faster_nor_cheaper_than_undisturbed(
+    policy: SpotPolicy, workers: int, interval: float, mean: float, seed: int
+) -> None:
     speeds = tuple(float(count + 1) for count in range(workers))
-    job = SpotJob(1000.0, speeds, Exponential(mean), policy, 20.0, 5.0, 15.0, 2.0, 1.0, price=1.0, fixed_price=0.5)
+    job = SpotJob(1000.0, speeds, ExponentialLives(mean), policy, 20.0, 5.0, 15.0, 2.0, 1.0, price=1.0, fixed_price=0.5)
     (found,) = courses(job, interval, 1, seed)
     assert [found] == courses(job, interval, 1, seed)
     if not found.revocations:
@@ -174,7 +176,7 @@ def test_work_by_hand() -> None:
 
     0-40 work, 40-45 saved, 45-60 work lost; 60-70 gone; 72-112, 112-117 saved; 20 more and 5: 142.
     """
-    job = SpotJob(100.0, (1.0,), Exponential(1.0), "wait", replacement=10.0, checkpoint=5.0, restore=2.0, price=1.0)
+    job = SpotJob(100.0, (1.0,), ExponentialLives(1.0), "wait", replacement=10.0, checkpoint=5.0, restore=2.0, price=1.0)
     found = scripted(job, [60.0, math.inf], 40.0)
     assert found.time == pytest.approx(142.0)
     assert found.lost == pytest.approx(15.0)
@@ -193,15 +195,15 @@ def test_work_by_hand() -> None:
         ("wait", 50 + 2 + 60 / 2 + 2 * 5, 30.0),
     ],
 )
-def test_workers_in_step_restart_where_one_goes_or_joins(policy: Policy, time: float, lost: float) -> None:
+def test_workers_in_step_restart_where_one_goes_or_joins(policy: SpotPolicy, time: float, lost: float) -> None:
     """100 samples at 1/s alone and 2/s together, a checkpoint of 5 s each 40 samples; one of two is revoked at 40 s, by hand."""
-    job = SpotJob(100.0, (1.0, 2.0), Exponential(1.0), policy, replacement=10.0, checkpoint=5.0, restore=2.0, in_step=True)
+    job = SpotJob(100.0, (1.0, 2.0), ExponentialLives(1.0), policy, replacement=10.0, checkpoint=5.0, restore=2.0, in_step=True)
     found = scripted(job, [40.0, math.inf, math.inf], 40.0)
     assert (found.time, found.lost, found.revocations) == (pytest.approx(time), pytest.approx(lost), 1)
 
 
 def test_a_job_that_would_never_end_is_refused() -> None:
-    job = SpotJob(1e6, (1.0,), Exponential(1.0), "wait", replacement=1.0, checkpoint=60.0)
+    job = SpotJob(1e6, (1.0,), ExponentialLives(1.0), "wait", replacement=1.0, checkpoint=60.0)
     with pytest.raises(SpecError, match="faster than a checkpoint"):
         best_interval(job, 1)
 
@@ -216,12 +218,12 @@ def test_a_job_that_would_never_end_is_refused() -> None:
     checkpoint=st.sampled_from([0.0, 3.0]),
 )
 def test_drawn_in_arrays_is_simulated_with_a_heap(
-    policy: Policy, in_step: bool, lives: list[float], workers: int, interval: float, replacement: float, checkpoint: float
+    policy: SpotPolicy, in_step: bool, lives: list[float], workers: int, interval: float, replacement: float, checkpoint: float
 ) -> None:
     """Oracle: a simulation of one course, event by event, with the same lives: all that is told of it, to rounding."""
     speeds = tuple(1.7 * (count + 1) ** 0.9 for count in range(workers))
     job = SpotJob(
-        1000.0, speeds, Exponential(1.0), policy, 20.0, 5.0, replacement, checkpoint, 4.0, price=1.0, fixed_price=0.5, in_step=in_step
+        1000.0, speeds, ExponentialLives(1.0), policy, 20.0, 5.0, replacement, checkpoint, 4.0, price=1.0, fixed_price=0.5, in_step=in_step
     )  # fmt: skip
     expected = heap_course.course(job, interval, lambda number: ([*lives, *[math.inf] * 500])[workers + number])
     found = scripted(job, lives, interval)
@@ -230,13 +232,13 @@ def test_drawn_in_arrays_is_simulated_with_a_heap(
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-4), name
 
 
-def scripted(job: SpotJob, lives: list[float], interval: float) -> Outcome:
+def scripted(job: SpotJob, lives: list[float], interval: float) -> DrawnCourse:
     """Return the course of *job* with *lives*: those of the start, then one for each event, whether it is used or not; then for ever."""
     (found,) = courses(replace(job, lives=_Scripted(lives)), interval, 1)
     return found
 
 
-class _Scripted(Exponential):
+class _Scripted(ExponentialLives):
     """Lives in the order of a list."""
 
     def __init__(self, lives: list[float]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
-from sim.training.communicator import Communicator, Fluid, Operation, Piece, carried
+from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation, carried
 
 SECONDS = st.integers(0, 20).map(lambda tenths: tenths / 8)
 
@@ -150,7 +150,7 @@ def test_pieces_tile_an_operation_and_name_the_link_that_binds() -> None:
     assert env.now == pytest.approx(7.0)
     assert operation.pieces[0].t0 == 0.0 and operation.pieces[-1].t1 == env.now
     assert all(before.t1 == after.t0 for before, after in zip(operation.pieces, operation.pieces[1:], strict=False))
-    assert Piece(Cause.NETWORK, "the wire", 3.0, 5.0) in operation.pieces
+    assert HeldPiece(Cause.NETWORK, "the wire", 3.0, 5.0) in operation.pieces
 
 
 @pytest.mark.parametrize(("volume", "end"), [(10.0, 6.0), (0.0, 1.0)])
@@ -162,4 +162,4 @@ def test_what_nothing_holds_back_is_one_piece_of_its_own_cause(volume: float, en
     operation = Operation(env, 1)
     env.process(carried(network, operation, fluid(volume), "mine", {}))
     env.run()
-    assert operation.pieces == (Piece(Cause.INTERCONNECT, "its own pace", 0.0, end),)
+    assert operation.pieces == (HeldPiece(Cause.INTERCONNECT, "its own pace", 0.0, end),)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
-from sim.training.input_pipeline import DALI_PREFETCH, PIN_BANDWIDTH, BatchCost, DaliPipeline, Inline, Site, Synthetic, WorkerLoader
+from sim.training.input_pipeline import DALI_PREFETCH, PIN_BANDWIDTH, BatchCost, DaliPipeline, Inline, LoaderSite, Synthetic, WorkerLoader
 
 CORES, DISK, PCIE = 8.0, 100.0, 1e10
 
@@ -26,7 +26,7 @@ class Scene:
         self.network = Network(self.env, self.log)
         for name, capacity in (("cores", CORES), ("disk", DISK), ("dram", 1e12), ("pcie", PCIE), ("gpu", 1.0)):
             self.network.add_link(name, capacity)
-        self.site = Site(
+        self.site = LoaderSite(
             self.network, self.log, 0, {"disk": members}, {"cores": members}, {"dram": members}, {"pcie": members}, {"gpu": members}, cost
         )
         self.input = make(self.site)

@@ -12,7 +12,7 @@ import stallsim
 from sim.spec import extensions
 from sim.spec.workload import Input
 from sim.spec.yaml import SpecError
-from sim.training.input_pipeline import PIN_BANDWIDTH, DaliPipeline, InputPipeline, Queue, SimProcess, Site, Synthetic
+from sim.training.input_pipeline import PIN_BANDWIDTH, DaliPipeline, InputPipeline, LoaderSite, Queue, SimProcess, Synthetic
 from stallsim.protocols import Loader
 
 DISK = {"node.storage.volume.bandwidth": "200 MB/s"}
@@ -21,7 +21,7 @@ DISK = {"node.storage.volume.bandwidth": "200 MB/s"}
 class Dealt(Queue):
     """torch's DataLoader: batches dealt by turns, pinned one after another."""
 
-    def __init__(self, site: Site, options: Input) -> None:
+    def __init__(self, site: LoaderSite, options: Input) -> None:
         super().__init__(site, options.num_workers * options.prefetch_factor)
         self.workers, self.started = options.num_workers, 0
         for worker in range(options.num_workers):
@@ -59,7 +59,7 @@ class Own:
     def __init__(self, make: Any) -> None:
         self.make = make
 
-    def made(self, site: Site, options: Input) -> InputPipeline:
+    def made(self, site: LoaderSite, options: Input) -> InputPipeline:
         return self.make(site, options)  # type: ignore[no-any-return]
 
 
@@ -94,7 +94,7 @@ def test_a_loader_said_again_gives_every_figure_again(make: Any, overrides: dict
 class Ahead(Dealt):
     """As torch, but with one batch ahead."""
 
-    def __init__(self, site: Site, options: Input) -> None:
+    def __init__(self, site: LoaderSite, options: Input) -> None:
         super().__init__(site, options)
         self.ahead = 1
 
@@ -109,7 +109,7 @@ def test_what_is_ahead_matters_and_results_say_that_it_is_not_validated() -> Non
 class Empty(Queue):
     """A loader that never has a batch."""
 
-    def __init__(self, site: Site, options: Input) -> None:
+    def __init__(self, site: LoaderSite, options: Input) -> None:
         super().__init__(site, 1)
 
 
@@ -122,7 +122,7 @@ class Broken(Empty):
 class Late(Empty):
     """What fails is a process of its own."""
 
-    def __init__(self, site: Site, options: Input) -> None:
+    def __init__(self, site: LoaderSite, options: Input) -> None:
         super().__init__(site, options)
         self.env.process(self.work())
 

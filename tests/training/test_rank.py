@@ -17,7 +17,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.training.layouts.account import Account
 from sim.training.layouts.groups import Groups
-from sim.training.layouts.kernels import Kernels
+from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.run import Simulation
 from sim.training.layouts.scene import StageStep
 from sim.training.layouts.times import Burst
@@ -67,7 +67,7 @@ def on_a_mesh(hardware: Hardware, workload: Workload) -> StageStep:
     passes = one_pass(asked_of(workload, node.gpu, node.host.cpu.speed))
     simulation = Simulation(scene_of(hardware, workload, layout), 3, keep_rates=False)
     account: Account = simulation.stages[0].account
-    kernels: Kernels = simulation.stages[0].kernels
+    kernels: StageKernels = simulation.stages[0].kernels
     groups = Groups(simulation.meetings, kernels, plan.program, 0)
 
     def compute(_: object, at: int) -> Iterable[simpy.Event]:

@@ -14,7 +14,7 @@ from sim.events import Cause
 from sim.simulate import Run, simulate
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, prepare
-from sim.training.collectives.parameter_server import Placement, bandwidth_bound
+from sim.study.server_bound import ServerPlacement, bandwidth_bound
 
 BYTES = 4.0 * 693_818
 NO_COST = ("training.stack.servers.update_cpu=0 s", "training.stack.servers.byte_cpu=0 s/GB", "training.noise.compute_cv=0")
@@ -47,7 +47,7 @@ def carried(epoch: Epoch, link: str) -> float:
 @pytest.mark.parametrize("nodes", [2, 4, 7])
 @pytest.mark.parametrize("placement", ["NCS", "NCC", "CC", "CS"])
 @pytest.mark.parametrize("pipelined", [False, True])
-def test_bytes_of_the_busiest_host_are_phubs_bound(placement: Placement, nodes: int, pipelined: bool) -> None:
+def test_bytes_of_the_busiest_host_are_phubs_bound(placement: ServerPlacement, nodes: int, pipelined: bool) -> None:
     """NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T, CS 4(N-1)/N M/T, with T = 1 s: what crosses the host's port both ways in one step."""
     count = nodes if placement.endswith("S") else 1
     place = "colocated" if placement.startswith("C") else "group"

@@ -70,10 +70,23 @@ def test_remedies_are_options_in_the_sentence() -> None:
     assert remedies(choice, "needs --batch 64") == [], "nor what is set already"
 
 
+def test_nodes_of_several_groups_are_told_apart() -> None:
+    """Oracle: the remedy itself runs, on as many nodes as were asked for; the slider that cannot say it is off."""
+    view = view_of(Choice({"hardware": "256x-tpu-v2-v3", "workload": "resnet50", "nodes": "4"}))
+    assert [remedy["text"] for remedy in view["remedies"]] == ["--set groups.0.count=2 --set groups.1.count=2"]
+    again = view_of(choice_of(parse_qsl(view["remedies"][0]["query"])))
+    assert again["problems"] == [] and again["described"]["nodes"] == "4"
+    assert list(again["fixed"]) == ["nodes", "sequence"]
+
+
+def test_controls_that_change_nothing_are_off() -> None:
+    assert list(view_of(Choice({"hardware": "p4d.24xlarge", "workload": "resnet50"}))["fixed"]) == ["sequence"]
+    assert view_of(Choice({"hardware": "hgx-h100", "workload": "llama-3.2-1b"}))["fixed"] == {}
+    refused = view_of(Choice({"hardware": "p4d.24xlarge", "workload": "resnet50", "sequence": "512"}))
+    assert refused["problems"][0].endswith("is a table of layers as they were traced: leave sequence out, or trace it anew")
+
+
 def test_a_word_that_is_no_value_of_its_option_is_no_remedy() -> None:
-    choice = Choice({"hardware": "256x-tpu-v2-v3", "workload": "resnet50", "nodes": "4"})
-    view = view_of(choice)
-    assert "--nodes needs a single one" in view["problems"][0] and view["remedies"] == []
     plain = Choice({"hardware": "p4d.24xlarge", "workload": "resnet50"})
     for words in ("--precision is", "--stack wants", "--shard goes", "--market has"):
         assert remedies(plain, f"it cannot be: {words} another") == [], words

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.products import PRECISION_TYPES, affordable, precisions
 from calibration.measure.probes.timing import repeated
@@ -23,30 +23,30 @@ _BOTH_WAYS: Final = 3.5
 """FLOP of forward and backward over those of forward: two products and five."""
 
 
-def attention_questions(bench: Bench) -> list[Row]:
+def attention_questions(bench: Bench) -> list[AnswerRow]:
     """Return shapes, ways and precisions; 8 bits are not among them, as torch's attention has none."""
-    asked = [
+    questions = [
         {"precision": precision, "way": way, "shape": [heads, keys, tokens, size], "causal": causal,
          "flop": round(4 * heads * tokens**2 * size * (0.5 if causal else 1.0) * (1.0 if way == "forward" else _BOTH_WAYS))}
         for precision in precisions(bench) if precision not in ("tf32", "fp8")
         for way in ("forward", "both") for heads, keys, tokens, size, causal in SHAPES
     ]  # fmt: skip
-    return affordable(bench, asked)
+    return affordable(bench, questions)
 
 
-def attention_answer(bench: Bench, asked: Row) -> Row:
+def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one call of one shape."""
     import torch
 
-    heads, keys, tokens, size = asked["shape"]
-    dtype = getattr(torch, PRECISION_TYPES[asked["precision"]])
-    backward = asked["way"] == "both"
+    heads, keys, tokens, size = question["shape"]
+    dtype = getattr(torch, PRECISION_TYPES[question["precision"]])
+    backward = question["way"] == "both"
 
     def made(count: int) -> Any:
         return torch.randn(1, count, tokens, size, device=bench.device).to(dtype).requires_grad_(backward)
 
     queries, shared, values = made(heads), made(keys), made(keys)
-    options = {"is_causal": asked["causal"]} | ({"enable_gqa": True} if keys != heads else {})
+    options = {"is_causal": question["causal"]} | ({"enable_gqa": True} if keys != heads else {})
 
     def call() -> None:
         output = torch.nn.functional.scaled_dot_product_attention(queries, shared, values, **options)

@@ -30,9 +30,9 @@ def chosen(names: str | None) -> Sequence[Probe]:
     if names is None:
         return PROBES
     wanted = [name.strip() for name in names.split(",") if name.strip()]
-    known = {probe.name for probe in PROBES}
+    all_names = {probe.name for probe in PROBES}
     for name in wanted:
-        if name not in known:
+        if name not in all_names:
             raise SpecError(f"--only {name}: there is no such probe; choose from {', '.join(probe.name for probe in PROBES)}")
     if not wanted:
         raise SpecError(f"--only: names no probe; choose from {', '.join(probe.name for probe in PROBES)}")

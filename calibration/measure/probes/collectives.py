@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.exchange import exchange_answer, only_one, teams
 from calibration.measure.probes.probe import Bench, Probe
 
@@ -18,7 +18,7 @@ SIZES: Final = tuple(2**power for power in range(12, 27, 2))
 """Bytes: 4 KiB to 64 MiB."""
 
 
-def collective_questions(bench: Bench) -> list[Row]:
+def collective_questions(bench: Bench) -> list[AnswerRow]:
     """Return operations, ranks that take part, and sizes."""
     sizes = SIZES[::3] if bench.quick else SIZES
     most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)

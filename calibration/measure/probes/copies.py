@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.timing import repeated
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 
 SIZES: Final = tuple(4**power for power in range(5, 15))
 """Bytes: 1 KiB to 256 MiB."""
@@ -27,7 +27,7 @@ def _one_gpu(bench: Bench) -> str:
     return _no_gpu(bench) or ("" if torch.cuda.device_count() > 1 else "one GPU: no peer")
 
 
-def copy_questions(bench: Bench) -> list[Row]:
+def copy_questions(bench: Bench) -> list[AnswerRow]:
     """Return directions, kinds of host memory and sizes; what all ranks do at once for one large size."""
     alone = [
         {"way": way, "host": host, "bytes": size, "together": 1}
@@ -40,20 +40,20 @@ def copy_questions(bench: Bench) -> list[Row]:
     return alone + (together if ranks > 1 else [])
 
 
-def copy_answer(bench: Bench, asked: Row) -> Row:
+def copy_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one copy, on one GPU or on all at once."""
-    if asked["together"] == 1:
-        return {"times_s": copy_times(asked, bench.seconds)}
-    found = bench.team.ask(copy_task, asked, bench.seconds)
-    return {"times_by_rank_s": found}
+    if question["together"] == 1:
+        return {"times_s": copy_times(question, bench.seconds)}
+    by_rank = bench.team.ask(copy_task, question, bench.seconds)
+    return {"times_by_rank_s": by_rank}
 
 
-def copy_task(rank: Rank, asked: Row, seconds: float) -> list[float]:
+def copy_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
     """Copy on this rank, beside the others."""
     import torch.distributed as dist
 
     dist.all_reduce(_flag())
-    return copy_times(asked, seconds)
+    return copy_times(question, seconds)
 
 
 def _flag() -> object:
@@ -62,19 +62,19 @@ def _flag() -> object:
     return torch.zeros(1)
 
 
-def copy_times(asked: Row, seconds: float) -> list[float]:
+def copy_times(question: AnswerRow, seconds: float) -> list[float]:
     """Return the seconds of copies between host memory and this process's GPU."""
     import torch
 
-    host = torch.ones(asked["bytes"], dtype=torch.uint8, pin_memory=asked["host"] == "pinned")
-    device = torch.empty(asked["bytes"], dtype=torch.uint8, device="cuda")
-    pinned = asked["host"] == "pinned"
-    if asked["way"] == "to device":
+    host = torch.ones(question["bytes"], dtype=torch.uint8, pin_memory=question["host"] == "pinned")
+    device = torch.empty(question["bytes"], dtype=torch.uint8, device="cuda")
+    pinned = question["host"] == "pinned"
+    if question["way"] == "to device":
         return repeated(lambda: device.copy_(host, non_blocking=pinned), "cuda", seconds)
     return repeated(lambda: host.copy_(device, non_blocking=pinned), "cuda", seconds)
 
 
-def peer_questions(bench: Bench) -> list[Row]:
+def peer_questions(bench: Bench) -> list[AnswerRow]:
     """Return pairs of this machine's GPUs: the first two by size, every other ordered pair for one large size."""
     import torch
 
@@ -84,16 +84,16 @@ def peer_questions(bench: Bench) -> list[Row]:
     return first + [{"source": pair[0], "target": pair[1], "bytes": size} for pair in pairs if pair != (0, 1) for size in _LARGEST]
 
 
-def peer_answer(bench: Bench, asked: Row) -> Row:
+def peer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time a copy from GPU to GPU, and say whether they address each other."""
     import torch
 
-    source, target = (torch.device("cuda", asked[name]) for name in ("source", "target"))  # torch's copies wait for both streams
-    bytes_there = torch.ones(asked["bytes"], dtype=torch.uint8, device=source)
-    bytes_here = torch.empty(asked["bytes"], dtype=torch.uint8, device=target)
+    source, target = (torch.device("cuda", question[name]) for name in ("source", "target"))  # torch's copies wait for both streams
+    bytes_there = torch.ones(question["bytes"], dtype=torch.uint8, device=source)
+    bytes_here = torch.empty(question["bytes"], dtype=torch.uint8, device=target)
     with torch.cuda.device(source):
         times = repeated(lambda: bytes_here.copy_(bytes_there, non_blocking=True), "cuda", bench.seconds)
-    return {"peer_access": torch.cuda.can_device_access_peer(asked["source"], asked["target"]), "times_s": times}
+    return {"peer_access": torch.cuda.can_device_access_peer(question["source"], question["target"]), "times_s": times}
 
 
 HOST_COPY = Probe("host_copy", "copies between host and GPU, pinned and pageable", copy_questions, copy_answer, _no_gpu)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from sim.spec.yaml import SpecError
 
@@ -33,28 +33,28 @@ _ALIGNED: Final = 4096
 _DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
-def disk_questions(bench: Bench) -> list[Row]:
+def disk_questions(bench: Bench) -> list[AnswerRow]:
     """Return ways of reading."""
     places = [{"way": "random", "block_bytes": block, "threads": threads} for block in (4096, 2**17, 2**20) for threads in (1, 8)]
     return [{"way": "sequential", "block_bytes": CHUNK, "threads": 1}, *places]
 
 
-def disk_answer(bench: Bench, asked: Row) -> Row:
+def disk_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Read the file in one way; times are of one block each, sequential and by one thread, else of rounds of all threads."""
     path = bench.once("file", lambda: _file(bench))
     cache = forget(path)
-    if asked["way"] == "sequential":
+    if question["way"] == "sequential":
         places = list(range(0, path.stat().st_size - CHUNK + 1, CHUNK))
     else:
-        places = _random_places(path.stat().st_size, asked["block_bytes"], seed=asked["block_bytes"] + asked["threads"])
-    return {"cache": cache, "times_s": _read_all(path, places, asked["block_bytes"], asked["threads"], cache, bench.seconds)}
+        places = _random_places(path.stat().st_size, question["block_bytes"], seed=question["block_bytes"] + question["threads"])
+    return {"cache": cache, "times_s": _read_all(path, places, question["block_bytes"], question["threads"], cache, bench.seconds)}
 
 
 def _random_places(size: int, block: int, seed: int) -> list[int]:
     """Return places of blocks in random order, each once: what was read ahead of one is not another."""
-    found = list(range(0, size - block + 1, max(block, 2**17)))
-    random.Random(seed).shuffle(found)
-    return found
+    places = list(range(0, size - block + 1, max(block, 2**17)))
+    random.Random(seed).shuffle(places)
+    return places
 
 
 def _file(bench: Bench) -> Path:
@@ -100,20 +100,20 @@ def _read_all(path: Path, places: Sequence[int], block: int, threads: int, cache
     flags = os.O_RDONLY | (os.O_DIRECT if cache == "direct" else 0)
     opened = [os.open(path, flags) for _ in range(threads)]
     buffers = [mmap.mmap(-1, max(block, _ALIGNED)) for _ in range(threads)]
-    found: list[float] = []
+    times: list[float] = []
     end = time.perf_counter() + 2 * seconds
     try:
         with ThreadPoolExecutor(threads) as pool:
             for first in range(0, len(places) - threads + 1, threads):
                 start = time.perf_counter()
                 list(pool.map(os.preadv, opened, [[buffer] for buffer in buffers], places[first : first + threads]))
-                found.append(time.perf_counter() - start)
-                if found[-1] + start > end and len(found) >= 3:
+                times.append(time.perf_counter() - start)
+                if times[-1] + start > end and len(times) >= 3:
                     break
     finally:
         for file in opened:
             os.close(file)
-    return found[:400]
+    return times[:400]
 
 
 DISK = Probe("disk", "sequential and random reads of the disk", disk_questions, disk_answer, needs_torch=False)

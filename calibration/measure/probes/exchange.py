@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.timing import synchronize
-from calibration.measure.team import Rank, Team
+from calibration.measure.team import Team, TeamRank
 
 SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
 """Bytes, as nccl-tests count them: what one rank has of an all-reduce, what each gets of an all-gather."""
@@ -38,18 +38,20 @@ def only_one(bench: Bench) -> str:
     return "" if bench.team.ranks > 1 else "one rank: nothing to exchange with"
 
 
-def exchange_questions(bench: Bench) -> list[Row]:
+def exchange_questions(bench: Bench) -> list[AnswerRow]:
     """Return operations, ranks that take part, and sizes."""
     sizes = SIZES[::2] if bench.quick else SIZES
     most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
     reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in teams(bench.team) for size in sizes if size <= most]
     gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in teams(bench.team) for size in SMALL]
     size = BESIDE[bench.device]
-    beside: list[Row] = [{"op": "all_reduce"} | teams(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []
+    beside: list[AnswerRow] = (
+        [{"op": "all_reduce"} | teams(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []
+    )
     return [*reduces, *gathers, *beside]
 
 
-def teams(team: Team) -> list[Row]:
+def teams(team: Team) -> list[AnswerRow]:
     """Return which ranks exchange: two and all of one machine, and of several one of each and all."""
     local = team.ranks // team.nodes
     inside = [{"ranks": ranks} for ranks in sorted({2, local}) if 1 < ranks <= local]
@@ -57,26 +59,26 @@ def teams(team: Team) -> list[Row]:
     return inside + across
 
 
-def exchange_answer(bench: Bench, asked: Row) -> Row:
+def exchange_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one collective: seconds of one call, the slowest rank's, and processor seconds of a call and rank."""
-    if "beside" in asked:
-        return _slowest(bench.team.ask(beside_task, asked))
-    found = [one for one in bench.team.ask(exchange_task, asked, bench.seconds) if one is not None]
-    times = [max(times) for times in zip(*(times for times, _ in found), strict=True)]
-    return {"times_s": times, "cpu_s": sum(used for _, used in found) / len(found)}
+    if "beside" in question:
+        return _slowest(bench.team.ask(beside_task, question))
+    by_rank = [one for one in bench.team.ask(exchange_task, question, bench.seconds) if one is not None]
+    times = [max(times) for times in zip(*(times for times, _ in by_rank), strict=True)]
+    return {"times_s": times, "cpu_s": sum(used for _, used in by_rank) / len(by_rank)}
 
 
-def exchange_task(rank: Rank, asked: Row, seconds: float) -> tuple[list[float], float] | None:
+def exchange_task(rank: TeamRank, question: AnswerRow, seconds: float) -> tuple[list[float], float] | None:
     """Take part in a collective, or stand aside where fewer ranks are asked."""
     import torch.distributed as dist
 
-    chosen = members_of(rank, asked["ranks"], asked.get("nodes", 1))
+    chosen = members_of(rank, question["ranks"], question.get("nodes", 1))
     members = _group(rank, chosen)
     if rank.rank not in chosen:
         return None
-    count = max(1, asked["bytes"] // 4)
+    count = max(1, question["bytes"] // 4)
     device = "cuda" if rank.device == "cuda" else "cpu"
-    call = _call(asked["op"], chosen, count, device, members)
+    call = _call(question["op"], chosen, count, device, members)
     repetitions, calls = _agreed(call, device, members, seconds)
     times, used = [], time.process_time()
     for _ in range(repetitions):
@@ -89,12 +91,12 @@ def exchange_task(rank: Rank, asked: Row, seconds: float) -> tuple[list[float], 
     return times, (time.process_time() - used) / repetitions / calls
 
 
-def _slowest(found: list[dict[str, list[float]]]) -> Row:
+def _slowest(by_rank: list[dict[str, list[float]]]) -> AnswerRow:
     """Return the slowest rank's time of each repetition."""
-    return {name: [max(times) for times in zip(*(one[name] for one in found), strict=True)] for name in found[0]}
+    return {name: [max(times) for times in zip(*(one[name] for one in by_rank), strict=True)] for name in by_rank[0]}
 
 
-def beside_task(rank: Rank, asked: Row) -> dict[str, list[float]]:
+def beside_task(rank: TeamRank, question: AnswerRow) -> dict[str, list[float]]:
     """Time an all-reduce and matrix products, each alone and both at once: seconds of one repetition each.
 
     There are as many products as take about half of the all-reduce alone, so that it runs beside all of them.
@@ -103,7 +105,7 @@ def beside_task(rank: Rank, asked: Row) -> dict[str, list[float]]:
     import torch.distributed as dist
 
     device = "cuda" if rank.device == "cuda" else "cpu"
-    gradients = torch.zeros(asked["bytes"] // 4, device=device)
+    gradients = torch.zeros(question["bytes"] // 4, device=device)
     edge = PRODUCT[device]
     square = torch.zeros(edge, edge, device=device)
     _elapsed(lambda: dist.all_reduce(gradients), device)
@@ -115,21 +117,21 @@ def beside_task(rank: Rank, asked: Row) -> dict[str, list[float]]:
         for _ in range(max(1, int(count.item()))):
             torch.matmul(square, square)
 
-    found: dict[str, list[float]] = {"exchange_s": [], "products_s": [], "beside_s": [], "times_s": []}
+    times: dict[str, list[float]] = {"exchange_s": [], "products_s": [], "beside_s": [], "times_s": []}
     for _ in range(_REPETITIONS):
-        found["exchange_s"].append(_elapsed(lambda: dist.all_reduce(gradients), device))
-        found["products_s"].append(_elapsed(products, device))
+        times["exchange_s"].append(_elapsed(lambda: dist.all_reduce(gradients), device))
+        times["products_s"].append(_elapsed(products, device))
         dist.barrier()
         start = time.perf_counter()
         work = dist.all_reduce(gradients, async_op=True)
         products()
         if device == "cuda":
             torch.cuda.current_stream().synchronize()  # the products' stream; NCCL has one of its own
-        found["beside_s"].append(time.perf_counter() - start)
+        times["beside_s"].append(time.perf_counter() - start)
         work.wait()
         synchronize(device)
-        found["times_s"].append(time.perf_counter() - start)
-    return found
+        times["times_s"].append(time.perf_counter() - start)
+    return times
 
 
 def _elapsed(call: Any, device: str) -> float:
@@ -143,7 +145,7 @@ def _elapsed(call: Any, device: str) -> float:
     return time.perf_counter() - start
 
 
-def members_of(rank: Rank, ranks: int, nodes: int) -> tuple[int, ...]:
+def members_of(rank: TeamRank, ranks: int, nodes: int) -> tuple[int, ...]:
     """Return which of *rank*'s team take part: *ranks* in all, the first ones of each of the first *nodes* machines."""
     local = rank.ranks // rank.nodes
     return tuple(node * local + number for node in range(nodes) for number in range(ranks // nodes))
@@ -153,7 +155,7 @@ _groups: dict[tuple[int, ...], Any] = {}
 """Of this process, by its members: a group costs a rendezvous."""
 
 
-def _group(rank: Rank, members: tuple[int, ...]) -> Any:
+def _group(rank: TeamRank, members: tuple[int, ...]) -> Any:
     import torch.distributed as dist
 
     if members not in _groups:
@@ -167,9 +169,9 @@ def _call(op: str, chosen: Sequence[int], count: int, device: str, members: Any)
     import torch.distributed as dist
 
     ranks = len(chosen)
-    whole = torch.zeros(count, device=device)
+    tensor = torch.zeros(count, device=device)
     if op == "all_reduce":
-        return lambda: dist.all_reduce(whole, group=members)
+        return lambda: dist.all_reduce(tensor, group=members)
     part = torch.zeros(max(1, count // ranks), device=device)
     target = torch.zeros(part.numel() * ranks, device=device)
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13's name for it, and the older one
@@ -180,19 +182,19 @@ def _call(op: str, chosen: Sequence[int], count: int, device: str, members: Any)
         return lambda: scatter(part, target, group=members)
     if op == "all_to_all":
         return lambda: dist.all_to_all_single(torch.empty_like(target), target, group=members)
-    return _send_recv(whole, chosen, members)
+    return _send_recv(tensor, chosen, members)
 
 
-def _send_recv(whole: Any, chosen: Sequence[int], members: Any) -> Any:
-    """Return what sends *whole* to the next of *chosen* ranks, and receives as much from the one before."""
+def _send_recv(tensor: Any, chosen: Sequence[int], members: Any) -> Any:
+    """Return what sends *tensor* to the next of *chosen* ranks, and receives as much from the one before."""
     import torch
     import torch.distributed as dist
 
-    place, received = chosen.index(dist.get_rank()), torch.empty_like(whole)
+    place, received = chosen.index(dist.get_rank()), torch.empty_like(tensor)
     after, before = chosen[(place + 1) % len(chosen)], chosen[place - 1]
 
     def call() -> None:
-        both = [dist.P2POp(dist.isend, whole, after, members), dist.P2POp(dist.irecv, received, before, members)]
+        both = [dist.P2POp(dist.isend, tensor, after, members), dist.P2POp(dist.irecv, received, before, members)]
         for work in dist.batch_isend_irecv(both):
             work.wait()
 

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 from calibration.measure.ddp_steps import StepsWanted
 from calibration.measure.division import Division
 from calibration.measure.layout_steps import LaidOut, run_rank
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.training import QUICK_STEPS, STEPS
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 
 DECODER: Final = "calibration.measure.decoder:decoder"
 
@@ -47,7 +47,7 @@ def divisions(ranks: int) -> list[Division]:
     ]
 
 
-def layout_questions(bench: Bench) -> list[Row]:
+def layout_questions(bench: Bench) -> list[AnswerRow]:
     """Return the layouts of a decoder whose heads, words and blocks the ranks divide."""
     from calibration.measure.decoder import HEAD_DIM
 
@@ -63,18 +63,24 @@ def up(number: int, of: int) -> int:
     return -(-number // of) * of
 
 
-def layout_answer(bench: Bench, asked: Row) -> Row:
+def layout_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time whole steps: seconds by rank, and processor seconds of a step and rank."""
     steps = QUICK_STEPS if bench.quick else STEPS
     wanted = StepsWanted(
-        asked["model"], tuple(asked["inputs"]), asked["batch"], steps, 2, arguments=tuple(asked["arguments"]), threads=bench.threads
+        question["model"],
+        tuple(question["inputs"]),
+        question["batch"],
+        steps,
+        2,
+        arguments=tuple(question["arguments"]),
+        threads=bench.threads,
     )
     wanted = wanted if bench.device == "cuda" else replace(wanted, device="cpu")
-    found = bench.team.ask(layout_task, wanted, LaidOut(Division.model_validate(asked["layout"]), asked["ranks"]).text())
-    return {"cpu_s": [one.cpu_time for one in found], "times_by_rank_s": [one.times for one in found]}
+    by_rank = bench.team.ask(layout_task, wanted, LaidOut(Division.model_validate(question["layout"]), question["ranks"]).text())
+    return {"cpu_s": [one.cpu_time for one in by_rank], "times_by_rank_s": [one.times for one in by_rank]}
 
 
-def layout_task(rank: Rank, wanted: StepsWanted, laid_out: str) -> Any:
+def layout_task(rank: TeamRank, wanted: StepsWanted, laid_out: str) -> Any:
     """Run the steps as one rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

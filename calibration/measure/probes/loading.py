@@ -11,7 +11,7 @@ import time
 import warnings
 from typing import Any, Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.pictures import Encoded, decoded, jpeg, prepared
 from calibration.measure.probes.probe import Bench, Probe
 from calibration.measure.probes.timing import repeated
@@ -30,26 +30,26 @@ def no_pillow(bench: Bench) -> str:
     return ""
 
 
-def loading_questions(bench: Bench) -> list[Row]:
+def loading_questions(bench: Bench) -> list[AnswerRow]:
     """Return stages in one process, then numbers of workers up to twice the cores."""
     counts = [count for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if count <= 2 * bench.cores]
     workers = [{"stage": "loader", "workers": count} for count in (counts[:2] if bench.quick else counts)]
     return [{"stage": "decode", "workers": 0}, {"stage": "prepare", "workers": 0}, *workers]
 
 
-def loading_answer(bench: Bench, asked: Row) -> Row:
+def loading_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time pictures: one after another in this process, or batches of a loader; seconds of one picture each."""
     import torch
 
     torch.set_num_threads(1)  # as in a worker
     pictures = bench.once("pictures", lambda: [jpeg(seed) for seed in range(PICTURES)])
     size = sum(map(len, pictures)) / len(pictures)
-    if asked["stage"] == "loader":
-        times = _loader_times(pictures, asked["workers"], bench.seconds)
+    if question["stage"] == "loader":
+        times = _loader_times(pictures, question["workers"], bench.seconds)
     else:
         generator = random.Random(0)
-        make: Any = decoded if asked["stage"] == "decode" else lambda picture: prepared(picture, generator)
-        times = [found / PICTURES for found in repeated(lambda: [make(picture) for picture in pictures], "cpu", bench.seconds)]
+        make: Any = decoded if question["stage"] == "decode" else lambda picture: prepared(picture, generator)
+        times = [seconds / PICTURES for seconds in repeated(lambda: [make(picture) for picture in pictures], "cpu", bench.seconds)]
     return {"picture_bytes": size, "times_s": times}
 
 
@@ -64,15 +64,15 @@ def _loader_times(pictures: list[bytes], workers: int, seconds: float) -> list[f
         batches = iter(loader)
     for _ in range(3 * workers):  # two batches a worker are made ahead
         next(batches)
-    found: list[float] = []
+    times: list[float] = []
     end = time.perf_counter() + 3 * seconds
-    while len(found) < 3 or (time.perf_counter() < end and len(found) < rounds - 6):
+    while len(times) < 3 or (time.perf_counter() < end and len(times) < rounds - 6):
         start = time.perf_counter()
         for _ in range(workers):
             next(batches)
-        found.append((time.perf_counter() - start) / (BATCH * workers))
+        times.append((time.perf_counter() - start) / (BATCH * workers))
     del batches  # ends the workers
-    return found
+    return times
 
 
 LOADING = Probe("loading", "JPEG decoding and augmentation by workers", loading_questions, loading_answer, no_pillow)

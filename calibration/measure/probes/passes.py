@@ -11,17 +11,17 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe, shares_processors
 from calibration.measure.probes.timing import repeated, synchronize
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 
 SIZES: Final = tuple(2**power for power in range(14, 31, 2))
 """Bytes of one array."""
 _LAUNCHES: Final = 2000
 
 
-def memory_questions(bench: Bench) -> list[Row]:
+def memory_questions(bench: Bench) -> list[AnswerRow]:
     """Return sizes of arrays, up to a twentieth of memory and, on a CPU, 256 MiB."""
     most = min(bench.memory / 20, 2.0**28 if bench.device == "cpu" else 2.0**30)
     together = [{"pass": "scaled sum", "bytes": 3 * 2**26, "together": bench.neighbours}] if shares_processors(bench) else []
@@ -30,40 +30,40 @@ def memory_questions(bench: Bench) -> list[Row]:
     ]
 
 
-def memory_answer(bench: Bench, asked: Row) -> Row:
+def memory_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one pass over arrays that move so many bytes in all, by one rank or by all at once."""
-    if "together" in asked:
-        return {"times_by_rank_s": bench.team.ask(pass_task, asked, bench.seconds)}
-    return {"times_s": pass_times(asked, bench.device, bench.seconds)}
+    if "together" in question:
+        return {"times_by_rank_s": bench.team.ask(pass_task, question, bench.seconds)}
+    return {"times_s": pass_times(question, bench.device, bench.seconds)}
 
 
-def pass_times(asked: Row, device: str, seconds: float) -> list[float]:
+def pass_times(question: AnswerRow, device: str, seconds: float) -> list[float]:
     """Return the seconds of passes over arrays of this process."""
     import torch
 
-    arrays = 2 if asked["pass"] == "copy" else 3
-    count = asked["bytes"] // arrays // 4
+    arrays = 2 if question["pass"] == "copy" else 3
+    count = question["bytes"] // arrays // 4
     source, other, target = (torch.ones(count if index < arrays else 1, device=device) for index in range(3))
-    if asked["pass"] == "copy":
+    if question["pass"] == "copy":
         return repeated(lambda: other.copy_(source), device, seconds)
     return repeated(lambda: torch.add(source, other, alpha=2.0, out=target), device, seconds)
 
 
-def pass_task(rank: Rank, asked: Row, seconds: float) -> list[float]:
+def pass_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
     """Make the passes on this rank, beside the others."""
     import torch.distributed as dist
 
     dist.barrier()
-    return pass_times(asked, rank.device, 4 * seconds)
+    return pass_times(question, rank.device, 4 * seconds)
 
 
-def launch_answer(bench: Bench, asked: Row) -> Row:
+def launch_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time an addition of one element."""
     import torch
 
     one = torch.ones(1, device=bench.device)
     with torch.no_grad():
-        if asked["clock"] == "device":
+        if question["clock"] == "device":
             return {"times_s": repeated(lambda: one.add_(1.0), bench.device, bench.seconds)}
         return {"times_s": [_host_time(one, bench.device) for _ in range(7)]}
 

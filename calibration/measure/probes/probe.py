@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.team import Team, TorchrunTeam, present
 
 
@@ -26,7 +26,7 @@ class JobModel:
     arguments: tuple[str, ...] = ()
 
     @property
-    def asked(self) -> Row:
+    def asked(self) -> AnswerRow:
         """Return the part of a question that names it."""
         return {"model": self.target, "inputs": list(self.inputs), "arguments": list(self.arguments), "batch": self.batch}
 
@@ -100,8 +100,8 @@ class Probe:
 
     name: str
     about: str
-    questions: Callable[[Bench], list[Row]]
-    answer: Callable[[Bench, Row], Row]
+    questions: Callable[[Bench], list[AnswerRow]]
+    answer: Callable[[Bench, AnswerRow], AnswerRow]
     skipped: Callable[[Bench], str] = lambda bench: ""
     """Says why this machine cannot answer; empty where it can."""
     needs_torch: bool = True

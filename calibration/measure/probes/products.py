@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, Probe, shares_processors
 from calibration.measure.probes.timing import repeated
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 
 SIZES: Final = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 LAYERS: Final = ((32, 4096, 4096), (64, 1000, 2048), (256, 1024, 1024), (1024, 4096, 1024), (3072, 1024, 4096))
@@ -86,85 +86,85 @@ def _rate(bench: Bench) -> float:
     return 2 * 256**3 / min(repeated(lambda: one @ one, "cpu", 0.02))
 
 
-def affordable(bench: Bench, rows: list[Row]) -> list[Row]:
+def affordable(bench: Bench, rows: list[AnswerRow]) -> list[AnswerRow]:
     """Return those of *rows* that one call takes a third of the time for at most; of a quick run every second."""
     most = _rate(bench) * bench.seconds / 3
     kept = [row for row in rows if row["flop"] <= most]
     return kept[:: 2 if bench.quick else 1]
 
 
-def gemm_questions(bench: Bench) -> list[Row]:
+def gemm_questions(bench: Bench) -> list[AnswerRow]:
     """Return shapes and precisions of matrix products."""
     shapes = [(size, size, size) for size in SIZES] + list(LAYERS)
-    asked: list[Row] = [
+    questions: list[AnswerRow] = [
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]
-    asked = [row for row in asked if row["precision"] != "fp8" or all(size % _FP8_MULTIPLE == 0 for size in row["shape"][1:])]
+    questions = [row for row in questions if row["precision"] != "fp8" or all(size % _FP8_MULTIPLE == 0 for size in row["shape"][1:])]
     together = {"precision": "fp32", "shape": [TOGETHER] * 3, "flop": 2 * TOGETHER**3, "together": bench.neighbours}
-    return ([together] if shares_processors(bench) else []) + affordable(bench, asked)
+    return ([together] if shares_processors(bench) else []) + affordable(bench, questions)
 
 
-def gemm_answer(bench: Bench, asked: Row) -> Row:
+def gemm_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one matrix product, on one rank or on all at once."""
-    if "together" in asked:
-        return {"times_by_rank_s": bench.team.ask(gemm_task, asked, bench.seconds)}
-    return {"times_s": gemm_times(asked, bench.device, bench.seconds)}
+    if "together" in question:
+        return {"times_by_rank_s": bench.team.ask(gemm_task, question, bench.seconds)}
+    return {"times_s": gemm_times(question, bench.device, bench.seconds)}
 
 
-def gemm_times(asked: Row, device: str, seconds: float) -> list[float]:
+def gemm_times(question: AnswerRow, device: str, seconds: float) -> list[float]:
     """Return the seconds of matrix products in this process."""
     import torch
 
-    rows, columns, depth = asked["shape"]
-    dtype = getattr(torch, PRECISION_TYPES[asked["precision"]])
+    rows, columns, depth = question["shape"]
+    dtype = getattr(torch, PRECISION_TYPES[question["precision"]])
     left = torch.randn(rows, depth, device=device).to(dtype)
-    if asked["precision"] == "fp8":
+    if question["precision"] == "fp8":
         one, other = torch.ones((), device=device), torch.randn(columns, depth, device=device).to(dtype).t()  # column by column
         return repeated(lambda: torch._scaled_mm(left, other, one, one, out_dtype=torch.bfloat16), device, seconds)
     right = torch.randn(depth, columns, device=device).to(dtype)
-    return _times(asked, device, seconds, lambda: torch.matmul(left, right))
+    return _times(question, device, seconds, lambda: torch.matmul(left, right))
 
 
-def gemm_task(rank: Rank, asked: Row, seconds: float) -> list[float]:
+def gemm_task(rank: TeamRank, question: AnswerRow, seconds: float) -> list[float]:
     """Multiply on this rank, beside the others."""
     import torch.distributed as dist
 
     dist.barrier()
-    return gemm_times(asked, rank.device, 4 * seconds)
+    return gemm_times(question, rank.device, 4 * seconds)
 
 
-def convolution_questions(bench: Bench) -> list[Row]:
+def convolution_questions(bench: Bench) -> list[AnswerRow]:
     """Return classes, shapes and precisions of convolutions."""
-    asked = [
+    questions = [
         {"precision": precision, "class": kind, "shape": [batch, *shape], "flop": _convolution_flop(batch, *shape)}
         for precision in precisions(bench)
         if precision != "fp8"
         for kind, *shape in CONVOLUTIONS
         for batch in BATCHES[bench.device]
     ]
-    return affordable(bench, asked)
+    return affordable(bench, questions)
 
 
 def _convolution_flop(batch: int, inputs: int, outputs: int, edge: int, window: int, stride: int, groups: int) -> int:
     return 2 * batch * outputs * (-(-edge // stride)) ** 2 * window**2 * inputs // groups
 
 
-def convolution_answer(bench: Bench, asked: Row) -> Row:
+def convolution_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time one convolution's forward pass."""
     import torch
 
-    batch, inputs, outputs, edge, window, stride, groups = asked["shape"]
-    dtype = getattr(torch, PRECISION_TYPES[asked["precision"]])
+    batch, inputs, outputs, edge, window, stride, groups = question["shape"]
+    dtype = getattr(torch, PRECISION_TYPES[question["precision"]])
     image = torch.randn(batch, inputs, edge, edge, device=bench.device).to(dtype)
     weight = torch.randn(outputs, inputs // groups, window, window, device=bench.device).to(dtype)
     call = lambda: torch.nn.functional.conv2d(image, weight, stride=stride, padding=window // 2, groups=groups)  # noqa: E731
-    return {"times_s": _times(asked, bench.device, bench.seconds, call)}
+    return {"times_s": _times(question, bench.device, bench.seconds, call)}
 
 
-def _times(asked: Row, device: str, seconds: float, call: Callable[[], Any]) -> list[float]:
+def _times(question: AnswerRow, device: str, seconds: float, call: Callable[[], Any]) -> list[float]:
     import torch
 
-    with torch.no_grad(), tf32(asked["precision"] == "tf32"):
+    with torch.no_grad(), tf32(question["precision"] == "tf32"):
         return repeated(call, device, seconds)
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.measure.ddp_steps import RankSteps, StepsWanted, run_rank, spawn
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.disk import forget
 from calibration.measure.probes.loading import no_pillow
 from calibration.measure.probes.pictures import EDGE, Files, jpeg
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.training import SMALL, models, step_task, wanted_steps
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 from sim.analysis.differential import RunTimes, Stall, fetch, interconnect, prep
 
 RUNS: Final = ("RUN0", "RUN1", "RUN2", "RUN3")
@@ -31,8 +31,8 @@ _DISTINCT: Final = 12
 
 
 def _job(bench: Bench) -> JobModel:
-    found = models(bench)[0]
-    return JobModel(SMALL[1].target, (f"3x{EDGE}x{EDGE}",), 4) if bench.quick and not bench.models else found
+    first = models(bench)[0]
+    return JobModel(SMALL[1].target, (f"3x{EDGE}x{EDGE}",), 4) if bench.quick and not bench.models else first
 
 
 def _skipped(bench: Bench) -> str:
@@ -45,28 +45,28 @@ def _skipped(bench: Bench) -> str:
     return no_pillow(bench)
 
 
-def stash_questions(bench: Bench) -> list[Row]:
+def stash_questions(bench: Bench) -> list[AnswerRow]:
     """Return the four runs."""
     workers = max(1, bench.cores // bench.neighbours)
     return [_job(bench).asked | {"run": run, "ranks": 1 if run == "RUN0" else bench.team.ranks, "workers": workers} for run in RUNS]
 
 
-def stash_answer(bench: Bench, asked: Row) -> Row:
+def stash_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Make one run: seconds of each step by rank."""
-    wanted = wanted_steps(asked, bench, exchange=True)
+    wanted = wanted_steps(question, bench, exchange=True)
     wanted = StepsWanted(**(vars(wanted) | {"steps": QUICK_STEPS if bench.quick else STEPS}))
-    if asked["run"] == "RUN0":
+    if question["run"] == "RUN0":
         return _row(spawn(wanted, 1))
-    if asked["run"] == "RUN1":
+    if question["run"] == "RUN1":
         return _row(bench.team.ask(step_task, wanted))
-    count = bench.team.ranks * wanted.batch * (wanted.steps + wanted.warmup + 2 * asked["workers"])
+    count = bench.team.ranks * wanted.batch * (wanted.steps + wanted.warmup + 2 * question["workers"])
     folder = bench.once("pictures", lambda: _pictures(bench, count))
-    cache = forget(*folder.iterdir()) if asked["run"] == "RUN2" else _read(folder)
-    return {"cache": cache} | _row(bench.team.ask(real_task, wanted, folder, asked["workers"]))
+    cache = forget(*folder.iterdir()) if question["run"] == "RUN2" else _read(folder)
+    return {"cache": cache} | _row(bench.team.ask(real_task, wanted, folder, question["workers"]))
 
 
-def _row(found: list[RankSteps]) -> Row:
-    return {"times_by_rank_s": [one.times for one in found]}
+def _row(by_rank: list[RankSteps]) -> AnswerRow:
+    return {"times_by_rank_s": [one.times for one in by_rank]}
 
 
 def _pictures(bench: Bench, count: int) -> Path:
@@ -84,7 +84,7 @@ def _read(folder: Path) -> str:
     return "warm"
 
 
-def real_task(rank: Rank, wanted: StepsWanted, folder: Path, workers: int) -> RankSteps:
+def real_task(rank: TeamRank, wanted: StepsWanted, folder: Path, workers: int) -> RankSteps:
     """Run the steps as one rank on its part of the pictures."""
     from torch.utils.data import DataLoader
 
@@ -95,12 +95,12 @@ def real_task(rank: Rank, wanted: StepsWanted, folder: Path, workers: int) -> Ra
     return run_rank(wanted, lambda: ((next(batches),), {}))
 
 
-def stalls(rows: list[Row]) -> dict[str, Stall]:
+def stalls(rows: list[AnswerRow]) -> dict[str, Stall]:
     """Return Stash's stalls per step of the four runs, seconds and shares; empty where a run is missing."""
-    found = {row["run"]: statistics.fmean(statistics.fmean(times) for times in row["times_by_rank_s"]) for row in rows}
-    if set(found) != set(RUNS):
+    step_of = {row["run"]: statistics.fmean(statistics.fmean(times) for times in row["times_by_rank_s"]) for row in rows}
+    if set(step_of) != set(RUNS):
         return {}
-    times = RunTimes(*(found[run] for run in RUNS))
+    times = RunTimes(*(step_of[run] for run in RUNS))
     return {"interconnect": interconnect(times), "prep": prep(times), "fetch": fetch(times)}
 
 

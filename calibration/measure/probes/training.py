@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from calibration.measure.ddp_steps import StepsWanted, ready, run_rank
-from calibration.measure.machine_record import Row
+from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.probe import Bench, JobModel, Probe
 from calibration.measure.probes.products import tf32
 from calibration.measure.probes.timing import synchronize
-from calibration.measure.team import Rank
+from calibration.measure.team import TeamRank
 
 SMALL: Final = (
     JobModel("calibration.measure.probes.small_nets:wide", ("3x32x32",), 16),
@@ -45,30 +45,30 @@ def models(bench: Bench) -> Sequence[JobModel]:
     return [JobModel(f"torchvision.models:{name}", ("3x224x224",), batch) for name, batch in NETWORKS[bench.device]]
 
 
-def wanted_steps(asked: Row, bench: Bench, exchange: bool) -> StepsWanted:
+def wanted_steps(question: AnswerRow, bench: Bench, exchange: bool) -> StepsWanted:
     """Return the steps of the model that a question names."""
     steps = QUICK_STEPS if bench.quick else STEPS
-    inputs, arguments = tuple(asked["inputs"]), tuple(asked["arguments"])
-    how = StepsWanted(asked["model"], inputs, asked["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
+    inputs, arguments = tuple(question["inputs"]), tuple(question["arguments"])
+    how = StepsWanted(question["model"], inputs, question["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
     return how if bench.device == "cuda" else replace(how, device="cpu")
 
 
-def layer_questions(bench: Bench) -> list[Row]:
+def layer_questions(bench: Bench) -> list[AnswerRow]:
     """Return the models."""
     return [model.asked for model in models(bench)]
 
 
-def layer_answer(bench: Bench, asked: Row) -> Row:
+def layer_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time every layer of one model, forward and backward."""
     import torch
 
     with warnings.catch_warnings(), tf32(allowed=False):
         warnings.simplefilter("ignore")  # of what torchvision lacks here
-        model, next_inputs, loss = ready(wanted_steps(asked, bench, exchange=False), torch.device(bench.device))
+        model, next_inputs, loss = ready(wanted_steps(question, bench, exchange=False), torch.device(bench.device))
         return layer_times(model, next_inputs, loss, bench.device)
 
 
-def layer_times(model: Any, next_inputs: Callable[[], Any], loss: Callable[[Any], Any], device: str) -> Row:
+def layer_times(model: Any, next_inputs: Callable[[], Any], loss: Callable[[Any], Any], device: str) -> AnswerRow:
     """Return the seconds of each layer's passes and of whole passes, one number a repetition; the first repetition is left out."""
     watch = _Watch(device)
     leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
@@ -132,7 +132,7 @@ class _Watch:
             node.register_prehook(lambda *_: self.begin(name, "backward"))
             node.register_hook(lambda *_: self.end(name, "backward"))
 
-    def row(self, name: str, kind: str) -> Row:
+    def row(self, name: str, kind: str) -> AnswerRow:
         """Return the times of one layer, once the device has done all passes."""
         return {"layer": name, "type": kind} | {f"{way}_s": self.times(name, way) for way in ("forward", "backward")}
 
@@ -151,19 +151,23 @@ class _Watch:
             self._found[-1][name, way].append((start, self._mark()))
 
 
-def step_questions(bench: Bench) -> list[Row]:
+def step_questions(bench: Bench) -> list[AnswerRow]:
     """Return models, with exchange where there are several ranks, and without."""
     ways = (True, False) if bench.team.ranks > 1 else (False,)
     return [model.asked | {"exchange": exchange, "ranks": bench.team.ranks} for model in models(bench) for exchange in ways]
 
 
-def step_answer(bench: Bench, asked: Row) -> Row:
+def step_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
     """Time whole steps: seconds by rank, and processor seconds of a step and rank."""
-    found = bench.team.ask(step_task, wanted_steps(asked, bench, asked["exchange"]))
-    return {"parameters": found[0].parameters, "cpu_s": [one.cpu_time for one in found], "times_by_rank_s": [one.times for one in found]}
+    by_rank = bench.team.ask(step_task, wanted_steps(question, bench, question["exchange"]))
+    return {
+        "parameters": by_rank[0].parameters,
+        "cpu_s": [one.cpu_time for one in by_rank],
+        "times_by_rank_s": [one.times for one in by_rank],
+    }
 
 
-def step_task(rank: Rank, wanted: StepsWanted) -> Any:
+def step_task(rank: TeamRank, wanted: StepsWanted) -> Any:
     """Run the steps as one rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

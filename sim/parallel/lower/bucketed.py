@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from sim.parallel.lower.lowering import Layout, Lowering
-from sim.parallel.program import Instruction, Op, Part, Start, Tag, Wait, Work
+from sim.parallel.program import Instruction, Op, PassPart, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 
 MEGATRON_BUCKET = 40e6
@@ -126,7 +126,7 @@ class Bucketed(Lowering):
         self.open += [start.tag for start in self.late]
 
 
-def _runs(part: Part, units: Sequence[int], action: Action) -> Iterator[Work]:
+def _runs(part: PassPart, units: Sequence[int], action: Action) -> Iterator[Work]:
     """Yield the work of one pass over *units*, which are in the order of the model: neighbours together."""
     first = 0
     runs = []

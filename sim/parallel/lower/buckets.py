@@ -62,10 +62,10 @@ def stack_buckets(
     shared = [index for index in range(len(sizes)) if index not in alone]
     together = [sizes[index] for index in shared]
     if stack.own_exchange is not None and shared:
-        found = own_buckets(stack.own_exchange, together, [ready[index] for index in shared], ranks)
+        packed = own_buckets(stack.own_exchange, together, [ready[index] for index in shared], ranks)
     elif stack.fusion is not None and shared:
-        found = fused([ready[index] for index in shared], together, stack.fusion, ranks)
+        packed = fused([ready[index] for index in shared], together, stack.fusion, ranks)
     else:
-        found = [Bucket(tuple(bucket)) for bucket in assign_buckets(together, CAPS[stack.strategy](stack, element))] if shared else []
-    buckets = [Bucket(tuple(shared[index] for index in bucket.tensors), bucket.delay) for bucket in found]
+        packed = [Bucket(tuple(bucket)) for bucket in assign_buckets(together, CAPS[stack.strategy](stack, element))] if shared else []
+    buckets = [Bucket(tuple(shared[index] for index in bucket.tensors), bucket.delay) for bucket in packed]
     return sorted([*buckets, *(Bucket((index,)) for index in sorted(alone))], key=lambda bucket: bucket.tensors[-1])

@@ -52,16 +52,16 @@ class Payload(NamedTuple):
 def payload(tensors: Sequence[Tensor], element: float, width: float, stack: Stack, ranks: int) -> Payload:
     """Return what a bucket of *tensors*, *element* bytes a gradient, sends between *ranks*, *width* bytes each."""
     if tensors[0].touched is not None:
-        found = _rows(tensors[0], width, ranks)
+        sent = _rows(tensors[0], width, ranks)
     elif stack.compression is None:
         elements = sum(tensor.elements for tensor in tensors)
-        found = Payload((Message("all_reduce", width * elements),), elements)
+        sent = Payload((Message("all_reduce", width * elements),), elements)
     elif stack.compression.method == "top_k":
-        found = _top_k(sum(tensor.elements for tensor in tensors), element, width, stack.compression.density or 0.0, ranks)
+        sent = _top_k(sum(tensor.elements for tensor in tensors), element, width, stack.compression.density or 0.0, ranks)
     else:
-        found = _power_sgd(tensors, element, width, stack.compression.rank or 1)
-    cast = found.values * (element + width) if width != element else 0.0
-    return found._replace(before=found.before + cast, after=found.after + cast)
+        sent = _power_sgd(tensors, element, width, stack.compression.rank or 1)
+    cast = sent.values * (element + width) if width != element else 0.0
+    return sent._replace(before=sent.before + cast, after=sent.after + cast)
 
 
 def _rows(tensor: Tensor, width: float, ranks: int) -> Payload:
@@ -82,14 +82,14 @@ def _top_k(elements: float, element: float, width: float, density: float, ranks:
 def _power_sgd(tensors: Sequence[Tensor], element: float, width: float, rank: int) -> Payload:
     shrunk = [tensor for tensor in tensors if _shrinks(tensor, rank)]
     matrices = sum(tensor.elements for tensor in shrunk)
-    whole = sum(tensor.elements for tensor in tensors) - matrices
+    vectors = sum(tensor.elements for tensor in tensors) - matrices
     left = rank * sum(tensor.rows for tensor in shrunk)
     right = rank * sum(tensor.elements / tensor.rows for tensor in shrunk)
-    messages = tuple(Message("all_reduce", width * part) for part in (whole, left, right) if part)
+    messages = tuple(Message("all_reduce", width * part) for part in (vectors, left, right) if part)
     before = matrices * element * (_FEEDBACK_PASSES + 2.0)  # error added; M read for P and for Q
     after = matrices * element * (1.0 + _FEEDBACK_PASSES)  # PQ' written, error stored
     flop = 6.0 * rank * matrices + 2.0 * rank * left  # three products with M, Gram-Schmidt on P
-    return Payload(messages, whole + left + right, before, after, flop, 3.0 * rank * len(shrunk))  # three kernels a column of each P
+    return Payload(messages, vectors + left + right, before, after, flop, 3.0 * rank * len(shrunk))  # three kernels a column of each P
 
 
 def _shrinks(tensor: Tensor, rank: int) -> bool:

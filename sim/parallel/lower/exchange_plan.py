@@ -81,8 +81,8 @@ def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> Exc
 
 def _buffers(workload: Workload) -> tuple[Message, ...]:
     """Return the broadcasts of buffers, one for each data type; Gloo's two threads carry both at once, so that one stands for both."""
-    whole, counts = workload.model.buffers, _COUNT_BYTES * len(batch_norms(workload.model))
-    parts = (whole,) if workload.training.stack.backend == "gloo" else (whole - counts, counts)
+    total, counts = workload.model.buffers, _COUNT_BYTES * len(batch_norms(workload.model))
+    parts = (total,) if workload.training.stack.backend == "gloo" else (total - counts, counts)
     return tuple(Message("broadcast", nbytes) for nbytes in parts if nbytes > 0)
 
 
@@ -105,21 +105,21 @@ def gradient_widths(workload: Workload) -> list[float]:
 def _tensors(layer: Layer, touched: int) -> list[Tensor]:
     """Return the gradient tensors of *layer*; *touched* rows of its table, if that travels by rows."""
     rows = layer.rows or (layer.channels[-1] if layer.channels else 1)
-    found = [Tensor(elements, rows if elements % rows == 0 and elements > rows else 1.0) for elements in layer.gradients]
-    return [found[0]._replace(touched=float(min(touched, layer.rows))), *found[1:]] if touched and found else found
+    tensors = [Tensor(elements, rows if elements % rows == 0 and elements > rows else 1.0) for elements in layer.gradients]
+    return [tensors[0]._replace(touched=float(min(touched, layer.rows))), *tensors[1:]] if touched and tensors else tensors
 
 
 def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[BucketPlan, ...]:
     stack, tensors, widths = workload.training.stack, gradient_tensors(workload), gradient_widths(workload)
     sizes = [width * tensor.elements for width, tensor in zip(widths, tensors, strict=True)]
     sparse = {index for index, tensor in enumerate(tensors) if tensor.touched is not None}
-    found = []
+    plans = []
     for index, bucket in enumerate(_of_one_type(sizes, widths, sparse, stack, ready, ranks)):
         element = widths[bucket.tensors[0]]
         sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), stack, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
-        found.append(BucketPlan(bucket.tensors[-1], copied, sent, started(f"bucket {index}", sent.messages, index, bucket.delay)))
-    return tuple(found)
+        plans.append(BucketPlan(bucket.tensors[-1], copied, sent, started(f"bucket {index}", sent.messages, index, bucket.delay)))
+    return tuple(plans)
 
 
 def _of_one_type(
@@ -131,14 +131,14 @@ def _of_one_type(
     """
     if len(set(widths)) < 2:
         return stack_buckets(sizes, stack, ready, ranks, widths[0] if widths else GRADIENT_ELEMENT, sparse)
-    found = []
+    buckets = []
     for width in dict.fromkeys(widths):
         places = [index for index, other in enumerate(widths) if other == width]
         alone = {index for index, place in enumerate(places) if place in sparse}
         times = [ready[place] for place in places if ready]
         for bucket in stack_buckets([sizes[place] for place in places], stack, times, ranks, width, alone):
-            found.append(Bucket(tuple(places[index] for index in bucket.tensors), bucket.delay))
-    return sorted(found, key=lambda bucket: bucket.tensors[-1])
+            buckets.append(Bucket(tuple(places[index] for index in bucket.tensors), bucket.delay))
+    return sorted(buckets, key=lambda bucket: bucket.tensors[-1])
 
 
 def _norm(layer: Layer, ranks: int) -> tuple[Start, Start]:

@@ -36,18 +36,18 @@ def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks
     """Return the messages that the strategy *name* makes. Raise SpecError unless each gradient is in one of them."""
     strategy = cast(ExchangeStrategy, extension(EXCHANGES, name))
 
-    def asked() -> list[Bucket]:
+    def buckets_given() -> list[Bucket]:
         return [Bucket(tuple(sorted(tensors)), delay) for tensors, delay in strategy.buckets(tuple(sizes), tuple(ready), ranks)]
 
-    found = cast("list[Bucket]", called(EXCHANGES, name, asked))
-    for bucket in found:
+    buckets = cast("list[Bucket]", called(EXCHANGES, name, buckets_given))
+    for bucket in buckets:
         if not bucket.tensors or not all(is_place(place, len(sizes)) for place in bucket.tensors):
             raise SpecError(f"exchange {name}: a message of the gradients {list(bucket.tensors)!r}; write numbers below {len(sizes)}")
         if isinstance(bucket.delay, bool) or not isinstance(bucket.delay, int | float) or not 0 <= bucket.delay < math.inf:
             raise SpecError(f"exchange {name}: a message waits {bucket.delay!r} s; write a delay of 0 or more")
-    times = Counter(place for bucket in found for place in bucket.tensors)
+    times = Counter(place for bucket in buckets for place in bucket.tensors)
     wrong = next((place for place in range(len(sizes)) if times[place] != 1), None)
     if wrong is not None:
         said = "no message" if not times[wrong] else f"{times[wrong]} messages"
         raise SpecError(f"exchange {name}: gradient {wrong} is in {said}; write each of the {len(sizes)} gradients once")
-    return found
+    return buckets

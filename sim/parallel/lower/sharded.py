@@ -8,13 +8,14 @@ forward and gathered again, with one they stay and gradients are reduced after t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Literal
 
+from sim.parallel.lower.copies import gradients_copied, gradients_divided, shard_copied, weights_copied
 from sim.parallel.lower.lowering import Layout, Lowering
-from sim.parallel.lower.wrapped import Course, Wrap
+from sim.parallel.lower.wrapped import Wrap, WrapCourse
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Free, Instruction, Message, Part, Start, Tag, Wait, Work
+from sim.parallel.program import Copy, Free, Instruction, Message, PassPart, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action, gatherings
 
 
@@ -29,10 +30,10 @@ class Sharded(Lowering):
         """Reduce-scatters that the next one waits for: one is in flight at a time."""
         self.ends_with: list[Tag] = []
         """Operations that end with this backward."""
-        self.courses: dict[tuple[int, ...], Course] = {}
+        self.courses: dict[tuple[int, ...], WrapCourse] = {}
         self.gatherings = gatherings(self.actions) if layout.gathers_chunks else []
         """What is done to whole chunks before each action."""
-        self.coming: dict[tuple[int, ...], list[Tag]] = {}
+        self.coming: dict[tuple[int, ...], _Gathers] = {}
         """Gathers of whole chunks that nothing has waited for."""
 
     def ahead_of(self, at: int) -> Iterator[Instruction]:
@@ -45,14 +46,17 @@ class Sharded(Lowering):
                 self.held.discard(wrap)
                 yield Free(wrap)
         for chunk in gathered:
-            wraps = self._course(self._units(chunk)).wraps
-            gathers = _Gathers(self, Action("F", chunk, at), "U")
+            wraps, gathers = self._course(self._units(chunk)).wraps, _Gathers(self, Action("F", chunk, at), "U")
             for wrap in wraps:
                 yield from gathers.started(wrap)
-            self.coming[self._units(chunk)] = gathers.unused()
+            self.coming[self._units(chunk)] = gathers
             self.held |= set(wraps)
-        if at < len(self.actions):
-            yield from map(Wait, self.coming.pop(self._units(self.actions[at].chunk), ()))
+        units = self._units(self.actions[at].chunk) if at < len(self.actions) else ()
+        if units in self.coming:
+            gathers = self.coming.pop(units)
+            for wrap in self._course(units).wraps:
+                yield from gathers.needed(wrap)
+                yield from gathers.copied(wrap)
 
     def _units(self, chunk: int) -> tuple[int, ...]:
         return self.layout.chunks[self.layout.chunk_of(self.stage, chunk)]
@@ -62,20 +66,20 @@ class Sharded(Lowering):
         """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
         return self.layout.mesh.stages > 1
 
-    def _course(self, units: Sequence[int]) -> Course:
+    def _course(self, units: Sequence[int]) -> WrapCourse:
         key = tuple(units)
         if key not in self.courses:
-            self.courses[key] = Course(self.layout, key)
+            self.courses[key] = WrapCourse(self.layout, key)
         return self.courses[key]
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
         """Yield one forward: each wrap is gathered behind the launch of what follows the gather before it."""
         course, gathers = self._course(units), _Gathers(self, action, "F")
         for place, unit in enumerate(units):
-            for wrap in course.entered[place]:
+            for wrap, inside in zip_longest(course.entered[place], course.entered[place][1:]):
                 yield from gathers.needed(wrap)
-            if course.entered[place]:
-                yield from self._ahead(course.entered_behind(place), gathers)
+                yield from self._ahead(course.entered_behind(place), gathers) if inside is None else gathers.started(inside)
+                yield from gathers.copied(wrap)  # beside the gather that follows
             yield Work("F", unit, unit, action.micro_batch)
             for wrap in course.left[place]:
                 if self.layout.frees and not course.stays(wrap):
@@ -100,6 +104,7 @@ class Sharded(Lowering):
             if action.kind != "W":  # gradients of weights need no weights
                 for wrap, following in course.turned(place):
                     yield from gathers.needed(wrap)
+                    yield from gathers.copied(wrap)
                     if following is not None and when != "none":  # post: behind the host's launch of this unit
                         yield from gathers.started(following, when == "post", when == "post" and self._limited)
             yield Work(action.kind, unit, unit, action.micro_batch)
@@ -144,12 +149,12 @@ class Sharded(Lowering):
         for wrap in following[:depth]:
             yield from gathers.started(wrap, prefetch=behind, limited=behind and self._limited)
 
-    def _complete(self, course: Course, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
+    def _complete(self, course: WrapCourse, units: Sequence[int], lowest: int) -> dict[int, list[Wrap]]:
         """Return the wraps that backward is done with at each place: of FSDP1 once it has their gradients, else as it leaves their module.
 
         No gradient passes through the input of what is entered up to the place *lowest*: it is done with the whole backward.
         """
-        found: dict[int, list[Wrap]] = {}
+        done: dict[int, list[Wrap]] = {}
         before = len(units)
         seen = set() if self._is_first else {wrap for wraps in course.entered[: lowest + 1] for wrap in wraps}
         for place, entered in enumerate(course.entered):
@@ -158,9 +163,9 @@ class Sharded(Lowering):
                     seen.add(wrap)
                     trained = (own for own in wrap if self.layout.units[own].trained + self.layout.units[own].trained_experts)
                     at = units.index(next(trained, units[place])) if self._is_first else place
-                    found.setdefault(min(at, before) if self._late else at, []).insert(0, wrap)
+                    done.setdefault(min(at, before) if self._late else at, []).insert(0, wrap)
                     before = place
-        return {place: wraps for place, wraps in found.items() if place >= lowest}
+        return {place: wraps for place, wraps in done.items() if place >= lowest}
 
     @property
     def _is_first(self) -> bool:
@@ -170,16 +175,20 @@ class Sharded(Lowering):
     def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
         """Free *wrap* behind its backward, and reduce its gradients."""
         yield Free(wrap)
+        dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
+        copy = Copy("gradients", (dense + experts) * gradients_copied(self.layout, reduces), micro_batch)
         if not reduces:
+            yield from (copy,) if copy.nbytes else ()
             return
         if not self._is_first:
             yield from map(Wait, self.scatters)
             self.scatters = []
         yield from self._summed(wrap, micro_batch)
-        dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
+        yield from (copy,) if copy.nbytes else ()
         for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
-            (self.scatters if start.op == "reduce_scatter" else self.ends_with).append(start.tag)
-            yield start
+            scatters = start.op == "reduce_scatter"
+            (self.scatters if scatters else self.ends_with).append(start.tag)
+            yield start._replace(copied=start.nbytes / self.layout.reduced * gradients_divided(self.layout)) if scatters else start
 
     def _summed(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
         """Add up gradients of which tensor ranks have parts, tensor by tensor (torch _fsdp_param.py, ``_get_grad_inner_tensor``)."""
@@ -195,38 +204,44 @@ class Sharded(Lowering):
 class _Gathers:
     """The gathers of one pass over a chunk: each wrap that is not held is gathered once."""
 
-    def __init__(self, lowering: Sharded, action: Action, part: Part | Literal["U"]) -> None:
+    def __init__(self, lowering: Sharded, action: Action, part: PassPart | Literal["U"]) -> None:
         self.layout = lowering.layout
         self.held = lowering.held.copy()
         self.direction, self.micro_batch = f"gather {part}", action.micro_batch
         regathered = part not in ("F", "U") and self.layout.mesh.group_size("reshard") > 1
         self.axis: GroupAxis = "reshard" if regathered else "shard"
-        self.open: dict[Wrap, list[Tag]] = {}
+        self.open: dict[Wrap, list[Start]] = {}
 
     def started(self, wrap: Wrap, prefetch: bool = False, limited: bool = False) -> Iterator[Start]:
         """Gather *wrap* unless it is gathered already."""
         if wrap in self.held:
             return
         self.held.add(wrap)
-        starts = [start._replace(prefetch=prefetch, limited=limited) for start in self._starts(wrap)]
-        self.open[wrap] = [start.tag for start in starts]
-        yield from starts
+        self.open[wrap] = [start._replace(prefetch=prefetch, limited=limited) for start in self._starts(wrap)]
+        yield from self.open[wrap]
 
     def needed(self, wrap: Wrap) -> Iterator[Instruction]:
         """Wait for *wrap* to be gathered."""
         yield from self.started(wrap)
-        yield from map(Wait, self.open.pop(wrap, ()))
+        yield from (Wait(start.tag) for start in self.open.get(wrap, ()))
+
+    def copied(self, wrap: Wrap) -> Iterator[Copy]:
+        """Copy the parameters of *wrap* out of what was gathered."""
+        if nbytes := sum(start.nbytes for start in self.open.pop(wrap, ())) / self.layout.gathered * weights_copied(self.layout):
+            yield Copy("weights", nbytes, self.micro_batch)
 
     def unused(self) -> list[Tag]:
         """Return the gathers that nothing has waited for."""
-        return list(chain.from_iterable(self.open.values()))
+        return [start.tag for start in chain.from_iterable(self.open.values())]
 
     def _starts(self, wrap: Wrap) -> Iterator[Start]:
         layout, mesh = self.layout, self.layout.mesh
         dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
         if dense:
+            copied = dense * shard_copied(layout, mesh.group_size(self.axis), self.axis == "reshard")
             tag = (self.direction, wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis)
+            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis, copied=copied)
         if experts and mesh.group_size("expert_data") > 1:
+            copied = experts * shard_copied(layout, mesh.group_size("expert_data"), False)
             tag = (f"{self.direction} experts", wrap[0], self.micro_batch)
-            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data")
+            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data", copied=copied)

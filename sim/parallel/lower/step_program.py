@@ -34,19 +34,19 @@ def step_program(workload: Workload, ready: Sequence[float], ranks: int) -> Step
 
 
 @lru_cache(maxsize=_KEPT)
-def _untimed(asked: Same) -> StepProgram:
-    workload, ranks = asked.held
+def _untimed(question: Same) -> StepProgram:
+    workload, ranks = question.held
     return _step_program(workload, (), ranks)
 
 
 def _step_program(workload: Workload, ready: Sequence[float], ranks: int) -> StepProgram:
-    count, whole = workload.training.gradient_accumulation_steps, plan_exchange(workload, ready, ranks)
-    kinds = [whole] * count
+    count, exchange = workload.training.gradient_accumulation_steps, plan_exchange(workload, ready, ranks)
+    kinds = [exchange] * count
     if count > 1 and workload.training.stack.no_sync:
-        silent = whole._replace(between=(), buckets=())
-        kinds = [silent, *[silent._replace(before=())] * (count - 2), whole._replace(before=())]
+        silent = exchange._replace(between=(), buckets=())
+        kinds = [silent, *[silent._replace(before=())] * (count - 2), exchange._replace(before=())]
     passes = [each for number, kind in enumerate(kinds) for each in _micro_batch(workload, kind, number)]
-    return StepProgram((*passes, Update()), whole.buckets)
+    return StepProgram((*passes, Update()), exchange.buckets)
 
 
 def _micro_batch(workload: Workload, exchange: ExchangePlan, number: int) -> Iterator[Instruction]:

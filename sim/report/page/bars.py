@@ -19,7 +19,7 @@ _VISIBLE = 1e-4
 """Share of a bar below which a piece is not drawn."""
 
 
-class Piece(NamedTuple):
+class BarPiece(NamedTuple):
     """A piece of a bar: where its figure stands, its colour token, its name, and what to say of it."""
 
     path: str
@@ -33,17 +33,17 @@ def missed_by(figures: Figures) -> float:
     return float((figures.value("").get("expected_error") or {}).get("p90", 0.0))
 
 
-def reach(rows: Iterable[Figures], whole: str) -> float:
-    """Return the value that fills the width of bars of *rows*: the largest of their figures at *whole*, with its error bar."""
-    return max(float(row.value(whole)) * (1 + missed_by(row)) for row in rows)
+def reach(rows: Iterable[Figures], key: str) -> float:
+    """Return the value that fills the width of bars of *rows*: the largest of their figures at *key*, with its error bar."""
+    return max(float(row.value(key)) * (1 + missed_by(row)) for row in rows)
 
 
-def bar(figures: Figures, pieces: Sequence[Piece], whole: str, scale: float, off: float = 0.0) -> Html:
-    """Return a bar of *pieces* of the figure at *whole*; *scale* is the value that fills the whole width.
+def bar(figures: Figures, pieces: Sequence[BarPiece], key: str, scale: float, off: float = 0.0) -> Html:
+    """Return a bar of *pieces* of the figure at *key*; *scale* is the value that fills the whole width.
 
     *off* is the share by which the whole may be wrong, for an error bar; 0 for none.
     """
-    total = figures.value(whole)
+    total = figures.value(key)
     marks = []
     for piece in pieces:
         value = figures.value(piece.path)
@@ -86,19 +86,19 @@ def error_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
 def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:
     """Return *rows* of name, bar and what stands behind it, as one chart called *label*."""
     lines = [
-        tag("div", tag("div", name, class_="name"), found, tag("div", behind, class_="behind"), class_="named-bar")
-        for name, found, behind in rows
+        tag("div", tag("div", name, class_="name"), drawn, tag("div", behind, class_="behind"), class_="named-bar")
+        for name, drawn, behind in rows
     ]
     return tag("div", *lines, class_="bars marks", tabindex="0", role="group", aria_label=label)
 
 
-def stall_pieces(figures: Figures) -> list[Piece]:
+def stall_pieces(figures: Figures) -> list[BarPiece]:
     """Return a piece for every cause of the stall table in *figures*."""
-    found = []
+    pieces = []
     for cause in STALLS:
         path = f"stalls_s/{cause.value}"
-        found.append(Piece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
-    return found
+        pieces.append(BarPiece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
+    return pieces
 
 
 def swatch(colour: str) -> Html:
@@ -123,7 +123,7 @@ def stalls(figures: Figures) -> Html:
 def step_stalls(figures: Figures, meanings: Mapping[Cause, str]) -> tuple[Html, Html, Html]:
     """Return a rank's step of a layout or a graph by cause: a bar, its key, and the table that says the same; *meanings* by cause."""
     causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
-    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, meanings[cause]) for cause in causes]
+    pieces = [BarPiece(f"stalls_s/{cause.value}", cause.value, cause.value, meanings[cause]) for cause in causes]
     step, off = figures.shown("step_time_s", as_time), missed_by(figures)
     drawn = named_bars([("step", bar(figures, pieces, "step_time_s", reach([figures], "step_time_s"), off), step)], "Step")
     means = tag("figcaption", f"{ERROR_BARS} {_sentence(figures.value('expected_error')['basis'])}") if off > 0 else None

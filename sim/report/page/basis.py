@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.report.page.frame import Part
+from sim.report.page.frame import PagePart
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, tag
 from sim.report.page.provenance import fingerprints, machine_inputs, prices, sources, workload_inputs
 from sim.spec.hardware import Group, Hardware
@@ -14,7 +14,7 @@ _OPEN = 1
 """Descriptions whose inputs are shown at once; of more, each is folded away behind its name."""
 
 
-def basis(figures: Figures, read: Descriptions | None = None) -> list[Part]:
+def basis(figures: Figures, read: Descriptions | None = None) -> list[PagePart]:
     """Return the last parts of a page: assumptions and warnings, the inputs of what was *read*, if it is known, and prices.
 
     *figures* are of a document with ``assumptions``, ``warnings``, ``version`` and ``inputs_sha256``, and perhaps ``prices``.
@@ -22,17 +22,19 @@ def basis(figures: Figures, read: Descriptions | None = None) -> list[Part]:
     return [_assumed(figures), _inputs(figures, read), *(prices(figures) if "prices" in figures.value("") else [])]
 
 
-def _assumed(figures: Figures) -> Part:
+def _assumed(figures: Figures) -> PagePart:
     warned = figures.value("warnings")
     html = joined(
         bullets(figures.value("assumptions")), tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None
     )  # fmt: skip
-    return Part("assumed", "Assumptions", section("assumed", "Assumptions", html))
+    return PagePart("assumed", "Assumptions", section("assumed", "Assumptions", html))
 
 
-def _inputs(figures: Figures, read: Descriptions | None) -> Part:
+def _inputs(figures: Figures, read: Descriptions | None) -> PagePart:
     shown: list[Child] = [*_machines(read), *_workloads(read)] if read else []
-    return Part("inputs", "Inputs", section("inputs", "Inputs", details("All inputs, sources and hashes", *shown, fingerprints(figures))))
+    return PagePart(
+        "inputs", "Inputs", section("inputs", "Inputs", details("All inputs, sources and hashes", *shown, fingerprints(figures)))
+    )
 
 
 def _machines(read: Descriptions) -> Iterator[Html]:

@@ -29,7 +29,7 @@ _Room = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Point:
+class ChartPoint:
     """A point at *x*, *y*; *at* tells of both figures where they stand and what they are there; *best* draws it in the accent colour."""
 
     x: float
@@ -49,7 +49,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """An axis from *low* to *high*, logarithmic unless *linear*; *write* says a value in words."""
 
     title: str
@@ -69,12 +69,12 @@ class Axis:
             return self._even()
         if self.high / self.low >= 300:
             return self._powers((1.0,))
-        return next((found for factors in _FACTORS if len(found := self._powers(factors)) >= _FEWEST), None) or self._even()
+        return next((powers for factors in _FACTORS if len(powers := self._powers(factors)) >= _FEWEST), None) or self._even()
 
     def _powers(self, factors: Sequence[float]) -> list[float]:
         """Return the powers of ten on the axis, each times every one of *factors*."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        return [found for power in powers for factor in factors if self.low <= (found := factor * 10.0**power) <= self.high]
+        return [tick for power in powers for factor in factors if self.low <= (tick := factor * 10.0**power) <= self.high]
 
     def _even(self) -> list[float]:
         """Return four to eight round values, equally far apart."""
@@ -90,21 +90,21 @@ class Axis:
         return start + (end - start) * math.log(value / self.low) / math.log(self.high / self.low)
 
 
-def axis(title: str, values: Sequence[float], write: Callable[[float], str], own: bool = False) -> Axis:
+def axis(title: str, values: Sequence[float], write: Callable[[float], str], own: bool = False) -> ChartAxis:
     """Return a logarithmic axis with room around *values*, all above nothing; *own* writes them, not round ones."""
     low, high = min(values), max(values)
     room = max((high / low) ** 0.07, 1.15)
-    return Axis(title, low / room, high * room, write, tuple(sorted(set(values))) if own else ())
+    return ChartAxis(title, low / room, high * room, write, tuple(sorted(set(values))) if own else ())
 
 
-def linear_axis(title: str, values: Sequence[float], write: Callable[[float], str]) -> Axis:
+def linear_axis(title: str, values: Sequence[float], write: Callable[[float], str]) -> ChartAxis:
     """Return a linear axis with room around *values*; it begins at nothing where they lie far apart."""
     low, high = min(values), max(values)
     room = 0.07 * (high - low) or 0.07 * abs(high) or 1.0
-    return Axis(title, 0.0 if 0.0 <= low < 0.5 * high else low - room, high + room, write, linear=True)
+    return ChartAxis(title, 0.0 if 0.0 <= low < 0.5 * high else low - room, high + room, write, linear=True)
 
 
-def with_errors(points: Sequence[Point]) -> list[float]:
+def with_errors(points: Sequence[ChartPoint]) -> list[float]:
     """Return the figures across of *points* and of the ends of their error bars, for an axis that holds them all."""
     return [point.x * factor for point in points for factor in (1.0, 1 - point.off, 1 + point.off) if factor > _SHORTEST]
 
@@ -113,7 +113,7 @@ _SHORTEST = 0.1
 """Share of a figure below which an axis does not follow its error bar."""
 
 
-def _error(point: Point, across: Axis, up: Axis) -> tuple[Html, _Room]:
+def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis) -> tuple[Html, _Room]:
     """Return the error bar of *point*, as far as the axis reaches, and the room it takes; a bar that is cut off has no end there."""
     ends = (max(across.low, point.x * (1 - point.off)), min(across.high, point.x * (1 + point.off)))
     left, right = (across.place(end, LEFT, WIDTH - RIGHT) for end in ends)
@@ -124,7 +124,7 @@ def _error(point: Point, across: Axis, up: Axis) -> tuple[Html, _Room]:
     return tag("path", d=f"M{left:.1f},{y:.1f}{first}H{right:.1f}{last}", class_="error"), (left, y - 4, right, y + 4)
 
 
-def _error_up(point: Point, across: Axis, up: Axis) -> tuple[Html, _Room]:
+def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis) -> tuple[Html, _Room]:
     """Return the upright error bar of *point*, as `_error` does."""
     ends = (max(up.low, point.y * (1 - point.off_up)), min(up.high, point.y * (1 + point.off_up)))
     floor, top = (up.place(end, HEIGHT - BOTTOM, TOP) for end in ends)
@@ -136,7 +136,11 @@ def _error_up(point: Point, across: Axis, up: Axis) -> tuple[Html, _Room]:
 
 
 def chart(
-    points: Sequence[Point], across: Axis, up: Axis, label: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
+    points: Sequence[ChartPoint],
+    across: ChartAxis,
+    up: ChartAxis,
+    label: str,
+    lines: Sequence[tuple[str, Sequence[tuple[float, float]]]] = (),
 ) -> Html:
     """Return *points* over two axes, with *lines* (class, corners) behind them; *label* says what it shows."""
 
@@ -173,9 +177,9 @@ def chart(
     first = sorted((point for point in points if point.named), key=lambda point: (not point.best, not point.first))
     written: list[_Room] = []
     names = [
-        found
+        name
         for point in first
-        if (found := _name(point, *place(point.x, point.y), taken, [room for _, room in errors], written)) is not None
+        if (name := _name(point, *place(point.x, point.y), taken, [room for _, room in errors], written)) is not None
     ]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # written out where it is narrow
@@ -184,7 +188,7 @@ def chart(
     return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
 
 
-def _name(point: Point, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]) -> Html | None:
+def _name(point: ChartPoint, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]) -> Html | None:
     """Return the name of *point* where *dots*, *errors* and names *written* leave room; over errors if need be, the best over dots too."""
     wide = _LABEL_WIDTH * len(point.name)
     for taken in ((*dots, *errors), dots, *([()] if point.best else [])):
@@ -207,18 +211,18 @@ def _overlap(one: _Room, other: _Room) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _grid(across: Axis, up: Axis) -> list[Html]:
+def _grid(across: ChartAxis, up: ChartAxis) -> list[Html]:
     floor, edge = HEIGHT - BOTTOM, WIDTH - RIGHT
-    found = []
+    drawn = []
     for place, value in enumerate(across.ticks):
         x = across.place(value, LEFT, edge)
-        found += [
+        drawn += [
             tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=TOP, y2=floor, class_="grid-line"),
             _tick(x, floor + 17, across.write(value), "middle", "tick across spare" if place % 2 else "tick across"),
         ]
     for value in up.ticks:
         y = up.place(value, floor, TOP)
-        found += [
+        drawn += [
             tag("line", x1=LEFT, x2=edge, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid-line"),
             _tick(LEFT - 8, y + 4, up.write(value), "end", "tick up"),
         ]
@@ -227,7 +231,7 @@ def _grid(across: Axis, up: Axis) -> list[Html]:
         tag("text", across.title, x=LEFT + (edge - LEFT) / 2, y=HEIGHT - 8, class_="axis-title", text_anchor="middle"),
         tag("text", up.title, x=14, y=corner, class_="axis-title", text_anchor="middle", transform=f"rotate(-90 14 {corner:g})"),
     )
-    return [*found, tag("path", d=f"M{LEFT:g},{TOP:g} V{floor:g} H{edge:g}", class_="frame"), titles]
+    return [*drawn, tag("path", d=f"M{LEFT:g},{TOP:g} V{floor:g} H{edge:g}", class_="frame"), titles]
 
 
 def _tick(x: float, y: float, text: str, anchor: str, look: str = "tick") -> Html:

@@ -9,8 +9,8 @@ from typing import Any
 from sim.report.collective_error import NOT_NCCLS, band_of
 from sim.report.page.bars import ERROR_BARS
 from sim.report.page.basis import basis
-from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_number, as_percent, as_time
 from sim.study.descriptions import Descriptions
@@ -22,17 +22,19 @@ _TICKS = 8
 
 def collective_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a *document* of collectives, size by size, with the machine that was *read* for it."""
-    whole = Figures(document, "collective")
-    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    figures = Figures(document, "collective")
+    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"
     set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; by itself, nothing else runs"
-    hero = outcome(title, verdict_of(rows), set_up, _tiles(whole, rows))
+    hero = outcome(title, verdict_of(rows), set_up, _tiles(figures, rows))
     lead = "Bus bandwidth compares with that of a link: bytes over time, times what every rank must send of each byte."
     parts = [
-        _over_size(whole, rows, ("bandwidth", "Bandwidth", "Bus bandwidth"), "busbw_bytes_per_s", as_bandwidth, lead),
-        _over_size(whole, rows, ("time", "Time", "Time"), "time_s", as_time, "Small sizes are bound by latency, large ones by the links."),
+        _over_size(figures, rows, ("bandwidth", "Bandwidth", "Bus bandwidth"), "busbw_bytes_per_s", as_bandwidth, lead),
+        _over_size(
+            figures, rows, ("time", "Time", "Time"), "time_s", as_time, "Small sizes are bound by latency, large ones by the links."
+        ),
         _table(rows),
-        *basis(whole, read),
+        *basis(figures, read),
     ]
     return page(title, "collective", hero, parts, {"collective": document})
 
@@ -47,38 +49,38 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     return f"{said}{more}; {best.value('bottleneck')} is the bound."
 
 
-def _tiles(whole: Figures, rows: Sequence[Figures]) -> Html:
+def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
     small, large = rows[0], rows[-1]
     best = max(rows, key=lambda row: row.value("busbw_bytes_per_s"))
-    halves = whole.value("bisection_bytes_per_s") is not None
-    found: list[tuple[str, Child, Child]] = [
+    halves = figures.value("bisection_bytes_per_s") is not None
+    shown: list[tuple[str, Child, Child]] = [
         (f"Time of {as_memory(row.value('bytes'))}", row.shown("time_s", as_time), f"{row.value('algorithm')} {row.value('protocol')}")
         for row in ((small, large) if len(rows) > 1 else (small,))
     ]
-    found.append(("Bus bandwidth", best.shown("busbw_bytes_per_s", as_bandwidth), "at most"))
-    found.append(("Channels", best.shown("channels", as_number), "there"))
-    if whole.value("expected_error"):
-        last = len(whole.value("expected_error")["bands"]) - 1
-        error = whole.inside(f"expected_error/bands/{last}")
-        found.append(("Expected error", error.shown("median", as_percent), f"median of measured ones, {error.value('band')}"))
+    shown.append(("Bus bandwidth", best.shown("busbw_bytes_per_s", as_bandwidth), "at most"))
+    shown.append(("Channels", best.shown("channels", as_number), "there"))
+    if figures.value("expected_error"):
+        last = len(figures.value("expected_error")["bands"]) - 1
+        error = figures.inside(f"expected_error/bands/{last}")
+        shown.append(("Expected error", error.shown("median", as_percent), f"median of measured ones, {error.value('band')}"))
     if halves:
-        found.append(("Between halves", whole.shown("bisection_bytes_per_s", as_bandwidth), "of the cluster, each way"))
-    return tiles(found)
+        shown.append(("Between halves", figures.shown("bisection_bytes_per_s", as_bandwidth), "of the cluster, each way"))
+    return tiles(shown)
 
 
-def size_axis(rows: Sequence[Figures]) -> Axis:
+def size_axis(rows: Sequence[Figures]) -> ChartAxis:
     """Return an axis that writes some of the sizes of *rows*, evenly."""
-    known = [float(row.value("bytes")) for row in rows]
-    apart = -(-len(known) // _TICKS)
-    return replace(axis("size", known, as_memory), own=tuple(known[::apart]))
+    sizes = [float(row.value("bytes")) for row in rows]
+    apart = -(-len(sizes) // _TICKS)
+    return replace(axis("size", sizes, as_memory), own=tuple(sizes[::apart]))
 
 
-def _over_size(whole: Figures, rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> Part:
+def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> PagePart:
     """Return a part: the figure *key* of *rows* over their sizes; *names* are its anchor, its name in the navigation, and its title."""
-    errors = {band["band"]: band["p90"] for band in (whole.value("expected_error") or {"bands": []})["bands"]}
+    errors = {band["band"]: band["p90"] for band in (figures.value("expected_error") or {"bands": []})["bands"]}
     chosen = [f"{row.value('algorithm')} {row.value('protocol')}" for row in rows]
     points = [
-        Point(
+        ChartPoint(
             float(row.value("bytes")), row.value(key), how,
             f"{as_memory(row.value('bytes'))}\n{write(row.value(key))}\n{how}, {counted(row.value('channels'), 'channel')}\n"
             f"bound by {row.value('bottleneck')}",
@@ -95,10 +97,10 @@ def _over_size(whole: Figures, rows: Sequence[Figures], names: tuple[str, str, s
         "figcaption",
         f"Algorithm and protocol are shown where they change.{f' {ERROR_BARS}' if any(point.off_up for point in points) else ''}",
     )
-    return Part(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
+    return PagePart(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
 
 
-def _table(rows: Sequence[Figures]) -> Part:
+def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
             row.shown("bytes", as_memory), row.shown("time_s", as_time), row.shown("algbw_bytes_per_s", as_bandwidth),
@@ -111,4 +113,4 @@ def _table(rows: Sequence[Figures]) -> Part:
         ("size", True), ("time", True), ("algbw", True), ("busbw", True), ("algorithm", False), ("protocol", False), ("channels", True),
         ("bottleneck", False),
     ]  # fmt: skip
-    return Part("table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable")))
+    return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable")))

@@ -46,8 +46,8 @@ def style_tokens() -> str:
 
 
 def _tokens(plain: dict[str, str], filled: dict[str, str]) -> str:
-    found = plain | filled | {f"on-{name}": _readable(colour) for name, colour in filled.items()}
-    return "".join(f"--{name.replace('_', '-')}:{colour};" for name, colour in found.items())
+    colours = plain | filled | {f"on-{name}": _readable(colour) for name, colour in filled.items()}
+    return "".join(f"--{name.replace('_', '-')}:{colour};" for name, colour in colours.items())
 
 
 def _readable(colour: str) -> str:

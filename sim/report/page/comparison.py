@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.comparison import Shown, is_long, shown_by, why_not
+from sim.report.comparison import ShownColumn, is_long, shown_by, why_not
 from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, axis, chart, with_errors
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartPoint, axis, chart, with_errors
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
 from sim.report.page.words import as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import epochs_text
@@ -28,10 +28,10 @@ def comparison_page(document: Mapping[str, Any], read: Descriptions | None = Non
     return page(title, "comparison", outcome(title, verdict, ""), parts, {"compare": document})
 
 
-def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[Part]]:
+def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[PagePart]]:
     """Return the verdict of a comparison's *document*, and the parts that show its machines."""
-    whole = Figures(document, "compare")
-    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    figures = Figures(document, "compare")
+    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     parts = [_pareto(rows), _steps(rows), _table(rows)] if rows else []
     return verdict_of(rows), [*parts, *([_left_out(document["left_out"])] if document["left_out"] else [])]
 
@@ -57,7 +57,7 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     return f"{named(fastest)} is fastest: {_words(fastest)}. {named(cheapest)} is cheapest: {_words(cheapest)}."
 
 
-def _shown(rows: Sequence[Figures]) -> tuple[Shown, Shown]:
+def _shown(rows: Sequence[Figures]) -> tuple[ShownColumn, ShownColumn]:
     return shown_by([row.value("") for row in rows])
 
 
@@ -68,18 +68,18 @@ def _words(row: Figures) -> str:
     return f"{as_time(time)}{'' if cost is None else f' and {as_money(cost)}'} {what}"
 
 
-def _pareto(rows: Sequence[Figures]) -> Part:
+def _pareto(rows: Sequence[Figures]) -> PagePart:
     time, cost = _shown(rows)
     in_time = not time.path.endswith("epochs")
     points = [
-        Point(
+        ChartPoint(
             x, y, named(row), f"{named(row)}\n{_words(row)}\n{_stall(row)}", (row.marked(time.path), row.marked(cost.path)),
             row.value("pareto"), True, row.value("pareto"), missed_by(row) if in_time else 0.0,
         )
         for row in rows if (x := time.of(row.value(""))) is not None and (y := cost.of(row.value(""))) is not None
     ]  # fmt: skip
     if not points:
-        return Part("money", "Time and money", section("money", "Time and money", tag("p", "None of these machines has a price.")))
+        return PagePart("money", "Time and money", section("money", "Time and money", tag("p", "None of these machines has a price.")))
     across, up = axis(time.title, with_errors(points), as_plain), axis(cost.title, [point.y for point in points], as_plain)
     front = sorted((point.x, point.y) for point in points if point.best)
     drawn = chart(points, across, up, "Cost over time", [("front", front)] if len(front) > 1 else [])
@@ -88,9 +88,9 @@ def _pareto(rows: Sequence[Figures]) -> Part:
         tag("span", "Orange", class_="flag"),
         f": nothing else is both faster and cheaper. {ERROR_BARS} Both axes are logarithmic.",
     )
-    whole = row_job(rows) is not None
-    lead = f"Each point is a machine: what {'the whole job' if whole else 'an epoch'} takes, and what it costs."
-    return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, key), lead=lead))
+    with_job = row_job(rows) is not None
+    lead = f"Each point is a machine: what {'the whole job' if with_job else 'an epoch'} takes, and what it costs."
+    return PagePart("money", "Time and money", section("money", "Time and money", tag("figure", drawn, key), lead=lead))
 
 
 def row_job(rows: Sequence[Figures]) -> Mapping[str, Any] | None:
@@ -105,17 +105,17 @@ def _stall(row: Figures) -> str:
     return f"{as_percent(row.value('stalls_s/compute') / step)} compute, then {worst} {as_percent(stalls[worst] / step)}"
 
 
-def _steps(rows: Sequence[Figures]) -> Part:
+def _steps(rows: Sequence[Figures]) -> PagePart:
     drawn: list[tuple[Child, Html, Child]] = [
         (named(row), bar(row, stall_pieces(row), "step_time_s", row.value("step_time_s")), row.shown("step_time_s", as_time))
         for row in rows[:_BARS]
     ]
     bars = tag("div", named_bars(drawn, "Shares of a step by cause, on each machine"), class_="short long")
     lead = "Share of step time by cause; step time at right." + (f" The first {_BARS} machines." if len(rows) > _BARS else "")
-    return Part("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
+    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
 
 
-def _table(rows: Sequence[Figures]) -> Part:
+def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
             joined(
@@ -137,11 +137,11 @@ def _table(rows: Sequence[Figures]) -> Part:
         for row, line in zip(rows, cells, strict=True):
             done = row.shown("whole_job/time_s", as_time) if is_long(job) else row.shown("whole_job/epochs", as_tenths)
             line += [done, row.shown("whole_job/cost_usd", as_money)]
-    found = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
+    drawn = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
     star = joined("* Pareto-optimal: nothing is both faster and cheaper. Click a header to sort.")
-    return Part("table", "Table", section("table", "All figures", found, lead=star))
+    return PagePart("table", "Table", section("table", "All figures", drawn, lead=star))
 
 
-def _left_out(failed: Sequence[Mapping[str, Any]]) -> Part:
+def _left_out(failed: Sequence[Mapping[str, Any]]) -> PagePart:
     listed = bullets(why_not(failed))
-    return Part("left-out", "Cannot run it", section("left-out", "Machines that cannot run it", listed))
+    return PagePart("left-out", "Cannot run it", section("left-out", "Machines that cannot run it", listed))

@@ -8,7 +8,7 @@ from typing import Any
 from sim.events import STALLS
 from sim.report.difference import FIGURES, input_lines, sentences
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces, swatch
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag, tiles
 from sim.report.page.words import as_memory, as_money, as_time, unbroken
 from sim.report.style import MEANINGS
@@ -20,12 +20,12 @@ _WRITE = {"time": as_time, "binary size": as_memory, "": as_money}
 
 def difference_page(document: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Return the page of the difference *document* of two runs, with the documents of both."""
-    whole, old, new = Figures(document, "diff"), Figures(before, "before"), Figures(after, "after")
+    figures, old, new = Figures(document, "diff"), Figures(before, "before"), Figures(after, "after")
     title = f"{_named(before)}, before and after" if _named(before) == _named(after) else f"{_named(before)} against {_named(after)}"
     first, *rest = sentences(document)
     told = (tag("p", unbroken(line), class_="set-up") for line in rest)
     hero = outcome(title, first, "", *told, _tiles(old, new))
-    parts = [_steps(old, new), _causes(whole, old, new), _figures(whole), _inputs(document)]
+    parts = [_steps(old, new), _causes(figures, old, new), _figures(figures), _inputs(document)]
     return page(title, "difference", hero, parts, {"diff": document, "before": before, "after": after})
 
 
@@ -44,47 +44,51 @@ def _tiles(old: Figures, new: Figures) -> Html:
     return tiles(rows)
 
 
-def _steps(old: Figures, new: Figures) -> Part:
+def _steps(old: Figures, new: Figures) -> PagePart:
     shown: list[Child] = []
     for epoch, below in _EPOCHS.items():
         pair = [("before", old.inside(below)), ("after", new.inside(below))]
-        scale = max(found.value("step_time_s") for _, found in pair)
+        scale = max(run.value("step_time_s") for _, run in pair)
         drawn: list[tuple[Child, Html, Child]] = [
-            (name, bar(found, stall_pieces(found), "step_time_s", scale), found.shown("step_time_s", as_time)) for name, found in pair
+            (name, bar(run, stall_pieces(run), "step_time_s", scale), run.shown("step_time_s", as_time)) for name, run in pair
         ]
         shown += [tag("h3", f"{epoch} epoch"), tag("figure", named_bars(drawn, f"Seconds of a step by cause, {epoch} epoch"))]
-    return Part("steps", "Steps", section("steps", "Where a step goes", *shown, stall_key(), lead="Seconds of a step by cause."))
+    return PagePart("steps", "Steps", section("steps", "Where a step goes", *shown, stall_key(), lead="Seconds of a step by cause."))
 
 
-def _causes(whole: Figures, old: Figures, new: Figures) -> Part:
+def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
             joined(swatch(cause.value), cause.value), old.shown(f"stalls_s/{cause.value}", as_time),
-            new.shown(f"stalls_s/{cause.value}", as_time), whole.shown(f"stalls_s/{cause.value}", _signed), MEANINGS[cause],
+            new.shown(f"stalls_s/{cause.value}", as_time), figures.shown(f"stalls_s/{cause.value}", _signed), MEANINGS[cause],
         ]
         for cause in STALLS
-        if max(found.value(f"stalls_s/{cause.value}") for found in (old, new)) > 0
+        if max(run.value(f"stalls_s/{cause.value}") for run in (old, new)) > 0
     ]  # fmt: skip
     head = [("cause", False), ("before", True), ("after", True), ("change", True), ("what happens meanwhile", False)]
     lead = "A step is the sum of its causes, so the changes sum to its own."
-    return Part("causes", "Causes", section("causes", "What changed in a warm step", table(head, rows, "Causes"), lead=lead))
+    return PagePart("causes", "Causes", section("causes", "What changed in a warm step", table(head, rows, "Causes"), lead=lead))
 
 
 def _signed(seconds: float) -> str:
     return "0 s" if not seconds else f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"
 
 
-def _figures(whole: Figures) -> Part:
+def _figures(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
-        [title, *(whole.shown(f"{key}/{place}", _WRITE[unit]) for place in (0, 1)), "changed" if key in whole.value("changed") else "same"]
+        [
+            title,
+            *(figures.shown(f"{key}/{place}", _WRITE[unit]) for place in (0, 1)),
+            "changed" if key in figures.value("changed") else "same",
+        ]
         for title, key, _, unit in FIGURES
-        if whole.value(key) != [None, None]
+        if figures.value(key) != [None, None]
     ]
     head = [("figure", False), ("before", True), ("after", True), ("", False)]
-    return Part("figures", "Figures", section("figures", "Figures", table(head, rows, "Figures")))
+    return PagePart("figures", "Figures", section("figures", "Figures", table(head, rows, "Figures")))
 
 
-def _inputs(document: Mapping[str, Any]) -> Part:
+def _inputs(document: Mapping[str, Any]) -> PagePart:
     lines = input_lines(document["inputs"])
     shown = bullets(lines) if lines else tag("p", "No input that the documents name differs.")
-    return Part("inputs", "Inputs", section("inputs", "Inputs that differ", shown, lead="Before -> after."))
+    return PagePart("inputs", "Inputs", section("inputs", "Inputs that differ", shown, lead="Before -> after."))

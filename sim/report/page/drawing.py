@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from sim.analysis.bottleneck import Resource
 from sim.cluster.build import Slot
 from sim.report.page.markup import Child, Figures, Html, joined, table, tag
-from sim.report.page.plan import Box, Plan, plan
+from sim.report.page.plan import Box, DrawingPlan, plan
 from sim.report.page.use import Use
 from sim.report.page.words import as_percent
 from sim.report.whatif import NAMES
 from sim.simulate import Run
-from sim.training.collectives.plan import CORES_COPY
+from sim.training.collectives.price.plan import CORES_COPY
 from sim.units import show
 
 _NVLINK_DEPTH = 15.0
@@ -26,14 +26,14 @@ _HELD: Mapping[Resource, tuple[str, ...]] = {"cpu": ("socket",), "disk": ("disk"
 
 
 @dataclass(frozen=True)
-class Bound:
+class JobBound:
     """What holds the job: a *resource* of the what-if; and the description of the *link* that bounds the exchange of gradients."""
 
     resource: Resource
     link: str = ""
 
 
-def drawings(run: Run, number: int, uses: Mapping[str, Use], bound: Bound) -> Html:
+def drawings(run: Run, number: int, uses: Mapping[str, Use], bound: JobBound) -> Html:
     """Return a drawing of each kind of node that job *number* of *run* uses."""
     slots = [slot for slot in run.cluster if any(job == number for job, _ in slot.lent) or any(job == number for job, _ in slot.serves)]
     return joined(*(_Drawing(run, slot, number, uses, bound).figure() for slot in slots))
@@ -62,7 +62,7 @@ class _Drawing:
     slot: Slot
     number: int
     uses: Mapping[str, Use]
-    bound: Bound
+    bound: JobBound
 
     @property
     def _mine(self) -> set[int]:
@@ -101,7 +101,7 @@ class _Drawing:
 
     # --- boxes ---------------------------------------------------------------------------------------------------
 
-    def _boxes(self, laid: Plan) -> list[Html]:
+    def _boxes(self, laid: DrawingPlan) -> list[Html]:
         return [self._box(device, box) for device, box in laid.boxes.items()]
 
     def _box(self, device: str, box: Box) -> Html:
@@ -144,7 +144,7 @@ class _Drawing:
         use = self.uses.get(name)
         return f"{what}: {as_percent(use.mean)} used" if use else f"{what}: idle"
 
-    def _disk(self, laid: Plan) -> list[Html]:
+    def _disk(self, laid: DrawingPlan) -> list[Html]:
         storage = self.slot.node.storage
         if storage is None:
             return []
@@ -160,38 +160,38 @@ class _Drawing:
 
     # --- wires ---------------------------------------------------------------------------------------------------
 
-    def _wires(self, laid: Plan) -> list[Html]:
-        found = []
+    def _wires(self, laid: DrawingPlan) -> list[Html]:
+        wires = []
         for device, holder in self.slot.graph.parents.items():
             one, other = laid.boxes[device], laid.boxes[holder]
             x = one.x if abs(one.x - other.x) < other.width / 2 else other.x
             path = f"M{one.x:g},{one.y:g} L{one.x:g},{one.y - LEVEL_MIDDLE:g} L{x:g},{other.y:g}"
-            found.append(self._wire(device, holder, path))
+            wires.append(self._wire(device, holder, path))
         sockets = [name for name in laid.boxes if name.startswith("socket")]
         for place, device in enumerate(sockets):
             for holder in sockets[:place]:
                 one, other = laid.boxes[holder], laid.boxes[device]
                 lift = 34.0 * (abs(sockets.index(holder) - place) > 1)
                 middle = (one.x + other.x) / 2
-                found.append(self._wire(holder, device, f"M{one.x:g},{one.y:g} Q{middle:g},{one.y - 2 * lift:g} {other.x:g},{other.y:g}"))
-        return found
+                wires.append(self._wire(holder, device, f"M{one.x:g},{one.y:g} Q{middle:g},{one.y - 2 * lift:g} {other.x:g},{other.y:g}"))
+        return wires
 
-    def _nvlinks(self, laid: Plan) -> list[Html]:
+    def _nvlinks(self, laid: DrawingPlan) -> list[Html]:
         graph = self.slot.graph
         if graph.switch_links:
             return self._nvswitch(laid)
         pairs = graph.node.topology.nvlink.pairs if graph.node.topology.nvlink and not graph.isolated else {}
-        found = []
+        wires = []
         for pair, count in pairs.items():
             one, other = (f"gpu{end}" for end in pair.split("-"))
             left, right = sorted((laid.boxes[one].x, laid.boxes[other].x))
             depth = 2 * _depth(left, right, laid)
             top, low = f"{laid.bottom:g}", f"{laid.bottom + depth * 0.72:g}"
             path = f"M{left:g},{top} C{left:g},{low} {right:g},{low} {right:g},{top}"
-            found.append(self._wire(one, other, path, 0.6 + 0.9 * count))
-        return found
+            wires.append(self._wire(one, other, path, 0.6 + 0.9 * count))
+        return wires
 
-    def _nvlink_depth(self, laid: Plan) -> float:
+    def _nvlink_depth(self, laid: DrawingPlan) -> float:
         graph = self.slot.graph
         if graph.switch_links:
             return 84.0
@@ -199,36 +199,36 @@ class _Drawing:
         ends = [sorted(laid.boxes[f"gpu{end}"].x for end in pair.split("-")) for pair in pairs]
         return max((_depth(left, right, laid) for left, right in ends), default=0.0) * 1.1
 
-    def _nvswitch(self, laid: Plan) -> list[Html]:
+    def _nvswitch(self, laid: DrawingPlan) -> list[Html]:
         gpus = [name for name in laid.boxes if name.startswith("gpu")]
         left, right = (pick(laid.boxes[name].x for name in gpus) for pick in (min, max))
         box = Box((left + right) / 2, laid.bottom + 62, right - left + 62, 26)
         wires = [self._wire(name, "nvswitch", f"M{laid.boxes[name].x:g},{laid.bottom:g} V{box.y:g}") for name in gpus]
         return [*wires, _device(box, "NVSwitch", "", "NVSwitch\njoins all GPUs of the node")]
 
-    def _network(self, laid: Plan) -> list[Html]:
-        found = []
+    def _network(self, laid: DrawingPlan) -> list[Html]:
+        wires = []
         for device, box in laid.boxes.items():
             if device.startswith("nic"):
                 end = laid.bottom + 22
-                found += [self._wire(device, "net", f"M{box.x:g},{laid.bottom:g} V{end:g}"), _text(box.x, end + 12, "network", "small")]
-        return found
+                wires += [self._wire(device, "net", f"M{box.x:g},{laid.bottom:g} V{end:g}"), _text(box.x, end + 12, "network", "small")]
+        return wires
 
     def _live(self, link: str) -> str:
         return self.run.log.links.get(self.slot.name, {}).get(link, "")
 
     def _wire(self, one: str, other: str, path: str, width: float = 1.5) -> Html:
         """Return the line of both directions between two devices; wider the more it is used."""
-        known = self.slot.graph.links
-        both = [name for name in (f"{one}>{other}", f"{other}>{one}") if name in known]
+        links = self.slot.graph.links
+        both = [name for name in (f"{one}>{other}", f"{other}>{one}") if name in links]
         if not both:
             return Html("")
-        words = known[both[0]].description
+        words = links[both[0]].description
         used = [(name, self.uses.get(self._live(name))) for name in both]
         most = max((use.mean for _, use in used if use), default=0.0)
         bound = self.bound.link in {words, *(f"{server}: {words}" for server in self._servers)}
         lines = [f"{name.replace('>', ' to ')}: {as_percent(use.mean)} used, at most {as_percent(use.peak)}" for name, use in used if use]
-        says = "\n".join([words, show(known[both[0]].capacity, "bandwidth"), *(lines or ["idle"])])
+        says = "\n".join([words, show(links[both[0]].capacity, "bandwidth"), *(lines or ["idle"])])
         look = "wire bound" if bound else "wire used" if most > 0 else "wire"
         line = tag("path", d=path, class_=look, stroke_width=f"{max(width, 3.0) if bound else width + 3 * most:.2f}")
         return joined(line, tag("path", d=path, class_="hit mark", data_tip=says))
@@ -238,7 +238,7 @@ LEVEL_MIDDLE = 42.0
 """How far above a device its line turns towards what it hangs off."""
 
 
-def _depth(left: float, right: float, laid: Plan) -> float:
+def _depth(left: float, right: float, laid: DrawingPlan) -> float:
     spanned = sum(left < box.x < right for name, box in laid.boxes.items() if name.startswith("gpu"))
     return 22.0 + _NVLINK_DEPTH * spanned
 

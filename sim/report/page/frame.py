@@ -15,7 +15,7 @@ from sim.report.page.markup import Child, Html, details, joined, section, tag
 from sim.report.page.words import unbroken
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """A part of a page: *ident* is its anchor, *title* its name in the navigation, if it has one there."""
 
     ident: str
@@ -23,7 +23,7 @@ class Part(NamedTuple):
     html: Html
 
 
-def page(title: str, kind: str, hero: Html, parts: Sequence[Part], documents: Mapping[str, Mapping[str, Any]]) -> str:
+def page(title: str, kind: str, hero: Html, parts: Sequence[PagePart], documents: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a whole page: *hero* says the outcome, *parts* follow, *documents* are embedded as JSON by name, the first one for readers."""
     name = next(iter(documents))
     main = joined(hero, *(part.html for part in parts), _document(name, documents[name]))

@@ -7,10 +7,10 @@ from typing import Any
 
 from sim.analysis.long_run import LOST
 from sim.report.goodput import NAMES, died_text
-from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, chart, linear_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartPoint, chart, linear_axis
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.study.descriptions import Descriptions
@@ -79,32 +79,32 @@ def _per_cent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def _losses(figures: Figures) -> Part:
+def _losses(figures: Figures) -> PagePart:
     lead = "Means over all drawn courses; they add up to the time from start to end. MFU is inside the kept work and is counted once."
-    return Part("lost", "Where time goes", section("lost", "Where the time goes", _lost(figures), lead=lead))
+    return PagePart("lost", "Where time goes", section("lost", "Where the time goes", _lost(figures), lead=lead))
 
 
 def _lost(figures: Figures) -> Html:
-    pieces = [Piece("work_s", "later_epochs", "kept work", "work that counts")]
-    pieces += [Piece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST]
+    pieces = [BarPiece("work_s", "later_epochs", "kept work", "work that counts")]
+    pieces += [BarPiece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST]
     rows: list[list[Child]] = [
         [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
         for piece in pieces
     ]
-    whole = named_bars([("the mean course", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
+    mean = named_bars([("the mean course", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
     lost = sum(figures.value("lost_s").values())
     only = [("what is lost", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
     more = named_bars(only, "What is lost") if only else None
     titles = [("", False), ("time", True), ("share", True)]
-    return joined(whole, more, table(titles, rows, "Time of the mean course"))
+    return joined(mean, more, table(titles, rows, "Time of the mean course"))
 
 
-def _timeline(figures: Figures) -> Part:
+def _timeline(figures: Figures) -> PagePart:
     events = figures.value("timeline")
     if len(events) < 2:
-        return Part("timeline", "", Html(""))
+        return PagePart("timeline", "", Html(""))
     points = [
-        Point(
+        ChartPoint(
             event["time_s"] / DAY, event["recovery_s"] / 60, "",
             f"{event['what']}\nafter {event['time_s'] / DAY:.2f} d: {as_time(event['recovery_s'])}",
             (figures.marked(f"timeline/{place}/time_s"), figures.marked(f"timeline/{place}/recovery_s")),
@@ -115,13 +115,13 @@ def _timeline(figures: Figures) -> Part:
     up = linear_axis("minutes until it works again", [0.0, *(point.y for point in points)], as_plain)
     drawn = tag("figure", chart(points, across, up, "Interruptions of one drawn course"))
     lead = "Each point is an interruption of one of the drawn courses: its cause, and how long the job then stops."
-    return Part("timeline", "One course", section("timeline", "One course, day by day", drawn, lead=lead))
+    return PagePart("timeline", "One course", section("timeline", "One course, day by day", drawn, lead=lead))
 
 
-def _spread(figures: Figures) -> Part:
+def _spread(figures: Figures) -> PagePart:
     steps = figures.value("distribution")
     points = [
-        Point(
+        ChartPoint(
             100 * step["effective_share"], 100 * step["share"], "",
             f"{100 * step['effective_share']:.1f}%\n{as_percent(step['share'])} of the courses stay below it",
             (figures.marked(f"distribution/{place}/effective_share"), figures.marked(f"distribution/{place}/share")),
@@ -137,7 +137,7 @@ def _spread(figures: Figures) -> Part:
             chart(points, across, up, "Share of courses below an effective share", [("front", [(point.x, point.y) for point in points])]),
         )
     lead = "Fleets differ by more than one course differs from the next: the intervals hold both."
-    return Part("spread", "How it spreads", section("spread", "How courses spread", drawn, _found(figures), lead=lead))
+    return PagePart("spread", "How it spreads", section("spread", "How courses spread", drawn, _found(figures), lead=lead))
 
 
 def _found(figures: Figures) -> Html:
@@ -153,7 +153,7 @@ def _ends(figures: Figures, interval: str, key: str, write: Any) -> Html:
     return joined(figures.shown(f"{interval}/{key}/0", write), " to ", figures.shown(f"{interval}/{key}/1", write))
 
 
-def _checkpoints(figures: Figures) -> Part:
+def _checkpoints(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         ["bytes", figures.shown("checkpoint/bytes", as_memory)],
         ["writers", figures.shown("checkpoint/writers", as_number)],
@@ -175,17 +175,17 @@ def _checkpoints(figures: Figures) -> Part:
         ]
     saved = figures.value("checkpoint")
     lead = f"{saved['mode']}, to {saved['store']}; simulated over the links of a node and the store, beside the training's own traffic."
-    return Part(
+    return PagePart(
         "checkpoints",
         "Checkpoints",
         section("checkpoints", "Checkpoints", table([("", False), ("", True)], rows, "A checkpoint", "narrow"), lead=lead),
     )
 
 
-def _changes(figures: Figures) -> Part:
+def _changes(figures: Figures) -> PagePart:
     changes = figures.value("sensitivities")
     if not changes:
-        return Part("changes", "", Html(""))
+        return PagePart("changes", "", Html(""))
     rows: list[list[Child]] = [
         [
             change["change"],
@@ -196,9 +196,9 @@ def _changes(figures: Figures) -> Part:
         ]
         for place, change in enumerate(changes)
     ]
-    found = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
+    drawn = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
     lead = (
         "The same faults are drawn for all of them, over a part of the job; the interval between checkpoints is chosen anew. The closed "
         "form has no waits for spares, planned stops, slow nodes, or faults that repeat. A run that dies keeps nothing more."
     )
-    return Part("changes", "What would help", section("changes", "What would help", found, lead=lead))
+    return PagePart("changes", "What would help", section("changes", "What would help", drawn, lead=lead))

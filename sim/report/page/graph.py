@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.events import Cause, Wait
+from sim.events import Cause, WaitSpan
 from sim.report.graph import GRAPH_MEANINGS
 from sim.report.page.bars import step_stalls
 from sim.report.page.basis import basis
 from sim.report.page.colours import fill
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, noted, section, table, tag, tiles
-from sim.report.page.timeline import Span, lanes_of
+from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.words import as_memory, as_number, as_percent, as_time
 from sim.study.descriptions import Descriptions
 from sim.study.graph import GraphRun
@@ -48,19 +48,19 @@ def _tiles(figures: Figures) -> Html:
     return tiles(rows)
 
 
-def _time(figures: Figures) -> Part:
+def _time(figures: Figures) -> PagePart:
     lead = "Mean over ranks; every moment of a rank is compute, or one wait."
-    return Part("time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, GRAPH_MEANINGS), lead=lead))
+    return PagePart("time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, GRAPH_MEANINGS), lead=lead))
 
 
-def _lanes(run: GraphRun) -> Part:
+def _lanes(run: GraphRun) -> PagePart:
     """Return a lane for each rank: kernels against time, waits in between."""
-    span = Span(0.0, run.step_time or 1.0, [run.step_time])
+    span = TimelineSpan(0.0, run.step_time or 1.0, [run.step_time])
     shown = range(min(len(run.ranks), MOST_RANKS))
-    kernels: dict[int, list[Wait]] = defaultdict(list)
+    kernels: dict[int, list[WaitSpan]] = defaultdict(list)
     for work in run.played.log.work:
         if work.stream == "gpu" and work.rank < MOST_RANKS:
-            kernels[work.rank].append(Wait(work.rank, Cause.COMPUTE, work.name, -1, work.t0, work.t1))
+            kernels[work.rank].append(WaitSpan(work.rank, Cause.COMPUTE, work.name, -1, work.t0, work.t1))
     names = [tag("div", f"rank {rank}", class_="lane-name") for rank in shown]
     lanes = []
     for rank in shown:
@@ -70,10 +70,10 @@ def _lanes(run: GraphRun) -> Part:
     figure = lanes_of(names, lanes, span, "Ranks against time")
     more = f" The first {MOST_RANKS} of {len(run.ranks)} ranks." if len(run.ranks) > MOST_RANKS else ""
     lead = f"One step of {as_time(run.step_time)}: blue is compute, other colors are waits by cause.{more}"
-    return Part("ranks", "Ranks against time", section("ranks", "Ranks against time", figure, lead=lead))
+    return PagePart("ranks", "Ranks against time", section("ranks", "Ranks against time", figure, lead=lead))
 
 
-def _mark(mark: Wait, span: Span) -> Html:
+def _mark(mark: WaitSpan, span: TimelineSpan) -> Html:
     place, lasts = span.place(mark.t0, mark.t1), as_time(mark.t1 - mark.t0)
     if mark.cause == Cause.COMPUTE:
         return tag("div", class_="mark", style=f"{place};background:{_KERNEL}", data_tip=f"{mark.resource}\n{lasts}")
@@ -81,7 +81,7 @@ def _mark(mark: Wait, span: Span) -> Html:
     return tag("div", class_="mark", style=style, data_tip=f"waits: {mark.resource}\n{lasts}")
 
 
-def _communication(figures: Figures) -> Part:
+def _communication(figures: Figures) -> PagePart:
     rows: list[list[Child]] = []
     for place in range(len(figures.value("communication"))):
         row = figures.inside(f"communication/{place}")
@@ -94,10 +94,10 @@ def _communication(figures: Figures) -> Part:
     head = [("communication", False), ("communicators", True), ("calls", True), ("bytes", True), ("time", True), ("exposed", True)]
     lead = "Time is that of all calls of one communicator; exposed is what a rank's GPU stands still for it, mean over ranks."
     shown = table(head, rows, "Communication", "sortable") if rows else tag("p", "The ranks exchange nothing.")
-    return Part("communication", "Communication", section("communication", "Communication", shown, lead=lead))
+    return PagePart("communication", "Communication", section("communication", "Communication", shown, lead=lead))
 
 
-def _ranks(figures: Figures) -> Part:
+def _ranks(figures: Figures) -> PagePart:
     rows: list[list[Child]] = []
     for place in range(len(figures.value("by_rank"))):
         row = figures.inside(f"by_rank/{place}")
@@ -109,4 +109,4 @@ def _ranks(figures: Figures) -> Part:
             ]
         )  # fmt: skip
     head = [("rank", True), ("operations", True), ("compute", True), ("busy", True), ("ends at", True)]
-    return Part("each", "Each rank", section("each", "Each rank", table(head, rows, "Ranks", "sortable")))
+    return PagePart("each", "Each rank", section("each", "Each rank", table(head, rows, "Ranks", "sortable")))

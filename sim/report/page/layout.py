@@ -6,20 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim.analysis.layout_memory import StageMemory
-from sim.events import Cause, Work
+from sim.events import Cause, WorkSpan
 from sim.mesh import LayoutRun
-from sim.report.layout import LAYOUT_MEANINGS, layout_name
-from sim.report.page.bars import Piece, bar, error_tile, named_bars, step_stalls, swatch
+from sim.report.energy import epoch_tokens
+from sim.report.layouts.layout import LAYOUT_MEANINGS, layout_name
+from sim.report.page.bars import BarPiece, bar, error_tile, named_bars, step_stalls, swatch
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, axis, chart, linear_axis
+from sim.report.page.chart import ChartPoint, axis, chart, linear_axis
 from sim.report.page.colours import USES, fill
 from sim.report.page.energy import LEAD, energy, energy_tile
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.timeline import Span, lanes_of
+from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.report.whole_job import tokens_text
 from sim.units import counted, show
 
 MOST_STAGES: Final = 32
@@ -50,7 +52,7 @@ def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
     return page(f"{document['workload']} on {document['hardware']}", "run", hero, parts, {"run": document})
 
 
-def layout_parts(run: LayoutRun, document: Mapping[str, Any]) -> tuple[Html, list[Part]]:
+def layout_parts(run: LayoutRun, document: Mapping[str, Any]) -> tuple[Html, list[PagePart]]:
     """Return the outcome of *run*, whose JSON is *document*, and the parts of its page."""
     figures = Figures(document, "run")
     machine = f"{document['gpus']} x {run.node.gpu.name} on {counted(document['nodes'], 'node')}"
@@ -65,21 +67,21 @@ def layout_parts(run: LayoutRun, document: Mapping[str, Any]) -> tuple[Html, lis
     return hero, [*(part for part in parts if part), *basis(figures)]
 
 
-def _job(figures: Figures) -> Part | None:
+def _job(figures: Figures) -> PagePart | None:
     if not figures.value("whole_job"):
         return None
     lead = "From the start of the machines to the last checkpoint."
-    return Part("job", "The whole job", section("job", "The whole job", whole_job(figures.inside("whole_job")), lead=lead))
+    return PagePart("job", "The whole job", section("job", "The whole job", whole_job(figures.inside("whole_job")), lead=lead))
 
 
-def _failures(figures: Figures) -> Part | None:
+def _failures(figures: Figures) -> PagePart | None:
     drawn = with_failures(figures)
-    return Part("failures", "With failures", section("failures", "With failures", drawn)) if drawn else None
+    return PagePart("failures", "With failures", section("failures", "With failures", drawn)) if drawn else None
 
 
-def _energy(figures: Figures) -> Part | None:
+def _energy(figures: Figures) -> PagePart | None:
     drawn = energy(figures)
-    return Part("energy", "Energy", section("energy", "Energy", drawn, lead=LEAD)) if drawn else None
+    return PagePart("energy", "Energy", section("energy", "Energy", drawn, lead=LEAD)) if drawn else None
 
 
 def _tiles(figures: Figures) -> Html:
@@ -100,7 +102,9 @@ def _tiles(figures: Figures) -> Html:
         )
     )
     cost = figures.shown("cost_per_epoch_usd", as_money) if figures.value("cost_per_epoch_usd") is not None else None
-    rows.append(("Epoch", figures.shown("epoch_time_s", as_time), cost))
+    tokens = epoch_tokens(figures.value(""))
+    length = None if tokens is None else tokens_text(tokens)
+    rows.append(("Epoch", figures.shown("epoch_time_s", as_time), joined(cost, ", " if cost and length else "", length)))
     rows += error_tile(figures)
     rows += energy_tile(figures)
     if figures.value("whole_job"):
@@ -108,16 +112,18 @@ def _tiles(figures: Figures) -> Html:
     return tiles(rows)
 
 
-def _time(figures: Figures) -> Part:
+def _time(figures: Figures) -> PagePart:
     lead = "Every moment of a rank's step, by what it does or waits for; mean over ranks."
-    return Part("time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, LAYOUT_MEANINGS), lead=lead))
+    return PagePart(
+        "time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, LAYOUT_MEANINGS), lead=lead)
+    )
 
 
-def _stages(run: LayoutRun) -> Part:
+def _stages(run: LayoutRun) -> PagePart:
     """Return a lane for each stage: forward, backward and optimizer against time, waits in between; below them the memory of each."""
     stages = run.played.stages
     begin, end = min(stage.begin for stage in stages), max(stage.end for stage in stages)
-    span = Span(begin, end, [end])
+    span = TimelineSpan(begin, end, [end])
     shown = range(min(len(stages), MOST_STAGES))
     words = [f"stage {stage}" if len(stages) > 1 else "each rank" for stage in shown]
     names = [tag("div", word, class_="lane-name") for word in words]
@@ -135,21 +141,21 @@ def _stages(run: LayoutRun) -> Part:
     lead = f"One step of {as_time(end - begin)}: light blue is forward, dark blue backward; colored gaps are waits by cause."
     if courses:
         lead += f" Below, the memory of one GPU by use at each moment; the full height is its {as_memory(run.node.gpu.memory)}."
-    return Part("stages", "Stages against time", section("stages", "Stages against time", figure, key, lead=lead))
+    return PagePart("stages", "Stages against time", section("stages", "Stages against time", figure, key, lead=lead))
 
 
 def _steps(heights: Sequence[float], columns: range) -> str:
     """Return a path through *columns* at their *heights*, with a corner only where these change."""
-    found, last = [], ""
+    corners, last = [], ""
     for column in columns:
         height = f"{heights[column]:.1f}"
         if height != last:
-            found.append(f"H{column + (columns.step < 0)}V{height}")
+            corners.append(f"H{column + (columns.step < 0)}V{height}")
             last = height
-    return "".join([*found, f"H{columns.stop + (columns.step < 0)}"])
+    return "".join([*corners, f"H{columns.stop + (columns.step < 0)}"])
 
 
-def _course(course: Sequence[tuple[float, float, StageMemory]], span: Span, memory: float) -> Html:
+def _course(course: Sequence[tuple[float, float, StageMemory]], span: TimelineSpan, memory: float) -> Html:
     """Return the memory of one rank against time: an area for each use, one upon another, of *memory* bytes in all."""
     columns: list[StageMemory | None] = [None] * COLUMNS
     for begin, end, held in course:
@@ -173,7 +179,7 @@ def _course(course: Sequence[tuple[float, float, StageMemory]], span: Span, memo
     return tag("div", svg, class_="mark", style="left:0;width:100%", data_tip=f"at most {as_memory(peak.total)}\n{says}")
 
 
-def _lane(run: LayoutRun, stage: int, span: Span) -> list[Html]:
+def _lane(run: LayoutRun, stage: int, span: TimelineSpan) -> list[Html]:
     marks = []
     for work in run.played.log.work:
         if work.rank == stage and work.stream == "gpu" and work.t1 > span.start and work.t0 < span.end:
@@ -186,48 +192,48 @@ def _lane(run: LayoutRun, stage: int, span: Span) -> list[Html]:
     return marks
 
 
-def _work(work: Work, span: Span) -> Html:
+def _work(work: WorkSpan, span: TimelineSpan) -> Html:
     number = f"\nmicro-batch {work.ident}" if work.ident >= 0 else ""
     says = f"{work.name}{number}\n{as_time(work.t1 - work.t0)}"
     return tag("div", class_="mark", style=f"{span.place(work.t0, work.t1)};background:{_SHADES.get(work.name, '#99aa77')}", data_tip=says)
 
 
-def _memory(figures: Figures, memory: float) -> Part:
+def _memory(figures: Figures, memory: float) -> PagePart:
     stages: Sequence[Mapping[str, Any]] = figures.value("memory_by_stage")
     rows = []
     for place, stage in enumerate(stages[:MOST_STAGES]):
         own = figures.inside(f"memory_by_stage/{place}")
-        pieces = [Piece(use, use, use.replace("_", " "), show(stage[use], "size")) for use in _SHOWN_USES]
+        pieces = [BarPiece(use, use, use.replace("_", " "), show(stage[use], "size")) for use in _SHOWN_USES]
         name = f"stage {stage['stage']}" if len(stages) > 1 else "each GPU"
         rows.append((name, bar(own, pieces, "total", max(memory, stage["total"])), own.shown("total", as_memory)))
     key = tag("ul", *(tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES if use in USES), class_="key")
     lead = f"At the fullest moment of a step; a full bar is the GPU's {as_memory(memory)}."
-    return Part("memory", "GPU memory", section("memory", "GPU memory", named_bars(rows, "GPU memory by stage"), key, lead=lead))
+    return PagePart("memory", "GPU memory", section("memory", "GPU memory", named_bars(rows, "GPU memory by stage"), key, lead=lead))
 
 
 def _scaling_page(document: Mapping[str, Any]) -> str:
-    whole = Figures(document, "run")
+    figures = Figures(document, "run")
     ran = [place for place, row in enumerate(document["runs"]) if "infeasible" not in row]
-    sizes = [whole.inside(f"runs/{place}") for place in ran]
+    sizes = [figures.inside(f"runs/{place}") for place in ran]
     first = document["runs"][ran[0]] if ran else document["runs"][0]
     key = "tokens_per_s" if ran and first["tokens_per_s"] is not None else "throughput_samples_per_s"
     columns = {"gpus": as_number, "step_time_s": as_time, key: as_number, "model_flops_utilization": as_percent}
     rows: list[list[Child]] = [[size.shown(name, write) for name, write in columns.items()] for size in sizes]
     head = [("GPUs", True), ("step", True), (key.replace("_", " "), True), ("MFU", True)]
-    parts = [Part("table", "Table", section("table", "All runs", table(head, rows)))]
+    parts = [PagePart("table", "Table", section("table", "All runs", table(head, rows)))]
     if len(sizes) > 1:
         points = [_point(size, key) for size in sizes]
         across = axis("GPUs", [size.value("gpus") for size in sizes], as_number)
         up = linear_axis(key.replace("_", " "), [size.value(key) for size in sizes], as_number)
         drawn = chart(points, across, up, "Throughput over GPUs")
-        parts.insert(0, Part("speed", "Throughput", section("speed", "Throughput", drawn)))
+        parts.insert(0, PagePart("speed", "Throughput", section("speed", "Throughput", drawn)))
     failed = [f"{row['gpus']} GPUs: {row['infeasible']}" for row in document["runs"] if "infeasible" in row]
     verdict = f"{counted(len(sizes), 'layout')} simulated, {len(failed)} cannot run."
     hero = outcome(f"{first['workload']} on {first['hardware']}", verdict, "", noted("Cannot run", failed))
     return page(f"{first['workload']} on {first['hardware']}", "run", hero, parts, {"run": document})
 
 
-def _point(size: Figures, key: str) -> Point:
+def _point(size: Figures, key: str) -> ChartPoint:
     name = f"{size.value('gpus')} GPUs"
     says = f"{name}\n{as_number(size.value(key))} {key.replace('_', ' ')}"
-    return Point(size.value("gpus"), size.value(key), name, says, (size.marked("gpus"), size.marked(key)), named=True)
+    return ChartPoint(size.value("gpus"), size.value(key), name, says, (size.marked("gpus"), size.marked(key)), named=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.report.page.bars import ERROR_BARS, Piece, bar, error_tile, missed_by, named_bars, swatch
-from sim.report.page.chart import Point, axis, chart, linear_axis, with_errors
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, missed_by, named_bars, swatch
+from sim.report.page.chart import ChartPoint, axis, chart, linear_axis, with_errors
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
@@ -23,32 +23,34 @@ _COLOURS: Final = {
 
 def plan_page(document: Mapping[str, Any]) -> str:
     """Return the page of a plan's *document*."""
-    whole = Figures(document, "plan")
+    figures = Figures(document, "plan")
     count = min(SHOWN, len(document["layouts"]))
-    rows = [whole.inside(f"layouts/{place}") for place in range(count)]
+    rows = [figures.inside(f"layouts/{place}") for place in range(count)]
     title = f"Layouts of {document['workload']} on {document['hardware']}"
     gpus = " or ".join(map(str, document["gpus"]))
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
-    hero = outcome(title, document["verdict"], set_up, _tiles(whole, rows[0]), noted("Warnings", document["warnings"]))
-    more = {place: whole.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
-    parts = [_table(dict(enumerate(rows)) | more), _time(whole, rows), _trade(whole)]
-    failing = with_failures(whole)
-    parts += [Part("failures", "With failures", section("failures", "With failures", failing))] if failing else []
+    hero = outcome(title, document["verdict"], set_up, _tiles(figures, rows[0]), noted("Warnings", document["warnings"]))
+    more = {place: figures.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
+    parts = [_table(dict(enumerate(rows)) | more), _time(figures, rows), _trade(figures)]
+    failing = with_failures(figures)
+    parts += [PagePart("failures", "With failures", section("failures", "With failures", failing))] if failing else []
     parts += [_turns(document)] if document["sensitivity"] else []
     assumed = section("assumed", "Assumed", bullets(document["assumptions"]))
     command = section("command", "Run it", tag("pre", document["layouts"][0]["command"], tabindex="0", style="white-space:pre-wrap"))
-    return page(title, "plan", hero, [*parts, Part("command", "Run it", command), Part("assumed", "Assumed", assumed)], {"plan": document})
+    return page(
+        title, "plan", hero, [*parts, PagePart("command", "Run it", command), PagePart("assumed", "Assumed", assumed)], {"plan": document}
+    )
 
 
-def _tiles(whole: Figures, best: Figures) -> Html:
-    gap = "proven best" if whole.value("complete") else joined("gap ", whole.shown("gap", as_percent))
+def _tiles(figures: Figures, best: Figures) -> Html:
+    gap = "proven best" if figures.value("complete") else joined("gap ", figures.shown("gap", as_percent))
     rows: list[tuple[str, Child, Child]] = [
         ("Step", best.shown("step_time_s", as_time), joined("bound ", best.shown("bound_s", as_time))),
         ("Model FLOPS utilization", best.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"),
         ("Memory left", best.shown("memory_headroom_bytes", as_memory), best.value("memory_verdict")),
-        ("Layouts", whole.shown("candidates", as_number), joined(whole.shown("infeasible", as_number), " cannot fit")),
-        ("Simulated", whole.shown("simulated", as_number), gap),
-        *error_tile(whole),
+        ("Layouts", figures.shown("candidates", as_number), joined(figures.shown("infeasible", as_number), " cannot fit")),
+        ("Simulated", figures.shown("simulated", as_number), gap),
+        *error_tile(figures),
     ]
     unit = _unit(best)
     rows.insert(1, (f"{unit.capitalize()}s per second and GPU", best.shown(f"{unit}s_per_s_per_gpu", rate_text), None))
@@ -71,7 +73,7 @@ def _of_a_million(usd: float) -> str:
     return as_money(1e6 * usd)
 
 
-def _table(rows: Mapping[int, Figures]) -> Part:
+def _table(rows: Mapping[int, Figures]) -> PagePart:
     """Return the table of *rows*, by their place among all layouts."""
     unit = _unit(rows[0])
     priced = [row.value(f"cost_per_{unit}_usd") is not None for row in rows.values()]
@@ -80,15 +82,17 @@ def _table(rows: Mapping[int, Figures]) -> Part:
             _named(row, place), tag("span", row.value("stack"), class_="kept"), row.shown("nodes", as_number),
             row.shown("step_time_s", as_time), row.shown(f"{unit}s_per_s_per_gpu", rate_text),
             row.shown("model_flops_utilization", as_percent), row.shown("memory_headroom_bytes", as_memory),
-            *([row.shown(f"cost_per_{unit}_usd", _of_a_million) if known else "-"] if any(priced) else []),
+            *([row.shown(f"cost_per_{unit}_usd", _of_a_million) if price_known else "-"] if any(priced) else []),
         ]
-        for (place, row), known in zip(rows.items(), priced, strict=True)
+        for (place, row), price_known in zip(rows.items(), priced, strict=True)
     ]  # fmt: skip
     head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), (f"{unit}s/s/GPU", True), ("MFU", True)]
     head += [("memory left", True), *([(f"per million {unit}s", True)] if any(priced) else [])]
     lead = "Best first; ~ marks layouts that the model cannot tell from the best."
     lead += " Below them, others that are not beaten in time, memory and money at once." if len(rows) > SHOWN else ""
-    return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead))
+    return PagePart(
+        "table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead)
+    )
 
 
 def _named(row: Figures, place: int) -> Html:
@@ -100,44 +104,44 @@ def _named(row: Figures, place: int) -> Html:
     )
 
 
-def _time(whole: Figures, rows: list[Figures]) -> Part:
-    off = missed_by(whole)
+def _time(figures: Figures, rows: list[Figures]) -> PagePart:
+    off = missed_by(figures)
     scale = (1 + off) * max(row.value("step_time_s") for row in rows)
     names = [name for name in _COLOURS if any(row.value(f"seconds/{name}") > 1e-9 for row in rows)]
     drawn: list[tuple[Child, Html, Child]] = []
     for place, row in enumerate(rows):
-        pieces = [Piece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
+        pieces = [BarPiece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
         drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale, off), row.shown("step_time_s", as_time)))
     key = tag("ul", *(tag("li", swatch(_COLOURS[name]), name) for name in names), class_="key")
     lead = "A step of each layout of the table, by its number: compute, and what compute waits for, mean over ranks."
     lead += f" {ERROR_BARS}" if off else ""
-    return Part("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))
+    return PagePart("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))
 
 
-def _trade(whole: Figures) -> Part:
-    layouts = whole.value("layouts")
-    rows = [whole.inside(f"layouts/{place}") for place in range(len(layouts))]
-    off, points = missed_by(whole), []
+def _trade(figures: Figures) -> PagePart:
+    layouts = figures.value("layouts")
+    rows = [figures.inside(f"layouts/{place}") for place in range(len(layouts))]
+    off, points = missed_by(figures), []
     for place, row in enumerate(rows):
         time, free = row.value("penalized_step_time_s"), row.value("memory_headroom_bytes") / 2**30
         marked = (row.marked("penalized_step_time_s"), row.marked("memory_headroom_bytes"))
         tight = "" if row.value("memory_verdict") == "fits" else "\nmemory is nearly full: its allocator may retry, which is counted"
         says = f"{row.value('name')}\n{as_time(time)}, {free:.1f} GiB free{tight}"
         best = place == 0
-        points.append(Point(time, free, str(place + 1), says, marked, best, row.value("pareto"), best, off if best else 0.0))
+        points.append(ChartPoint(time, free, str(place + 1), says, marked, best, row.value("pareto"), best, off if best else 0.0))
     across = axis("time of a step", with_errors(points), as_time)
     up = linear_axis("GiB free", [point.y for point in points], as_number)
     drawn = chart(points, across, up, "Memory left over time of a step")
     lead = "Every simulated layout; numbered ones are not beaten in time, memory and money at once. Orange: the best"
     lead += f". {ERROR_BARS}" if off else "."
-    return Part("trade", "Time and memory", section("trade", "Time, memory and money", tag("figure", drawn), lead=lead))
+    return PagePart("trade", "Time and memory", section("trade", "Time, memory and money", tag("figure", drawn), lead=lead))
 
 
-def _turns(document: Mapping[str, Any]) -> Part:
+def _turns(document: Mapping[str, Any]) -> PagePart:
     rows: list[list[Child]] = []
     for turn in document["sensitivity"]:
         time = "-" if turn["step_time_s"] is None else as_time(turn["step_time_s"])
         flips = "-" if turn["flips_at"] is None else f"{100 * turn['flips_at']:.0f} % of the NICs' speed"
         rows.append([turn["change"], turn["best"] or turn["problem"], "the same" if turn["same"] else "another", time, flips])
     head = [("change", False), ("best then", False), ("layout", False), ("step", True), ("equal at", False)]
-    return Part("changes", "If things change", section("changes", "If things change", table(head, rows, "Changes")))
+    return PagePart("changes", "If things change", section("changes", "If things change", table(head, rows, "Changes")))

@@ -65,10 +65,10 @@ class Figures:
 
     def value(self, path: str) -> Any:
         """Return what stands at *path*, keys (see `step`) and numbers between slashes."""
-        found: Any = self.document
+        value: Any = self.document
         for part in filter(None, f"{self.below}/{path}".split("/")):
-            found = found[int(part)] if isinstance(found, list) else found[part.replace("~1", "/").replace("~0", "~")]
-        return found
+            value = value[int(part)] if isinstance(value, list) else value[part.replace("~1", "/").replace("~0", "~")]
+        return value
 
     def marked(self, path: str) -> tuple[str, float]:
         """Return where the figure at *path* stands, and what it is, for a mark."""

@@ -30,7 +30,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DrawingPlan:
     """Boxes by device, and the size of the whole drawing."""
 
     boxes: Mapping[str, Box]
@@ -39,7 +39,7 @@ class Plan:
     """Where the row of devices ends."""
 
 
-def plan(graph: NodeGraph) -> Plan:
+def plan(graph: NodeGraph) -> DrawingPlan:
     """Return where each device of *graph* stands."""
     below: dict[str, list[str]] = {}
     for device, holder in graph.parents.items():
@@ -56,7 +56,7 @@ def plan(graph: NodeGraph) -> Plan:
     for device, (left, right) in columns.spans.items():
         wide = right - left - (10 if device.startswith(("gpu", "nic")) else 12)
         boxes[device] = Box((left + right) / 2, top + row[device] * LEVEL, wide, 40.0 if device.startswith("socket") else 34.0)
-    return Plan(boxes, edge - GAP + MARGIN, top + deepest * LEVEL + 17.0)
+    return DrawingPlan(boxes, edge - GAP + MARGIN, top + deepest * LEVEL + 17.0)
 
 
 @dataclass

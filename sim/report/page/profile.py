@@ -7,9 +7,9 @@ from typing import Any
 
 from sim.events import STALLS
 from sim.report.attribution import noticed
-from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
+from sim.report.page.bars import BarPiece, bar, named_bars, stall_key, swatch
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
@@ -27,26 +27,30 @@ _CAUSE = {
 
 def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a profile's *document*, with the inputs that were *read* for it."""
-    whole = Figures(document, "profile")
+    figures = Figures(document, "profile")
     title = f"{document['workload']} on {document['hardware']}, profiled as Stash does"
     set_up = (
         f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}, "
         f"{counted(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
     )
-    hero = outcome(title, verdict_of(document), set_up, _tiles(whole))
+    hero = outcome(title, verdict_of(document), set_up, _tiles(figures))
     return page(
-        title, "profile", hero, [_runs(whole), _stalls(whole), _direct(whole), _data(whole), *basis(whole, read)], {"profile": document}
+        title,
+        "profile",
+        hero,
+        [_runs(figures), _stalls(figures), _direct(figures), _data(figures), *basis(figures, read)],
+        {"profile": document},
     )
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
     """Return in words which stall of the machine is the largest by Stash's formulas, and what two nodes of half the GPUs would do."""
-    found = {name: stall["percent"] for name, stall in document["stash"].items() if stall is not None}
-    network = found.pop("network", 0.0)
-    worst = max(found, key=lambda name: found[name])
+    percents = {name: stall["percent"] for name, stall in document["stash"].items() if stall is not None}
+    network = percents.pop("network", 0.0)
+    worst = max(percents, key=lambda name: percents[name])
     said = "Stash's runs show no stall worth a word: all take about as long as one GPU on synthetic data."
-    if found[worst] >= _SMALL:
-        said = f"Stash's runs show {_article(worst)} stall of {found[worst]:.1f}% of {AGAINST[worst]} first: {_CAUSE[worst]}."
+    if percents[worst] >= _SMALL:
+        said = f"Stash's runs show {_article(worst)} stall of {percents[worst]:.1f}% of {AGAINST[worst]} first: {_CAUSE[worst]}."
     return f"{said} Over the network, two nodes of half the GPUs would take {network:.0f}% longer." if network >= _SMALL else said
 
 
@@ -54,17 +58,17 @@ def _article(name: str) -> str:
     return f"an {name}" if name == "interconnect" else f"a {name}"
 
 
-def _tiles(whole: Figures) -> Html:
+def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         (
             f"{name.capitalize()} stall",
-            whole.shown(f"stash/{name}/percent", _percent) if stall else "-",
-            joined(f"of {AGAINST[name]}; ", whole.shown(f"stash/{name}/time_s_per_epoch", as_time), " an epoch") if stall else "no twin",
+            figures.shown(f"stash/{name}/percent", _percent) if stall else "-",
+            joined(f"of {AGAINST[name]}; ", figures.shown(f"stash/{name}/time_s_per_epoch", as_time), " an epoch") if stall else "no twin",
         )
-        for name, stall in whole.value("stash").items()
+        for name, stall in figures.value("stash").items()
     ]
-    rows.append(("Warm epoch", whole.shown("runs/run3_warm/epoch_time_s", as_time), whole.shown("cost_per_epoch_usd/warm", as_money)))
-    rows.append(("Cold epoch", whole.shown("runs/run2_cold/epoch_time_s", as_time), whole.shown("cost_per_epoch_usd/cold", as_money)))
+    rows.append(("Warm epoch", figures.shown("runs/run3_warm/epoch_time_s", as_time), figures.shown("cost_per_epoch_usd/warm", as_money)))
+    rows.append(("Cold epoch", figures.shown("runs/run2_cold/epoch_time_s", as_time), figures.shown("cost_per_epoch_usd/cold", as_money)))
     return tiles(rows)
 
 
@@ -72,77 +76,77 @@ def _percent(value: float) -> str:
     return f"{value:.1f}%"
 
 
-def _runs(whole: Figures) -> Part:
-    known = [name for name in RUNS if whole.value(f"runs/{name}") is not None]
-    scale = max(whole.value(f"runs/{name}/step_time_s") for name in known)
+def _runs(figures: Figures) -> PagePart:
+    runs = [name for name in RUNS if figures.value(f"runs/{name}") is not None]
+    scale = max(figures.value(f"runs/{name}/step_time_s") for name in runs)
     drawn: list[tuple[Child, Html, Child]] = [
-        (RUNS[name], _run_bar(whole, name, scale), whole.shown(f"runs/{name}/step_time_s", as_time)) for name in known
+        (RUNS[name], _run_bar(figures, name, scale), figures.shown(f"runs/{name}/step_time_s", as_time)) for name in runs
     ]
     chart = tag("figure", tag("div", named_bars(drawn, "Step time of each run"), class_="short long"))
     rows: list[list[Child]] = [
         [
-            RUNS[name], joined(whole.shown(f"runs/{name}/nodes", as_number), f" x {whole.value(f'runs/{name}/hardware')}"),
-            whole.shown(f"runs/{name}/gpus", as_number), whole.shown(f"runs/{name}/step_time_s", as_time),
-            whole.shown(f"runs/{name}/epoch_time_s", as_time),
+            RUNS[name], joined(figures.shown(f"runs/{name}/nodes", as_number), f" x {figures.value(f'runs/{name}/hardware')}"),
+            figures.shown(f"runs/{name}/gpus", as_number), figures.shown(f"runs/{name}/step_time_s", as_time),
+            figures.shown(f"runs/{name}/epoch_time_s", as_time),
         ]
-        for name in known
+        for name in runs
     ]  # fmt: skip
     head = [("run", False), ("machine", False), ("GPUs", True), ("step", True), ("epoch", True)]
     lead = "What Stash runs on a rented machine, simulated; every difference between two runs is one of its stalls."
-    return Part("runs", "Runs", section("runs", "The runs", chart, table(head, rows, "Runs"), lead=lead))
+    return PagePart("runs", "Runs", section("runs", "The runs", chart, table(head, rows, "Runs"), lead=lead))
 
 
-def _run_bar(whole: Figures, name: str, scale: float) -> Html:
+def _run_bar(figures: Figures, name: str, scale: float) -> Html:
     path = f"runs/{name}/step_time_s"
-    value = whole.value(path)
+    value = figures.value(path)
     mark = tag(
-        "div", class_="mark piece", style=f"width:{100 * value / scale:.4f}%;background:var(--busy)", data_at=whole.place(path),
+        "div", class_="mark piece", style=f"width:{100 * value / scale:.4f}%;background:var(--busy)", data_at=figures.place(path),
         data_value=repr(value), data_tip=f"{RUNS[name]}\na step takes {as_time(value)}",
     )  # fmt: skip
     return tag("div", mark, class_="stack")
 
 
-def _stalls(whole: Figures) -> Part:
+def _stalls(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
-            name, whole.shown(f"stash/{name}/time_s_per_epoch", as_time), whole.shown(f"stash/{name}/percent", _percent), AGAINST[name],
-            _made_of(whole, name),
+            name, figures.shown(f"stash/{name}/time_s_per_epoch", as_time), figures.shown(f"stash/{name}/percent", _percent), AGAINST[name],
+            _made_of(figures, name),
         ]
-        for name, stall in whole.value("stash").items()
+        for name, stall in figures.value("stash").items()
         if stall is not None
     ]  # fmt: skip
     head = [("stall", False), ("per epoch", True), ("share", True), ("of", False), ("a step's causes that changed", False)]
     lead = "Stash blames the whole difference of two runs on one stall. Directly attributed, it is made of these causes."
     made = table(head, rows, "Stalls")
-    formulas = tag("p", FORMULAS[whole.value("formulas")])
-    return Part(
-        "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _apart(whole), lead=lead)
+    formulas = tag("p", FORMULAS[figures.value("formulas")])
+    return PagePart(
+        "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _apart(figures), lead=lead)
     )
 
 
-def _apart(whole: Figures) -> Html | None:
+def _apart(told: Figures) -> Html | None:
     """Return a table of why subtraction and direct attribution differ, cause by cause; None where they agree."""
-    apart = whole.value("apart")
+    apart = told.value("apart")
     rows: list[list[Child]] = []
     for name in apart["stalls"]:
         for place in noticed(apart, name):
             path = f"apart/stalls/{name}/gaps/{place}"
-            cause = whole.value(f"{path}/cause")
+            cause = told.value(f"{path}/cause")
             rows.append(
                 [
-                    name, whole.shown(f"apart/stalls/{name}/subtraction_s", as_time), whole.shown(f"apart/stalls/{name}/direct_s", as_time),
-                    joined(swatch(cause), f"{cause} ", whole.shown(f"{path}/difference_s", _signed)), whole.value(f"{path}/why"),
+                    name, told.shown(f"apart/stalls/{name}/subtraction_s", as_time), told.shown(f"apart/stalls/{name}/direct_s", as_time),
+                    joined(swatch(cause), f"{cause} ", told.shown(f"{path}/difference_s", _signed)), told.value(f"{path}/why"),
                 ]
             )  # fmt: skip
     head = [("stall", False), ("by subtraction", True), ("waited for", True), ("apart by", False), ("why", False)]
     return table(head, rows, "Why the two differ, a step") if rows else None
 
 
-def _made_of(whole: Figures, name: str) -> Child:
-    causes = whole.value(f"made_of_s_per_step/{name}")
-    least = _SMALL / 100 * whole.value("runs/run1_synthetic/step_time_s")
+def _made_of(figures: Figures, name: str) -> Child:
+    causes = figures.value(f"made_of_s_per_step/{name}")
+    least = _SMALL / 100 * figures.value("runs/run1_synthetic/step_time_s")
     named = sorted((cause for cause in causes if abs(causes[cause]) > least), key=lambda cause: -abs(causes[cause]))
-    shown = [tag("li", swatch(cause), f"{cause} ", whole.shown(f"made_of_s_per_step/{name}/{cause}", _signed)) for cause in named]
+    shown = [tag("li", swatch(cause), f"{cause} ", figures.shown(f"made_of_s_per_step/{name}/{cause}", _signed)) for cause in named]
     return tag("ul", *shown, class_="key") if shown else "-"
 
 
@@ -150,33 +154,33 @@ def _signed(seconds: float) -> str:
     return f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"
 
 
-def _direct(whole: Figures) -> Part:
-    scale = max(whole.value(f"runs/{name}/step_time_s") for name in ("run2_cold", "run3_warm"))
+def _direct(figures: Figures) -> PagePart:
+    scale = max(figures.value(f"runs/{name}/step_time_s") for name in ("run2_cold", "run3_warm"))
     drawn: list[tuple[Child, Html, Child]] = []
     for kind, run in (("warm", "run3_warm"), ("cold", "run2_cold")):
         pieces = [
-            Piece(f"direct_stalls_s/{kind}/{cause.value}", cause.value, cause.value, MEANINGS[cause])
+            BarPiece(f"direct_stalls_s/{kind}/{cause.value}", cause.value, cause.value, MEANINGS[cause])
             for cause in STALLS
         ]  # fmt: skip
         drawn.append(
-            (f"{kind} epoch", bar(whole, pieces, f"runs/{run}/step_time_s", scale), whole.shown(f"runs/{run}/step_time_s", as_time))
+            (f"{kind} epoch", bar(figures, pieces, f"runs/{run}/step_time_s", scale), figures.shown(f"runs/{run}/step_time_s", as_time))
         )
     bars = tag("figure", named_bars(drawn, "Seconds of a step by cause, in a warm and in a cold epoch"))
     lead = "The same two epochs by direct attribution: every moment of a rank's step, by what it does or waits for."
-    return Part("direct", "Direct", section("direct", "Where a step goes, directly", bars, stall_key(), lead=lead))
+    return PagePart("direct", "Direct", section("direct", "Where a step goes, directly", bars, stall_key(), lead=lead))
 
 
-def _data(whole: Figures) -> Part:
-    rates = [name for name, value in whole.value("rates_samples_per_s").items() if value is not None]
-    rows: list[list[Child]] = [[name, whole.shown(f"rates_samples_per_s/{name}", as_number), RATES[name]] for name in rates]
-    found = table([("rate", False), ("samples/s", True), ("from", False)], rows, "Rates of the data path")
+def _data(figures: Figures) -> PagePart:
+    rates = [name for name, value in figures.value("rates_samples_per_s").items() if value is not None]
+    rows: list[list[Child]] = [[name, figures.shown(f"rates_samples_per_s/{name}", as_number), RATES[name]] for name in rates]
+    drawn = table([("rate", False), ("samples/s", True), ("from", False)], rows, "Rates of the data path")
     lead = "DS-Analyzer's rates, from the times of its runs: none is that of a cold epoch, which takes RUN2."
-    return Part(
-        "data", "Data", section("data", "Data: rates and needs", found, tag("h3", "What would end the stall"), _needs(whole), lead=lead)
+    return PagePart(
+        "data", "Data", section("data", "Data: rates and needs", drawn, tag("h3", "What would end the stall"), _needs(figures), lead=lead)
     )
 
 
-def _needs(whole: Figures) -> Html:
+def _needs(figures: Figures) -> Html:
     needs = [
         (path, words, write)
         for path, words, write in (
@@ -184,11 +188,11 @@ def _needs(whole: Figures) -> Html:
             ("disk_bytes_per_s", "from the disk of each node hide the cold epoch's reads", as_bandwidth),
             ("cached_fraction", "of the data set in each node's page cache hide later reads", as_percent),
         )
-        if whole.value(f"needs/{path}") is not None
+        if figures.value(f"needs/{path}") is not None
     ]
-    listed = [tag("li", whole.shown(f"needs/{path}", write), f" {words}") for path, words, write in needs]
-    if whole.value("burst_credits_end"):
-        epoch, later = (whole.shown(f"burst_credits_end/{key}", write) for key, write in (("epoch", as_number), ("step_time_s", as_time)))
+    listed = [tag("li", figures.shown(f"needs/{path}", write), f" {words}") for path, words, write in needs]
+    if figures.value("burst_credits_end"):
+        epoch, later = (figures.shown(f"burst_credits_end/{key}", write) for key, write in (("epoch", as_number), ("step_time_s", as_time)))
         listed.append(tag("li", "The disk reads by burst credits, which run out in epoch ", epoch, "; from then on a step takes ", later))
     if not listed:
         return tag("p", "Nothing is needed: reading and preparing data keep up with the GPUs, or no amount of one resource alone would do.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from sim.analysis.cost import node_price
-from sim.report.page.frame import Part
+from sim.report.page.frame import PagePart
 from sim.report.page.markup import Child, Figures, Html, details, joined, section, step, table, tag
 from sim.report.page.words import as_number, as_price
 from sim.report.prices import dated, source_of
@@ -18,7 +18,7 @@ from sim.units import show
 _SHORT = 150
 """Characters of a source that is shown whole."""
 
-Row = tuple[str, str, object]
+ProvenanceRow = tuple[str, str, object]
 """What it is, its value, and its source: text, or texts by key."""
 
 
@@ -27,7 +27,7 @@ def provenance(run: Run, number: int, figures: Figures) -> Html:
     return joined(sources(_inputs(run, number), "Inputs and their sources"), fingerprints(figures))
 
 
-def sources(rows: Iterable[Row], caption: str) -> Html:
+def sources(rows: Iterable[ProvenanceRow], caption: str) -> Html:
     """Return *rows* of inputs as a table under *caption*."""
     cells: list[list[Child]] = [[what, value, _source(source)] for what, value, source in rows]
     return table([("input", False), ("value", False), ("source", False)], cells, caption, "sources")
@@ -45,7 +45,7 @@ def fingerprints(figures: Figures) -> Html:
     return joined(made, tag("ul", *prints))
 
 
-def prices(figures: Figures) -> list[Part]:
+def prices(figures: Figures) -> list[PagePart]:
     """Return the part that says at which prices a document counts, by day and region, and where they are from; empty without any."""
     rows: list[list[Child]] = [
         [
@@ -58,7 +58,7 @@ def prices(figures: Figures) -> list[Part]:
         return []
     head = [("machine", False), ("market", False), ("a node", True), ("region", False), ("of", False), ("source", False)]
     lead = "What a node costs, on which day and where."
-    return [Part("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources"), lead=lead))]
+    return [PagePart("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources"), lead=lead))]
 
 
 def _text(figures: Figures, path: str) -> Html:
@@ -82,7 +82,7 @@ def _key(key: str) -> str:
     return "all else" if key == "*" else key
 
 
-def _inputs(run: Run, number: int) -> Iterator[Row]:
+def _inputs(run: Run, number: int) -> Iterator[ProvenanceRow]:
     job = run.jobs[number].job
     nodes = {id(node) for node in run.nodes(number)}
     for group in run.hardware.groups:
@@ -92,7 +92,7 @@ def _inputs(run: Run, number: int) -> Iterator[Row]:
     yield from workload_inputs(job.workload)
 
 
-def machine_inputs(group: Group) -> Iterator[Row]:
+def machine_inputs(group: Group) -> Iterator[ProvenanceRow]:
     """Yield the main values of a *group* of equal nodes."""
     node = group.node
     gpu, host, nic = node.gpu, node.host, node.nic
@@ -110,7 +110,7 @@ def machine_inputs(group: Group) -> Iterator[Row]:
         yield f"volume {volume.name}", f"{show(volume.size, 'binary size')}, {show(volume.bandwidth, 'bandwidth')}", volume.source
 
 
-def _price(group: Group) -> Iterator[Row]:
+def _price(group: Group) -> Iterator[ProvenanceRow]:
     price = group.price
     if price is None:
         return
@@ -122,15 +122,15 @@ def _price(group: Group) -> Iterator[Row]:
 
 def _wiring(group: Group) -> str:
     topology = group.node.topology
-    found = [f"PCIe: {topology.pcie.name}"]
+    words = [f"PCIe: {topology.pcie.name}"]
     if topology.nvlink:
         links = topology.nvlink
         ports = f"{links.switch_links} from every GPU to NVSwitch" if links.switch_links else f"{sum(links.pairs.values())} between pairs"
-        found.insert(0, f"NVLink: {links.link.name}, {ports}")
-    return "; ".join(found)
+        words.insert(0, f"NVLink: {links.link.name}, {ports}")
+    return "; ".join(words)
 
 
-def workload_inputs(workload: Workload) -> Iterator[Row]:
+def workload_inputs(workload: Workload) -> Iterator[ProvenanceRow]:
     """Yield the main values of *workload*."""
     model, dataset, stack = workload.model, workload.dataset, workload.training.stack
     yield f"model {model.name}", f"{as_number(model.parameters)} parameters, {len(model.layers)} layers", model.source

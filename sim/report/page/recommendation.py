@@ -7,8 +7,8 @@ from typing import Any
 
 from sim.report.page.bars import ERROR_BARS, missed_by, named_bars, reach
 from sim.report.page.basis import basis
-from sim.report.page.chart import Axis, Point, axis, chart, with_errors
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, with_errors
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
@@ -26,14 +26,14 @@ _NAMED = 25
 
 def recommendation_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a recommendation's *document*, with the inputs that were *read* for it."""
-    whole = Figures(document, "recommend")
-    rows = [whole.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
-    chosen = next((whole.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
+    figures = Figures(document, "recommend")
+    rows = [figures.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
+    chosen = next((figures.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
     about = "How sure, and what would change it" if document["best"] else "To know"
-    shown, title = _tiles(whole, chosen) if chosen else None, f"What to rent for {document['workload']}"
+    shown, title = _tiles(figures, chosen) if chosen else None, f"What to rent for {document['workload']}"
     hero = outcome(title, verdict_of(document), "", shown, noted(about, document["notes"]))
-    parts = [_money(whole, rows), _parts(rows), _table(rows)] if rows else []
-    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(whole, read)]
+    parts = [_money(figures, rows), _parts(rows), _table(rows)] if rows else []
+    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(figures, read)]
     return page(title, "recommendation", hero, parts, {"recommend": document})
 
 
@@ -61,16 +61,16 @@ def _limit(document: Mapping[str, Any]) -> str:
     return as_time(time) if time is not None else as_money(money)
 
 
-def _tiles(whole: Figures, chosen: Figures) -> Html:
-    in_time = whole.value("budget/time_s") is not None
+def _tiles(figures: Figures, chosen: Figures) -> Html:
+    in_time = figures.value("budget/time_s") is not None
     path, write = ("time_s", as_time) if in_time else ("money_usd", as_money)
     over = "total_time_s" if in_time else "total_cost_usd"
-    used = chosen.value(over) / whole.value(f"budget/{path}")
+    used = chosen.value(over) / figures.value(f"budget/{path}")
     error = chosen.value("expected_error")
     rows: list[tuple[str, Child, Child]] = [
         ("Whole job", chosen.shown("total_time_s", as_time), chosen.shown("epochs", epochs_text)),
         ("Costs", chosen.shown("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
-        ("Budget", whole.shown(f"budget/{path}", write), f"{as_percent(used)} of it is {'used' if used <= 1 else 'needed'}"),
+        ("Budget", figures.shown(f"budget/{path}", write), f"{as_percent(used)} of it is {'used' if used <= 1 else 'needed'}"),
         ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
         ("Step", chosen.shown("step_time_s", as_time), _saved(chosen)),
         ("Energy", chosen.shown("energy_kwh", as_energy), joined(chosen.shown("co2_kg", as_carbon), " CO2")),
@@ -88,29 +88,29 @@ def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
     return joined("median; one in ten above ", chosen.shown("expected_error/p90", as_percent)) if error else "nothing like it was measured"
 
 
-def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
-    by_time = whole.value("job/time_s") is not None
+def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
+    by_time = figures.value("job/time_s") is not None
     keys = ("epochs", -1.0) if by_time else ("total_time_s", 1.0)
     on_front = front((keys[1] * row.value(keys[0]), row.value("total_cost_usd")) for row in rows)
     points = [_point(row, place, by_time, first) for place, (row, first) in enumerate(zip(rows, on_front, strict=True))]
-    time, money = whole.value("budget/time_s"), whole.value("budget/money_usd")
+    time, money = figures.value("budget/time_s"), figures.value("budget/money_usd")
     hours = [*with_errors(points), *([time / 3600] if time is not None and not by_time else [])]
     usd = [*(point.y for point in points), *([money] if money is not None else [])]
     across, up = axis("epochs done" if by_time else "hours, whole job", hours, _plain), axis("USD, whole job", usd, _plain)
     budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
     drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", budget)
-    orange = joined(tag("span", "Orange", class_="flag"), ": the one to rent. ") if whole.value("best") is not None else None
+    orange = joined(tag("span", "Orange", class_="flag"), ": the one to rent. ") if figures.value("best") is not None else None
     dashed = "Dashed: the budget. " if budget else ""
     caption = tag(
         "figcaption",
         orange,
         f"{dashed}Logarithmic axes; spot and on-demand are points of their own. {ERROR_BARS}",
     )
-    lead = f"Each point is a machine, a number of nodes and a market: what {whole.value('workload')} takes there, and what it costs."
-    return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
+    lead = f"Each point is a machine, a number of nodes and a market: what {figures.value('workload')} takes there, and what it costs."
+    return PagePart("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
 
 
-def _point(row: Figures, place: int, by_time: bool, first: bool) -> Point:
+def _point(row: Figures, place: int, by_time: bool, first: bool) -> ChartPoint:
     own = {key: row.value(key) for key in ("hardware", "nodes", "market", "total_time_s", "total_cost_usd", "epochs")}
     across, scale = ("epochs", 1.0) if by_time else ("total_time_s", 3600.0)
     met = "within the budget" if row.value("within_budget") else "misses the budget"
@@ -118,10 +118,10 @@ def _point(row: Figures, place: int, by_time: bool, first: bool) -> Point:
     says = f"{_named(own)}\n{_taken(own)} for {epochs_text(own['epochs'])}\n{met}"
     best = place == 0 and row.value("within_budget")
     off = 0.0 if by_time else missed_by(row)
-    return Point(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)
+    return ChartPoint(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)
 
 
-def _budget(time: float | None, money: float | None, across: Axis, up: Axis) -> list[tuple[float, float]]:
+def _budget(time: float | None, money: float | None, across: ChartAxis, up: ChartAxis) -> list[tuple[float, float]]:
     if time is not None:
         return [(time / 3600, up.low), (time / 3600, up.high)]
     return [(across.low, money or across.low), (across.high, money or across.low)]
@@ -131,7 +131,7 @@ def _plain(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _parts(rows: Sequence[Figures]) -> Part:
+def _parts(rows: Sequence[Figures]) -> PagePart:
     near = _LONG * rows[0].value("total_time_s")
     shown = [row for row in rows if row.value("total_time_s") <= near][:_BARS]
     scale = reach(shown, "total_time_s")
@@ -142,14 +142,14 @@ def _parts(rows: Sequence[Figures]) -> Part:
     lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times as long as the first." if len(rows) > len(shown) else ""
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in shown) else ""
     bars = tag("figure", named_bars(drawn, "Seconds of the whole job, by candidate"), class_="long")
-    return Part("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
+    return PagePart("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
 
 
 def _name_of(row: Figures) -> str:
     return _named({key: row.value(key) for key in ("hardware", "nodes", "market")})
 
 
-def _table(rows: Sequence[Figures]) -> Part:
+def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
             joined(
@@ -168,13 +168,13 @@ def _table(rows: Sequence[Figures]) -> Part:
         ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True),
         ("costs", True), ("step", True), ("expected error", True),
     ]  # fmt: skip
-    found = table(head, cells, "Candidates", "sortable")
+    drawn = table(head, cells, "Candidates", "sortable")
     lead = "In order of preference. * within the budget. Click a header to sort."
-    return Part("table", "Candidates", section("table", "All candidates", found, lead=lead))
+    return PagePart("table", "Candidates", section("table", "All candidates", drawn, lead=lead))
 
 
-def _left_out(failed: Mapping[str, str]) -> Part:
-    return Part(
+def _left_out(failed: Mapping[str, str]) -> PagePart:
+    return PagePart(
         "left-out",
         "Left out",
         section(

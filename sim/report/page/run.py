@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.analysis.bottleneck import Bottleneck
-from sim.report.excerpt import Excerpt, excerpt
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
-from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
-from sim.report.page.drawing import Bound, drawings, use_table
+from sim.report.page.bars import BarPiece, bar, named_bars, stalls, swatch
+from sim.report.page.drawing import JobBound, drawings, use_table
 from sim.report.page.energy import LEAD, energy, energy_tile
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import PagePart, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, step, table, tag, tiles
 from sim.report.page.provenance import provenance
@@ -20,6 +19,7 @@ from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_bandwidth, as_memory, as_money, as_number, as_percent, as_time, unbroken
+from sim.report.trace.excerpt import Excerpt, excerpt
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.simulate import Run
@@ -41,12 +41,12 @@ def run_page(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottle
     return page(title, "run", hero, parts, {"run": document, "view": view})
 
 
-def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> tuple[Html, list[Part], dict[str, Any]]:
+def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> tuple[Html, list[PagePart], dict[str, Any]]:
     """Return the outcome of *run*, the parts of its page, and the document of what they show beyond its own; see `run_page`."""
     chosen = excerpt(run, STEPS)
     view: dict[str, Any] = {"note": chosen.note, "jobs": []}
-    known = [*bottlenecks, *[None] * len(run.jobs)]
-    jobs = [_Job(run, number, document, chosen, view, known[number]) for number in range(len(run.jobs))]
+    of_jobs = [*bottlenecks, *[None] * len(run.jobs)]
+    jobs = [_Job(run, number, document, chosen, view, of_jobs[number]) for number in range(len(run.jobs))]
     parts = [part for job in jobs for part in job.parts()]
     return tag("div", *(job.hero() for job in jobs), id="result", class_="heroes"), parts, view
 
@@ -72,51 +72,55 @@ class _Job:
 
     def hero(self) -> Html:
         """Return the verdict, the set-up and the main figures."""
-        found = self.figures
-        nodes = found.value("nodes")
+        figures = self.figures
+        nodes = figures.value("nodes")
         set_up = (
-            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {batch_text(found.value(''))}, "
-            f"{found.value('precision')}, {found.value('stack')}"
+            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {batch_text(figures.value(''))}, "
+            f"{figures.value('precision')}, {figures.value('stack')}"
         )
         name = f"Job {self.number}: " if self.several else ""
-        head = tag("h1", f"{name}{found.value('workload')} on {found.value('hardware')}")
-        verdict = tag("p", unbroken(found.value("verdict")), class_="verdict")
+        head = tag("h1", f"{name}{figures.value('workload')} on {figures.value('hardware')}")
+        verdict = tag("p", unbroken(figures.value("verdict")), class_="verdict")
         return tag(
             "div",
             head,
             verdict,
             tag("p", set_up, class_="set-up"),
             self._tiles(),
-            noted("Warnings", found.value("warnings")),
+            noted("Warnings", figures.value("warnings")),
             class_="hero",
         )
 
     def _tiles(self) -> Html:
-        found = self.figures
-        error = found.value("expected_error")
-        interval = (found.value("step_time_half_width_s") or 0.0) > _KNOWN * found.value("step_time_s")
-        gpus = found.value("gpus")
-        epoch = found.shown("cost_per_epoch_usd", as_money)
+        figures = self.figures
+        error = figures.value("expected_error")
+        interval = (figures.value("step_time_half_width_s") or 0.0) > _KNOWN * figures.value("step_time_s")
+        gpus = figures.value("gpus")
+        epoch = figures.shown("cost_per_epoch_usd", as_money)
         rows: list[tuple[str, Child, Child]] = [
             (
                 "Step",
-                found.shown("step_time_s", as_time),
-                joined("± ", found.shown("step_time_half_width_s", as_time)) if interval else None,
+                figures.shown("step_time_s", as_time),
+                joined("± ", figures.shown("step_time_half_width_s", as_time)) if interval else None,
             ),
             (
                 "Samples per second",
-                found.shown("throughput_samples_per_s", as_number),
+                figures.shown("throughput_samples_per_s", as_number),
                 f"{gpus} GPUs together" if gpus > 1 else "of one GPU",
             ),
-            ("Epoch", found.shown("epoch_time_s", as_time), epoch),
-            ("First epoch", found.shown("first_epoch/epoch_time_s", as_time), found.shown("first_epoch/cost_usd", as_money)),
-            ("GPU memory", found.shown("gpu_memory_bytes/total", as_memory), joined("of ", self.own.shown("gpu_memory_bytes", as_memory))),
+            ("Epoch", figures.shown("epoch_time_s", as_time), epoch),
+            ("First epoch", figures.shown("first_epoch/epoch_time_s", as_time), figures.shown("first_epoch/cost_usd", as_money)),
+            (
+                "GPU memory",
+                figures.shown("gpu_memory_bytes/total", as_memory),
+                joined("of ", self.own.shown("gpu_memory_bytes", as_memory)),
+            ),
             *energy_tile(self.figures),
-            ("Expected error", found.shown("expected_error/median", as_percent) if error else "unknown", self._error(error)),
+            ("Expected error", figures.shown("expected_error/median", as_percent) if error else "unknown", self._error(error)),
         ]
-        if found.value("whole_job"):
-            costs = found.shown("whole_job/cost_usd", as_money)
-            rows.append(("Whole job", found.shown("whole_job/time_s", as_time), costs))
+        if figures.value("whole_job"):
+            costs = figures.shown("whole_job/cost_usd", as_money)
+            rows.append(("Whole job", figures.shown("whole_job/time_s", as_time), costs))
         return tiles(rows)
 
     def _error(self, error: Mapping[str, Any] | None) -> Html:
@@ -126,7 +130,7 @@ class _Job:
 
     # --- the parts -----------------------------------------------------------------------------------------------
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[PagePart]:
         """Return all parts of the job."""
         made = {
             "time": self._time(), "job": self._job(), "failures": with_failures(self.figures),
@@ -146,11 +150,11 @@ class _Job:
         }
         return [self._part(ident, html, leads.get(ident)) for ident, html in made.items() if html]
 
-    def _part(self, ident: str, html: Html, lead: Child) -> Part:
+    def _part(self, ident: str, html: Html, lead: Child) -> PagePart:
         name = f"{ident}-{self.number}" if self.several else ident
         title = f"Job {self.number}: {_TITLES[ident].lower()}" if self.several else _TITLES[ident]
         listed = title if not self.several else f"Job {self.number}: {self.figures.value('workload')}" if ident == "time" else ""
-        return Part(name, listed, section(name, title, html, lead=lead))
+        return PagePart(name, listed, section(name, title, html, lead=lead))
 
     def _time(self) -> Html:
         rows: list[list[Child]] = [
@@ -178,20 +182,20 @@ class _Job:
 
     def _machine(self) -> Html:
         held = bound_by(self.run, self.number, self.bottleneck)
-        return drawings(self.run, self.number, self.uses, Bound(held, self._slowest))
+        return drawings(self.run, self.number, self.uses, JobBound(held, self._slowest))
 
     def _exchange(self) -> Child:
-        found = self.figures.value("collective")
-        if found is None:
+        exchange = self.figures.value("collective")
+        if exchange is None:
             return "One GPU: no gradients travel."
-        how = f"{found['algorithm']} {found['protocol'] or ''}".replace("_", " ").strip()
+        how = f"{exchange['algorithm']} {exchange['protocol'] or ''}".replace("_", " ").strip()
         bus = self.figures.shown("collective/busbw_bytes_per_s", as_bandwidth)
-        return joined(f"Gradients travel by {how}, bus bandwidth ", bus, f", bound by {found['bottleneck']}.")
+        return joined(f"Gradients travel by {how}, bus bandwidth ", bus, f", bound by {exchange['bottleneck']}.")
 
     def _memory(self) -> Html:
         uses_of = {name: value for name, value in self.figures.value("gpu_memory_bytes").items() if name != "total" and value > 0}
         pieces = [
-            Piece(f"gpu_memory_bytes/{name}", name, name.replace("_", " "), as_memory(value)) for name, value in uses_of.items()
+            BarPiece(f"gpu_memory_bytes/{name}", name, name.replace("_", " "), as_memory(value)) for name, value in uses_of.items()
         ]  # fmt: skip
         capacity = self.own.value("gpu_memory_bytes")
         filled = tag("div", bar(self.figures, pieces, "gpu_memory_bytes/total", capacity), class_="room")

@@ -8,8 +8,8 @@ from typing import Any
 from sim.report.basis import basis_of
 from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, axis, chart
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartPoint, axis, chart
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
 from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time
 from sim.study.descriptions import Descriptions
@@ -20,22 +20,22 @@ def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) 
 
     *read* are the inputs of all.
     """
-    whole = Figures(document, "run")
+    figures = Figures(document, "run")
     places = [
         (f"runs/{place}/jobs/{job}", job) if "jobs" in run else (f"runs/{place}", 0)
         for place, run in enumerate(document["runs"])
         for job in range(len(run.get("jobs", [run])))
     ]
     jobs = sorted({job for _, job in places})
-    ran = {job: [whole.inside(path) for path, own in places if own == job and "step_time_s" in whole.value(path)] for job in jobs}
+    ran = {job: [figures.inside(path) for path, own in places if own == job and "step_time_s" in figures.value(path)] for job in jobs}
     failed = [(run["nodes"], run["gpus"], run["infeasible"]) for run in document["runs"] if "infeasible" in run]
-    parts = [part for job, found in ran.items() if found for part in _parts(found, job, len(jobs) > 1)]
+    parts = [part for job, of_job in ran.items() if of_job for part in _parts(of_job, job, len(jobs) > 1)]
     parts += [_left_out(failed)] if failed else []
-    rests_on = basis_of([found.value("") for sizes in ran.values() for found in sizes])
+    rests_on = basis_of([of_job.value("") for sizes in ran.values() for of_job in sizes])
     parts += basis(Figures(rests_on, "basis"), read)
     name = document["runs"][0].get("workload") or "several jobs"
-    hardware = next((found.value("hardware") for sizes in ran.values() for found in sizes), document["runs"][0].get("hardware", ""))
-    sizes = next((found for found in ran.values() if found), [])
+    hardware = next((of_job.value("hardware") for sizes in ran.values() for of_job in sizes), document["runs"][0].get("hardware", ""))
+    sizes = next((of_job for of_job in ran.values() if of_job), [])
     hero = outcome(f"{name} on {hardware}, at {len(document['runs'])} sizes", verdict_of(sizes), "")
     return page(f"{name} on {hardware}, scaling", "scaling", hero, parts, {"run": document, "basis": rests_on})
 
@@ -56,11 +56,11 @@ def verdict_of(sizes: Sequence[Figures]) -> str:
 
 def efficiency(size: Figures, first: Figures) -> float:
     """Return the speed of a GPU at *size* over that at the *first* one."""
-    mine, theirs = (float(found.value("throughput_samples_per_s") / found.value("gpus")) for found in (size, first))
+    mine, theirs = (float(figures.value("throughput_samples_per_s") / figures.value("gpus")) for figures in (size, first))
     return mine / theirs
 
 
-def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[Part]:
+def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[PagePart]:
     name = f"Job {job}: " if several else ""
     suffix = f"-{job}" if several else ""
     speed = section(
@@ -73,23 +73,23 @@ def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[Part]:
         f"time{suffix}", f"{name}Where a step goes", _steps(sizes), stall_key(), lead="Seconds of a warm step by cause, at each size."
     )
     return [
-        Part(f"speed{suffix}", f"{name}Speed", speed), Part(f"time{suffix}", f"{name}Where a step goes", steps),
-        Part(f"table{suffix}", f"{name}Table", section(f"table{suffix}", f"{name}Table", _table(sizes))),
+        PagePart(f"speed{suffix}", f"{name}Speed", speed), PagePart(f"time{suffix}", f"{name}Where a step goes", steps),
+        PagePart(f"table{suffix}", f"{name}Table", section(f"table{suffix}", f"{name}Table", _table(sizes))),
     ]  # fmt: skip
 
 
 def _speed(sizes: Sequence[Figures]) -> Html:
-    rates = [(float(found.value("gpus")), found.value("throughput_samples_per_s")) for found in sizes]
+    rates = [(float(figures.value("gpus")), figures.value("throughput_samples_per_s")) for figures in sizes]
     ideal = [(gpus, rates[0][1] * gpus / rates[0][0]) for gpus, _ in rates]
     across = axis("GPUs", [gpus for gpus, _ in rates], as_number, own=True)
     up = axis("samples per second", [rate for _, rate in (*rates, *ideal)], as_number)
     points = [
-        Point(
-            gpus, rate, as_percent(efficiency(found, sizes[0])),
-            f"{gpus:.0f} GPUs\n{as_rate(rate)}\nefficiency {as_percent(efficiency(found, sizes[0]))}",
-            (found.marked("gpus"), found.marked("throughput_samples_per_s")), True, True,
+        ChartPoint(
+            gpus, rate, as_percent(efficiency(figures, sizes[0])),
+            f"{gpus:.0f} GPUs\n{as_rate(rate)}\nefficiency {as_percent(efficiency(figures, sizes[0]))}",
+            (figures.marked("gpus"), figures.marked("throughput_samples_per_s")), True, True,
         )
-        for found, (gpus, rate) in zip(sizes, rates, strict=True)
+        for figures, (gpus, rate) in zip(sizes, rates, strict=True)
     ]  # fmt: skip
     lines = [("ideal", ideal), ("front", rates)] if len(rates) > 1 else []
     return tag("figure", chart(points, across, up, "Samples per second by GPUs", lines))
@@ -99,24 +99,24 @@ def _steps(sizes: Sequence[Figures]) -> Html:
     scale = reach(sizes, "step_time_s")
     rows: list[tuple[Child, Html, Child]] = [
         (
-            f"{found.value('gpus')} GPUs",
-            bar(found, stall_pieces(found), "step_time_s", scale, missed_by(found)),
-            found.shown("step_time_s", as_time),
+            f"{figures.value('gpus')} GPUs",
+            bar(figures, stall_pieces(figures), "step_time_s", scale, missed_by(figures)),
+            figures.shown("step_time_s", as_time),
         )
-        for found in sizes
+        for figures in sizes
     ]
-    key = tag("figcaption", ERROR_BARS) if any(missed_by(found) for found in sizes) else None
+    key = tag("figcaption", ERROR_BARS) if any(missed_by(figures) for figures in sizes) else None
     return tag("figure", named_bars(rows, "Seconds of a step by cause, at each size"), key)
 
 
 def _table(sizes: Sequence[Figures]) -> Html:
     rows: list[list[Child]] = [
         [
-            found.shown("gpus", as_number), found.shown("nodes", as_number), found.shown("step_time_s", as_time),
-            found.shown("throughput_samples_per_s", as_number), as_percent(efficiency(found, sizes[0])),
-            found.shown("epoch_time_s", as_time), found.shown("cost_per_epoch_usd", as_money),
+            figures.shown("gpus", as_number), figures.shown("nodes", as_number), figures.shown("step_time_s", as_time),
+            figures.shown("throughput_samples_per_s", as_number), as_percent(efficiency(figures, sizes[0])),
+            figures.shown("epoch_time_s", as_time), figures.shown("cost_per_epoch_usd", as_money),
         ]
-        for found in sizes
+        for figures in sizes
     ]  # fmt: skip
     titles = [
         "GPUs", "nodes", "step", "samples/s", "efficiency", "epoch", "an epoch costs",
@@ -124,6 +124,6 @@ def _table(sizes: Sequence[Figures]) -> Html:
     return table([(title, True) for title in titles], rows, "Sizes", "sortable")
 
 
-def _left_out(failed: Sequence[tuple[int, int, str]]) -> Part:
+def _left_out(failed: Sequence[tuple[int, int, str]]) -> PagePart:
     listed = bullets(f"{nodes} nodes, {gpus} GPUs: {problem}" for nodes, gpus, problem in failed)
-    return Part("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", listed))
+    return PagePart("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", listed))

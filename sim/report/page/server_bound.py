@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, axis, chart
+from sim.report.page.chart import ChartPoint, axis, chart
 from sim.report.page.collective import size_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_time
 from sim.report.server_bound import MEANINGS
@@ -18,12 +18,12 @@ from sim.units import counted
 
 def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of what parameter servers need, by its *document*, with the machine that was *read* for it."""
-    whole = Figures(document, "collective")
-    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    figures = Figures(document, "collective")
+    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"parameter servers on {document['hardware']}"
     set_up = f"{counted(document['workers'], 'worker node')}; a step computes for {as_time(document['compute_time_s'])}"
-    hero = outcome(title, verdict_of(rows), set_up, _tiles(whole))
-    return page(title, "collective", hero, [_needed(whole, rows), _table(rows), *basis(whole, read)], {"collective": document})
+    hero = outcome(title, verdict_of(rows), set_up, _tiles(figures))
+    return page(title, "collective", hero, [_needed(figures, rows), _table(rows), *basis(figures, read)], {"collective": document})
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
@@ -38,19 +38,19 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     return f"The exchange of a model of {as_memory(largest.value('bytes'))} hides behind compute with {every}{larger}."
 
 
-def _tiles(whole: Figures) -> Html:
+def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
-        (f"Ports, {name}", whole.shown(f"port_bytes_per_s/{name}", as_bandwidth), meaning) for name, meaning in MEANINGS.items()
+        (f"Ports, {name}", figures.shown(f"port_bytes_per_s/{name}", as_bandwidth), meaning) for name, meaning in MEANINGS.items()
     ]
     return tiles(rows)
 
 
-def _needed(whole: Figures, rows: Sequence[Figures]) -> Part:
+def _needed(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     points = [
-        Point(
+        ChartPoint(
             float(row.value("bytes")), row.value(f"needed_bytes_per_s/{name}"), name,
             f"{name}: {meaning}\n{as_memory(row.value('bytes'))}\n{as_bandwidth(row.value(f'needed_bytes_per_s/{name}'))} needed, "
-            f"{as_bandwidth(whole.value(f'port_bytes_per_s/{name}'))} there",
+            f"{as_bandwidth(figures.value(f'port_bytes_per_s/{name}'))} there",
             (row.marked("bytes"), row.marked(f"needed_bytes_per_s/{name}")), not row.value(f"hidden/{name}"), row is rows[-1],
         )
         for name, meaning in MEANINGS.items() for row in rows
@@ -63,14 +63,14 @@ def _needed(whole: Figures, rows: Sequence[Figures]) -> Part:
     drawn = chart(points, size_axis(rows), up, "Bandwidth that each placement needs over the size of the model", lines)
     key = tag("figcaption", tag("span", "Orange", class_="flag"), ": more than the ports carry. Both axes are logarithmic.")
     lead = "What the busiest host must carry so that the exchange takes no longer than a step computes (arXiv 1805.07891, section 2)."
-    return Part("needed", "Needed", section("needed", "What hosts need", tag("figure", drawn, key), lead=lead))
+    return PagePart("needed", "Needed", section("needed", "What hosts need", tag("figure", drawn, key), lead=lead))
 
 
-def _table(rows: Sequence[Figures]) -> Part:
+def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [[row.shown("bytes", as_memory), *(_cell(row, name) for name in MEANINGS)] for row in rows]
     head = [("model", True), *((name, True) for name in MEANINGS)]
     meanings = tag("ul", *(tag("li", tag("b", name), f": {meaning}") for name, meaning in MEANINGS.items()))
-    return Part(
+    return PagePart(
         "table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable"), meanings, lead="Starred: hidden.")
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.report.page.bars import named_bars
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_number, as_plain, as_rate, as_time
 from sim.report.share import workers_of
@@ -22,11 +22,11 @@ _NAMED = 0.2
 
 def share_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a division's *document*, with the inputs that were *read* for it."""
-    whole = Figures(document, "share")
+    figures = Figures(document, "share")
     jobs = len(document["policies"][0]["jobs"])
     title = f"{workers_of(document)} loader workers a node of {document['hardware']} among {counted(jobs, 'job')}"
-    hero = outcome(title, verdict_of(document), "", _tiles(whole))
-    return page(title, "share", hero, [_courses(whole), _table(whole), *basis(whole, read)], {"share": document})
+    hero = outcome(title, verdict_of(document), "", _tiles(figures))
+    return page(title, "share", hero, [_courses(figures), _table(figures), *basis(figures, read)], {"share": document})
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
@@ -39,14 +39,14 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     return f"Divided by the policy {best['policy']}, jobs run {100 * gain:.0f}% faster in the mean than with an even division{last}."
 
 
-def _tiles(whole: Figures) -> Html:
+def _tiles(figures: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         (
             f"Last job done, {policy['policy']}",
-            whole.shown(f"policies/{place}/makespan_s", as_time),
+            figures.shown(f"policies/{place}/makespan_s", as_time),
             f"throughput {_signed(policy['throughput_gain'])}" if place else "to compare with",
         )
-        for place, policy in enumerate(whole.value("policies"))
+        for place, policy in enumerate(figures.value("policies"))
     ]
     return tiles(rows)
 
@@ -55,22 +55,22 @@ def _signed(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:+.1f}%"  # + 0.0: never -0.0
 
 
-def _courses(whole: Figures) -> Part:
-    longest = max(policy["makespan_s"] for policy in whole.value("policies"))
+def _courses(figures: Figures) -> PagePart:
+    longest = max(policy["makespan_s"] for policy in figures.value("policies"))
     drawn: list[Child] = []
-    for place, policy in enumerate(whole.value("policies")):
+    for place, policy in enumerate(figures.value("policies")):
         rows: list[tuple[Child, Html, Child]] = [
             (
                 job["workload"],
-                _job(whole.inside(f"policies/{place}/jobs/{number}"), longest, whole.value("policies/0/makespan_s")),
-                whole.shown(f"policies/{place}/jobs/{number}/end_s", as_time),
+                _job(figures.inside(f"policies/{place}/jobs/{number}"), longest, figures.value("policies/0/makespan_s")),
+                figures.shown(f"policies/{place}/jobs/{number}/end_s", as_time),
             )
             for number, job in enumerate(policy["jobs"])
         ]
         bars = tag("figure", tag("div", named_bars(rows, f"When each job runs, divided by the policy {policy['policy']}"), class_="short"))
         drawn += [tag("h3", policy["policy"]), bars]
     lead = "From start to end; end time at right. Dashed: when the last job finishes with an even division."
-    return Part("courses", "Courses", section("courses", "Who runs when", *drawn, lead=lead))
+    return PagePart("courses", "Courses", section("courses", "Who runs when", *drawn, lead=lead))
 
 
 def _job(job: Figures, longest: float, even: float) -> Html:
@@ -90,11 +90,11 @@ def _job(job: Figures, longest: float, even: float) -> Html:
     return tag("div", tag("div", before, mark, class_="stack"), line, class_="whole")
 
 
-def _table(whole: Figures) -> Part:
+def _table(figures: Figures) -> PagePart:
     rows: list[list[Child]] = []
-    for place, policy in enumerate(whole.value("policies")):
+    for place, policy in enumerate(figures.value("policies")):
         for number, job in enumerate(policy["jobs"]):
-            own = whole.inside(f"policies/{place}/jobs/{number}")
+            own = figures.inside(f"policies/{place}/jobs/{number}")
             rows.append([
                 policy["policy"], job["workload"], own.shown("gpus", as_number), own.shown("workers_per_gpu", as_number),
                 own.shown("throughput_samples_per_s", as_number), own.shown("throughput_gain", _signed), own.shown("epochs", as_plain),
@@ -103,4 +103,4 @@ def _table(whole: Figures) -> Part:
     titles = ["GPUs", "workers a GPU", "samples/s", "gain", "epochs", "from", "to"]
     head = [("policy", False), ("job", False), *((title, True) for title in titles)]
     lead = "Workers while most jobs run; they are divided again whenever one comes or goes. Samples/s: mean from start to end, caches warm."
-    return Part("table", "Table", section("table", "All figures", table(head, rows, "Jobs by policy", "sortable"), lead=lead))
+    return PagePart("table", "Table", section("table", "All figures", table(head, rows, "Jobs by policy", "sortable"), lead=lead))

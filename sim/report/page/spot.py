@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, chart, linear_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartPoint, chart, linear_axis
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.report.spot import policy_in_words, slower
@@ -21,11 +21,11 @@ _UNLIKE = 1e-3
 
 def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a spot job's *document*, with the inputs that were *read* for it."""
-    whole = Figures(document, "spot")
+    figures = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
     set_up = f"{counted(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} simulated runs"
-    hero = outcome(title, verdict_of(document), set_up, _tiles(whole), noted("Assumed", document["notes"]))
-    parts = [_spread(whole), _course(whole), *basis(whole, read)]
+    hero = outcome(title, verdict_of(document), set_up, _tiles(figures), noted("Assumed", document["notes"]))
+    parts = [_spread(figures), _course(figures), *basis(figures, read)]
     return page(title, "spot", hero, parts, {"spot": document})
 
 
@@ -39,19 +39,23 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     return f"Spot {saved}{more} and takes {slower(time, document['on_demand']['time_s'])}."
 
 
-def _tiles(whole: Figures) -> Html:
-    error = whole.value("spot/cost_usd/error_of_mean")
-    priced = whole.value("on_demand/cost_usd") is not None
-    demand = joined(whole.shown("on_demand/cost_usd", as_money), " on demand") if priced else None
+def _tiles(figures: Figures) -> Html:
+    error = figures.value("spot/cost_usd/error_of_mean")
+    priced = figures.value("on_demand/cost_usd") is not None
+    demand = joined(figures.shown("on_demand/cost_usd", as_money), " on demand") if priced else None
     rows: list[tuple[str, Child, Child]] = [
-        ("Time, mean", whole.shown("spot/time_s/mean", as_time), joined(whole.shown("on_demand/time_s", as_time), " on demand")),
-        ("Cost, mean", whole.shown("spot/cost_usd/mean", as_money), demand),
-        ("Interruptions", whole.shown("spot/revocations", _few), joined(whole.shown("spot/lost_s", as_time), " of work repeated")),
-        ("Checkpoint every", whole.shown("checkpoint/interval_s", as_time), joined(whole.shown("checkpoint/count", as_number), " in all")),
-        ("Samples per second", whole.shown("throughput_samples_per_s", as_number), "with all workers"),
+        ("Time, mean", figures.shown("spot/time_s/mean", as_time), joined(figures.shown("on_demand/time_s", as_time), " on demand")),
+        ("Cost, mean", figures.shown("spot/cost_usd/mean", as_money), demand),
+        ("Interruptions", figures.shown("spot/revocations", _few), joined(figures.shown("spot/lost_s", as_time), " of work repeated")),
+        (
+            "Checkpoint every",
+            figures.shown("checkpoint/interval_s", as_time),
+            joined(figures.shown("checkpoint/count", as_number), " in all"),
+        ),
+        ("Samples per second", figures.shown("throughput_samples_per_s", as_number), "with all workers"),
         (
             "Mean known to",
-            f"± {196 * error / whole.value('spot/cost_usd/mean'):.2g}%" if error is not None else "-",
+            f"± {196 * error / figures.value('spot/cost_usd/mean'):.2g}%" if error is not None else "-",
             "95% of repetitions",
         ),
     ]
@@ -62,31 +66,31 @@ def _few(value: float) -> str:
     return f"{value:.2g}"
 
 
-def _spread(whole: Figures) -> Part:
-    drawn = [found for key, scale, unit, write in _SPREADS if (found := _chart(whole, key, scale, unit, write)) is not None]
+def _spread(spot: Figures) -> PagePart:
+    drawn = [curve for key, scale, unit, write in _SPREADS if (curve := _chart(spot, key, scale, unit, write)) is not None]
     rows: list[list[Child]] = [
-        [name, *(whole.shown(f"spot/{key}/{path}", write) for key, _, _, write in _SPREADS)]
+        [name, *(spot.shown(f"spot/{key}/{path}", write) for key, _, _, write in _SPREADS)]
         for name, path in (
             ("mean", "mean"), ("half of the jobs within", "p50"), ("nine of ten within", "p90"), ("95% from", "low_95"), ("to", "high_95"),
         )
     ]  # fmt: skip
-    rows.append(["without interruptions", whole.shown("spot/undisturbed_time_s", as_time), "-"])
-    rows.append(["on demand", whole.shown("on_demand/time_s", as_time), whole.shown("on_demand/cost_usd", as_money)])
+    rows.append(["without interruptions", spot.shown("spot/undisturbed_time_s", as_time), "-"])
+    rows.append(["on demand", spot.shown("on_demand/time_s", as_time), spot.shown("on_demand/cost_usd", as_money)])
     figures = table([("", False), ("time", True), ("cost", True)], rows, "Time and cost", "narrow")
     same = None if drawn else tag("p", "All simulated runs take equally long: none is interrupted.")
-    lead = f"Each of {whole.value('trials')} courses draws how long its machines live. How many are done within a time, and for how much."
-    return Part("spread", "Time and money", section("spread", "How time and money spread", *drawn, same, figures, lead=lead))
+    lead = f"Each of {spot.value('trials')} courses draws how long its machines live. How many are done within a time, and for how much."
+    return PagePart("spread", "Time and money", section("spread", "How time and money spread", *drawn, same, figures, lead=lead))
 
 
-def _chart(whole: Figures, key: str, scale: float, unit: str, write: Any) -> Html | None:
+def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> Html | None:
     """Return the share of courses that stay within each value of *key*; None where all are alike."""
-    quantiles = whole.value("distribution")
+    quantiles = figures.value("distribution")
     points = []
     for place, quantile in enumerate(quantiles):
-        at = (whole.marked(f"distribution/{place}/{key}"), whole.marked(f"distribution/{place}/share"))
+        at = (figures.marked(f"distribution/{place}/{key}"), figures.marked(f"distribution/{place}/share"))
         says = f"{write(quantile[key])}\n{as_percent(quantile['share'])} of the courses stay within it"
-        points.append(Point(quantile[key] / scale, 100 * quantile["share"], "", says, at))
-    demand = whole.value(f"on_demand/{key}")
+        points.append(ChartPoint(quantile[key] / scale, 100 * quantile["share"], "", says, at))
+    demand = figures.value(f"on_demand/{key}")
     values = [point.x for point in points]
     if max(values) - min(values) <= _UNLIKE * max(values):
         return None
@@ -98,17 +102,17 @@ def _chart(whole: Figures, key: str, scale: float, unit: str, write: Any) -> Htm
     return tag("figure", chart(points, across, up, f"Share of courses within a {key.partition('_')[0]}", lines), caption)
 
 
-def _course(whole: Figures) -> Part:
+def _course(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
-        ["workers", whole.shown("workers", as_number)],
-        ["start-up of a machine", whole.shown("start_up_s", as_time)],
-        ["until a replacement runs", whole.shown("replacement_s", as_time)],
-        ["a checkpoint is written in", whole.shown("checkpoint/write_s", as_time)],
-        ["and read in", whole.shown("checkpoint/read_s", as_time)],
-        ["samples between checkpoints", whole.shown("checkpoint/interval_samples", as_number)],
-        ["samples of the whole job", whole.shown("work_samples", as_number)],
-        ["speed with all workers", whole.shown("throughput_samples_per_s", as_rate)],
+        ["workers", figures.shown("workers", as_number)],
+        ["start-up of a machine", figures.shown("start_up_s", as_time)],
+        ["until a replacement runs", figures.shown("replacement_s", as_time)],
+        ["a checkpoint is written in", figures.shown("checkpoint/write_s", as_time)],
+        ["and read in", figures.shown("checkpoint/read_s", as_time)],
+        ["samples between checkpoints", figures.shown("checkpoint/interval_samples", as_number)],
+        ["samples of the whole job", figures.shown("work_samples", as_number)],
+        ["speed with all workers", figures.shown("throughput_samples_per_s", as_rate)],
     ]
-    found = table([("", False), ("", True)], rows, "A course", "narrow")
-    lead = f"After an interruption: {policy_in_words(whole.document)}"
-    return Part("course", "A course", section("course", "What a course is made of", found, lead=lead))
+    drawn = table([("", False), ("", True)], rows, "A course", "narrow")
+    lead = f"After an interruption: {policy_in_words(figures.document)}"
+    return PagePart("course", "A course", section("course", "What a course is made of", drawn, lead=lead))

@@ -8,8 +8,8 @@ from typing import Any
 
 from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, section, step, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.study.descriptions import Descriptions
@@ -29,15 +29,15 @@ _MATTERS = 1.01
 
 def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a sweep's *document*, with the inputs that were *read* for its first point."""
-    whole = Figures(document, "sweep")
-    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    figures = Figures(document, "sweep")
+    rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['workload']} on {document['hardware']}: {counted(document['points'], 'point')}"
     set_up = f"varied: {', '.join(document['varied'])}{_fixed(document)}"
-    hero = outcome(title, verdict_of(document), set_up, _tiles(whole))
+    hero = outcome(title, verdict_of(document), set_up, _tiles(figures))
     parts = [part for place, key in enumerate(document["varied"]) if (part := _over(rows, key, place))]
     parts += [_steps(rows), _table(rows, document["varied"])] if rows else []
     parts += [_left_out(document["left_out"])] if document["left_out"] else []
-    parts += basis(whole, read)
+    parts += basis(figures, read)
     return page(title, "sweep", hero, parts, {"sweep": document})
 
 
@@ -52,13 +52,13 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     cheapest = min(priced, key=lambda row: row["cost_per_epoch_usd"], default=fastest)
     if cheapest is not fastest:
         said += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} an epoch."
-    known = {key: times for key, times in document["influence"].items() if times is not None}
-    most = max(known, key=lambda key: known[key], default=None)
-    if most is None or len(known) < 2:
+    influence = {key: times for key, times in document["influence"].items() if times is not None}
+    most = max(influence, key=lambda key: influence[key], default=None)
+    if most is None or len(influence) < 2:
         return said
     return (
         f"{said} {most.rpartition('.')[2].replace('_', ' ').capitalize()} has the largest effect."
-        if known[most] > _MATTERS
+        if influence[most] > _MATTERS
         else f"{said} No field has a noticeable effect."
     )
 
@@ -74,39 +74,39 @@ def _fixed(document: Mapping[str, Any]) -> str:
     return shown if there == document["points"] else f"{shown}; {there} points, evenly among all, are shown"
 
 
-def _tiles(whole: Figures) -> Html:
-    rows: list[tuple[str, Child, Child]] = [("Points", whole.shown("points", as_number), None)]
-    for key, times in whole.value("influence").items():
+def _tiles(figures: Figures) -> Html:
+    rows: list[tuple[str, Child, Child]] = [("Points", figures.shown("points", as_number), None)]
+    for key, times in figures.value("influence").items():
         if times is not None:
-            rows.append((key, whole.shown(f"influence/{step(key)}", lambda times: f"{times:.2f}x"), "from its worst value to its best"))
+            rows.append((key, figures.shown(f"influence/{step(key)}", lambda times: f"{times:.2f}x"), "from its worst value to its best"))
     return tiles(rows)
 
 
-def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
+def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
     """Return the chart of speed over the field *key*; None where its values are words, or just one."""
-    known = [row for row in rows if key in row.value("numbers")]
-    values = {row.value(f"numbers/{step(key)}") for row in known}
-    if len(values) < 2 or len(known) < len(rows):
+    numbered = [row for row in rows if key in row.value("numbers")]
+    values = {row.value(f"numbers/{step(key)}") for row in numbered}
+    if len(values) < 2 or len(numbered) < len(rows):
         return None
-    best = max(known, key=lambda row: row.value("throughput_samples_per_s"))
-    groups = _alike(known, key)
+    best = max(numbered, key=lambda row: row.value("throughput_samples_per_s"))
+    groups = _alike(numbered, key)
     ends = {group[-1].below for group in groups} if 1 < len(groups) <= _LINES else set()
     points = [
-        Point(
+        ChartPoint(
             row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), _others(row, key), _says(row),
             (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best, row.below in ends,
             off_up=missed_by(row) if row is best or row.below in ends else 0.0,
         )
-        for row in known
+        for row in numbered
     ]  # fmt: skip
-    unit = known[0].value(f"point/{step(key)}").partition(" ")[2]
+    unit = numbered[0].value(f"point/{step(key)}").partition(" ")[2]
     title = f"{key} ({unit})" if unit else key
     across = _axis(title, values, as_plain)
     ends_up = [point.y * factor for point in points for factor in (1.0, 1 - point.off_up, 1 + point.off_up)]
     up = _axis("samples per second", ends_up, as_number)
-    drawn = tag("figure", chart(points, across, up, f"Samples per second over {key}", _lines(known, key)))
+    drawn = tag("figure", chart(points, across, up, f"Samples per second over {key}", _lines(numbered, key)))
     ident = f"over-{place}"
-    return Part(ident, key.rpartition(".")[2], section(ident, f"Over {key}", drawn, lead=_lead(known, key)))
+    return PagePart(ident, key.rpartition(".")[2], section(ident, f"Over {key}", drawn, lead=_lead(numbered, key)))
 
 
 def _others(row: Figures, key: str) -> str:
@@ -117,8 +117,8 @@ def _others(row: Figures, key: str) -> str:
 def _lead(rows: Sequence[Figures], key: str) -> str:
     others = [name for name in rows[0].value("point") if name != key]
     joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
-    known = any(missed_by(row) for row in rows)
-    errors = " Error bars, of that and of the last of each line: nine in ten such predictions missed by less." if known else ""
+    with_errors = any(missed_by(row) for row in rows)
+    errors = " Error bars, of that and of the last of each line: nine in ten such predictions missed by less." if with_errors else ""
     return f"Samples per second of all GPUs{joined}. Orange: the fastest point.{errors}"
 
 
@@ -140,10 +140,10 @@ def _lines(rows: Sequence[Figures], key: str) -> list[tuple[str, list[tuple[floa
     return [("ideal", line) for line in corners if len(line) > 1]
 
 
-def _axis(title: str, values: Iterable[float], write: Any) -> Axis:
-    found = list(values)
-    logarithmic = min(found) > 0 and max(found) > _LOGARITHMIC * min(found)
-    return axis(title, found, write) if logarithmic else linear_axis(title, found, write)
+def _axis(title: str, values: Iterable[float], write: Any) -> ChartAxis:
+    numbers = list(values)
+    logarithmic = min(numbers) > 0 and max(numbers) > _LOGARITHMIC * min(numbers)
+    return axis(title, numbers, write) if logarithmic else linear_axis(title, numbers, write)
 
 
 def _says(row: Figures) -> str:
@@ -153,7 +153,7 @@ def _says(row: Figures) -> str:
     return f"{fields}\n{as_rate(row.value('throughput_samples_per_s'))}\na step takes {as_time(row.value('step_time_s'))}{money}"
 
 
-def _steps(rows: Sequence[Figures]) -> Part:
+def _steps(rows: Sequence[Figures]) -> PagePart:
     apart = -(-len(rows) // _BARS)
     chosen = rows[::apart]
     scale = reach(chosen, "step_time_s")
@@ -164,10 +164,10 @@ def _steps(rows: Sequence[Figures]) -> Part:
     bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
     lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if apart > 1 else "")
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
-    return Part("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
+    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
 
 
-def _table(rows: Sequence[Figures], varied: Sequence[str]) -> Part:
+def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
     cells: list[list[Child]] = [
         [
             *(row.value(f"point/{step(key)}") for key in varied), row.shown("step_time_s", as_time),
@@ -182,10 +182,10 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> Part:
         *((title, True) for title in ("step", "samples/s", "compute", "epoch", "an epoch costs", "expected error")),
     ]
     lead = f"The first {_ROWS} points; the file has all." if len(rows) > _ROWS else "A click on a title sorts."
-    return Part("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))
+    return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))
 
 
-def _left_out(failed: Sequence[Mapping[str, Any]]) -> Part:
+def _left_out(failed: Sequence[Mapping[str, Any]]) -> PagePart:
     listed = bullets(f"{named(row)}: {row['problem']}" for row in failed)
     shown = listed if len(failed) <= _BARS else details(f"{len(failed)} points", listed)
-    return Part("left-out", "Cannot run", section("left-out", "Points that cannot run", shown))
+    return PagePart("left-out", "Cannot run", section("left-out", "Points that cannot run", shown))

@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.events import Cause, Wait, Work
-from sim.report.excerpt import Excerpt, RankExcerpt
+from sim.events import Cause, WaitSpan, WorkSpan
 from sim.report.page.colours import fill
 from sim.report.page.markup import Child, Html, joined, tag
 from sim.report.page.use import Use, rough
 from sim.report.page.words import as_percent, as_time
 from sim.report.style import MEANINGS
+from sim.report.trace.excerpt import Excerpt, RankExcerpt
 from sim.simulate import Run
 from sim.units import show
 
@@ -35,7 +35,7 @@ _TICKS = 6
 _WAITS = {Cause.INPUT: "waits for a batch", Cause.GRADIENT: "waits for gradients"}
 
 
-class Span(NamedTuple):
+class TimelineSpan(NamedTuple):
     """The time (s) that is shown, and its steps' ends."""
 
     start: float
@@ -44,18 +44,18 @@ class Span(NamedTuple):
 
     def place(self, t0: float, t1: float) -> str:
         """Return the style that puts a mark from *t0* to *t1*."""
-        whole = self.end - self.start
-        left, width = (max(t0, self.start) - self.start) / whole, (min(t1, self.end) - max(t0, self.start)) / whole
+        length = self.end - self.start
+        left, width = (max(t0, self.start) - self.start) / length, (min(t1, self.end) - max(t0, self.start)) / length
         return f"left:{100 * left:.4f}%;width:{100 * width:.4f}%"
 
 
-def shown_span(ranks: Sequence[RankExcerpt]) -> Span:
+def shown_span(ranks: Sequence[RankExcerpt]) -> TimelineSpan:
     """Return the time of the last `STEPS` steps of the first of *ranks*."""
     ends = list(ranks[0].boundaries)[-STEPS - 1 :]
-    return Span(ends[0], ends[-1], ends[1:])
+    return TimelineSpan(ends[0], ends[-1], ends[1:])
 
 
-def timeline(run: Run, number: int, chosen: Excerpt, span: Span, used: Sequence[Use], bound: str) -> Html:
+def timeline(run: Run, number: int, chosen: Excerpt, span: TimelineSpan, used: Sequence[Use], bound: str) -> Html:
     """Return the lanes of job *number* of *run* during *span*, with the use of links; *bound* is the recorded name that bounds the job."""
     ranks = [rank for rank in chosen.ranks if run.log.ranks[rank.index].job == number][:RANKS]
     names, lanes = [], []
@@ -77,7 +77,7 @@ def timeline(run: Run, number: int, chosen: Excerpt, span: Span, used: Sequence[
     return tag("figure", _tools(run, ranks), grid, _caption(chosen, span, len(used) - len(kept)), class_="timeline")
 
 
-def lanes_of(names: Sequence[Html], lanes: Sequence[Html], span: Span, label: str) -> Html:
+def lanes_of(names: Sequence[Html], lanes: Sequence[Html], span: TimelineSpan, label: str) -> Html:
     """Return *lanes* against time during *span*, with their *names* beside them; *label* is for those who do not see them."""
     head = tag("div", tag("div", class_="axis"), *names, class_="lane-names")
     canvas = tag(
@@ -98,13 +98,13 @@ def _tools(run: Run, ranks: Sequence[RankExcerpt]) -> Html:
 
 
 def _rank_name(run: Run, rank: RankExcerpt) -> str:
-    known = run.log.ranks[rank.index]
-    number = known.node.removeprefix("n")
-    first = f"GPU {known.gpus[0]} on node {number if number.isdigit() else known.node}"
-    return first if known.size == 1 else f"{first} (represents {known.size} identical GPUs)"
+    of_log = run.log.ranks[rank.index]
+    number = of_log.node.removeprefix("n")
+    first = f"GPU {of_log.gpus[0]} on node {number if number.isdigit() else of_log.node}"
+    return first if of_log.size == 1 else f"{first} (represents {of_log.size} identical GPUs)"
 
 
-def _caption(chosen: Excerpt, span: Span, left_out: int) -> Html:
+def _caption(chosen: Excerpt, span: TimelineSpan, left_out: int) -> Html:
     more = f" {left_out} less used links are left out here." if left_out > 0 else ""
     steps = f"{('No', 'One', 'Two', 'Three', 'Four')[len(span.ends)] if len(span.ends) < 5 else len(span.ends)}"
     kind = f" steady-state step{'s' * (len(span.ends) != 1)}" if "steady-state" in chosen.note else f" steps: {chosen.note}"
@@ -112,12 +112,12 @@ def _caption(chosen: Excerpt, span: Span, left_out: int) -> Html:
     return tag("figcaption", text)
 
 
-def _ticks(span: Span) -> list[Html]:
-    whole = span.end - span.start
-    step = _round_step(whole / _TICKS)
+def _ticks(span: TimelineSpan) -> list[Html]:
+    length = span.end - span.start
+    step = _round_step(length / _TICKS)
     return [
-        tag("span", as_time(place * step) if place else "0", style=f"left:{100 * place * step / whole:.4f}%")
-        for place in range(math.floor(whole / step * 0.97) + 1)
+        tag("span", as_time(place * step) if place else "0", style=f"left:{100 * place * step / length:.4f}%")
+        for place in range(math.floor(length / step * 0.97) + 1)
     ]
 
 
@@ -127,15 +127,15 @@ def _round_step(rough_step: float) -> float:
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough_step * (1 - 1e-9))
 
 
-def _edges(span: Span) -> list[Html]:
-    whole = span.end - span.start
-    return [tag("i", class_="step", style=f"left:{100 * (end - span.start) / whole:.4f}%") for end in span.ends[:-1]]
+def _edges(span: TimelineSpan) -> list[Html]:
+    length = span.end - span.start
+    return [tag("i", class_="step", style=f"left:{100 * (end - span.start) / length:.4f}%") for end in span.ends[:-1]]
 
 
 # --- lanes of a rank -------------------------------------------------------------------------------------------------
 
 
-def _rows(rank: RankExcerpt, span: Span) -> list[tuple[str, list[Html]]]:
+def _rows(rank: RankExcerpt, span: TimelineSpan) -> list[tuple[str, list[Html]]]:
     rows = [
         ("training loop", [_wait(wait, span) for wait in rank.waits if _seen(wait, span)]),
         ("GPU", [_work(work, span) for work in rank.compute if _seen(work, span)]),
@@ -152,17 +152,17 @@ def _rows(rank: RankExcerpt, span: Span) -> list[tuple[str, list[Html]]]:
     return [row for row in rows if row[1]]
 
 
-def _seen(span: Wait | Work, shown: Span) -> bool:
+def _seen(span: WaitSpan | WorkSpan, shown: TimelineSpan) -> bool:
     return span.t1 > shown.start and span.t0 < shown.end
 
 
-def _wait(wait: Wait, span: Span) -> Html:
+def _wait(wait: WaitSpan, span: TimelineSpan) -> Html:
     words = _WAITS.get(wait.cause) or ("computes" if wait.cause is Cause.COMPUTE else f"waits: {wait.cause.value}")
     says = f"{words}\n{_when(wait.t0, wait.t1, span)}"
     return _mark(words, says, None if wait.cause in _WAITS else wait.cause, wait.t0, wait.t1, span)
 
 
-def _work(work: Work, span: Span, name: str = "") -> Html:
+def _work(work: WorkSpan, span: TimelineSpan, name: str = "") -> Html:
     name = name or work.name
     bucket = f"\nfills bucket {work.ident}" if work.name == "backward" and work.ident >= 0 else ""
     moved = f"\n{show(work.nbytes, 'size')}" if work.nbytes else ""
@@ -170,16 +170,16 @@ def _work(work: Work, span: Span, name: str = "") -> Html:
     return _mark(name, says, work.cause, work.t0, work.t1, span)
 
 
-def _bound(work: Work, span: Span) -> Html:
+def _bound(work: WorkSpan, span: TimelineSpan) -> Html:
     says = f"{work.name}\nbound by {work.resource}\n{_when(work.t0, work.t1, span)}"
     return _mark(work.resource, says, work.cause, work.t0, work.t1, span)
 
 
-def _when(t0: float, t1: float, span: Span) -> str:
+def _when(t0: float, t1: float, span: TimelineSpan) -> str:
     return f"{as_time(t1 - t0)}, from {as_time(max(0.0, t0 - span.start))}"
 
 
-def _mark(name: str, says: str, cause: Cause | None, t0: float, t1: float, span: Span) -> Html:
+def _mark(name: str, says: str, cause: Cause | None, t0: float, t1: float, span: TimelineSpan) -> Html:
     wide = (t1 - t0) / (span.end - span.start) >= _NAMED
     look = f";{fill(cause.value)}" if cause is not None else ""
     label: Child = tag("span", name) if wide else None
@@ -189,7 +189,7 @@ def _mark(name: str, says: str, cause: Cause | None, t0: float, t1: float, span:
 # --- lanes of links --------------------------------------------------------------------------------------------------
 
 
-def _link_lane(use: Use, span: Span, bound: str) -> Html:
+def _link_lane(use: Use, span: TimelineSpan, bound: str) -> Html:
     marks = [
         tag(
             "div", class_="mark bound" if use.name == bound else "mark", style=f"{span.place(t0, t1)};height:{100 * min(1.0, share):.2f}%",

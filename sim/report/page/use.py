@@ -1,6 +1,6 @@
 """How much is each link, disk and processor used during the steps that a page shows? Mean, peak, and the share in between.
 
-Read from the rates that a run kept (`sim.report.excerpt`). Resources that are used alike are simulated once; each is called by the
+Read from the rates that a run kept (`sim.report.trace.excerpt`). Resources that are used alike are simulated once; each is called by the
 first of them, and says how many there are on a node.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sim.report.excerpt import Excerpt
 from sim.report.resources import described
+from sim.report.trace.excerpt import Excerpt
 from sim.simulate import Run
 from sim.units import show
 
@@ -33,8 +33,8 @@ class Use:
     @property
     def mean(self) -> float:
         """Return the mean share of the capacity in use."""
-        whole = sum(end - start for start, end, _ in self.shares)
-        return sum(share * (end - start) for start, end, share in self.shares) / whole if whole else 0.0
+        length = sum(end - start for start, end, _ in self.shares)
+        return sum(share * (end - start) for start, end, share in self.shares) / length if length else 0.0
 
     @property
     def peak(self) -> float:
@@ -59,15 +59,15 @@ class Use:
 
 def uses(run: Run, chosen: Excerpt, start: float, end: float) -> dict[str, Use]:
     """Return the use of every resource of *run* between *start* and *end* (s) of *chosen*, by recorded name, most used first."""
-    found = []
+    made = []
     for name, steps in chosen.loads.items():
         capacity = run.log.capacity[name]
         ends = [*(time for time, _ in steps[1:]), end]
         shares = [(max(t0, start), min(t1, end), load / capacity) for (t0, load), t1 in zip(steps, ends, strict=True)]
         words, alike = described(run, name)
         words += f" of {name.partition('.')[0]}" if len(run.cluster) > 1 else ""
-        found.append(Use(name, words, capacity, alike, merged([part for part in shares if part[1] > part[0]])))
-    return {use.name: use for use in sorted(found, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
+        made.append(Use(name, words, capacity, alike, merged([part for part in shares if part[1] > part[0]])))
+    return {use.name: use for use in sorted(made, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
 
 
 def merged(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
@@ -81,11 +81,11 @@ def merged(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, fl
     return kept
 
 
-def uses_document(found: dict[str, Use]) -> list[dict[str, Any]]:
-    """Return the figures of *found* as a page embeds them; the capacity is in bytes/s, but of cores and I/Os as they are counted."""
+def uses_document(use_of: dict[str, Use]) -> list[dict[str, Any]]:
+    """Return the figures of *use_of* as a page embeds them; the capacity is in bytes/s, but of cores and I/Os as they are counted."""
     return [
         {"name": use.name, "means": use.words, "alike": use.alike, "capacity": use.capacity, "mean": use.mean, "peak": use.peak}
-        for use in found.values()
+        for use in use_of.values()
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sim.analysis.bottleneck import Resource
 from sim.report.page.bars import ERROR_BARS, error_bar, error_tile, missed_by, named_bars
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, outcome, page
+from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_money, as_price, as_time
 from sim.report.whatif import LABELS, NAMES, little_or_nothing, matters
@@ -20,21 +20,21 @@ _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
 
 def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a what-if's *document*, with the inputs that were *read* for it."""
-    whole = Figures(document, "whatif")
-    rows = [whole.inside(f"resources/{place}") for place, row in enumerate(document["resources"]) if matters(row)]
+    figures = Figures(document, "whatif")
+    rows = [figures.inside(f"resources/{place}") for place, row in enumerate(document["resources"]) if matters(row)]
     nodes, gpus = document["nodes"], document["gpus"]
     set_up = (
         f"{counted(gpus, 'GPU')} on {counted(nodes, 'node')}, {counted(document['batch_per_gpu'], 'sample')} per GPU, "
         f"{document['precision']}, {document['stack']}"
     )
     title = f"{document['workload']} on {document['hardware']}: what if?"
-    hero = outcome(title, verdict_of(whole, rows), set_up, _tiles(whole), noted("Warnings", document["warnings"]))
-    parts = [_ranking(whole, rows)]
-    parts += [*([_worth(rows)] if rows else []), *basis(whole, read)]
+    hero = outcome(title, verdict_of(figures, rows), set_up, _tiles(figures), noted("Warnings", document["warnings"]))
+    parts = [_ranking(figures, rows)]
+    parts += [*([_worth(rows)] if rows else []), *basis(figures, read)]
     return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
 
 
-def verdict_of(whole: Figures, rows: Sequence[Figures]) -> str:
+def verdict_of(figures: Figures, rows: Sequence[Figures]) -> str:
     """Return in a sentence what is worth improving first."""
     if not rows:
         return "No resource makes the step more than 0.1% faster, even if it were infinitely fast."
@@ -55,19 +55,19 @@ def _faster(resource: Resource) -> str:
     return f"Faster {name} help{'' if name.endswith('s') else 's'}"
 
 
-def _tiles(whole: Figures) -> Html:
+def _tiles(figures: Figures) -> Html:
     return tiles([
-        ("Step", whole.shown("step_time_s", as_time), None),
-        ("Epoch", whole.shown("epoch_time_s", as_time), None),
-        ("An epoch costs", whole.shown("cost_per_epoch_usd", as_money), None),
-        ("Price", whole.shown("price_usd_per_h", as_price), None),
-        *error_tile(whole),
+        ("Step", figures.shown("step_time_s", as_time), None),
+        ("Epoch", figures.shown("epoch_time_s", as_time), None),
+        ("An epoch costs", figures.shown("cost_per_epoch_usd", as_money), None),
+        ("Price", figures.shown("price_usd_per_h", as_price), None),
+        *error_tile(figures),
     ])  # fmt: skip
 
 
-def _ranking(whole: Figures, rows: Sequence[Figures]) -> Part:
-    now = whole.value("step_time_s")
-    off = missed_by(whole)
+def _ranking(figures: Figures, rows: Sequence[Figures]) -> PagePart:
+    now = figures.value("step_time_s")
+    off = missed_by(figures)
     scale = max([now, *((1 + off) * row.value(f"{kind}/step_time_s") for row in rows for kind in _FILLS)])
     drawn: list[tuple[Child, Html, Child]] = []
     for row in rows:
@@ -75,12 +75,14 @@ def _ranking(whole: Figures, rows: Sequence[Figures]) -> Part:
             name = NAMES[row.value("resource")] if kind == "twice" else ""
             drawn.append((name, _bar(row, kind, fill, scale, now, off), row.shown(f"{kind}/step_time_s", as_time)))
     chart = (
-        tag("figure", tag("div", named_bars(drawn, "Step time with more of each resource"), class_="short"), _key(whole)) if rows else None
+        tag("figure", tag("div", named_bars(drawn, "Step time with more of each resource"), class_="short"), _key(figures))
+        if rows
+        else None
     )
-    rest = [tag("p", line) for line in little_or_nothing(whole.value("resources"))]
+    rest = [tag("p", line) for line in little_or_nothing(figures.value("resources"))]
     lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
     lead += f" {ERROR_BARS}" if rows and off else ""
-    return Part("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))
+    return PagePart("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))
 
 
 def _bar(row: Figures, kind: str, fill: str, scale: float, now: float, off: float) -> Html:
@@ -95,15 +97,15 @@ def _bar(row: Figures, kind: str, fill: str, scale: float, now: float, off: floa
     return tag("div", tag("div", mark, class_="stack"), line, error_bar(value, scale, off), class_="whole erring" if off else "whole")
 
 
-def _key(whole: Figures) -> Html:
+def _key(figures: Figures) -> Html:
     items = [
         joined(tag("span", class_="swatch", style=f"background:{fill}", aria_hidden="true"), LABELS[kind]) for kind, fill in _FILLS.items()
     ]
-    items.append(joined("dashed: as it is, ", whole.shown("step_time_s", as_time)))
+    items.append(joined("dashed: as it is, ", figures.shown("step_time_s", as_time)))
     return tag("ul", *(tag("li", item) for item in items), class_="key")
 
 
-def _worth(rows: Sequence[Figures]) -> Part:
+def _worth(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
             NAMES[row.value("resource")], row.shown("twice/step_time_s", as_time), _gain(row, "twice"),
@@ -114,10 +116,10 @@ def _worth(rows: Sequence[Figures]) -> Part:
         for row in rows
     ]  # fmt: skip
     titles = ["step, twice", "gain", "an epoch costs", "breaks even at", "gain, infinite", "on critical path", "saved per +1%", "enough at"]
-    found = table([("resource", False), *((title, True) for title in titles)], cells, "What upgrades are worth", "sortable")
+    drawn = table([("resource", False), *((title, True) for title in titles)], cells, "What upgrades are worth", "sortable")
     lead = "Breaks even: the price of all nodes at which an epoch costs what it does now. Enough: beyond it, more gains under 1%."
     lead += " On critical path: time per step that is not overlapped."
-    return Part("worth", "Worth", section("worth", "What an upgrade is worth", found, lead=lead))
+    return PagePart("worth", "Worth", section("worth", "What an upgrade is worth", drawn, lead=lead))
 
 
 def _gain(row: Figures, kind: str) -> Html:

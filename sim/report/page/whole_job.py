@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.markup import Child, Figures, Html, joined, table, tag
 from sim.report.page.words import as_money, as_time
 from sim.report.whole_job import epochs_text
 
 
-def parts_bar(job: Figures, whole: str, scale: float, off: float = 0.0) -> Html:
-    """Return the bar of the parts of *job*, under ``parts_s``, which sum to the figure at *whole*; *scale* (s) fills the width.
+def parts_bar(job: Figures, key: str, scale: float, off: float = 0.0) -> Html:
+    """Return the bar of the parts of *job*, under ``parts_s``, which sum to the figure at *key*; *scale* (s) fills the width.
 
     *off* is the share by which the whole may be wrong, for an error bar.
     """
-    pieces = [Piece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
-    return bar(job, pieces, whole, scale, off)
+    pieces = [BarPiece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
+    return bar(job, pieces, key, scale, off)
 
 
 def parts_key(jobs: list[Figures]) -> Html:

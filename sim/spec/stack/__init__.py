@@ -13,7 +13,7 @@ from sim.spec.fields import Fraction, Source
 from sim.spec.parallel import MeshOptions
 from sim.spec.stack.contradictions import Contradiction, refuse
 from sim.spec.stack.exchange import Compression, Exchange, Fusion, Strategy
-from sim.spec.stack.kernels import Kernels, Update
+from sim.spec.stack.kernels import StackKernels, UpdateWork
 from sim.spec.stack.library import NCCL_ALGORITHMS, OTHER_ALGORITHMS, Library, other_algorithm
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Stack(Kernels, Update, Library, Exchange):
+class Stack(StackKernels, UpdateWork, Library, Exchange):
     """How gradients are exchanged, kernels launched and the optimizer run."""
 
     name: str

@@ -10,7 +10,7 @@ from pydantic import Field
 from sim.spec.fields import Factor, Seconds, Spec
 
 
-class Kernels(Spec):
+class StackKernels(Spec):
     """How forward and backward run on one GPU, relative to the layer model."""
 
     launch_cpu: Seconds
@@ -47,7 +47,7 @@ class Kernels(Spec):
     """Bytes of casts to 8 bits over those of kernels of their own: below 1 where norms and activations write 8 bits themselves."""
     weight_casts: Factor = 1.0
     """How often a batch brings a weight to 8 bits: below 1 where several micro-batches share the copy."""
-    attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn"] = ""
+    attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn", "triton"] = ""
     """Which fused attention runs where layers say its shape; empty, or one that the GPU lacks: the first that its ``kernels`` list."""
     channels_last: bool = False
     """Images are stored channels last, as tensor cores want them; else cuDNN transposes around each convolution."""
@@ -66,7 +66,7 @@ class Kernels(Spec):
     """Version that decides which kernels convolutions have: before 5.1 no Winograd on GPUs older than Maxwell."""
 
 
-class Update(Spec):
+class UpdateWork(Spec):
     """What happens to gradients between backward and the next step, exchange apart."""
 
     gradient_clipping: bool = False

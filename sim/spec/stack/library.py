@@ -19,13 +19,13 @@ NCCL_ALGORITHMS = ("ring", "tree", "collnet", "collnetdirect", "collnetchain", "
 """Names that are NCCL's own, in small letters."""
 
 
-def other_algorithm(asked: str | None) -> str | None:
-    """Return the algorithm that NCCL does not have which *asked* names, if it does: of another library, or the user's own."""
-    name = (asked or "").replace("_", "").lower()
-    found = next((known for known in OTHER_ALGORITHMS if known.lower() == name), None)
-    if found is None and asked and name not in NCCL_ALGORITHMS and asked in extensions.names(extensions.COLLECTIVES):
-        return asked
-    return found
+def other_algorithm(text: str | None) -> str | None:
+    """Return the algorithm that NCCL does not have which *text* names, if it does: of another library, or the user's own."""
+    name = (text or "").replace("_", "").lower()
+    match = next((algorithm for algorithm in OTHER_ALGORITHMS if algorithm.lower() == name), None)
+    if match is None and text and name not in NCCL_ALGORITHMS and text in extensions.names(extensions.COLLECTIVES):
+        return text
+    return match
 
 
 class Library(Spec):

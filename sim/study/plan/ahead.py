@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 from sim.analysis.layout_memory import StageMemory
 from sim.spec.extensions import any_given
 from sim.study.cluster import on_cluster, pack
-from sim.study.journal import Figures
+from sim.study.journal import RowFigures
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import figures_of, played_of
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import LEAST, Ahead, Alone, Found, Level, Refine, Step, Task, Way
-from sim.study.plan.space import Candidate
+from sim.study.plan.refine import LEAST, Ahead, Alone, Found, LayoutWay, Level, Refine, RefineTask, Step
+from sim.study.plan.space import LayoutCandidate
 from sim.study.pool import as_asked, each
 from sim.training.layouts.prices import PriceBook
 
@@ -70,14 +70,14 @@ class _Item(NamedTuple):
 
     name: _Name
     setting: bytes
-    candidate: Candidate
+    candidate: LayoutCandidate
 
 
 class _Sent(NamedTuple):
     """A simulated step as it comes back."""
 
     memory: tuple[StageMemory, ...]
-    figures: Figures
+    figures: RowFigures
 
 
 class _Waves:
@@ -89,32 +89,32 @@ class _Waves:
         self._settings: dict[int, bytes] = {}
         self._here = 0.0
 
-    def __call__(self, task: Task, ahead: Ahead) -> Found:
+    def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
         if _name(task) not in self._found:
             if self._is_kept(task) or (self._here < START and not self._crew.remote):
                 begin = time.perf_counter()
-                found = self._alone(task, ahead)
+                answer = self._alone(task, ahead)
                 self._here += time.perf_counter() - begin
-                return found
+                return answer
             self._compute(task, ahead)
         return self._found.pop(_name(task))
 
-    def _is_kept(self, task: Task) -> bool:
+    def _is_kept(self, task: RefineTask) -> bool:
         return task.level == LEAST and self._alone.kept is not None and self._alone.kept.has(*task.way)
 
-    def _compute(self, task: Task, ahead: Ahead) -> None:
+    def _compute(self, task: RefineTask, ahead: Ahead) -> None:
         """Compute a wave that has *task* in it, and keep what comes."""
         new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._found and not self._is_kept(each)]
         later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
         wave = {_name(each): each for each in [task, *new] if each is task or each.number not in later}
         items = [_Item(name, self._packed(each.way.setting), each.way.candidate) for name, each in wave.items()]
-        for name, found in self._crew.each(partial(_answer, self._alone.objective, self._alone.memory), items):
-            if isinstance(found, _Sent):
-                played = played_of(found.figures)
-                found = Step(found.memory, played)
+        for name, answer in self._crew.each(partial(_answer, self._alone.objective, self._alone.memory), items):
+            if isinstance(answer, _Sent):
+                played = played_of(answer.figures)
+                answer = Step(answer.memory, played)
                 if self._alone.kept is not None:
                     self._alone.kept.keep(*wave[name].way, played)
-            self._found[name] = found
+            self._found[name] = answer
 
     def _packed(self, setting: Setting) -> bytes:
         if id(setting) not in self._settings:
@@ -122,17 +122,17 @@ class _Waves:
         return self._settings[id(setting)]
 
 
-def _name(task: Task) -> _Name:
+def _name(task: RefineTask) -> _Name:
     return task.number, task.level
 
 
 def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, Found | _Sent]:
     """Answer *item* in another process: the step of a layout goes back as its figures, without the log of what happened when."""
-    way = Way(_setting(item.setting), item.candidate)
-    found = Alone(objective, memory)(Task(*item.name, way), lambda most: [])
-    if isinstance(found, Step) and found.played is not None:
-        return item.name, _Sent(found.memory, figures_of(found.played))
-    return item.name, found
+    way = LayoutWay(_setting(item.setting), item.candidate)
+    answer = Alone(objective, memory)(RefineTask(*item.name, way), lambda most: [])
+    if isinstance(answer, Step) and answer.played is not None:
+        return item.name, _Sent(answer.memory, figures_of(answer.played))
+    return item.name, answer
 
 
 @lru_cache(maxsize=16)

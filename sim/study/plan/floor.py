@@ -18,32 +18,32 @@ from numpy.typing import NDArray
 
 from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING, kept_bytes, widths
 from sim.mesh import mesh_options, prepare, times_of, worker_node
-from sim.parallel.program import Part
+from sim.parallel.program import PassPart
 from sim.parallel.schedule import holder
-from sim.parallel.split import Kind, Unit, split
+from sim.parallel.split import Unit, UnitKind, split
 from sim.parallel.stages import blocks_of, stages
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
-from sim.study.plan.space import Candidate
+from sim.study.plan.space import LayoutCandidate
 from sim.training.layouts.prices import PriceBook
 from sim.training.layouts.times import WIDTH, UnitTimes
 
-Row = NDArray[numpy.float64]
+FloatRow = NDArray[numpy.float64]
 Marks = NDArray[numpy.bool_]
 
 
-class Shape(NamedTuple):
+class ShareShape(NamedTuple):
     """Units of the model as one rank of a share has them, summed up to each unit: seconds, bytes and parameters."""
 
-    forward: Row
-    backward: Row
-    kept: Row
+    forward: FloatRow
+    backward: FloatRow
+    kept: FloatRow
     """Bytes of activations of one micro-batch."""
-    dense: Row
-    experts: Row
+    dense: FloatRow
+    experts: FloatRow
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Setting:
         """Return the number of nodes."""
         return sum(group.count for group in self.hardware.groups if group.role == "worker")
 
-    def laid(self, candidate: Candidate) -> Workload:
+    def laid(self, candidate: LayoutCandidate) -> Workload:
         """Return the workload in the layout of *candidate*."""
         training = self.workload.training
         update = {
@@ -75,11 +75,11 @@ class Setting:
 class Floors(NamedTuple):
     """Of each candidate: bytes that a rank needs at least, and seconds that a step takes at least."""
 
-    memory: Row
-    time: Row
+    memory: FloatRow
+    time: FloatRow
 
 
-def floors(setting: Setting, candidates: Sequence[Candidate]) -> Floors:
+def floors(setting: Setting, candidates: Sequence[LayoutCandidate]) -> Floors:
     """Return the least memory and time of each of *candidates*."""
     memory, time = numpy.zeros(len(candidates)), numpy.zeros(len(candidates))
     groups: dict[tuple[int, int, str], list[int]] = defaultdict(list)
@@ -107,7 +107,7 @@ class _Geometry(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _geometry(kinds: tuple[Kind, ...], pipeline: int, chunks: int, schedule: str, first_less: int, last_less: int) -> _Geometry:
+def _geometry(kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, first_less: int, last_less: int) -> _Geometry:
     parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None)
     cut = stages(kinds, parallel, first_less, last_less)
     ends = numpy.cumsum([len(units) for units in cut])
@@ -115,13 +115,13 @@ def _geometry(kinds: tuple[Kind, ...], pipeline: int, chunks: int, schedule: str
     return _Geometry(ends - numpy.array([len(units) for units in cut]), ends, numpy.array(own), pipeline, schedule)
 
 
-def _chunked(geometry: _Geometry, rows: Sequence[Row]) -> Row:
+def _chunked(geometry: _Geometry, rows: Sequence[FloatRow]) -> FloatRow:
     """Return sums over the units of each chunk, for each of *rows* of sums up to each unit."""
     table = numpy.stack(rows)
     return table[:, geometry.high] - table[:, geometry.low]
 
 
-def _staged(geometry: _Geometry, chunked: Row) -> Row:
+def _staged(geometry: _Geometry, chunked: FloatRow) -> FloatRow:
     """Return sums over the chunks of each stage."""
     table = numpy.zeros((len(chunked), geometry.pipeline))
     for chunk, stage in enumerate(geometry.stage):
@@ -129,7 +129,7 @@ def _staged(geometry: _Geometry, chunked: Row) -> Row:
     return table
 
 
-def _time(geometry: _Geometry, own: Sequence[Candidate], held: Sequence[Shape]) -> Row:
+def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], held: Sequence[ShareShape]) -> FloatRow:
     forward, backward = (_chunked(geometry, rows) for rows in ([each.forward for each in held], [each.backward for each in held]))
     steps = numpy.array([each.micro_batches for each in own], dtype=float)[:, None]
     work = steps * _staged(geometry, forward + backward)
@@ -137,11 +137,11 @@ def _time(geometry: _Geometry, own: Sequence[Candidate], held: Sequence[Shape]) 
     behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
     if geometry.schedule not in ("gpipe", "1f1b", "interleaved_1f1b"):  # weights' gradients may fill the end
         behind = numpy.zeros_like(behind)
-    least: Row = (work + ahead + behind).max(axis=1)
+    least: FloatRow = (work + ahead + behind).max(axis=1)
     return least
 
 
-def _memory(setting: Setting, geometry: _Geometry, own: Sequence[Candidate], held: Sequence[Shape]) -> Row:
+def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate], held: Sequence[ShareShape]) -> FloatRow:
     gpu, options = worker_node(setting.hardware).gpu, mesh_options(setting.workload)
     weights, gradients, states = widths(setting.workload, options)
     late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients come as activations go
@@ -164,12 +164,18 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[Candidate], hel
         _gather(geometry, setting, own, held, sharded, flying, activations)
     many = [sum(size > 1 for size in (each.tensor, each.context, each.data * each.context, each.pipeline)) for each in own]
     other = numpy.minimum(numpy.array(many), 1) * COMMUNICATOR + gpu.context_memory
-    least: Row = (fixed + activations).max(axis=1) * ROUNDING + other
+    least: FloatRow = (fixed + activations).max(axis=1) * ROUNDING + other
     return least
 
 
 def _gather(
-    geometry: _Geometry, setting: Setting, own: Sequence[Candidate], held: Sequence[Shape], sharded: Marks, flying: Row, bytes_: Row
+    geometry: _Geometry,
+    setting: Setting,
+    own: Sequence[LayoutCandidate],
+    held: Sequence[ShareShape],
+    sharded: Marks,
+    flying: FloatRow,
+    bytes_: FloatRow,
 ) -> None:
     """Add to the activations *bytes_* the weights that are gathered beside them where layouts are *sharded* (FSDP, ZeRO-3).
 
@@ -216,11 +222,11 @@ class _Shapes:
         self.setting = setting
         self.options: MeshOptions = mesh_options(setting.workload)
         units = split(setting.workload.model, Parallel())
-        self.kinds: tuple[Kind, ...] = tuple(unit.kind for unit in units)
+        self.kinds: tuple[UnitKind, ...] = tuple(unit.kind for unit in units)
         self.structured = setting.hardware.fabric.structured
-        self._made: dict[object, Shape] = {}
+        self._made: dict[object, ShareShape] = {}
 
-    def __call__(self, candidate: Candidate) -> Shape:
+    def __call__(self, candidate: LayoutCandidate) -> ShareShape:
         """Return the shape of *candidate*."""
         own = (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)
         key = (*own, candidate.pipeline, candidate.near)
@@ -228,13 +234,13 @@ class _Shapes:
             self._made[key] = self._make(candidate)
         return self._made[key]
 
-    def _make(self, candidate: Candidate) -> Shape:
+    def _make(self, candidate: LayoutCandidate) -> ShareShape:
         workload = self.setting.laid(candidate._replace(schedule="1f1b", virtual_stages=1))  # which no share of a layer depends on
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
         times = times_of(self.setting.hardware, workload, layout, self.setting.book)
         sizes = {unit.content: kept_bytes(unit, workload) for unit in {unit.content: unit for unit in layout.units}.values()}
         numbers, blocks = range(len(layout.units)), blocks_of(layout.units)
-        return Shape(
+        return ShareShape(
             forward=_summed(self._passes(times, layout.units, "F"), blocks),
             backward=_summed(self._passes(times, layout.units, "B"), blocks),
             kept=_summed([sizes[unit.content] for unit in layout.units], blocks),
@@ -242,7 +248,7 @@ class _Shapes:
             experts=_summed([layout.elements(number, experts=True, trained=True) for number in numbers], blocks),
         )
 
-    def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: Part) -> list[float]:
+    def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> list[float]:
         """Return the seconds of one pass over each unit on the quickest stage."""
         least: dict[int, float] = {}
         for number, unit in enumerate(units):
@@ -256,6 +262,6 @@ class _Shapes:
         return [least[unit.content] for unit in units]
 
 
-def _summed(values: Sequence[float], blocks: Sequence[Sequence[int]]) -> Row:
+def _summed(values: Sequence[float], blocks: Sequence[Sequence[int]]) -> FloatRow:
     """Return the sums of *values* of units up to the end of each of *blocks*."""
     return numpy.concatenate(([0.0], numpy.cumsum(values)[[units[-1] for units in blocks]]))

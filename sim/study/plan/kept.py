@@ -15,10 +15,10 @@ from sim.mesh import mesh_options
 from sim.parallel.own_schedule import own_passes
 from sim.spec.library import fingerprint
 from sim.spec.yaml import SpecError
-from sim.study.journal import Figures, Journal
+from sim.study.journal import Journal, RowFigures
 from sim.study.plan.floor import Setting
-from sim.study.plan.space import Candidate
-from sim.training.layouts.scene import Played, StageStep
+from sim.study.plan.space import LayoutCandidate
+from sim.training.layouts.scene import PlayedLayout, StageStep
 
 
 class NotKept(SpecError):
@@ -34,11 +34,11 @@ class Kept:
         self.found = 0
         """Layouts that were not simulated again."""
 
-    def has(self, setting: Setting, candidate: Candidate) -> bool:
+    def has(self, setting: Setting, candidate: LayoutCandidate) -> bool:
         """Tell whether the step of *candidate* is in the journal."""
         return self._key(setting, candidate) in self._journal
 
-    def played(self, setting: Setting, candidate: Candidate, play: Callable[[], Played]) -> Played:
+    def played(self, setting: Setting, candidate: LayoutCandidate, play: Callable[[], PlayedLayout]) -> PlayedLayout:
         """Return the step of *candidate*, from the journal or simulated by *play*. Raise NotKept where the journal fails."""
         try:
             if self.has(setting, candidate):
@@ -50,14 +50,14 @@ class Kept:
         self.keep(setting, candidate, played)
         return played
 
-    def keep(self, setting: Setting, candidate: Candidate, played: Played) -> None:
+    def keep(self, setting: Setting, candidate: LayoutCandidate, played: PlayedLayout) -> None:
         """Add the step of *candidate* to the journal. Raise NotKept where the journal fails."""
         try:
             self._journal.note(self._key(setting, candidate), figures_of(played))
         except SpecError as error:
             raise NotKept(error.problems) from None
 
-    def _key(self, setting: Setting, candidate: Candidate) -> str:
+    def _key(self, setting: Setting, candidate: LayoutCandidate) -> str:
         if id(setting) not in self._settings:
             described = [each.model_dump(mode="json") for each in (setting.hardware, setting.workload)]
             self._settings[id(setting)] = fingerprint([__version__, setting.gpus_per_node, *described])
@@ -67,7 +67,7 @@ class Kept:
         return fingerprint([self._settings[id(setting)], list(candidate), *passes])
 
 
-def figures_of(played: Played) -> Figures:
+def figures_of(played: PlayedLayout) -> RowFigures:
     """Return the figures of *played* that are kept."""
     return {
         "stages": [
@@ -84,7 +84,7 @@ def figures_of(played: Played) -> Figures:
     }
 
 
-def played_of(figures: Mapping[str, Any]) -> Played:
+def played_of(figures: Mapping[str, Any]) -> PlayedLayout:
     """Return the step that *figures* were kept of."""
     stages = tuple(
         StageStep(
@@ -97,4 +97,4 @@ def played_of(figures: Mapping[str, Any]) -> Played:
         )
         for stage in figures["stages"]
     )
-    return Played(stages, EventLog(lambda: 0.0))
+    return PlayedLayout(stages, EventLog(lambda: 0.0))

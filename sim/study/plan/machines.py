@@ -13,12 +13,12 @@ from typing import Any, Final
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import Row
+from sim.study.compare import ComparedMachine
 from sim.study.layout import LayoutAnswer
 from sim.study.memory_fit import is_shortage
-from sim.study.plan.question import Question, plan
+from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import Limits
-from sim.study.plan.space import Candidate
+from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
 SIMULATIONS: Final = 40
@@ -27,7 +27,7 @@ GAP: Final = 0.03
 """Part of its step by which the best may be improved at most: estimate (less than predictions are off by)."""
 
 
-def needs_layout(scenario: Scenario, rows: Sequence[Row]) -> bool:
+def needs_layout(scenario: Scenario, rows: Sequence[ComparedMachine]) -> bool:
     """Tell whether the workload is a decoder that runs on no machine as it is."""
     if not rows or any(row.document is not None for row in rows):
         return False
@@ -62,7 +62,7 @@ def written_layout(scenario: Scenario) -> dict[str, str]:
         if key.partition(".")[0] != "parallel":
             continue
         name = {"reshard_after_forward": "reshard"}.get(field := key.removeprefix("parallel").lstrip("."), field)
-        if name not in Candidate._fields:
+        if name not in LayoutCandidate._fields:
             raise SpecError(
                 f"{option}: layouts are chosen for each machine here, and this cannot be kept fixed; leave it out, set a key such "
                 "as training.parallel.tensor=4, or ask 'python -m sim compare', which takes a whole layout"
@@ -77,7 +77,7 @@ def planned_rows(
     nodes: Sequence[int],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
-) -> list[Row]:
+) -> list[ComparedMachine]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none."""
     fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, kept = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
@@ -91,11 +91,11 @@ def planned_rows(
 
 def laid_out(
     scenario: Scenario,
-    rows: Sequence[Row],
+    rows: Sequence[ComparedMachine],
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
     but: Collection[str] = (),
-) -> list[Row]:
+) -> list[ComparedMachine]:
     """Return *rows*, those of machines with too little memory for a decoder with the document of their best layout, if there is one.
 
     Those of the machines *but* stay as they are. The others have the global batch that their GPUs have together by *scenario*, as all rows
@@ -115,14 +115,16 @@ def laid_out(
     return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
 
 
-def _row(scenario: Scenario, count: int | None, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]]) -> Row:
-    question = Question(scenario, () if count is None else (count,), fixed=kept, limits=Limits(SIMULATIONS, shown=1, gap=GAP))
+def _row(
+    scenario: Scenario, count: int | None, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]]
+) -> ComparedMachine:
+    question = PlanQuestion(scenario, () if count is None else (count,), fixed=kept, limits=Limits(SIMULATIONS, shown=1, gap=GAP))
     try:
         made = plan(question)
     except SpecError as error:
-        return Row(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
+        return ComparedMachine(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
     best = made.tally.outcomes[0]
     run: LayoutRun = best.run
     inputs = {**made.inputs, "stack": "", "records": ""}
     document = {**document_of(LayoutAnswer(run, inputs, (), scenario.market, scenario.plan)), "layout_gap": made.tally.gap}
-    return Row(scenario.hardware, count, document, provider=made.ways[0][0].hardware.provider)
+    return ComparedMachine(scenario.hardware, count, document, provider=made.ways[0][0].hardware.provider)

@@ -25,9 +25,9 @@ from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import Kept
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import Alone, Way, needed_bytes
+from sim.study.plan.refine import Alone, LayoutWay, needed_bytes
 from sim.study.plan.search import Limits, Outcome, Tally, search
-from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, Candidate, Space, candidates, fixed_of
+from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import PriceBook
@@ -37,7 +37,7 @@ STACKS: Final = ("torchtitan-2.x", "megatron-core")
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """What a plan is asked; ``scenario`` holds names, overrides, precision, stack, sequence, global batch and market."""
 
     scenario: Scenario
@@ -52,11 +52,11 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayoutPlan:
     """The search's outcome on every cluster."""
 
-    question: Question
-    ways: Sequence[tuple[Setting, Sequence[Candidate]]]
+    question: PlanQuestion
+    ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]]
     tally: Tally
     global_batch: int
     tokens: float | None
@@ -78,9 +78,9 @@ class Plan:
         return all(setting.rate is not None for setting, _ in self.ways)
 
     @property
-    def refused(self) -> list[Way]:
+    def refused(self) -> list[LayoutWay]:
         """Return a pipeline with each schedule of the user that runs on none, where they were to take part."""
-        piped = [Way(setting, each) for setting, every in self.ways for each in every if each.pipeline > 1]
+        piped = [LayoutWay(setting, each) for setting, every in self.ways for each in every if each.pipeline > 1]
         if not piped or "schedule" in self.question.fixed or "no_own_schedule" in self.question.allowed:
             return []
         tried = {way.candidate.schedule for way in piped}
@@ -109,12 +109,12 @@ def cost_of_step(outcome: Outcome) -> float | None:
 
 
 def plan(
-    question: Question,
+    question: PlanQuestion,
     progress: Callable[[Tally], None] | None = None,
     journal: Path | None = None,
     trying: Callable[[str], None] = lambda change: None,
     crew: Workers | None = None,
-) -> Plan:
+) -> LayoutPlan:
     """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits.
 
     *trying* hears of each change that is tried where nothing fits. A *crew* refines layouts ahead; the answer is the same without.
@@ -132,7 +132,7 @@ def plan(
     return made
 
 
-def prepare_plan(question: Question) -> Plan:
+def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     """Return the plan before the search. Raise SpecError for what makes no sense."""
     tokens = None if question.tokens is None else token_count(question.tokens)
     if question.limits.memory is not None and question.limits.memory <= 0:
@@ -159,7 +159,7 @@ def prepare_plan(question: Question) -> Plan:
     if tokens is not None and loaded[0].spec.model.sequence is None:
         raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no sequence of tokens; leave it out")
     inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
-    return Plan(question, ways, Tally(), batch, tokens, inputs)
+    return LayoutPlan(question, ways, Tally(), batch, tokens, inputs)
 
 
 def allowances(asked_for: Set[str]) -> frozenset[str]:
@@ -181,7 +181,7 @@ def _workload(scenario: Scenario, stack: str) -> Loaded[Workload]:
     return load_workload(scenario.workload, overrides)
 
 
-def _sizes(hardware: Hardware, question: Question) -> list[tuple[int, int]]:
+def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:
     """Return (nodes, GPUs of each) of every cluster that is tried."""
     most = worker_node(hardware).gpu_count
     own = sum(group.count for group in hardware.groups if group.role == "worker")
@@ -202,7 +202,7 @@ def _default_batch(workload: Workload, gpus: int) -> int:
     return workload.training.batch * workload.training.gradient_accumulation_steps * gpus
 
 
-def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Candidate]]], space: Space) -> str:
+def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> str:
     """Return why there is no layout at all, and the nearest change after which there is one."""
     gpus = sorted({setting.nodes * setting.gpus_per_node for setting, _ in ways})
     on = f"{' or '.join(map(str, gpus))} GPUs with a global batch of {space.global_batch}"
@@ -226,12 +226,12 @@ def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Ca
     return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
 
 
-def _any(ways: Sequence[tuple[Setting, Sequence[Candidate]]], space: Space) -> bool:
+def _any(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
     """Tell whether *space* has a layout on any cluster."""
     return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in ways)
 
 
-def _nothing(made: Plan, trying: Callable[[str], None]) -> Infeasible:
+def _nothing(made: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
     """Return that no layout fits, by how much the nearest misses, and the least change that would do."""
     tally, setting = made.tally, made.ways[-1][0]
     node = worker_node(setting.hardware)
@@ -245,13 +245,13 @@ def _nothing(made: Plan, trying: Callable[[str], None]) -> Infeasible:
     return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
 
 
-def _change(made: Plan, trying: Callable[[str], None]) -> str:
+def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
     """Return the smallest change after which a layout fits."""
     question = made.question
     quick = replace(question.limits, simulations=1, shown=1)
     allowed = allowances(question.allowed)
     base = replace(question, limits=quick, scenario=replace(question.scenario, global_batch=made.global_batch))
-    trials: list[tuple[str, Question]] = []
+    trials: list[tuple[str, PlanQuestion]] = []
     if "recompute" not in allowed:
         trials.append(("--allow recompute", replace(base, allowed=question.allowed - {"no-recompute"} | {"recompute"})))
     if question.limits.memory is not None:

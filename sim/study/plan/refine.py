@@ -17,9 +17,9 @@ from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import Kept, NotKept
 from sim.study.plan.objective import Objective, scale, site_power
-from sim.study.plan.space import Candidate
+from sim.study.plan.space import LayoutCandidate
 from sim.training.layouts.bound import least_time, least_work
-from sim.training.layouts.scene import Played
+from sim.training.layouts.scene import PlayedLayout
 from sim.training.layouts.steady import play_steadily
 
 Level = Literal[0, 1]
@@ -29,11 +29,11 @@ LEAST: Final[Level] = 1
 """A layout of which the recurrence is known: next comes the simulation."""
 
 
-class Way(NamedTuple):
+class LayoutWay(NamedTuple):
     """A layout and the cluster it is placed on."""
 
     setting: Setting
-    candidate: Candidate
+    candidate: LayoutCandidate
 
 
 class Bound(NamedTuple):
@@ -49,7 +49,7 @@ class Step(NamedTuple):
     """A layout's memory, and its simulated step where that fits."""
 
     memory: tuple[StageMemory, ...]
-    played: Played | None
+    played: PlayedLayout | None
 
     @property
     def needed(self) -> float:
@@ -57,24 +57,24 @@ class Step(NamedTuple):
         return max(map(needed_bytes, self.memory))
 
 
-class Task(NamedTuple):
+class RefineTask(NamedTuple):
     """A layout of which more than its *level* is asked."""
 
     number: int
     level: Level
-    way: Way
+    way: LayoutWay
 
 
 Found = Bound | Step | None
 """What was found; None where the engine refuses the layout."""
-Ahead = Callable[[int], list[Task]]
+Ahead = Callable[[int], list[RefineTask]]
 """Returns up to so many tasks that may be asked for next, the likeliest first."""
 
 
 class Refine(Protocol):
     """Answers tasks of a search."""
 
-    def __call__(self, task: Task, ahead: Ahead) -> Found:
+    def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
         """Return what *task* finds; *ahead* tells what may come next. Raise NotKept where a journal fails."""
 
 
@@ -87,7 +87,7 @@ class Alone:
     """Bytes of each GPU that a layout may need; None: all."""
     kept: Kept | None = None
 
-    def __call__(self, task: Task, ahead: Ahead) -> Found:
+    def __call__(self, task: RefineTask, ahead: Ahead) -> Found:
         """Return what *task* finds."""
         try:
             return least(task.way, self.objective) if task.level == FLOOR else simulated(task.way, self.memory, self.kept)
@@ -103,7 +103,7 @@ def usable(setting: Setting, memory: float | None) -> float:
     return own if memory is None else min(own, memory)
 
 
-def least(way: Way, objective: Objective) -> Bound:
+def least(way: LayoutWay, objective: Objective) -> Bound:
     """Return what a step of *way* takes at least, by its recurrence."""
     workload, layout = laid_out(way)
     setting = way.setting
@@ -116,13 +116,13 @@ def least(way: Way, objective: Objective) -> Bound:
     return Bound(seconds, power * seconds)
 
 
-def laid_out(way: Way) -> tuple[Workload, Layout]:
+def laid_out(way: LayoutWay) -> tuple[Workload, Layout]:
     """Return the workload of *way*, and its layout."""
     workload = way.setting.laid(way.candidate)
     return workload, prepare(way.setting.hardware, workload, way.setting.gpus_per_node, ends=False)
 
 
-def simulated(way: Way, memory: float | None, kept: Kept | None = None) -> Step:
+def simulated(way: LayoutWay, memory: float | None, kept: Kept | None = None) -> Step:
     """Return the step of *way*, from what is *kept* or simulated, if it needs no more than *memory* bytes of each GPU."""
     setting = way.setting
     workload, layout = laid_out(way)
@@ -130,7 +130,7 @@ def simulated(way: Way, memory: float | None, kept: Kept | None = None) -> Step:
     if Step(held, None).needed > usable(setting, memory):
         return Step(held, None)
 
-    def played() -> Played:
+    def played() -> PlayedLayout:
         return play_steadily(scene_of(setting.hardware, workload, layout, setting.book))
 
     return Step(held, played() if kept is None else kept.played(setting, way.candidate, played))

@@ -18,8 +18,8 @@ from sim.mesh import LayoutRun
 from sim.spec.parallel import SCHEDULES
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective, joules_of_step, scale
-from sim.study.plan.refine import FLOOR, LEAST, Alone, Bound, Level, Refine, Step, Task, Way, laid_out, usable
-from sim.study.plan.space import Candidate
+from sim.study.plan.refine import FLOOR, LEAST, Alone, Bound, LayoutWay, Level, Refine, RefineTask, Step, laid_out, usable
+from sim.study.plan.space import LayoutCandidate
 
 THRASH: Final = 3.0
 """Times that a step takes longer where the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
@@ -35,7 +35,7 @@ _Entry = tuple[float, int, Level]
 class Outcome:
     """A simulated layout."""
 
-    way: Way
+    way: LayoutWay
     run: LayoutRun
     bound: float
     """Seconds of a step by the recurrence."""
@@ -64,7 +64,7 @@ class Tally:
     interrupted: bool = False
     needs: list[float] = field(default_factory=list)
     """Least bytes of each layout that may fit."""
-    tightest: tuple[float, Way] | None = None
+    tightest: tuple[float, LayoutWay] | None = None
     """Least bytes that any layout needs beyond the memory, and that layout; where something fits, None."""
 
     @property
@@ -97,7 +97,7 @@ class Limits:
 
 
 def search(
-    ways: Sequence[tuple[Setting, Sequence[Candidate]]],
+    ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]],
     limits: Limits,
     progress: Callable[[Tally], None] | None = None,
     refine: Refine | None = None,
@@ -108,7 +108,7 @@ def search(
     """
     tally = Tally(candidates=sum(len(candidates) for _, candidates in ways))
     queue: list[_Entry] = []
-    every: list[Way] = []
+    every: list[LayoutWay] = []
     try:
         for setting, candidates in ways:
             _bounded(setting, candidates, limits, tally, queue, every)
@@ -125,7 +125,7 @@ def search(
 
 
 def _bounded(
-    setting: Setting, candidates: Sequence[Candidate], limits: Limits, tally: Tally, queue: list[_Entry], every: list[Way]
+    setting: Setting, candidates: Sequence[LayoutCandidate], limits: Limits, tally: Tally, queue: list[_Entry], every: list[LayoutWay]
 ) -> None:
     """Put every layout that may fit into *queue*, with its bound."""
     if not candidates:
@@ -136,69 +136,69 @@ def _bounded(
     for candidate, least, needed in zip(candidates, each.time, each.memory, strict=True):
         if needed > memory:
             tally.infeasible += 1
-            _note_tightest(tally, float(needed) - memory, Way(setting, candidate))
+            _note_tightest(tally, float(needed) - memory, LayoutWay(setting, candidate))
         else:
             tally.needs.append(float(needed))
             heapq.heappush(queue, (weight * float(least), len(every), FLOOR))
-            every.append(Way(setting, candidate))
+            every.append(LayoutWay(setting, candidate))
 
 
-def _note_tightest(tally: Tally, excess: float, way: Way) -> None:
+def _note_tightest(tally: Tally, excess: float, way: LayoutWay) -> None:
     if tally.tightest is None or excess < tally.tightest[0]:
         tally.tightest = (excess, way)
 
 
-def _refined(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Limits, refine: Refine) -> Iterator[None]:
+def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, refine: Refine) -> Iterator[None]:
     """Refine the layout of the least value until the table is proven, or as many are simulated as may be."""
     bounds: dict[int, float] = {}
     yield from _first(tally, queue, every, limits, refine)
     while queue and not _proven(tally, queue[0][0], limits):
         value, number, level = queue[0]
         way = every[number]
-        found = refine(Task(number, level, way), lambda most: _next(tally, queue, every, limits, most))
-        if isinstance(found, Bound):
-            bounds[number] = found.time
+        refined = refine(RefineTask(number, level, way), lambda most: _next(tally, queue, every, limits, most))
+        if isinstance(refined, Bound):
+            bounds[number] = refined.time
             tally.bounded += 1
-            heapq.heapreplace(queue, (max(value, found.value), number, LEAST))
+            heapq.heapreplace(queue, (max(value, refined.value), number, LEAST))
             continue
         heapq.heappop(queue)
-        if found is None:  # a combination that the engine refuses
+        if refined is None:  # a combination that the engine refuses
             tally.infeasible += 1
             continue
-        if found.played is None:
+        if refined.played is None:
             tally.infeasible += 1
-            _note_tightest(tally, found.needed - usable(way.setting, limits.memory), way)
+            _note_tightest(tally, refined.needed - usable(way.setting, limits.memory), way)
         else:
-            tally.outcomes.append(_outcome(way, found, bounds[number], limits.objective))
+            tally.outcomes.append(_outcome(way, refined, bounds[number], limits.objective))
             tally.outcomes.sort(key=lambda each: each.value)
         yield
 
 
-def _next(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Limits, most: int) -> list[Task]:
+def _next(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, most: int) -> list[RefineTask]:
     """Return up to *most* tasks that the search comes to next, if what is found before does not exclude them."""
     worst = tally.outcomes[limits.shown - 1].value if len(tally.outcomes) >= limits.shown else math.inf
-    tasks = [Task(number, level, every[number]) for value, number, level in heapq.nsmallest(most, queue) if value < worst]
+    tasks = [RefineTask(number, level, every[number]) for value, number, level in heapq.nsmallest(most, queue) if value < worst]
     left = limits.simulations - len(tally.outcomes)
     last = {task.number for task in [task for task in tasks if task.level == LEAST][left:]}
     return [task for task in tasks if task.number not in last]
 
 
-def _first(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Limits, refine: Refine) -> Iterator[None]:
+def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, refine: Refine) -> Iterator[None]:
     """Simulate one layout that surely fits, so that there is an answer at once: of less and less memory until one does.
 
     Of a schedule of the user's own the bound knows little of what it holds, so that one that is built in comes first.
     """
     if limits.simulations < 2:
         return
-    known = [entry for entry in queue if every[entry[1]].candidate.schedule in SCHEDULES] or queue
+    built_in = [entry for entry in queue if every[entry[1]].candidate.schedule in SCHEDULES] or queue
     for share in ROOMY:
-        roomy = [entry for entry in known if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
+        roomy = [entry for entry in built_in if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
         if not roomy:
             return
         entry = min(roomy)
         way = every[entry[1]]
-        bound = refine(Task(entry[1], FLOOR, way), lambda most: [])
-        step = refine(Task(entry[1], LEAST, way), lambda most: []) if isinstance(bound, Bound) else None
+        bound = refine(RefineTask(entry[1], FLOOR, way), lambda most: [])
+        step = refine(RefineTask(entry[1], LEAST, way), lambda most: []) if isinstance(bound, Bound) else None
         if isinstance(bound, Bound) and isinstance(step, Step) and step.played is not None:
             queue.remove(entry)
             heapq.heapify(queue)
@@ -215,7 +215,7 @@ def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
     return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) <= bound
 
 
-def _outcome(way: Way, step: Step, bound: float, objective: Objective) -> Outcome:
+def _outcome(way: LayoutWay, step: Step, bound: float, objective: Objective) -> Outcome:
     """Return what the simulated *step* of *way* is worth."""
     assert step.played is not None
     setting = way.setting

@@ -16,10 +16,10 @@ from sim.spec.yaml import SpecError
 from sim.study.faster import faster
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
-from sim.study.plan.question import Plan, Question, prepare_plan
-from sim.study.plan.refine import Alone, Way, needed_bytes
+from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
+from sim.study.plan.refine import Alone, LayoutWay, needed_bytes
 from sim.study.plan.search import Outcome, search
-from sim.study.plan.space import Candidate
+from sim.study.plan.space import LayoutCandidate
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.prices import PriceBook
 
@@ -43,7 +43,7 @@ class Turn:
     problem: str = ""
 
 
-def sensitivity(made: Plan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None) -> list[Turn]:
+def sensitivity(made: LayoutPlan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None) -> list[Turn]:
     """Return what each change does to the best layout of *made*."""
     best = made.tally.best
     if best is None:
@@ -57,7 +57,7 @@ def sensitivity(made: Plan, progress: Callable[[int, int], None] | None = None, 
     return turns
 
 
-def _changes(made: Plan) -> list[tuple[str, Question]]:
+def _changes(made: LayoutPlan) -> list[tuple[str, PlanQuestion]]:
     question = replace(made.question, limits=replace(made.question.limits, shown=1))
     scenario = replace(question.scenario, global_batch=made.global_batch)
     changes = []
@@ -70,7 +70,7 @@ def _changes(made: Plan) -> list[tuple[str, Question]]:
     return changes
 
 
-def _turn(made: Plan, best: Outcome, change: str, question: Question, crew: Workers | None) -> Turn:
+def _turn(made: LayoutPlan, best: Outcome, change: str, question: PlanQuestion, crew: Workers | None) -> Turn:
     try:
         changed = prepare_plan(question)
     except SpecError as error:
@@ -87,7 +87,7 @@ def _turn(made: Plan, best: Outcome, change: str, question: Question, crew: Work
     same = like is not None and _alike(like.candidate, winner.way.candidate)
     flips = None
     if change.startswith("NICs") and like is not None and not same:
-        flips = _flip(best.way, Way(_of_nodes(made.ways, winner.way), winner.way.candidate))
+        flips = _flip(best.way, LayoutWay(_of_nodes(made.ways, winner.way), winner.way.candidate))
     return Turn(change, winner, same, of_plan, flips)
 
 
@@ -97,44 +97,44 @@ def _slower(setting: Setting, factor: float) -> Setting:
     return replace(setting, hardware=hardware, book=PriceBook())
 
 
-def _alike(one: Candidate, other: Candidate) -> bool:
+def _alike(one: LayoutCandidate, other: LayoutCandidate) -> bool:
     """Tell whether two layouts differ in micro-batches alone."""
     return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
 
 
-def _like(candidate: Candidate, ways: Sequence[tuple[Setting, Sequence[Candidate]]]) -> Way | None:
+def _like(candidate: LayoutCandidate, ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]]) -> LayoutWay | None:
     """Return the layout among *ways* that is *candidate* and fits, with the batch nearest to its own; None where none does."""
-    near = [Way(setting, each) for setting, every in ways for each in every if _alike(candidate, each)]
+    near = [LayoutWay(setting, each) for setting, every in ways for each in every if _alike(candidate, each)]
     return next(filter(_fits, sorted(near, key=lambda way: abs(way.candidate.batch - candidate.batch))), None)
 
 
-def _of_nodes(ways: Sequence[tuple[Setting, Sequence[Candidate]]], way: Way) -> Setting:
+def _of_nodes(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], way: LayoutWay) -> Setting:
     """Return the setting of the plan that *way* belongs to but for its change."""
     return next(
         setting for setting, _ in ways if setting.nodes == way.setting.nodes and setting.workload.training.stack.name == way.candidate.stack
     )
 
 
-def _fits(way: Way) -> bool:
+def _fits(way: LayoutWay) -> bool:
     setting, workload = way.setting, way.setting.laid(way.candidate)
     gpu = worker_node(setting.hardware).gpu
     memory = memory_by_stage(prepare(setting.hardware, workload, setting.gpus_per_node, ends=False), workload, gpu)
     return all(needed_bytes(stage) <= gpu.memory for stage in memory)
 
 
-def _least(way: Way) -> float:
+def _least(way: LayoutWay) -> float:
     setting, workload = way.setting, way.setting.laid(way.candidate)
     return least_time(
         scene_of(setting.hardware, workload, prepare(setting.hardware, workload, setting.gpus_per_node, ends=False), setting.book)
     )
 
 
-def _flip(one: Way, other: Way) -> float:
+def _flip(one: LayoutWay, other: LayoutWay) -> float:
     """Return the share of the NICs' speed, from a half to 1, at which both layouts take equally long."""
     low, high = 0.5, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        times = [_least(Way(_slower(way.setting, middle), way.candidate)) for way in (one, other)]
+        times = [_least(LayoutWay(_slower(way.setting, middle), way.candidate)) for way in (one, other)]
         if times[0] <= times[1]:
             high = middle
         else:

@@ -51,7 +51,7 @@ FIXED: Final[Mapping[str, str]] = {
 """Short names of fields."""
 
 
-class Candidate(NamedTuple):
+class LayoutCandidate(NamedTuple):
     """One layout on *nodes* nodes; fields are those of `Parallel` and of ``training``."""
 
     nodes: int
@@ -103,10 +103,10 @@ class Space:
     global_batch: int
     allowed: Set[str] = DEFAULT
     fixed: Mapping[str, str] | None = None
-    """Fields of `Candidate` with the value that they keep."""
+    """Fields of `LayoutCandidate` with the value that they keep."""
 
 
-def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> list[Candidate]:
+def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> list[LayoutCandidate]:
     """Return every layout of *workload*, whose stack says how, on *nodes* nodes that lend *gpus_per_node* GPUs each.
 
     Raise SpecError for a stack that runs no layouts, and for a fixed field or an allowance that does not exist.
@@ -122,10 +122,10 @@ def fixed_of(given: Mapping[str, str]) -> Mapping[str, object]:
     fields: dict[str, object] = {}
     for key, text in given.items():
         name = FIXED.get(key, key)
-        if name not in Candidate._fields or name in ("nodes", "data"):
-            names = ", ".join(sorted({*FIXED, *Candidate._fields} - {"nodes", "data"}))
+        if name not in LayoutCandidate._fields or name in ("nodes", "data"):
+            names = ", ".join(sorted({*FIXED, *LayoutCandidate._fields} - {"nodes", "data"}))
             raise SpecError(f"--fix {key}={text}: no axis is called {key}; known are {names}")
-        kind = Candidate.__annotations__[name]
+        kind = LayoutCandidate.__annotations__[name]
         fields[name] = _value(f"--fix {key}={text}", name, text, str(getattr(kind, "__forward_arg__", kind)))
     return fields
 
@@ -151,11 +151,11 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
     return text
 
 
-def _kept(candidate: Candidate, fixed: Mapping[str, object]) -> bool:
+def _kept(candidate: LayoutCandidate, fixed: Mapping[str, object]) -> bool:
     return all(getattr(candidate, name) == value for name, value in fixed.items())
 
 
-def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space: Space) -> Iterator[Candidate]:
+def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space: Space) -> Iterator[LayoutCandidate]:
     gpus, stack = nodes * each, workload.training.stack.name
     kinds = [unit.kind for unit in split(workload.model, Parallel())]
     blocks = kinds.count("block")
@@ -172,7 +172,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
                     for mode in modes:
                         for precision in precisions:
                             for near in (False, True) if near_too else (False,):
-                                yield Candidate(
+                                yield LayoutCandidate(
                                     nodes, stack, precision, tensor, sequence, context, pipeline, expert, data, replicate, shard,
                                     reshard, schedule, virtual, batch, micro_batches, mode, near,
                                 )  # fmt: skip

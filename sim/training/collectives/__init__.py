@@ -1,1 +1,1 @@
-"""How do ranks combine their gradients? Rings found on the link graph, pure schedules, and what they cost alone."""
+"""How do ranks combine their gradients? Routes on the link graph, what NCCL chooses, what that costs alone, and how it is played."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from sim.events import LAYOUT_STALLS, Cause, Wait, Work
+from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
 from sim.training.graphs.run import Done, GraphPlayed, named
 
 _COMPUTES, _MOVES, _HOST, _MEMORY, _MEETS = range(5)
@@ -41,7 +41,7 @@ class RankStep:
     """Seconds by cause; sums to the step."""
     exposed: Mapping[str, float]
     """Seconds without compute that each kind of collective or message of a communicator takes, waiting for its members included."""
-    waits: tuple[Wait, ...]
+    waits: tuple[WaitSpan, ...]
     """What the rank does and waits for, one after another."""
 
 
@@ -58,7 +58,7 @@ def rank_steps(played: GraphPlayed) -> tuple[RankStep, ...]:
     return tuple(_rank_step(rank, own, played.time) for rank, own in enumerate(claims))
 
 
-def _of_work(work: Work) -> _Claim:
+def _of_work(work: WorkSpan) -> _Claim:
     return _Claim(_RANKED[work.stream], work.t0, work.t1, work.cause, work.resource)
 
 
@@ -80,7 +80,7 @@ def _of_operation(done: Done, came: float, ready: float) -> Iterator[_Claim]:
 def _rank_step(rank: int, claims: Sequence[_Claim], end: float) -> RankStep:
     stalls = dict.fromkeys(LAYOUT_STALLS, 0.0)
     exposed: dict[str, float] = defaultdict(float)
-    waits: list[Wait] = []
+    waits: list[WaitSpan] = []
     for claim, t0, t1 in _told(claims, end):
         cause, resource, group = claim[3:] if claim else (Cause.STRAGGLER, NOTHING_LEFT, "")
         stalls[cause] += t1 - t0
@@ -90,7 +90,7 @@ def _rank_step(rank: int, claims: Sequence[_Claim], end: float) -> RankStep:
         if last and (last.cause, last.resource, last.t1) == (cause, resource, t0):
             waits[-1] = last._replace(t1=t1)
         else:
-            waits.append(Wait(rank, cause, resource, -1, t0, t1))
+            waits.append(WaitSpan(rank, cause, resource, -1, t0, t1))
     return RankStep(stalls, dict(exposed), tuple(waits))
 
 

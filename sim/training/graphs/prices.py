@@ -16,10 +16,10 @@ from sim.cluster.fabric import NOTHING, crossed
 from sim.events import Cause
 from sim.parallel.graph import CollectiveOp
 from sim.spec.hardware import Hardware, Node
-from sim.training.collectives.links import held_back, link_of
-from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
-from sim.training.collectives.plan import CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC
+from sim.training.collectives.price.links import held_back, link_of
+from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, handing
+from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC
 from sim.training.communicator import Fluid
 from sim.training.job import job_slots
 
@@ -76,7 +76,9 @@ class GraphPrices:
         cost = plan.cost(nbytes, op)
         numbers: dict[str, list[int]] = defaultdict(list)
         for part in placement:
-            like = next(known for known in plan.parts if known.slot.node is self.slots[part.node].node and known.gpus == part.gpus)
+            like = next(
+                each_part for each_part in plan.parts if each_part.slot.node is self.slots[part.node].node and each_part.gpus == part.gpus
+            )
             numbers[like.slot.name].append(part.node)
         load: dict[str, float] = {}
         for (slot, link), amount in cost.load.items():

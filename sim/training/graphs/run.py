@@ -16,12 +16,11 @@ from typing import Final, NamedTuple
 from sim.cluster.clock import Clock
 from sim.cluster.gpu import memory_time, roofline_time
 from sim.cluster.network import Network
-from sim.events import Cause, EventLog
-from sim.events import Rank as LoggedRank
-from sim.parallel.graph import Graph, GraphNode, Matched, Meeting, Place, followers_of
+from sim.events import Cause, EventLog, LoggedRank
+from sim.parallel.graph import Graph, GraphMeeting, GraphNode, Matched, NodePlace, followers_of
 from sim.spec.fields import Peak
 from sim.spec.hardware import Gpu
-from sim.training.communicator import Communicator, Fluid, Operation, Piece, SimProcess, carried
+from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation, SimProcess, carried
 from sim.training.graphs.prices import GraphPrices
 
 UNITS: Final = ("compute", "host", "memory")
@@ -48,7 +47,7 @@ class Done(NamedTuple):
     """When each member came (s); of a message when its sender and its receiver did."""
     begin: float
     end: float
-    pieces: tuple[Piece, ...]
+    pieces: tuple[HeldPiece, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ def play_graphs(scene: GraphScene, keep_rates: bool = False) -> GraphPlayed:
 class _Operation(Operation):
     """A collective or a message while it runs."""
 
-    def __init__(self, env: Clock, meeting: Meeting, price: Fluid | None) -> None:
+    def __init__(self, env: Clock, meeting: GraphMeeting, price: Fluid | None) -> None:
         meets = meeting.node.kind != "send" or meeting.node.meets
         super().__init__(env, len(meeting.members) if meets else 1)  # else a message leaves with its sender
         self.meeting = meeting
@@ -98,7 +97,7 @@ class _Simulation:
         self.left = sum(len(graph.nodes) for graph in scene.graphs)
         self.over = env.event()
         self.done: list[Done] = []
-        self.operations: dict[Place, tuple[_Operation, int]] = {}
+        self.operations: dict[NodePlace, tuple[_Operation, int]] = {}
         """What each node takes part in, and as which of its members."""
         for meetings in scene.meetings.collectives.values():
             communicator = Communicator(env, self._play)
@@ -113,7 +112,7 @@ class _Simulation:
         self.env.run_to(self.over)
         return GraphPlayed(self.log, tuple(self.done), tuple(rank.end for rank in self.ranks))
 
-    def _operation(self, meeting: Meeting) -> _Operation:
+    def _operation(self, meeting: GraphMeeting) -> _Operation:
         node, ranks = meeting.node, tuple(rank for rank, _ in meeting.members)
         prices, price = self.scene.prices, None
         if node.nbytes > 0 and node.kind == "send":

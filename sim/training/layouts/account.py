@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from sim.events import LAYOUT_STALLS, Cause, EventLog
-from sim.events import Wait as Waited
-from sim.training.communicator import Piece
+from sim.events import WaitSpan as Waited
+from sim.training.communicator import HeldPiece
 from sim.training.layouts.scene import GROUPS, StageStep
 
 
@@ -38,7 +38,7 @@ class Account:
         if end > start:
             self.log.waits.append(Waited(self.index, cause, resource, -1, start, end))
 
-    def blame(self, pieces: Iterable[Piece]) -> None:
+    def blame(self, pieces: Iterable[HeldPiece]) -> None:
         """Write down waits that follow one another."""
         for piece in pieces:
             self.waited(*piece)

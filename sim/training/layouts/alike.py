@@ -15,7 +15,7 @@ from sim.cluster.symmetry import refine
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op, Program, Send, Start
 
-Group = tuple[int, ...]
+RankGroup = tuple[int, ...]
 Loads = Mapping[str, float]
 """Bytes on each live link per unit of an operation."""
 
@@ -26,7 +26,7 @@ class Alike:
 
     rank: Sequence[int]
     """The first rank of the class of each rank."""
-    groups: Mapping[tuple[str, Group], Sequence[Group]]
+    groups: Mapping[tuple[str, RankGroup], Sequence[RankGroup]]
     """By kind ("send" or an axis) and members: all groups of its class."""
     links: frozenset[str]
     """The first link of each class."""
@@ -36,12 +36,12 @@ class Alike:
         return self.rank.count(rank)
 
 
-def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[Group, Sequence[Loads]]]]], capacity: Mapping[str, float]) -> Alike:
+def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[RankGroup, Sequence[Loads]]]]], capacity: Mapping[str, float]) -> Alike:
     """Return the classes of ranks of *mesh*; *kinds* gives every group of each kind with what its operations load.
 
     *capacity* is that of every link loaded.
     """
-    names: list[tuple[str, Group]] = []
+    names: list[tuple[str, RankGroup]] = []
     activities: list[tuple[Hashable, Mapping[str, Hashable]]] = []
     for kind, groups in kinds:
         for members, loads in groups:
@@ -51,12 +51,12 @@ def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[Group, Sequence[
             names.append((kind, members))
             activities.append((kind, crossed))
     of_rank: dict[str, Hashable] = {f"rank{rank}": ("stage", mesh.stage_of(rank)) for rank in range(mesh.gpus)}
-    of_link = {link: (link.partition(".")[2], known) for link, known in capacity.items()}
+    of_link = {link: (link.partition(".")[2], rate) for link, rate in capacity.items()}
     activity_class, link_class = refine(activities, of_rank | of_link)
     first: dict[int, str] = {}
     for link, number in link_class.items():
         first.setdefault(number, link)
-    together: dict[int, list[Group]] = defaultdict(list)
+    together: dict[int, list[RankGroup]] = defaultdict(list)
     for (_, members), number in zip(names, activity_class, strict=True):
         together[number].append(members)
     ranks = [int(first[link_class[f"rank{rank}"]].removeprefix("rank")) for rank in range(mesh.gpus)]
@@ -71,13 +71,13 @@ def operations(programs: Iterable[Program]) -> dict[GroupAxis, list[tuple[Op, fl
         for each in program:
             if isinstance(each, Start):
                 sizes[each.axis, each.op].add(each.nbytes)
-    found: dict[GroupAxis, list[tuple[Op, float]]] = defaultdict(list)
+    messages_of: dict[GroupAxis, list[tuple[Op, float]]] = defaultdict(list)
     for (axis, op), of in sizes.items():
-        found[axis] += [(op, nbytes) for nbytes in sorted({min(of), max(of)})]
-    return found
+        messages_of[axis] += [(op, nbytes) for nbytes in sorted({min(of), max(of)})]
+    return messages_of
 
 
-def sends(mesh: Mesh, programs: Sequence[Program]) -> list[Group]:
+def sends(mesh: Mesh, programs: Sequence[Program]) -> list[RankGroup]:
     """Return the pairs of ranks between which messages of a pipeline go, *programs* being those of its stages."""
     targets = [sorted({each.stage for each in program if isinstance(each, Send)}) for program in programs]
     return [(rank, mesh.group(rank, "pipeline")[target]) for rank in range(mesh.gpus) for target in targets[mesh.stage_of(rank)]]

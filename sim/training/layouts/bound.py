@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, before_use
+from sim.cluster.gpu import memory_time
+from sim.parallel.program import Copy, Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work, before_use
 from sim.training.layouts.prices import SHARED
-from sim.training.layouts.scene import Scene
+from sim.training.layouts.scene import LayoutScene
+from sim.training.layouts.times import copied
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
 """Bursts of a pass (seconds, all launches, the first launch, whether the host waits before), seconds in all, and what nothing hides."""
@@ -23,7 +25,7 @@ _STEPS: Final = 3
 """Steps that are tried where stages never all meet."""
 
 
-def least_time(scene: Scene) -> float:
+def least_time(scene: LayoutScene) -> float:
     """Return seconds that no simulation of *scene* goes below."""
     programs = [list(program) for program in scene.programs]
     if all(Wait(_MEETING) in program for program in programs):
@@ -43,7 +45,7 @@ def least_time(scene: Scene) -> float:
     return best
 
 
-def least_work(scene: Scene) -> float:
+def least_work(scene: LayoutScene) -> float:
     """Return the seconds that GPUs compute in a step of *scene* with nothing beside them, mean over stages."""
     recurrence = _Recurrence(scene)
     recurrence.run([list(program) for program in scene.programs])
@@ -79,7 +81,7 @@ class _Rank:
 class _Recurrence:
     """All stages, each run as far as what it needs is known."""
 
-    def __init__(self, scene: Scene, before: bool = False) -> None:
+    def __init__(self, scene: LayoutScene, before: bool = False) -> None:
         self.scene = scene
         self.ranks = [_Rank(host=float("-inf") if before else 0.0) for _ in scene.programs]
         self.arrivals: dict[Tag, list[tuple[float, float]]] = {}
@@ -126,8 +128,8 @@ class _Recurrence:
         while place < end:
             instruction = program[place]
             kind = type(instruction)
-            if kind is Work or kind is Update:
-                if rank.sending or rank.sent_ahead:
+            if kind is Work or kind is Copy or kind is Update:
+                if kind is not Copy and (rank.sending or rank.sent_ahead):
                     over = self._sent(rank, kind is Update)
                     if over is None:
                         break
@@ -158,6 +160,9 @@ class _Recurrence:
         if type(instruction) is Work:
             key = (instruction.part, instruction.first, instruction.last)
             bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
+        elif type(instruction) is Copy:
+            time, cpu, tail = copied(instruction, self.scene.times[stage].gpu), self.scene.launch_cpu, 0.0
+            compute, bursts = time.compute, ((time.compute, cpu, cpu, False),)
         else:
             compute, launches = self.scene.updates[stage]
             now += 0.0 if self.scene.meets else self.scene.noise.mean.all * rank.worked_in_step
@@ -243,7 +248,8 @@ class _Recurrence:
             late = max(late, rank.host - now)
         seconds = prices.least(0 if shared else stage, start.axis, start.op, start.nbytes)
         if not shared:
-            begin = max(now + late, rank.queues.get(start.communicator, 0.0))
+            ready = now + late + memory_time(start.copied, self.scene.times[stage].gpu)
+            begin = max(ready, rank.queues.get(start.communicator, 0.0))
             if start.after is not None:
                 begin = max(begin, rank.ends[start.after])
             rank.queues[start.communicator] = rank.ends[start.tag] = begin + seconds

@@ -9,11 +9,12 @@ from collections.abc import Generator
 
 import simpy
 
+from sim.cluster.gpu import memory_time
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Start, Wait
-from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.meetings import SLOWEST, Key, Meeting, Meetings
+from sim.training.layouts.kernels import StageKernels
+from sim.training.layouts.meetings import SLOWEST, Meeting, MeetingKey, Meetings
 from sim.training.layouts.prices import SHARED
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -22,7 +23,7 @@ SimProcess = Generator[simpy.Event, object, None]
 class Groups:
     """The groups of one stage, whose number is *number*."""
 
-    def __init__(self, meetings: Meetings, kernels: Kernels, program: Program, number: int) -> None:
+    def __init__(self, meetings: Meetings, kernels: StageKernels, program: Program, number: int) -> None:
         self.meetings = meetings
         self.kernels = kernels
         self.account = kernels.account
@@ -50,13 +51,13 @@ class Groups:
         meeting.launched = before is None and meeting.late[0] is Cause.STRAGGLER
         if meeting.arrive(delay):
             if before is None:
-                meeting.may_begin(start.delay)
+                meeting.may_begin(start.delay + memory_time(start.copied, kernels.times.gpu))
             else:
                 self.meetings.env.process(self._after(before, meeting))
             self.meetings.communicator(communicator).enter(meeting)
         return ()
 
-    def meeting(self, start: Start) -> tuple[Meeting, Key]:
+    def meeting(self, start: Start) -> tuple[Meeting, MeetingKey]:
         """Return the operation that *start* enters, and the name of the communicator that plays it."""
         meetings, shared, step = self.meetings, start.axis in SHARED, self.account.step
         price = meetings.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
@@ -84,8 +85,8 @@ class Groups:
 
     def wait(self, wait: Wait, _: int) -> SimProcess:
         """Wait until an operation has ended."""
-        tag, known, step = wait.tag, self.meetings.known, self.account.step
-        meeting = known.get((step, self.number, tag)) or known[step, tag]
+        tag, meetings, step = wait.tag, self.meetings.known, self.account.step
+        meeting = meetings.get((step, self.number, tag)) or meetings[step, tag]
         if meeting.over:
             return
         start = meeting.env.now

@@ -15,21 +15,21 @@ import simpy
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.events import Cause
-from sim.parallel.program import Part, Program, Start, Work, before_use
+from sim.parallel.program import Copy, PassPart, Program, Start, Work, before_use
 from sim.training.layouts.account import Account
-from sim.training.layouts.noise import Spread
-from sim.training.layouts.prices import Price
-from sim.training.layouts.scene import PASSES, Scene
-from sim.training.layouts.times import Burst, Exposed
+from sim.training.layouts.noise import StageSpread
+from sim.training.layouts.prices import GroupPrice
+from sim.training.layouts.scene import COPIES, PASSES, LayoutScene
+from sim.training.layouts.times import Burst, Exposed, UnitTimes, copied
 
 SimProcess = Generator[simpy.Event, object, None]
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
 
 
-class Kernels:
+class StageKernels:
     """The GPUs and hosts of one stage, or of the rank *number* of it."""
 
-    def __init__(self, scene: Scene, network: Network, account: Account, stage: int, number: int) -> None:
+    def __init__(self, scene: LayoutScene, network: Network, account: Account, stage: int, number: int) -> None:
         self.scene = scene
         self.env = network.env
         self.network = network
@@ -52,12 +52,12 @@ class Kernels:
         """Operations beside the compute."""
         self.blocks, self.memory_rate = 0, 0.0
         """Of operations on the GPU."""
-        self.at_work: tuple[int, int, Part] | None = None
-        """Units that compute now."""
+        self.at_work: tuple[int, int, PassPart] | Copy | None = None
+        """Units that compute now, or what is copied."""
 
     # --- beside communication --------------------------------------------------------------------------------------
 
-    def communicates(self, change: int, price: Price) -> None:
+    def communicates(self, change: int, price: GroupPrice) -> None:
         """Note that one operation more or less runs beside the compute."""
         before, self.playing = self.playing, self.playing + change
         if self.gpu.slows and bool(before) != bool(self.playing):
@@ -65,7 +65,7 @@ class Kernels:
         self.memory_rate += change * price.memory_rate
         self.occupies(change, price)
 
-    def occupies(self, change: int, price: Price) -> None:
+    def occupies(self, change: int, price: GroupPrice) -> None:
         """Note that the thread blocks of one operation more or less are on the GPU."""
         self.blocks += change * price.blocks
         self._shares()
@@ -77,10 +77,17 @@ class Kernels:
             return
         factor = 1.0
         if self.at_work is not None and self.blocks:
-            alone = self.times.span(*self.at_work).compute
-            left = beside(self.stage, self.blocks, float(f"{max(0.0, self.memory_rate):.3g}")).span(*self.at_work).compute
+            left = self._computed(beside(self.stage, self.blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
+            alone = self._computed(self.times)
             factor = max(1.0, left / alone) if alone else 1.0
         self.gpu.beside(factor)
+
+    def _computed(self, times: UnitTimes) -> float:
+        """Return the seconds of what is computed now at the rates of *times*."""
+        now = self.at_work
+        if now is None:
+            return 0.0
+        return (copied(now, times.gpu) if isinstance(now, Copy) else times.span(*now)).compute
 
     # --- compute ---------------------------------------------------------------------------------------------------
 
@@ -98,8 +105,16 @@ class Kernels:
             if each.seconds > 0:
                 yield from self._exchanged(each)
 
+    def copy(self, copy: Copy, _: int) -> SimProcess:
+        """Copy weights or gradients."""
+        self.at_work = copy
+        self._shares()
+        yield from self.compute(copied(copy, self.times.gpu).bursts, COPIES[copy.what], copy.micro_batch)
+        self.at_work = None
+        self._shares()
+
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> StageSpread:
         """Return how much later the slowest ranks are in the present step."""
         return self.scene.noise.at(self.account.step, self.stage)
 

@@ -112,7 +112,7 @@ def _from_disk(node: Node, storage: Storage, workload: Workload, mesh: Mesh, rea
 
 
 @dataclass
-class Loader:
+class RankLoader:
     """The loader of one rank at work; *empty*: it begins with nothing built, else with all that it may build ahead."""
 
     feed: Feed

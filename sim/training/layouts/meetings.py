@@ -13,25 +13,25 @@ import simpy
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
-from sim.training.communicator import Communicator, Operation, Piece, carried
-from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.prices import SHARED, Price
-from sim.training.layouts.scene import Scene, words
+from sim.training.communicator import Communicator, HeldPiece, Operation, carried
+from sim.training.layouts.kernels import StageKernels
+from sim.training.layouts.prices import SHARED, GroupPrice
+from sim.training.layouts.scene import LayoutScene, words
 
 SimProcess = Generator[simpy.Event, object, None]
-Key = tuple[object, ...]
+MeetingKey = tuple[object, ...]
 SLOWEST: Final = (Cause.STRAGGLER, "slowest data-parallel rank")
 
 
 class Meeting(Operation):
     """One operation of a group class, or a message between stages, beside the compute of *kernels*."""
 
-    def __init__(self, env: simpy.Environment, tag: Tag, price: Price, members: int, kernels: Sequence[Kernels]) -> None:
+    def __init__(self, env: simpy.Environment, tag: Tag, price: GroupPrice, members: int, kernels: Sequence[StageKernels]) -> None:
         super().__init__(env, members)
         self.tag = tag
         self.price = price
         self.kernels = kernels
-        self.more: tuple[Price, ...] = ()
+        self.more: tuple[GroupPrice, ...] = ()
         """What follows the first of its collectives."""
         self.asked = math.nan
         """When the receiver of a message asked for it (s)."""
@@ -50,37 +50,37 @@ class Meeting(Operation):
         """Return when the last member had come, for one that waits from *start* until now."""
         return min(max(start, self.arrived), self.env.now)
 
-    def blamed(self, start: float, stage: int = -1) -> Iterator[Piece]:
+    def blamed(self, start: float, stage: int = -1) -> Iterator[HeldPiece]:
         """Yield why compute of *stage* (-1: one that no member of a message is of) waited for it from *start* until now."""
         now, came, what = self.env.now, self.met(start), words(self.tag)
         missed = SLOWEST if self.last == stage >= 0 else (Cause.PIPELINE, "other stages")  # who was still at work
-        yield Piece(*missed, start, came)
+        yield HeldPiece(*missed, start, came)
         ready = min(max(came, self.ready), now)
-        yield Piece(*self.late, came, ready)
+        yield HeldPiece(*self.late, came, ready)
         begin = min(max(ready, self.begin), now)
-        yield Piece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in its queue
+        yield HeldPiece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in its queue
         for cause, resource, t0, t1 in self.pieces:
-            yield Piece(cause, f"{what}: {resource}", max(t0, begin), min(t1, now))
+            yield HeldPiece(cause, f"{what}: {resource}", max(t0, begin), min(t1, now))
 
 
 class Meetings:
     """All operations of one simulation, by what names them."""
 
-    def __init__(self, scene: Scene, network: Network, log: EventLog) -> None:
+    def __init__(self, scene: LayoutScene, network: Network, log: EventLog) -> None:
         self.scene = scene
         self.env = network.env
-        self.known: dict[Key, Meeting] = {}
-        self.kernels: list[Kernels] = []
+        self.known: dict[MeetingKey, Meeting] = {}
+        self.kernels: list[StageKernels] = []
         """Those of each stage, or rank."""
         self.meets = scene.layout.meets
         """Whether a message begins when its receiver asks for it; else it has asked before."""
         self._network = network
         self._log = log
-        self._communicators: dict[Key, Communicator[Meeting]] = {}
+        self._communicators: dict[MeetingKey, Communicator[Meeting]] = {}
         self._linked: set[int] = set()
         self.played: deque[list[Meeting]] = deque(maxlen=2)
         """Those of the last steps that all stages have ended: the last one may begin before the one before has ended."""
-        self._of_step: dict[int, list[Key]] = defaultdict(list)
+        self._of_step: dict[int, list[MeetingKey]] = defaultdict(list)
         self._done: Counter[int] = Counter()
 
     @cached_property
@@ -89,7 +89,7 @@ class Meetings:
         starts = (each for program in self.scene.programs for each in program if isinstance(each, Start))
         return Counter(start.tag for start in starts if start.axis in SHARED)
 
-    def named(self, key: Key, tag: Tag, price: Price, members: int, kernels: Sequence[Kernels]) -> Meeting:
+    def named(self, key: MeetingKey, tag: Tag, price: GroupPrice, members: int, kernels: Sequence[StageKernels]) -> Meeting:
         """Return the operation called *key*, new where nobody has named it yet."""
         if key not in self.known:
             self.link(price)
@@ -109,19 +109,19 @@ class Meetings:
         """Return the stages, or ranks, that are simulated."""
         return len(set(map(id, self.kernels)))
 
-    def also(self, key: Key, meeting: Meeting) -> None:
+    def also(self, key: MeetingKey, meeting: Meeting) -> None:
         """Let *meeting* be called *key* as well."""
         if key not in self.known:
             self._of_step[cast(int, key[0])].append(key)
         self.known[key] = meeting
 
-    def message(self, key: Key, tag: Tag, price: Price, source: int, target: int) -> Meeting:
+    def message(self, key: MeetingKey, tag: Tag, price: GroupPrice, source: int, target: int) -> Meeting:
         """Return the message called *key* from *source* to *target*; one that nobody asks for begins with its sender."""
         message = self.named(key, tag, price, 2 if self.meets else 1, [self.kernels[source], self.kernels[target]])
         message.target = target
         return message
 
-    def communicator(self, key: Key) -> Communicator[Meeting]:
+    def communicator(self, key: MeetingKey) -> Communicator[Meeting]:
         """Return the communicator called *key*."""
         if key not in self._communicators:
             self._communicators[key] = Communicator(self.env, self._turn)
@@ -140,7 +140,7 @@ class Meetings:
         first = meeting.kernels[0].account.index
         self._log.did(first, "comm", what, price.cause, meeting.begin, f"{what}: {price.limit}", -1, price.volume)
 
-    def link(self, price: Price) -> None:
+    def link(self, price: GroupPrice) -> None:
         """Make sure that the network has every link that *price* loads."""
         if id(price) in self._linked:
             return

@@ -26,7 +26,7 @@ _WIDE: Final = 20.0
 
 
 @dataclass(frozen=True)
-class Spread:
+class StageSpread:
     """How much later than the mean the slowest of n ranks is, per second of compute."""
 
     inside: float
@@ -59,16 +59,16 @@ class Ranks:
         """Return the ranks of one stage."""
         return self.replica * self.replicas
 
-    def expected(self) -> Spread:
+    def expected(self) -> StageSpread:
         """Return the mean of all steps."""
         cv = math.hypot(self.persistent_cv, self.compute_cv)
         together = max(1, self.inside // self.replica)
         inside = slowest(together, self.inside // together, cv, self.tokens_cv)
         stage = slowest(self.replicas, self.replica, cv, self.tokens_cv)
         every = slowest(self.replicas, self.replica * self.stages, cv, self.tokens_cv)
-        return Spread(inside, stage - inside, every - stage)
+        return StageSpread(inside, stage - inside, every - stage)
 
-    def drawn(self, seed: int) -> Iterator[Sequence[Spread]]:
+    def drawn(self, seed: int) -> Iterator[Sequence[StageSpread]]:
         """Yield the spread of each stage, step after step, from random numbers of their own for each part of it."""
         persistent = self.persistent_cv * stream(seed, "persistent layout").standard_normal((self.stages, self.replicas, self.replica))
         jitter, tokens = stream(seed, "compute layout"), stream(seed, "tokens layout")
@@ -76,14 +76,14 @@ class Ranks:
             late = persistent + self.compute_cv * jitter.standard_normal(persistent.shape)
             late += self.tokens_cv * tokens.standard_normal((1, self.replicas, 1))
             groups = late.reshape(self.stages, -1, self.inside).max(axis=2)
-            every, found = float(groups.max()), []
+            every, spreads = float(groups.max()), []
             for of_stage in groups:
                 inside, stage = float(of_stage.mean()), float(of_stage.max())
-                found.append(Spread(max(0.0, inside), stage - inside, every - stage, max(LEAST, 1.0 + min(0.0, inside))))
-            yield found
+                spreads.append(StageSpread(max(0.0, inside), stage - inside, every - stage, max(LEAST, 1.0 + min(0.0, inside))))
+            yield spreads
 
 
-class Noise:
+class LayoutNoise:
     """How the steps of a layout differ: all by the mean, or each by what *seed* draws."""
 
     def __init__(self, ranks: Ranks, seed: int | None = None) -> None:
@@ -91,9 +91,9 @@ class Noise:
         self.draws = seed is not None
         """Whether steps differ."""
         self._next = ranks.drawn(seed) if seed is not None else iter(())
-        self._steps: list[Sequence[Spread]] = []
+        self._steps: list[Sequence[StageSpread]] = []
 
-    def at(self, step: int, stage: int) -> Spread:
+    def at(self, step: int, stage: int) -> StageSpread:
         """Return the spread of *stage* in *step*."""
         if not self.draws:
             return self.mean

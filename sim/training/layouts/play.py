@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from sim.training.layouts.run import DRAWN_STEPS, Simulation
-from sim.training.layouts.scene import Played, Scene
+from sim.training.layouts.scene import LayoutScene, PlayedLayout
 from sim.training.layouts.unfolded import Unfolded
 
 MOST_RANKS: Final = 4096
@@ -15,7 +15,7 @@ MOST_CLASSES: Final = 256
 """Classes of ranks that are simulated; where there are more, as above. 192 of a pipeline of 16 stages take 3 s."""
 
 
-def play(scene: Scene, steps: int = 0, keep_rates: bool = False, exact: bool = False) -> Played:
+def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bool = False) -> PlayedLayout:
     """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links.
 
     *exact* looks for ranks that step alike also where only switches divide a stage unevenly, which takes some ten times as long.
@@ -27,22 +27,22 @@ def play(scene: Scene, steps: int = 0, keep_rates: bool = False, exact: bool = F
         if by_rank is not None:
             return by_rank
     chosen = (steps or (2 if scene.layout.clips or mesh.stages == 1 else 4)) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
-    found = Simulation(scene, chosen, keep_rates).run()
-    if _starves(scene, found):
-        found = Simulation(scene, chosen, keep_rates, starved=True).run()
-    return replace(found, exact=mesh.even and scene.prices.even_below_switches)
+    played = Simulation(scene, chosen, keep_rates).run()
+    if _starves(scene, played):
+        played = Simulation(scene, chosen, keep_rates, starved=True).run()
+    return replace(played, exact=mesh.even and scene.prices.even_below_switches)
 
 
-def _by_rank(scene: Scene, steps: int, keep_rates: bool) -> Played | None:
+def _by_rank(scene: LayoutScene, steps: int, keep_rates: bool) -> PlayedLayout | None:
     """Return the last step of ranks that differ in what they share with others; None where there are too many."""
     steps = (steps or 4) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
     simulated = Unfolded(scene, steps, keep_rates, folds=True)
     if len(set(simulated.first)) > MOST_CLASSES:
         return None
-    found = simulated.run()
-    return Unfolded(scene, steps, keep_rates, starved=True, folds=True).run() if _starves(scene, found) else found
+    played = simulated.run()
+    return Unfolded(scene, steps, keep_rates, starved=True, folds=True).run() if _starves(scene, played) else played
 
 
-def _starves(scene: Scene, found: Played) -> bool:
+def _starves(scene: LayoutScene, played: PlayedLayout) -> bool:
     """Tell whether loaders are slower than steps, so that what is built ahead is soon used up."""
-    return scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > found.time
+    return scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > played.time

@@ -23,16 +23,16 @@ from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
-from sim.training.collectives.channels import NETWORK
-from sim.training.collectives.gloo import NIC_LINKS, plan_gloo
-from sim.training.collectives.links import held_back, link_of
-from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
-from sim.training.collectives.nccl_constants import P2P_CHANNELS
-from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
-from sim.training.collectives.unequal import one_receives_most
+from sim.training.collectives.nccl.constants import P2P_CHANNELS
+from sim.training.collectives.play.gloo import NIC_LINKS, plan_gloo
+from sim.training.collectives.price.links import held_back, link_of
+from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, handing
+from sim.training.collectives.price.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
+from sim.training.collectives.price.unequal import one_receives_most
+from sim.training.collectives.routes.channels import NETWORK
 from sim.training.communicator import Fluid
-from sim.training.layouts.switches import CORE_LINK, Stream, Switches
+from sim.training.layouts.switches import CORE_LINK, Switches, SwitchStream
 
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
@@ -40,7 +40,7 @@ _SEND_BLOCKS: Final = P2P_CHANNELS
 """Thread blocks of one message between two stages."""
 
 
-class Price(NamedTuple):
+class GroupPrice(NamedTuple):
     """One operation of all groups like it, as one fluid activity."""
 
     launch: float
@@ -69,7 +69,7 @@ class Price(NamedTuple):
         return Fluid(self.launch, self.volume, self.cap, self.load, self.cause, self.limit)
 
 
-class Loaded(NamedTuple):
+class LinkShare(NamedTuple):
     """What something puts on a link, whose name does not tell which nodes it belongs to."""
 
     name: str
@@ -81,8 +81,8 @@ class Loaded(NamedTuple):
 class Outline(NamedTuple):
     """A price whose links are named without the nodes they belong to: the same for all stages and layouts whose groups lie alike."""
 
-    price: Price
-    links: tuple[Loaded, ...]
+    price: GroupPrice
+    links: tuple[LinkShare, ...]
     """With the load per unit."""
 
 
@@ -108,7 +108,7 @@ class PriceBook:
 
 
 @dataclass(eq=False)
-class Prices:
+class LayoutPrices:
     """Prices of every group of *mesh* on *hardware*, worked out once each."""
 
     hardware: Hardware
@@ -123,7 +123,7 @@ class Prices:
     book: PriceBook = field(default_factory=PriceBook)
     folds: bool = True
     """Whether the hashed paths of one node stand for those of all that hold the same stages."""
-    _known: dict[tuple[object, ...], Price] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], GroupPrice] = field(default_factory=dict)
     _lying: dict[tuple[int, GroupAxis], _Lying] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
@@ -163,7 +163,7 @@ class Prices:
             self._names[stage] = f"stage{stages[0]}" if len(stages) == 1 else f"stages{stages[0]}-{stages[-1]}"
         return self._names[stage]
 
-    def price(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> Price:
+    def price(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> GroupPrice:
         """Return what *op* on *nbytes* costs the groups of *axis* in *stage*."""
         key = (stage, axis, op, nbytes)
         if key not in self._known:
@@ -176,7 +176,7 @@ class Prices:
         stages = range(self.mesh.stages) if axis == "everyone" else (0, self.mesh.stages - 1)
         return {self.nodes_of(stage): stage for stage in reversed(stages)}.values()
 
-    def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Price:
+    def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> GroupPrice:
         """Return the price of *op* on *nbytes* without its links: what it costs with nothing beside it but the groups like it.
 
         In an all-to-all with *skew* the first rank of each group on the node receives so many times the mean.
@@ -191,7 +191,7 @@ class Prices:
             self.book.outlines[key] = self._group_price(lying, op, nbytes, skew)
         return self.book.outlines[key]
 
-    def inside(self, number: int, load: Iterable[Loaded]) -> dict[str, float]:
+    def inside(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
         """Return *load*, of messages inside a unit of stage *number*, by live link; the links are noted."""
         return {self._noted(self.nodes_of(number), each): each.amount for each in load}
 
@@ -213,7 +213,7 @@ class Prices:
         """Return a key that is equal for groups of any mesh on this cluster that lie alike."""
         return self._groups(stage, axis).key
 
-    def send(self, source: int, target: int, nbytes: float) -> Price:
+    def send(self, source: int, target: int, nbytes: float) -> GroupPrice:
         """Return what handing *nbytes* from each rank of stage *source* to its like in stage *target* costs."""
         key = ("send", source, target, nbytes)
         if key not in self._known:
@@ -222,7 +222,7 @@ class Prices:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _named(self, outlines: Mapping[str, Outline]) -> Price:
+    def _named(self, outlines: Mapping[str, Outline]) -> GroupPrice:
         """Return the price with links named for the nodes that each of *outlines* is of, which are noted."""
         load = {}
         for nodes, outline in outlines.items():
@@ -230,7 +230,7 @@ class Prices:
                 load[self._noted(nodes, each)] = each.amount
         return next(iter(outlines.values())).price._replace(load=load)
 
-    def _noted(self, nodes: str, loaded: Loaded) -> str:
+    def _noted(self, nodes: str, loaded: LinkShare) -> str:
         """Return the live name of a link of *nodes*, or of the machine, which is noted."""
         live = loaded.name if self._of_machine(loaded.name) else f"{nodes}.{loaded.name}"
         self.capacity.setdefault(live, loaded.capacity)
@@ -253,23 +253,23 @@ class Prices:
     def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], int]]:
         """Return the groups of *axis* in *stage* but for those *here* that cross nodes, one for all that load switches alike."""
         seen = {rank for group in here for rank in group}
-        found: dict[object, list[tuple[int, ...]]] = defaultdict(list)
+        alike_groups: dict[object, list[tuple[int, ...]]] = defaultdict(list)
         for rank in self._ranks_of[stage]:
             if rank not in seen:
                 group = self.mesh.group(rank, axis)
                 seen.update(group)
                 nodes = {self.mesh.place(member)[0] for member in group}
                 if len(nodes) > 1:
-                    found[self._lies(group, min(nodes))].append(group)
-        return [(alike[0], len(alike)) for alike in found.values()]
+                    alike_groups[self._lies(group, min(nodes))].append(group)
+        return [(alike[0], len(alike)) for alike in alike_groups.values()]
 
     @cached_property
     def _ranks_of(self) -> Sequence[Sequence[int]]:
         """Return the ranks of each stage."""
-        found: list[list[int]] = [[] for _ in range(self.mesh.stages)]
+        ranks_of: list[list[int]] = [[] for _ in range(self.mesh.stages)]
         for rank in range(self.mesh.gpus):
-            found[self.mesh.stage_of(rank)].append(rank)
-        return found
+            ranks_of[self.mesh.stage_of(rank)].append(rank)
+        return ranks_of
 
     def _group_price(self, lying: _Lying, op: Op, nbytes: float, skew: float) -> Outline:
         skewed, groups = skew > 1.0 and self.sockets is None, lying.groups
@@ -297,8 +297,8 @@ class Prices:
         alone = cost.launch + volume / rate
         blocks = 0 if self.sockets else cost.channels
         moved = traffic_of(op, len(groups[0]), nbytes) / alone if alone and blocks else 0.0
-        price = Price(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm, blocks, moved)
-        return Outline(price, tuple(Loaded(link, *meant[link], amount) for link, amount in load.items()))
+        price = GroupPrice(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm, blocks, moved)
+        return Outline(price, tuple(LinkShare(link, *meant[link], amount) for link, amount in load.items()))
 
     def _lies(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
         """Return a key for how the collectives of *ranks* travel, and the GPUs of them on *node*."""
@@ -373,7 +373,7 @@ class Prices:
 
     # --- from stage to stage --------------------------------------------------------------------------------------
 
-    def _send_price(self, source: int, target: int, nbytes: float) -> Price:
+    def _send_price(self, source: int, target: int, nbytes: float) -> GroupPrice:
         mesh = self.mesh
         node, _ = mesh.place(mesh.rank(pipeline=source))
         step = mesh.rank(pipeline=target) - mesh.rank(pipeline=source)
@@ -413,7 +413,7 @@ class Prices:
             if (gpu, onto) not in sent:
                 edge = edge_between((self._slot, node, gpu), (self._slot, other, onto), self.hardware.fabric)
                 sent[gpu, onto] = self._sent_by_socket(self.sockets, edge) if self.sockets else edge.sent(nbytes, SIMPLE)
-            streams.append(Stream(node, other, sent[gpu, onto], count))
+            streams.append(SwitchStream(node, other, sent[gpu, onto], count))
         load = self._switches.load(streams)
         for name in load:
             self.capacity[name], self.descriptions[name] = self._switches.links[name]
@@ -436,8 +436,8 @@ class Prices:
         alone = handing(edges[0], nbytes)
         seconds = alone.launch + nbytes / alone.rate
         limit = alone.cause, alone.limit
-        price = Price(alone.launch, nbytes, alone.rate, {}, seconds, 0.0, *limit, "Send", _SEND_BLOCKS, nbytes / seconds)
-        return Outline(price, tuple(Loaded(link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
+        price = GroupPrice(alone.launch, nbytes, alone.rate, {}, seconds, 0.0, *limit, "Send", _SEND_BLOCKS, nbytes / seconds)
+        return Outline(price, tuple(LinkShare(link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
 
     def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> Outline:
         """Return the price of sends over Gloo: a notice that the receiver asks, then the data (gloo/transport/tcp/pair.cc)."""
@@ -454,13 +454,15 @@ class Prices:
             for link in hop.links:
                 weight = max(1.0, own) if link in NIC_LINKS else 1.0
                 load[f"{end} {link}"] += weight
-                known = part.slot.graph.links[link]
-                rates.append((known.capacity / weight, known.description))
+                described = part.slot.graph.links[link]
+                rates.append((described.capacity / weight, described.description))
         rate, limit = min(rates)
         moved = max(1.0, nbytes - self._slot.node.nic.burst * between)
         seconds = one_way + moved / rate
-        price = Price(sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", notice=one_way)
-        return Outline(price, tuple(Loaded(link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
+        price = GroupPrice(
+            sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", notice=one_way
+        )
+        return Outline(price, tuple(LinkShare(link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
     def _edge(self, source: int, target: int) -> Edge:
         return edge_between((self._slot, *self.mesh.place(source)), (self._slot, *self.mesh.place(target)), self.hardware.fabric)

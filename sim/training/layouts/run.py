@@ -14,20 +14,19 @@ from typing import Final
 
 import simpy
 
-from sim.cluster.checkpoint import Beside
+from sim.cluster.checkpoint import CheckpointWrites
 from sim.cluster.clock import Clock
 from sim.cluster.network import Network
-from sim.events import EventLog
-from sim.events import Rank as LoggedRank
+from sim.events import EventLog, LoggedRank
 from sim.parallel.mesh import Mesh
-from sim.parallel.program import Free, Load, Receive, Send, Start, Update, Wait, Work
+from sim.parallel.program import Copy, Free, Load, Receive, Send, Start, Update, Wait, Work
 from sim.training.layouts.account import Account
 from sim.training.layouts.groups import Groups
-from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.loader import Loader
+from sim.training.layouts.kernels import StageKernels
+from sim.training.layouts.loader import RankLoader
 from sim.training.layouts.meetings import Meetings
 from sim.training.layouts.messages import Messages
-from sim.training.layouts.scene import Operated, Played, Scene, StageStep, words
+from sim.training.layouts.scene import LayoutScene, Operated, PlayedLayout, StageStep, words
 from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -38,7 +37,7 @@ DRAWN_STEPS: Final = 100
 class Simulation:
     """All stages while they train."""
 
-    def __init__(self, scene: Scene, steps: int, keep_rates: bool, starved: bool = False) -> None:
+    def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool, starved: bool = False) -> None:
         self.scene = scene
         self.starved = starved
         """Whether loaders are slower than steps, so that they begin with nothing built ahead."""
@@ -58,7 +57,7 @@ class Simulation:
         self.save_beside(dict.fromkeys(map(self.scene.prices.nodes_of, numbers)))
         return stages
 
-    def groups(self, kernels: Kernels, number: int) -> Groups:
+    def groups(self, kernels: StageKernels, number: int) -> Groups:
         """Return how the stage *number* takes part in its groups."""
         return Groups(self.meetings, kernels, self.scene.programs[number], number)
 
@@ -73,14 +72,14 @@ class Simulation:
             for link in dict.fromkeys(link for flow in flows for link in flow.links):
                 if (live := prices.on_node(name, link)) not in self.network.capacity:
                     self.network.add_link(live, prices.capacity[live])
-            Beside(self.network, flows, partial(prices.on_node, name))
+            CheckpointWrites(self.network, flows, partial(prices.on_node, name))
 
-    def run(self) -> Played:
+    def run(self) -> PlayedLayout:
         """Simulate all steps and return the last."""
         self.train(self.stages)
         stages = tuple(stage.last_step() for stage in self.stages)
         begin = min(stage.begin for stage in stages)
-        return Played(stages, self.log, tuple(self._operations(begin)), drawn=self.drawn)
+        return PlayedLayout(stages, self.log, tuple(self._operations(begin)), drawn=self.drawn)
 
     def _operations(self, since: float) -> Iterator[Operated]:
         """Yield what began from *since* on."""
@@ -114,13 +113,14 @@ class Stage(Rank):
         self.counted = simulation.counted
         self.meetings = simulation.meetings
         self.account = Account(simulation.log, _logged(simulation.log, scene.layout.mesh, stage))
-        self.kernels = Kernels(scene, simulation.network, self.account, stage, number)
+        self.kernels = StageKernels(scene, simulation.network, self.account, stage, number)
         self.groups = simulation.groups(self.kernels, number)
         self.messages = simulation.messages(self.account, number)
-        self.loader = Loader(scene.feed, simulation.starved) if scene.feed is not None else None
+        self.loader = RankLoader(scene.feed, simulation.starved) if scene.feed is not None else None
         plays: dict[type, Play] = {
             Load: self._load, Work: self._work, Update: self._update, Start: self.groups.start, Wait: self.groups.wait,
             Send: self.messages.send, Receive: self.messages.receive, Free: _nothing,
+            Copy: self.kernels.copy,
         }  # fmt: skip
         super().__init__(simulation.env, scene.programs[number], plays)
 

@@ -12,17 +12,19 @@ from sim.events import Cause, EventLog
 from sim.parallel.collective_check import check_time
 from sim.parallel.lower.layouts import Layout
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Part, Program, Start, Tag
+from sim.parallel.program import PassPart, Program, Start, Tag
 from sim.spec.hardware import Node
 from sim.training.layouts.loader import Feed
-from sim.training.layouts.noise import Noise
-from sim.training.layouts.prices import Prices
+from sim.training.layouts.noise import LayoutNoise
+from sim.training.layouts.prices import LayoutPrices
 from sim.training.layouts.times import UnitTimes
 
 GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert", "norm")
 """Keys of ``exposed_by_group_s``."""
-PASSES: Final[Mapping[Part, str]] = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
+PASSES: Final[Mapping[PassPart, str]] = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 """Names of kernels by what they run."""
+COPIES: Final = {"weights": "copy of gathered weights", "gradients": "copy of gradients"}
+"""Names of the kernels that copy them."""
 _WORDS: Final[Mapping[str, str]] = {
     "gather F": "weight gathers",
     "gather B": "weight gathers",
@@ -73,7 +75,7 @@ class Operated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedLayout:
     """What the simulation of a layout tells."""
 
     stages: tuple[StageStep, ...]
@@ -92,7 +94,7 @@ class Played:
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class LayoutScene:
     """Everything a simulation of a layout is made of."""
 
     layout: Layout
@@ -100,11 +102,11 @@ class Scene:
     times: Sequence[UnitTimes]
     updates: Sequence[tuple[float, float]]
     """GPU seconds and launches of each stage's optimizer."""
-    prices: Prices
+    prices: LayoutPrices
     node: Node
     launch_cpu: float
     overlap_slowdown: float
-    noise: Noise
+    noise: LayoutNoise
     beside: Callable[[int, int, float], UnitTimes] | None = None
     """Times of a stage's units beside so many thread blocks of collectives, which move so many bytes/s through memory; None: as alone."""
     feed: Feed | None = None

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from sim.parallel.lower.layouts import program
-from sim.parallel.program import Work
+from sim.parallel.program import Copy, Work
 from sim.training.layouts.play import play
-from sim.training.layouts.scene import Played, Scene, StageStep
+from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 
 _SAME: Final = 1e-9
 """Of a step: what a turn may add more or less than the one before it."""
@@ -27,7 +27,7 @@ _FEW: Final = (4, 5, 6)
 K = TypeVar("K", bound=Hashable)
 
 
-def play_steadily(scene: Scene) -> Played:
+def play_steadily(scene: LayoutScene) -> PlayedLayout:
     """Return the step that `play` returns, within 1e-8 of it, with the log of fewer micro-batches where there are many."""
     wanted = scene.layout.micro_batches
     alone = scene.layout.sharded_parameters and scene.layout.mesh.stages == 1
@@ -41,14 +41,15 @@ def play_steadily(scene: Scene) -> Played:
     return replace(few[2], stages=tuple(_after(before, last, wanted - _FEW[2]) for before, last in pairs))
 
 
-def _behind(scene: Scene) -> float:
+def _behind(scene: LayoutScene) -> float:
     """Return the seconds that a micro-batch takes the host or the loader at least, whichever is slower."""
     works = (each for each in scene.programs[0] if isinstance(each, Work) and each.micro_batch == 0)
     host = sum(scene.times[0].span(work.first, work.last, work.part).launching(scene.launch_cpu) for work in works)
+    host += scene.launch_cpu * sum(isinstance(each, Copy) and each.micro_batch == 0 for each in scene.programs[0])
     return max(host, scene.feed.interval if scene.feed is not None else 0.0)
 
 
-def _of(scene: Scene, micro_batches: int) -> Scene:
+def _of(scene: LayoutScene, micro_batches: int) -> LayoutScene:
     """Return *scene* with so many micro-batches a step, each of which takes what it took."""
     layout = replace(scene.layout, micro_batches=micro_batches)
     return replace(scene, layout=layout, programs=tuple(program(layout, stage) for stage in range(layout.mesh.stages)))

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
-from sim.cluster.gpu import Kernels, element_bytes, memory_time
+from sim.cluster.gpu import KernelWork, element_bytes, memory_time
 from sim.cluster.kernels import both
-from sim.cluster.measured import Setting, pass_time
+from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.parallel.collective_check import check_time
-from sim.parallel.program import Op, Part
+from sim.parallel.program import Copy, Op, PassPart
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes
-from sim.parallel.split import Message, Piece, Unit
+from sim.parallel.split import LayerMessage, LayerPiece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.identity import content
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
-from sim.training.layouts.prices import Loaded, PriceBook, Prices
+from sim.training.layouts.prices import LayoutPrices, LinkShare, PriceBook
 from sim.training.muon import muon_work
 
 WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
@@ -48,7 +48,7 @@ class Exposed(NamedTuple):
     alone: float = 0.0
     volume: float = 0.0
     """Units that it moves meanwhile, as those of its price."""
-    load: tuple[Loaded, ...] = ()
+    load: tuple[LinkShare, ...] = ()
     """On links of the stage's nodes, and of the machine: in all, not per unit."""
 
 
@@ -95,12 +95,12 @@ class UnitTimes:
     workload: Workload
     gpu: Gpu
     units: Sequence[Unit]
-    prices: Prices
+    prices: LayoutPrices
     stage: int
     options: MeshOptions
     micro_batches: int
-    _known: dict[tuple[int, Part], UnitTime] = field(default_factory=dict)
-    _spans: dict[tuple[int, int, Part], UnitTime] = field(default_factory=dict)
+    _known: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
+    _spans: dict[tuple[int, int, PassPart], UnitTime] = field(default_factory=dict)
     _shared: dict[object, UnitTime] = field(default_factory=dict)
     """Times by what a unit asks for, which other layouts may use as well."""
 
@@ -114,40 +114,40 @@ class UnitTimes:
         again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
         recomputed = (*again, stages, batches, training.compute_factor)
-        capacity = parallel.capacity_factor, parallel.pad_to_capacity
+        adds = parallel.capacity_factor, parallel.pad_to_capacity, self._adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
-        key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *capacity)
+        key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
 
-    def __call__(self, number: int, part: Part) -> UnitTime:
+    def __call__(self, number: int, part: PassPart) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
         unit = self.units[number]
         key = (unit.content, part)
         if key not in self._known:
-            asked = (unit.asked, part)
-            if asked not in self._shared:
-                self._shared[asked] = self._work_out(unit, part)
-            self._known[key] = self._shared[asked]
+            question = (unit.asked, part)
+            if question not in self._shared:
+                self._shared[question] = self._work_out(unit, part)
+            self._known[key] = self._shared[question]
         return self._known[key]
 
-    def span(self, first: int, last: int, part: Part) -> UnitTime:
+    def span(self, first: int, last: int, part: PassPart) -> UnitTime:
         """Return the time of units *first* to *last*, one after another."""
         key = (first, last, part)
         if key not in self._spans:
             self._spans[key] = _joined(self(number, part) for number in range(first, last + 1))
         return self._spans[key]
 
-    def _work_out(self, unit: Unit, part: Part) -> UnitTime:
+    def _work_out(self, unit: Unit, part: PassPart) -> UnitTime:
         return _joined(self.in_turn(unit, part))
 
-    def in_turn(self, unit: Unit, part: Part) -> list[UnitTime]:
+    def in_turn(self, unit: Unit, part: PassPart) -> list[UnitTime]:
         """Return the times of *unit* for one micro-batch layer by layer, each with its single messages behind its kernels."""
         if part == "F":
             return [self._layer(piece, False, 1.0) for piece in unit.pieces]
         if part == "B":
-            whole = (self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))
-            return [*self._recomputed(unit), *whole, self._accumulated(unit)]
+            layers = (self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))
+            return [*self._recomputed(unit), *layers, self._accumulated(unit)]
         if part == "W":
             return [*(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)]
         inputs = (self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))
@@ -159,21 +159,21 @@ class UnitTimes:
         share = checkpointed_share(training, self.units, self.prices.mesh.stages)
         return [_part(self._layer(piece, False, own), share) for piece, own in recomputed(training, unit)]
 
-    def _weights(self, piece: Piece) -> UnitTime:
+    def _weights(self, piece: LayerPiece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
         share = _of_weights(piece.layer)
         return UnitTime((Burst(busy * share, launches * share),))
 
-    def _kernels(self, layer: Layer, backward: bool) -> Kernels:
+    def _kernels(self, layer: Layer, backward: bool) -> KernelWork:
         training = self.workload.training
         # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
         casts = 1.0 / self.micro_batches if self.options.keeps_8bit_weights else 1.0
         stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": casts})
-        here = Setting(self.gpu, training.precision, stack, training.batch)
+        here = PassSetting(self.gpu, training.precision, stack, training.batch)
         busy, launches = pass_time(layer, self.workload.model.measured, here, backward)
-        return Kernels(busy * training.compute_factor, launches)
+        return KernelWork(busy * training.compute_factor, launches)
 
-    def _layer(self, piece: Piece, backward: bool, share: float) -> UnitTime:
+    def _layer(self, piece: LayerPiece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer
         busy, launches = self._kernels(layer, backward)
         busy *= share
@@ -186,19 +186,19 @@ class UnitTimes:
             (Burst(busy, launches * share, drained, host),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
         )
 
-    def _checked(self, messages: Sequence[Message]) -> float:
+    def _checked(self, messages: Sequence[LayerMessage]) -> float:
         """Return the host's seconds to compare *messages* between the ranks of their groups."""
         mesh, message_time = self.prices.mesh, self.options.collective_check
         return sum(check_time(mesh.group_size(message.axis), message_time) for message in messages)
 
-    def _routing(self, piece: Piece, backward: bool) -> float:
+    def _routing(self, piece: LayerPiece, backward: bool) -> float:
         """Return the host's seconds for the experts of a block, spent where their dispatch begins."""
         if not piece.begins_experts:
             return 0.0
         seconds = expert_host_time(self.options.expert_host, self.workload.training.stack.cuda_graphs)
         return seconds * (BACKWARD_LAUNCHES if backward else 1.0)
 
-    def _sorted(self, messages: Sequence[Message], layer: Layer) -> float:
+    def _sorted(self, messages: Sequence[LayerMessage], layer: Layer) -> float:
         """Return the seconds in which copies that are dispatched or combined are put in order."""
         transformer = self.workload.model.transformer
         if transformer is None or not any(message.op == "all_to_all" for message in messages):
@@ -208,12 +208,12 @@ class UnitTimes:
         moved = sorted_bytes(nbytes, experts, self.options.one_copy)
         return memory_time(moved, self.gpu) * self.workload.training.compute_factor if moved else 0.0
 
-    def _bytes(self, message: Message, layer: Layer) -> float:
+    def _bytes(self, message: LayerMessage, layer: Layer) -> float:
         """Return the bytes of *message* for one micro-batch."""
         training = self.workload.training
         return message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
 
-    def _exposed(self, message: Message, layer: Layer, busy: float, backward: bool) -> Exposed:
+    def _exposed(self, message: LayerMessage, layer: Layer, busy: float, backward: bool) -> Exposed:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
         nbytes = self._bytes(message, layer)
         if message.op == "all_to_all":
@@ -236,12 +236,20 @@ class UnitTimes:
         nodes = len({mesh.place(rank)[0] for rank in group})
         return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
 
+    @property
+    def _adds_shards(self) -> bool:
+        """Whether gradients are reduced to shards before those of micro-batches are added up."""
+        mesh = self.prices.mesh
+        sharded = mesh.parallel.shard == "parameters" and mesh.group_size("shard") > 1
+        return sharded and mesh.stages == 1 and not self.workload.training.stack.no_sync
+
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the passes that add a micro-batch's gradients to those before it: read and written once each.
 
-        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic.
+        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic. FSDP that
+        reduces at each micro-batch adds up shards, on another stream.
         """
-        if self.micro_batches == 1:
+        if self.micro_batches == 1 or self._adds_shards:
             return UnitTime((Burst(0.0, 0.0),))
         moved = memory_time(2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:
@@ -258,9 +266,9 @@ def _part(time: UnitTime, share: float) -> UnitTime:
     return UnitTime(tuple(bursts), tuple(_exposed_part(each, share) for each in time.exposed))
 
 
-def _exposed_part(whole: Exposed, share: float) -> Exposed:
-    load = tuple(each._replace(amount=each.amount * share) for each in whole.load)
-    return whole._replace(seconds=whole.seconds * share, alone=whole.alone * share, volume=whole.volume * share, load=load)
+def _exposed_part(message: Exposed, share: float) -> Exposed:
+    load = tuple(each._replace(amount=each.amount * share) for each in message.load)
+    return message._replace(seconds=message.seconds * share, alone=message.alone * share, volume=message.volume * share, load=load)
 
 
 def _of_weights(layer: Layer) -> float:
@@ -285,13 +293,18 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
 
 def _one_after_another(messages: Sequence[Exposed]) -> Exposed:
     """Return *messages* of one axis, which the same holds back, as one."""
-    first, load = messages[0], dict[str, Loaded]()
+    first, load = messages[0], dict[str, LinkShare]()
     for each in messages:
         for link in each.load:
             before = load.get(link.name)
             load[link.name] = link if before is None else link._replace(amount=before.amount + link.amount)
     seconds, volume = sum(each.seconds for each in messages), sum(each.volume for each in messages)
     return Exposed(first.axis, seconds, first.cause, first.limit, volume=volume, load=tuple(load.values()))
+
+
+def copied(copy: Copy, gpu: Gpu) -> UnitTime:
+    """Return what *copy* takes: one kernel, as fast as the memory."""
+    return UnitTime((Burst(memory_time(copy.nbytes, gpu), 1.0),))
 
 
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:

@@ -14,26 +14,26 @@ from typing import cast
 
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Op, Program, Receive, Send, Start, Tag, Work
-from sim.training.collectives.traffic import CORE, FABRIC
+from sim.training.collectives.price.traffic import CORE, FABRIC
 from sim.training.layouts.account import Account
-from sim.training.layouts.alike import Alike, Group, alike, operations, sends
+from sim.training.layouts.alike import Alike, RankGroup, alike, operations, sends
 from sim.training.layouts.groups import Groups
-from sim.training.layouts.kernels import Kernels
-from sim.training.layouts.meetings import Key, Meeting
+from sim.training.layouts.kernels import StageKernels
+from sim.training.layouts.meetings import Meeting, MeetingKey
 from sim.training.layouts.messages import Messages
-from sim.training.layouts.prices import SHARED, Loaded, Price, Prices
+from sim.training.layouts.prices import SHARED, GroupPrice, LayoutPrices, LinkShare
 from sim.training.layouts.run import Simulation, Stage
-from sim.training.layouts.scene import Played, Scene, StageStep
+from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.times import UnitTimes
 
 
-class RankPrices(Prices):
+class RankPrices(LayoutPrices):
     """What one group or one pair of ranks pays, with its load on each of its own nodes."""
 
     alike: Alike | None = None
     """Which ranks are simulated as one."""
 
-    def of_class(self, kind: str, ranks: Group, classes: Alike, op: Op | None, nbytes: float) -> Price:
+    def of_class(self, kind: str, ranks: RankGroup, classes: Alike, op: Op | None, nbytes: float) -> GroupPrice:
         """Return what *op*, or a send, costs each group of the class of *ranks*, with the load of all on links that stand for others."""
         first, *others = (self._of(each, op, nbytes) for each in classes.groups[kind, ranks])
         load: dict[str, float] = defaultdict(float)
@@ -43,21 +43,21 @@ class RankPrices(Prices):
                     load[link] += amount
         return first._replace(load=load)
 
-    def _of(self, ranks: Group, op: Op | None, nbytes: float) -> Price:
+    def _of(self, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
         return self.send(ranks[0], ranks[1], nbytes) if op is None else self.of_group(ranks, op, nbytes)
 
-    def inside(self, number: int, load: Iterable[Loaded]) -> dict[str, float]:
+    def inside(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
         """Return the share of rank *number* in *load* of its stage, by live link; of a class that of all its ranks."""
         if self.alike is None:
             return self._own(number, load)
-        found: dict[str, float] = defaultdict(float)
+        load_of: dict[str, float] = defaultdict(float)
         for (rank,) in self.alike.groups["inside", (number,)]:
             for link, amount in self._own(rank, load).items():
                 if link in self.alike.links:
-                    found[link] += amount
-        return found
+                    load_of[link] += amount
+        return load_of
 
-    def _own(self, rank: int, load: Iterable[Loaded]) -> dict[str, float]:
+    def _own(self, rank: int, load: Iterable[LinkShare]) -> dict[str, float]:
         """Return the share of *rank* in *load*, which is that of its stage's ranks on the stage's first node, and of all between nodes."""
         mesh, of_stage = self.mesh, self._ranks_of[self.mesh.stage_of(rank)]
         node, _ = mesh.place(rank)
@@ -68,7 +68,7 @@ class RankPrices(Prices):
     def classes(self, programs: Sequence[Program], times: Sequence[UnitTimes]) -> Alike:
         """Return which ranks step alike where stages run *programs*, whose units take *times*."""
         mesh, boundary = self.mesh, 1e6
-        kinds: list[tuple[str, list[tuple[Group, list[Mapping[str, float]]]]]] = []
+        kinds: list[tuple[str, list[tuple[RankGroup, list[Mapping[str, float]]]]]] = []
         for axis, ops in operations(programs).items():
             groups = dict.fromkeys(group for rank in range(mesh.gpus) if len(group := mesh.group(rank, axis)) > 1)
             kinds.append((axis, [(ranks, [self.of_group(ranks, *each).load for each in ops]) for ranks in groups]))
@@ -78,7 +78,7 @@ class RankPrices(Prices):
         self.alike = alike(mesh, kinds, self.capacity)
         return self.alike
 
-    def of_group(self, ranks: Group, op: Op, nbytes: float) -> Price:
+    def of_group(self, ranks: RankGroup, op: Op, nbytes: float) -> GroupPrice:
         """Return what *op* on *nbytes* costs the group of *ranks*."""
         plan, _ = self._plan(ranks, self.mesh.place(ranks[0])[0])
         alike, _ = self._alike(ranks)
@@ -92,9 +92,9 @@ class RankPrices(Prices):
                 self.capacity[live], self.descriptions[live] = capacity, meaning
                 load[live] += amount
         blocks = 0 if self.sockets else cost.channels
-        return Price(cost.launch, cost.volume, cost.cap, load, 0.0, 0.0, cost.cause, cost.bottleneck, cost.algorithm, blocks)
+        return GroupPrice(cost.launch, cost.volume, cost.cap, load, 0.0, 0.0, cost.cause, cost.bottleneck, cost.algorithm, blocks)
 
-    def send(self, source: int, target: int, nbytes: float) -> Price:
+    def send(self, source: int, target: int, nbytes: float) -> GroupPrice:
         """Return what a message from rank *source* to rank *target* costs."""
         outline = self._send_outline([(source, target)], nbytes)
         node = {"out": self.mesh.place(source)[0], "in": self.mesh.place(target)[0]}
@@ -109,7 +109,7 @@ class RankPrices(Prices):
 class Unfolded(Simulation):
     """All ranks while they train; *folds*: one for all that step alike."""
 
-    def __init__(self, scene: Scene, steps: int, keep_rates: bool = False, starved: bool = False, folds: bool = False) -> None:
+    def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool = False, starved: bool = False, folds: bool = False) -> None:
         mesh = scene.layout.mesh
         of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
         prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
@@ -124,7 +124,7 @@ class Unfolded(Simulation):
             prices=prices,
         )
         self.prices = prices
-        self.known: dict[tuple[object, ...], Price] = {}
+        self.known: dict[tuple[object, ...], GroupPrice] = {}
         super().__init__(ranks, steps, keep_rates, starved)
 
     def made(self) -> list[Stage]:
@@ -135,7 +135,7 @@ class Unfolded(Simulation):
         self.save_beside(dict.fromkeys(f"node{mesh.place(rank)[0]}" for rank in self.first))
         return [made[rank] for rank in self.first]
 
-    def groups(self, kernels: Kernels, number: int) -> Groups:
+    def groups(self, kernels: StageKernels, number: int) -> Groups:
         """Return how the rank *number* takes part in its groups."""
         return _RankGroups(self, kernels, number)
 
@@ -143,14 +143,14 @@ class Unfolded(Simulation):
         """Return what the rank *number* hands to others."""
         return _RankMessages(self, account, number)
 
-    def price(self, kind: str, ranks: Group, op: Op | None, nbytes: float) -> Price:
+    def price(self, kind: str, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
         """Return what *op* costs the group of *ranks*, or without one what a send between two does; of a class that of all its groups."""
         key = (kind, ranks, op, nbytes)
         if key not in self.known:
             self.known[key] = self._priced(kind, ranks, op, nbytes)
         return self.known[key]
 
-    def _priced(self, kind: str, ranks: Group, op: Op | None, nbytes: float) -> Price:
+    def _priced(self, kind: str, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
         if self.classes is not None:
             price = self.prices.of_class(kind, ranks, self.classes, op, nbytes)
         else:
@@ -163,27 +163,27 @@ class Unfolded(Simulation):
         )  # whose bytes come as slowly as those of groups like it let them
         return price._replace(memory_rate=beside.memory_rate)
 
-    def like(self, kind: str, ranks: Group) -> Group:
+    def like(self, kind: str, ranks: RankGroup) -> RankGroup:
         """Return the group that stands for that of *ranks*."""
         return self.classes.groups[kind, ranks][0] if self.classes is not None else ranks
 
-    def run(self) -> Played:
+    def run(self) -> PlayedLayout:
         """Return the last step, of each stage the mean of its ranks and the clock of its first."""
         mesh, counts = self.scene.layout.mesh, Counter(self.first)
         stages = {rank: self.stages[rank] for rank in counts}
         self.train(stages.values())
         done = {rank: stage.last_step() for rank, stage in stages.items()}
         of = [[(done[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
-        return Played(tuple(map(_mean, of)), self.log, drawn=self.drawn)
+        return PlayedLayout(tuple(map(_mean, of)), self.log, drawn=self.drawn)
 
 
-def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[Loaded, ...]]:
+def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[LinkShare, ...]]:
     """Return what messages inside the units of *program* load, each pattern once."""
     passes = dict.fromkeys((work.first, work.last, work.part) for work in program if isinstance(work, Work))
     return list(dict.fromkeys(each.load for span in passes for each in times.span(*span).exposed if each.seconds > 0))
 
 
-def _by_rank(program: Program, rank: int, scene: Scene, first: Sequence[int]) -> Program:
+def _by_rank(program: Program, rank: int, scene: LayoutScene, first: Sequence[int]) -> Program:
     """Return *program* with the ranks that messages go to and come from, or the *first* like each, instead of their stages."""
     along = scene.layout.mesh.group(rank, "pipeline")
     return tuple(
@@ -210,11 +210,11 @@ def _mean(ranks: Sequence[tuple[StageStep, int]]) -> StageStep:
 
 
 class _RankGroups(Groups):
-    def __init__(self, simulation: Unfolded, kernels: Kernels, number: int) -> None:
+    def __init__(self, simulation: Unfolded, kernels: StageKernels, number: int) -> None:
         super().__init__(simulation.meetings, kernels, simulation.scene.programs[number], number)
         self.simulation = simulation
 
-    def meeting(self, start: Start) -> tuple[Meeting, Key]:
+    def meeting(self, start: Start) -> tuple[Meeting, MeetingKey]:
         meetings, group = self.meetings, self.meetings.scene.layout.mesh.group(self.number, start.axis)
         price = self.simulation.price(start.axis, group, start.op, start.nbytes)
         kernels = list(dict.fromkeys(meetings.kernels[rank] for rank in group))

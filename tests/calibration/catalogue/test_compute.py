@@ -8,18 +8,17 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from calibration.catalogue.catalogue_factors import of_gpu, of_stack
-from calibration.catalogue.compute import Prediction, fit, from_older, leave_out, one_point, predict, score
+from calibration.catalogue.catalogue_factors import OF
+from calibration.catalogue.compute import LeftOutPrediction, fit, from_older, leave_out, one_point, predict, score
 from calibration.catalogue.compute_model import (
     FIRST_KERNELS,
     FIRST_STACKS,
     LOCAL,
-    Row,
+    FactorRow,
     gpu_part,
     keys_of,
     predicted_time,
@@ -27,21 +26,22 @@ from calibration.catalogue.compute_model import (
     time_of,
     timed,
 )
+from sim.spec.catalogue import every
 
 IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
 
 
 @cache
-def all_rows() -> list[Row]:
+def all_rows() -> list[FactorRow]:
     return rows()
 
 
-def errors(predictions: list[Prediction], family: str) -> tuple[float, float]:
+def errors(predictions: list[LeftOutPrediction], family: str) -> tuple[float, float]:
     found = score(prediction.error for prediction in predictions if prediction.row.family == family)
     return found.median, found.p90
 
 
-def baseline_median(predictions: list[Prediction], family: str) -> float:
+def baseline_median(predictions: list[LeftOutPrediction], family: str) -> float:
     return score(found.baseline / found.row.measured - 1 for found in predictions if found.row.family == family).median
 
 
@@ -89,8 +89,8 @@ def test_the_files_carry_the_values_of_the_fit() -> None:
     """Oracle: writing the factors of the same rows into the files of GPUs and stacks again changes none of them by more than rounding."""
     factors = fit(all_rows())
     seen = 0
-    for folder, of in (("hardware/parts/gpus", of_gpu), ("workloads/stacks", of_stack)):
-        for path in Path(folder).glob("*.yaml"):
+    for folder, of in OF:
+        for path in every(folder).values():
             text = path.read_text(encoding="utf-8")
             for key, value in of(path, factors).items():
                 written = re.findall(rf"(?m)^{key}: ([0-9.e+-]+)", text)  # none where a board takes it from the one that it extends
@@ -199,7 +199,7 @@ def test_a_stack_that_was_never_fitted() -> None:
     assert errors(found, REST) == pytest.approx((0.115, 0.281), abs=0.02)
 
 
-def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:
+def test_whole_networks_from_kernels_and_other_networks(v100: list[FactorRow]) -> None:
     """Forward and backward of three networks on one V100 in FP32 (u39kun), none of them among the fitted: off by 18, 0 and 10%."""
     nets = {row.record.workload for row in v100}
     factors = fit([row for row in all_rows() if row.record.workload not in nets])
@@ -207,7 +207,7 @@ def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None
 
 
 @pytest.fixture
-def v100() -> list[Row]:
+def v100() -> list[FactorRow]:
     found = [row for row in all_rows() if row.stack == "torch-0.3" and row.record.hardware == "v100-sxm2-16gb" and row.family == IMAGES]
     assert {row.record.workload for row in found} == {"vgg16", "resnet152", "densenet161"}
     return found

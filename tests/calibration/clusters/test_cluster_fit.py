@@ -27,13 +27,13 @@ from calibration.clusters.network_parameters import (
     LOOPBACK,
     STAGED,
     USUAL_LOSS,
-    Parameter,
+    NetworkParameter,
     parameters_of,
     places_met,
     way_taken,
     with_factors,
 )
-from calibration.questions import Question, question
+from calibration.questions import RunQuestion, question
 from calibration.run_records import RunRecord
 from tests.calibration.runs import record, simulated
 
@@ -53,7 +53,7 @@ def test_no_factor_leaves_the_machine_as_described() -> None:
 def test_factors_move_their_own_constant_only() -> None:
     asked = question(RUNS[0])
     before = asked.hardware.groups[0].node
-    after = with_factors(asked, ((Parameter("nic", "latency", 1.0), math.log(2.0)),)).groups[0].node
+    after = with_factors(asked, ((NetworkParameter("nic", "latency", 1.0), math.log(2.0)),)).groups[0].node
     assert after.nic.transport.hop_latency == pytest.approx(2 * before.nic.transport.hop_latency)
     assert after.nic.transport.efficiency == before.nic.transport.efficiency
     assert after.host_transport == before.host_transport and after.gpu == before.gpu
@@ -211,7 +211,7 @@ def test_waits_for_the_slowest_rank_are_as_unsure_as_they_are_long() -> None:
     assert spread == pytest.approx(math.sqrt(UNEXPLAINED**2 + (FORM * 0.1) ** 2 + (SPREAD * 0.1) ** 2))
 
 
-def _measured(asked: Question, step: float) -> Question:
+def _measured(asked: RunQuestion, step: float) -> RunQuestion:
     return replace(asked, record=replace(asked.record, step_time=step))
 
 

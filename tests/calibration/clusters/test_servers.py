@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
-from calibration.clusters.servers import MEASURED, Predicted, ServerFit, errors, fit_servers, server_table
+from calibration.clusters.servers import MEASURED, PredictedRun, ServerFit, errors, fit_servers, server_table
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
@@ -19,7 +19,7 @@ def fitted() -> ServerFit:
     return fit_servers([MEASURED])
 
 
-def rows(fitted: ServerFit, gpu: str, role: str, workload: str = "", servers: int = 0) -> list[Predicted]:
+def rows(fitted: ServerFit, gpu: str, role: str, workload: str = "", servers: int = 0) -> list[PredictedRun]:
     return [
         row
         for row in fitted.rows

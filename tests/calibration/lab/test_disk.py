@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from calibration.lab.disk import Bucket, Disk, Samples
+from calibration.lab.disk import Disk, Samples, TokenBucket
 
 pytestmark = pytest.mark.needs("torch")
 
 
 def test_a_bucket_serves_one_after_another_and_saves_nothing() -> None:
     """100 bytes at 1000 bytes/s take 0.1 s; who comes meanwhile waits; a pause earns nothing."""
-    bucket = Bucket(1000.0)
+    bucket = TokenBucket(1000.0)
     assert [bucket.due(100, 5.0), bucket.due(100, 5.02)] == pytest.approx([5.1, 5.2])
     assert bucket.due(50, 9.0) == pytest.approx(9.05)
 

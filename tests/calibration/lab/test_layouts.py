@@ -9,7 +9,7 @@ import pytest
 
 from calibration.cli import main
 from calibration.lab.layout_score import STACK, launch_of, layout_rows, measured_lines, score_layouts, sent_bytes
-from calibration.lab.plan import WORKLOADS, Block, Plan, points
+from calibration.lab.plan import WORKLOADS, LabPlan, PointBlock, points
 from calibration.measure.division import Division
 from calibration.questions import workload_named
 from sim.spec.yaml import SpecError
@@ -69,8 +69,8 @@ def test_a_layout_of_the_laboratory_has_one_axis(given: dict[str, int], said: st
 
 def test_points_of_a_layout_come_alone_or_over_a_network() -> None:
     layout = {"pipeline": 2, "micro_batches": 4}
-    joined, alone = (Block.model_validate({"model": "m", "batch": 8, "hosts": 2, "layout": layout} | more) for more in (RATE, ALONE))
-    plan = Plan.model_validate({"name": "own", "hardware": "h", "models": {}, "points": [joined, alone]})
+    joined, alone = (PointBlock.model_validate({"model": "m", "batch": 8, "hosts": 2, "layout": layout} | more) for more in (RATE, ALONE))
+    plan = LabPlan.model_validate({"name": "own", "hardware": "h", "models": {}, "points": [joined, alone]})
     assert {point.text: role for point, role in points(plan).items()} == {
         "m, batch 8, 2 hosts, pipeline 2 1f1b, 4 micro-batches, 100 Mbps": "prediction",
         "m, batch 8, 2 hosts, pipeline 2 1f1b, 4 micro-batches, each rank alone": "compute",

@@ -10,7 +10,7 @@ import pytest
 
 from calibration import HARDWARE
 from calibration.cli import main
-from calibration.lab.plan import MOST_HOSTS, Point, points, read_plan
+from calibration.lab.plan import MOST_HOSTS, LabPoint, points, read_plan
 from calibration.lab.score import PLAN
 from sim.spec.yaml import SpecError
 
@@ -34,9 +34,9 @@ def plan(folder: Path, text: str) -> Path:
 
 def test_lists_are_multiplied_out(tmp_path: Path) -> None:
     found = points(read_plan(plan(tmp_path, GOOD)))
-    alone = {Point("mlp", batch, 1, None, 0.0, None, 0): "compute" for batch in (8, 16)}
-    joined = {Point("mlp", batch, 2, rate, 0.0, None, 0): "prediction" for batch in (8, 16) for rate in (12.5e6, 125e6)}
-    slow = {Point("mlp", 8, 2, 12.5e6, 0.005, 2e6, 1): "prediction"}
+    alone = {LabPoint("mlp", batch, 1, None, 0.0, None, 0): "compute" for batch in (8, 16)}
+    joined = {LabPoint("mlp", batch, 2, rate, 0.0, None, 0): "prediction" for batch in (8, 16) for rate in (12.5e6, 125e6)}
+    slow = {LabPoint("mlp", 8, 2, 12.5e6, 0.005, 2e6, 1): "prediction"}
     assert found == alone | joined | slow
     assert next(iter(slow)).text == "mlp, batch 8, 2 hosts, 100 Mbps, 5 ms one way, disk 2 MB/s, 1 workers"
 
@@ -44,7 +44,7 @@ def test_lists_are_multiplied_out(tmp_path: Path) -> None:
 def test_an_earlier_block_decides_the_role(tmp_path: Path) -> None:
     lines = GOOD.splitlines()
     found = points(read_plan(plan(tmp_path, "\n".join([*lines[:5], lines[6], lines[5]]))))
-    assert found[Point("mlp", 8, 2, 12.5e6, 0.0, None, 0)] == "network"
+    assert found[LabPoint("mlp", 8, 2, 12.5e6, 0.0, None, 0)] == "network"
     assert sum(role == "network" for role in found.values()) == 1
 
 

@@ -46,6 +46,14 @@ def test_a_rank_holds_its_share_of_the_weights(tmp_path: Path) -> None:
     assert split == pytest.approx((alone - 2 * tables) / 8 + tables / 4, rel=1e-3)
 
 
+def test_peak_memory_is_read_in_the_units_of_its_source(tmp_path: Path) -> None:
+    """Megatron-Bridge logs bytes over 1e9, whatever the column is called; a cell that is blank is no measurement."""
+    rows = {"NVIDIA-NeMo/Megatron-Bridge@1:log": 40e9, "someone/runs@1:table.md": 40 * 2**30}
+    for source, expected in rows.items():
+        assert one(tmp_path, source=source, memory_peak_GiB_reported="40").measured_memory == expected
+        assert one(tmp_path, source=source).measured_memory is None
+
+
 def test_what_the_columns_say(tmp_path: Path) -> None:
     case = one(
         tmp_path,
@@ -62,6 +70,21 @@ def test_what_the_columns_say(tmp_path: Path) -> None:
     )
     assert case.nic == pytest.approx(50e9)
     assert case.global_batch == 128
+
+
+def test_what_a_sources_scripts_recompute_holds_where_the_row_is_blank(tmp_path: Path) -> None:
+    """MaxText's policies by release and precision (maxtext/configure.sh of NVIDIA/dgxc-benchmarking); a row that says something wins."""
+    base = {"source": "NVIDIA/dgxc-benchmarking@1:maxtext/README_70b.md", "framework": "MaxText", "activation_checkpointing": ""}
+    found = cases(
+        tmp_path,
+        {**base, "set": "NVIDIA DGX Cloud benchmarking v24.11.1", "precision": "bf16"},
+        {**base, "set": "NVIDIA DGX Cloud benchmarking v24.11.1", "precision": "fp8"},
+        {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "precision": "bf16"},
+        {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "activation_checkpointing": "none"},
+    )
+    said = [(case.recompute, case.modules, case.stack) for case in found if isinstance(case, Case)]
+    kept = [("attention", modules, "xla-fsdp") for modules in (("mlp_up",), ("mlp",), ("mlp",))]
+    assert said == [*kept, ("none", (), "xla-fsdp")]
 
 
 def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from calibration.llm.choice import Ranked, choice_document, choice_text, counted
 from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted
 from calibration.llm.engine import memory_of, simulated
-from calibration.llm.prediction import Prediction
+from calibration.llm.prediction import LlmPrediction
 from calibration.llm.table import read_table
 from tests.calibration.llm.tables import table
 
@@ -41,7 +41,9 @@ def test_regret_by_hand(tmp_path: Path) -> None:
     """Of steps of 10 to 14 s the least by the simulator is the second, by the closed form a tie of which the slower counts."""
     every = cases(tmp_path, [{"step_time_s": str(10.0 + step)} for step in range(5)])
     simulator, closed = (3.0, 2.0, 4.0, 5.0, 7.0), (1.0, 2.0, 1.0, 5.0, 6.0)
-    rows = [Ranked(case, *(Prediction(time, 1.0, "fits") for time in said)) for case, *said in zip(every, simulator, closed, strict=True)]
+    rows = [
+        Ranked(case, *(LlmPrediction(time, 1.0, "fits") for time in said)) for case, *said in zip(every, simulator, closed, strict=True)
+    ]
     document = choice_document({("sweep",): rows})
     assert document["simulator"]["regret_median"] == pytest.approx(0.1)
     assert document["simulator"]["kendall_tau_median"] == pytest.approx(8 / 10)
@@ -49,9 +51,9 @@ def test_regret_by_hand(tmp_path: Path) -> None:
     assert document["chance"]["regret_median"] == pytest.approx(0.2)
     assert (document["closed_form"]["above_10_percent"], document["runs"]) == (1, 5)
     assert "tau 0.80" in choice_text(document)
-    rows[1] = rows[1]._replace(simulated=Prediction(2.0, 1.0, "thrashes"))
+    rows[1] = rows[1]._replace(simulated=LlmPrediction(2.0, 1.0, "thrashes"))
     assert choice_document({("sweep",): rows})["as_searched"]["regret_median"] == pytest.approx(0.0)
-    assert [counted(Prediction(2.0, 1.0, verdict)) for verdict in ("fits", "thrashes", "does_not_fit")] == [2.0, 6.0, math.inf]
+    assert [counted(LlmPrediction(2.0, 1.0, verdict)) for verdict in ("fits", "thrashes", "does_not_fit")] == [2.0, 6.0, math.inf]
 
 
 def test_runs_are_ranked_as_they_are_simulated(tmp_path: Path) -> None:
@@ -63,8 +65,8 @@ def test_runs_are_ranked_as_they_are_simulated(tmp_path: Path) -> None:
     assert (alone.nbytes, alone.verdict) == (run.memory_peak_bytes, run.memory_verdict)
     told: list[int] = []
 
-    def played(one: Case, at: object) -> Prediction:
-        return Prediction(run.step_time, run.memory_peak_bytes, run.memory_verdict)
+    def played(one: Case, at: object) -> LlmPrediction:
+        return LlmPrediction(run.step_time, run.memory_peak_bytes, run.memory_verdict)
 
     (found,) = ranked([case], played, lambda: told.append(1))
     assert found.simulated.step_time == run.step_time and len(told) == 1

@@ -12,7 +12,7 @@ from calibration.llm.closed_form import predict
 from calibration.llm.fit import fit
 from calibration.llm.priors import defaults
 from calibration.llm.rules import model_flop
-from calibration.llm.weights import blocks_of_stages, stage_weights
+from calibration.llm.weights import blocks_of_stages, stage_weights, total_parameters
 from tests.calibration.llm.test_case import one
 
 
@@ -68,8 +68,54 @@ def test_memory_is_read_as_the_table_reads_it(tmp_path: Path) -> None:
     assert memory(replace(large_head, memory_rank="first")) < memory(large_head)
 
 
+def test_states_in_16_bits_take_half_and_cast_no_gradients(tmp_path: Path) -> None:
+    """Two states of 2 bytes less an element; in 8 bits the step's copy of gradients, of 4 bytes, is the fullest moment else."""
+    plain = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:log", gpus="64", nodes="8", tp="8", pp="8", dp="1", seq_len="64")
+    assert (plain.states, plain.memory_reading) == ("", "allocated")
+    share = stage_weights(plain).total
+    assert memory(plain) - memory(replace(plain, states="bf16")) == pytest.approx(4 * share, rel=0.1)
+    low = replace(plain, products="fp8")
+    assert memory(low) - memory(replace(low, states="bf16")) == pytest.approx((4 + 4) * share, rel=0.1)
+
+
+def test_a_gated_activation_may_keep_its_input_in_8_bits(tmp_path: Path) -> None:
+    """Half of two times the inner width in 16 bits, a token and block, and only where products are in 8 bits."""
+    low = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:log", precision="fp8")
+    saved = 2 * 14336 * 1.0 * 8192 * 32
+    assert memory(low) - memory(replace(low, activation_kept=0.5)) == pytest.approx(saved, rel=0.01)
+    assert memory(replace(low, products="16bit")) == memory(replace(low, products="16bit", activation_kept=0.5))
+
+
+def test_logits_take_what_the_loss_of_the_software_needs(tmp_path: Path) -> None:
+    """Composer's fused loss holds 4 bytes of a logit, transformers' cross-entropy of 32-bit logits 12; blocks are recomputed."""
+    held = {
+        name: memory(one(tmp_path, framework=name, zero_stage="3", activation_checkpointing="full"))
+        for name in ("Composer FSDP", "accelerate FSDP")
+    }
+    assert held["accelerate FSDP"] - held["Composer FSDP"] == pytest.approx((12 - 4) * 8192 * 128256, rel=0.15)
+
+
+def test_shards_that_stay_gathered_are_sharded_parameters(tmp_path: Path) -> None:
+    """SHARD_GRAD_OP: 16 bytes of an element over 8 ranks, and all weights in 16 bits until backward (torch ShardingStrategy)."""
+    kept, freed = (one(tmp_path, framework="Composer FSDP", zero_stage=stage, activation_checkpointing="full") for stage in "23")
+    assert memory(kept) - memory(freed) == pytest.approx(2 * total_parameters(kept), rel=0.2)
+
+
+@pytest.mark.parametrize(("framework", "logit"), [("DeepSpeed", 10), ("Megatron-FSDP", 6)])
+@pytest.mark.parametrize("stage", ["2", "3"])
+def test_sharded_gradients_leave_with_each_micro_batch(tmp_path: Path, framework: str, logit: int, stage: str) -> None:
+    """DeepSpeed refuses no_sync from ZeRO-2 on, and Megatron-FSDP reduces in every backward: no rank adds up all gradients."""
+    row = {"framework": framework, "zero_stage": stage, "activation_checkpointing": "full"}
+    few, many = (one(tmp_path, **row, global_batch=batch) for batch in ("16", "128"))
+    assert (few.micro_batches, many.micro_batches) == (2, 16)
+    assert memory(many) == pytest.approx(memory(few))
+    held = total_parameters(many) * ((2 if stage == "2" else 2 / 8) + (4 + 12) / 8)
+    passing = 8192 * (32 * 2 * 4096 + logit * 128256)  # inputs of blocks, and logits
+    assert memory(many) == pytest.approx(held + passing, rel=0.1)
+
+
 def test_a_gpu_that_no_machine_has_gets_no_verdict(tmp_path: Path) -> None:
-    case = one(tmp_path, gpu="L40S")
+    case = one(tmp_path, gpu="H200 NVL")
     assert case.need.verdict == "unknown"
     assert predict(case, defaults()).step_time > 0
 

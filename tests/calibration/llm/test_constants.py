@@ -10,7 +10,7 @@ import pytest
 
 from calibration.llm.constants import QUANTILES, fitted, widening
 from calibration.llm.score import quantile
-from sim.report.layout_error import WIDER
+from sim.report.layouts.layout_error import WIDER
 from tests.calibration.llm.test_case import one
 
 Errors = dict[str, dict[str, list[float]]]

@@ -9,9 +9,11 @@ from typing import Final
 
 import pytest
 
+from calibration.llm.chips import chip_named
 from calibration.llm.closed_form import predict
 from calibration.llm.constants import fitted
 from calibration.llm.engine import hardware_of, practice_overrides, simulated
+from sim.spec.library import load_hardware
 from tests.calibration.llm.test_case import one
 from tests.calibration.llm.test_closed_form import nanotron
 
@@ -59,6 +61,15 @@ def test_a_node_type_of_the_catalogue_is_the_machine(tmp_path: Path) -> None:
     }
     usual = nodes[""]
     assert nodes == {"p5.48xlarge class (EFA)": "p5.48xlarge", "p4d.24xlarge": usual, "DGX H100": usual, "": usual}  # p4d has another GPU
+
+
+def test_the_machine_of_a_gpu_has_it() -> None:
+    """Every GPU of the table but those of no described machine: NVLink's fours of H200 NVL stand in no table of shapes."""
+    chips = {chip.name: chip for name in ("A800", "H800", "H20", "H100-NVL", "H200-NVL", "GH200", "L40S", "MI350X", "H100", "B300")
+             if (chip := chip_named(name).chip)}  # fmt: skip
+    without = {name for name, chip in chips.items() if not chip.machine}
+    wrong = {name for name, chip in chips.items() if chip.machine and load_hardware(chip.machine).spec.groups[0].node.gpu.name != name}
+    assert (without, wrong) == ({"H200-NVL-141GB"}, set())
 
 
 def test_what_scripts_set_reaches_the_simulator(tmp_path: Path) -> None:

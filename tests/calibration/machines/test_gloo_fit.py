@@ -10,7 +10,7 @@ import pytest
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_fits, gloo_processor, long_pass
 from calibration.machines.machine_fit import Measured, together
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
-from sim.training.collectives.gloo_ring import pass_time
+from sim.training.collectives.price.gloo_ring import pass_time
 from tests.calibration.machine_records import Meter, _collective, cpu_record, over_two_machines
 
 

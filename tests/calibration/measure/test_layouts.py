@@ -14,10 +14,10 @@ from calibration.machines.predicted_layouts import predicted_layout
 from calibration.machines.step_comparison import compare, comparison_table
 from calibration.measure import ddp_steps, layout_steps
 from calibration.measure.division import Division
-from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, read_record, write_record
+from calibration.measure.machine_record import AnswerRow, MachineRecord, ProbeRecord, read_record, write_record
 from calibration.measure.probes.layouts import LAYOUTS, divisions
 from calibration.measure.probes.probe import Bench
-from calibration.measure.profiling import Asked, Progress, measure
+from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure
 from calibration.measure.team import SpawnedTeam, Task
 from tests.calibration.fake_cuda import FakeCuda, install
 from tests.calibration.machine_records import CPU, cpu_record
@@ -87,7 +87,7 @@ def test_every_layout_runs_over_gloo(tmp_path: Path) -> None:
     found = MachineRecord("two-ranks", CPU | {"nodes": 1}, {})
     here = bench(tmp_path)
     try:
-        assert measure(Asked(tmp_path / "r.json", [LAYOUTS]), found, here, Progress()) == []
+        assert measure(MeasuringPlan(tmp_path / "r.json", [LAYOUTS]), found, here, ProfileProgress()) == []
     finally:
         here.team.close()
     rows = read_record(tmp_path / "r.json").rows("layouts")
@@ -98,7 +98,7 @@ def test_every_layout_runs_over_gloo(tmp_path: Path) -> None:
         assert all(0 < time < 60 for times in row["times_by_rank_s"] for time in times)
 
 
-def asked(layout: Division) -> Row:
+def asked(layout: Division) -> AnswerRow:
     named = {"model": "calibration.measure.decoder:decoder", "inputs": ["64:int64"], "batch": 8, "ranks": 2}
     return named | {"arguments": ["width=256", "depth=4", "vocabulary=2048"], "layout": layout.model_dump()}
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from calibration.measure import team
-from calibration.measure.machine_record import MachineRecord, Row
+from calibration.measure.machine_record import AnswerRow, MachineRecord
 from calibration.measure.probes import exchange, training
 from calibration.measure.probes.copies import HOST_COPY, copy_questions, peer_questions
 from calibration.measure.probes.exchange import BESIDE, PRODUCT, exchange_questions
@@ -21,8 +21,8 @@ from calibration.measure.probes.passes import LAUNCH
 from calibration.measure.probes.probe import Bench, no_memory
 from calibration.measure.probes.small_nets import deep
 from calibration.measure.probes.timing import QUEUE, repeated
-from calibration.measure.profiling import Asked, Progress, measure
-from calibration.measure.team import Rank, SpawnedTeam
+from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure
+from calibration.measure.team import SpawnedTeam, TeamRank
 from sim.spec.yaml import SpecError
 from tests.calibration.fake_cuda import FakeCuda, install
 from tests.late import torch
@@ -94,7 +94,7 @@ def test_each_rank_binds_its_own_gpu_before_it_joins(monkeypatch: Patch) -> None
     )
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
     monkeypatch.setenv("LOCAL_RANK", "2")
-    team.join(Rank(6, 8, "cuda", 1, nodes=2), "env://")
+    team.join(TeamRank(6, 8, "cuda", 1, nodes=2), "env://")
     assert (joined["backend"], joined["gpu"]) == ("cpu:gloo,cuda:nccl", 2)
     assert (joined["rank"], joined["world_size"]) == (6, 8) and joined["timeout"] == datetime.timedelta(seconds=team.LIMIT)
 
@@ -128,23 +128,23 @@ def test_what_does_not_fit_into_memory_is_left_out_and_told(tmp_path: Path, monk
     """Of ten sizes the three largest find no memory: seven answers, the probe done, and the reason why."""
     install(monkeypatch, FakeCuda())
 
-    def answer(here: Bench, asked: Row) -> Row:
+    def answer(here: Bench, asked: AnswerRow) -> AnswerRow:
         if asked["bytes"] >= 4**12:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 256.00 MiB")
         return {"times_s": [1e-3]}
 
-    def questions(here: Bench) -> list[Row]:
+    def questions(here: Bench) -> list[AnswerRow]:
         return [{"bytes": 4**power} for power in range(5, 15)]
 
     record = MachineRecord("box", {"vcpus": 8}, {})
     probe = replace(HOST_COPY, questions=questions, answer=answer)
-    assert measure(Asked(tmp_path / "r.json", [probe]), record, bench(tmp_path), Progress()) == []
+    assert measure(MeasuringPlan(tmp_path / "r.json", [probe]), record, bench(tmp_path), ProfileProgress()) == []
     found = record.probes["host_copy"]
     assert (found.state, len(found.rows), record.state) == ("done", 7, "complete")
     assert found.reason == "3 did not fit into memory: 16777216; 67108864; 268435456"
     failing = replace(probe, answer=lambda here, asked: answer(here, {"bytes": 4**14}))
     fresh = MachineRecord("box", {"vcpus": 8}, {})
-    [told] = measure(Asked(tmp_path / "s.json", [failing]), fresh, bench(tmp_path), Progress())
+    [told] = measure(MeasuringPlan(tmp_path / "s.json", [failing]), fresh, bench(tmp_path), ProfileProgress())
     assert told == "host_copy: no question fits into memory, not even 268435456"
 
 
@@ -166,7 +166,7 @@ def test_ranks_of_several_machines_exchange_inside_one_across_and_all(tmp_path: 
     here = bench(tmp_path, 8)
     here.team.nodes = 2
     assert exchange.teams(here.team) == [{"ranks": 2}, {"ranks": 4}, {"ranks": 2, "nodes": 2}, {"ranks": 8, "nodes": 2}]
-    rank = Rank(0, 8, "cuda", 1, nodes=2)
+    rank = TeamRank(0, 8, "cuda", 1, nodes=2)
     assert exchange.members_of(rank, 4, 1) == (0, 1, 2, 3)
     assert exchange.members_of(rank, 2, 2) == (0, 4)
     assert exchange.members_of(rank, 8, 2) == tuple(range(8))

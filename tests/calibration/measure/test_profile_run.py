@@ -12,7 +12,7 @@ import pytest
 
 from calibration.cli import main
 from calibration.machines.machine_fit import typical
-from calibration.measure.machine_record import Row, read_record
+from calibration.measure.machine_record import AnswerRow, read_record
 from calibration.measure.probes import catalogue, disk
 from calibration.measure.probes.catalogue import PROBES
 from calibration.measure.probes.probe import Bench
@@ -65,7 +65,7 @@ def test_products_and_launches_are_measured(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(bench: Bench, asked: Row) -> Row:
+    def interrupted(bench: Bench, asked: AnswerRow) -> AnswerRow:
         if asked["way"] == "random":
             raise KeyboardInterrupt
         return {"times_s": [1.0]}
@@ -81,7 +81,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeyp
 def test_a_signal_keeps_what_was_measured_and_says_so(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals
 ) -> None:
-    def ended(bench: Bench, asked: Row) -> Row:
+    def ended(bench: Bench, asked: AnswerRow) -> AnswerRow:
         if asked["way"] == "random":
             signal.raise_signal(stop)
         return {"times_s": [1.0]}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from calibration.measure.machine_record import MachineRecord, Row, read_record
+from calibration.measure.machine_record import AnswerRow, MachineRecord, read_record
 from calibration.measure.probes.probe import Bench, Probe
-from calibration.measure.profiling import Asked, Progress, measure, opened_record, unanswered
+from calibration.measure.profiling import MeasuringPlan, ProfileProgress, measure, opened_record, unanswered
 from calibration.measure.team import SpawnedTeam
 from sim.spec.yaml import SpecError
 
@@ -29,7 +29,7 @@ class Counted:
         self.fails = fails
         self.probe = Probe(name, "", lambda bench: [{"size": size} for size in range(4)], self.answer, needs_torch=False)
 
-    def answer(self, bench: Bench, asked: Row) -> Row:
+    def answer(self, bench: Bench, asked: AnswerRow) -> AnswerRow:
         self.asked.append(asked["size"])
         if self.fails and asked["size"] == self.fails[0]:
             raise self.fails[1]
@@ -38,30 +38,32 @@ class Counted:
 
 def test_a_whole_run_is_complete_and_is_not_asked_again(tmp_path: Path) -> None:
     path, probe = tmp_path / "r.json", Counted()
-    assert measure(Asked(path, [probe.probe]), fresh(), bench(tmp_path), Progress()) == []
+    assert measure(MeasuringPlan(path, [probe.probe]), fresh(), bench(tmp_path), ProfileProgress()) == []
     found = read_record(path)
     assert found.state == "complete" and [row["size"] for row in found.rows("counted")] == [0, 1, 2, 3]
-    measure(Asked(path, [probe.probe]), opened_record(path, fresh()), bench(tmp_path), Progress())
+    measure(MeasuringPlan(path, [probe.probe]), opened_record(path, fresh()), bench(tmp_path), ProfileProgress())
     assert probe.asked == [0, 1, 2, 3]
-    measure(Asked(path, [probe.probe], again=True), opened_record(path, fresh()), bench(tmp_path), Progress())
+    measure(MeasuringPlan(path, [probe.probe], again=True), opened_record(path, fresh()), bench(tmp_path), ProfileProgress())
     assert probe.asked == [0, 1, 2, 3] * 2 and len(read_record(path).rows("counted")) == 4
 
 
 def test_an_interrupted_run_keeps_its_answers_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     with pytest.raises(KeyboardInterrupt):
-        measure(Asked(path, [Counted(fails=(2, KeyboardInterrupt())).probe]), fresh(), bench(tmp_path), Progress())
+        measure(MeasuringPlan(path, [Counted(fails=(2, KeyboardInterrupt())).probe]), fresh(), bench(tmp_path), ProfileProgress())
     kept = read_record(path)
     assert kept.state == "partial" and kept.probes["counted"].state == "partial" and len(kept.rows("counted")) == 2
     later = Counted()
-    measure(Asked(path, [later.probe]), kept, bench(tmp_path), Progress())
+    measure(MeasuringPlan(path, [later.probe]), kept, bench(tmp_path), ProfileProgress())
     assert later.asked == [2, 3] and read_record(path).state == "complete"
 
 
 def test_a_probe_that_fails_leaves_the_others_and_its_reason(tmp_path: Path) -> None:
     path, other = tmp_path / "r.json", Counted("other")
     failed = Counted(fails=(1, SpecError("the disk is full")))
-    assert measure(Asked(path, [failed.probe, other.probe]), fresh(), bench(tmp_path), Progress()) == ["counted: the disk is full"]
+    assert measure(MeasuringPlan(path, [failed.probe, other.probe]), fresh(), bench(tmp_path), ProfileProgress()) == [
+        "counted: the disk is full"
+    ]
     found = read_record(path)
     assert found.state == "partial" and found.probes["counted"].reason == "the disk is full" and found.probes["other"].state == "done"
 
@@ -70,26 +72,26 @@ def test_before_the_first_answer_the_file_says_that_it_is_partial(tmp_path: Path
     """Whatever ends the run, a power cut included."""
     path = tmp_path / "r.json"
 
-    def look(bench: Bench, asked: Row) -> Row:
+    def look(bench: Bench, asked: AnswerRow) -> AnswerRow:
         seen.append(read_record(path).state)
         return {}
 
     seen: list[str] = []
-    measure(Asked(path, [Probe("look", "", lambda bench: [{"size": 1}], look)]), fresh(), bench(tmp_path), Progress())
+    measure(MeasuringPlan(path, [Probe("look", "", lambda bench: [{"size": 1}], look)]), fresh(), bench(tmp_path), ProfileProgress())
     assert seen == ["partial"] and read_record(path).state == "complete"
 
 
 def test_a_probe_that_does_not_apply_is_skipped_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     probe = Probe("gpu", "", lambda bench: [{"size": 1}], lambda bench, asked: {}, skipped=lambda bench: "no GPU")
-    assert measure(Asked(path, [probe]), fresh(), bench(tmp_path), Progress()) == []
+    assert measure(MeasuringPlan(path, [probe]), fresh(), bench(tmp_path), ProfileProgress()) == []
     found = read_record(path)
     assert found.state == "complete" and (found.probes["gpu"].state, found.probes["gpu"].reason) == ("skipped", "no GPU")
 
 
 def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    measure(Asked(path, []), fresh(), bench(tmp_path), Progress())
+    measure(MeasuringPlan(path, []), fresh(), bench(tmp_path), ProfileProgress())
     before = path.read_text()
     with pytest.raises(SpecError, match="measured with cpu some, and here it is other; measure into another file"):
         opened_record(path, MachineRecord("box", {"cpu": "other"}, {"torch": "2"}))
@@ -98,7 +100,11 @@ def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None
 
 def test_a_row_answers_only_what_was_asked() -> None:
     """The same size over two machines, or beside products, is another question."""
-    asked: list[Row] = [{"ranks": 2, "bytes": 8}, {"ranks": 2, "nodes": 2, "bytes": 8}, {"ranks": 2, "bytes": 8, "beside": "products"}]
+    asked: list[AnswerRow] = [
+        {"ranks": 2, "bytes": 8},
+        {"ranks": 2, "nodes": 2, "bytes": 8},
+        {"ranks": 2, "bytes": 8, "beside": "products"},
+    ]
     for row in asked:
         assert unanswered(asked, [row | {"times_s": [1.0]}]) == [other for other in asked if other is not row]
     assert unanswered(asked, []) == asked

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from calibration.measure.team import Rank, SpawnedTeam, attempt, results
+from calibration.measure.team import SpawnedTeam, TeamRank, attempt, results
 from sim.spec.yaml import SpecError
 
 pytestmark = pytest.mark.needs("torch")
 
 
-def total(rank: Rank, value: int) -> int:
+def total(rank: TeamRank, value: int) -> int:
     import torch
     import torch.distributed as dist
 
@@ -22,18 +22,18 @@ def total(rank: Rank, value: int) -> int:
     return int(found.item())
 
 
-def second_dies(rank: Rank) -> None:
+def second_dies(rank: TeamRank) -> None:
     if rank.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def second_dies_while_the_first_waits(rank: Rank) -> int:
+def second_dies_while_the_first_waits(rank: TeamRank) -> int:
     """The first says that its connection broke; it is the second that is to be named."""
     second_dies(rank)
     return total(rank, 1)
 
 
-def second_fails(rank: Rank) -> int:
+def second_fails(rank: TeamRank) -> int:
     if rank.rank == 1:
         raise ValueError("no memory")
     return 1
@@ -57,7 +57,7 @@ def test_ranks_answer_together_and_a_dead_one_is_named() -> None:
 
 
 def test_the_first_rank_that_failed_is_told() -> None:
-    here = Rank(0, 2, "cpu", 1)
+    here = TeamRank(0, 2, "cpu", 1)
     assert results([attempt(second_fails, here, ())]) == [1]
     with pytest.raises(SpecError, match="rank 1 of 2: ValueError: no memory"):
         results([(True, 1), attempt(second_fails, here._replace(rank=1), ())])

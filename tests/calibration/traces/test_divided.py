@@ -13,8 +13,8 @@ from calibration.measure.division import Division
 from calibration.questions import Folders, machine_named
 from calibration.traces.divided import Passes, own_passes, timed_layers
 from calibration.traces.import_trace import Imported, import_traces
-from calibration.traces.kineto import CPU, RankTrace, Span
-from calibration.traces.replay import Asked, replayed
+from calibration.traces.kineto import CPU, RankTrace, TraceSpan
+from calibration.traces.replay import JobDescription, replayed
 from sim.analysis.stalls import Window
 from sim.cluster.build import with_nodes
 from sim.events import Cause, EventLog
@@ -32,21 +32,21 @@ def trace(rank: int, slower: float = 1.0) -> RankTrace:
     for number in range(3):
         forward, backward, update = (seconds * slower for seconds in OWN)
         begin, at = at, at + forward / 2 + 0.2 + forward / 2
-        found.collectives.append(Span("gloo:all_gather", begin + forward / 2, begin + forward / 2 + 0.2))
+        found.collectives.append(TraceSpan("gloo:all_gather", begin + forward / 2, begin + forward / 2 + 0.2))
         found.compute += [ran(begin, begin + forward / 2), ran(at - forward / 3, at)]  # the host is at work before the second one
-        found.backward.append(Span("backward", at, at + 0.01))
-        found.collectives += [Span("gloo:all_reduce", at + 0.01, at + 0.31), Span("gloo:all_reduce", at + 0.21, at + 0.41)]
+        found.backward.append(TraceSpan("backward", at, at + 0.01))
+        found.collectives += [TraceSpan("gloo:all_reduce", at + 0.01, at + 0.31), TraceSpan("gloo:all_reduce", at + 0.21, at + 0.41)]
         found.compute += [ran(at, at + 0.01), ran(at + 0.41, at + 0.4 + backward)]
         at += 0.4 + backward
-        found.optimizer.append(Span("SGD", at, at + update))
+        found.optimizer.append(TraceSpan("SGD", at, at + update))
         found.compute.append(ran(at, at + update / 2))
         at += update
-        found.steps[number] = Span(f"ProfilerStep#{number}", begin, at)
+        found.steps[number] = TraceSpan(f"ProfilerStep#{number}", begin, at)
     return found
 
 
-def ran(start: float, end: float) -> Span:
-    return Span("aten::mm", start, end, start, start)
+def ran(start: float, end: float) -> TraceSpan:
+    return TraceSpan("aten::mm", start, end, start, start)
 
 
 def staged(rank: int, *order: str) -> RankTrace:
@@ -56,17 +56,17 @@ def staged(rank: int, *order: str) -> RankTrace:
     for number in range(3):
         begin = at
         for part in order:
-            found.collectives.append(Span("gloo:recv", at, at + 0.5))
+            found.collectives.append(TraceSpan("gloo:recv", at, at + 0.5))
             at += 0.5
             seconds = 0.1 if part == "F" else 0.2
             found.compute.append(ran(at, at + seconds))
             if part == "B":
-                found.backward.append(Span("backward", at, at + seconds))
+                found.backward.append(TraceSpan("backward", at, at + seconds))
             at += seconds
-        found.optimizer.append(Span("SGD", at, at + 0.05))
+        found.optimizer.append(TraceSpan("SGD", at, at + 0.05))
         found.compute.append(ran(at, at + 0.05))
         at += 0.05
-        found.steps[number] = Span(f"ProfilerStep#{number}", begin, at)
+        found.steps[number] = TraceSpan(f"ProfilerStep#{number}", begin, at)
     return found
 
 
@@ -84,11 +84,15 @@ def test_what_is_left_of_a_step_is_the_ranks_own() -> None:
 def test_a_gpu_computes_while_its_kernels_run() -> None:
     """A kernel launched in forward that runs behind the optimizer's launch is forward's; what two streams do at once counts once."""
     found = RankTrace("rank.json", 0, 1, "host", "H100", divided="FSDP::all_gather")
-    found.steps[0] = Span("ProfilerStep#0", 0.0, 1.0)
-    found.backward.append(Span("backward", 0.2, 0.3))
-    found.optimizer.append(Span("SGD", 0.5, 0.6))
-    found.compute += [Span("gemm", 0.1, 0.6, 0.05, 0.06), Span("copy", 0.4, 0.7, 0.1, 0.11), Span("gemm", 0.7, 0.9, 0.25, 0.26)]
-    found.compute += [Span("norm", 0.9, 0.95, 0.4, 0.41), Span("update", 1.2, 1.3, 0.55, 0.56)]
+    found.steps[0] = TraceSpan("ProfilerStep#0", 0.0, 1.0)
+    found.backward.append(TraceSpan("backward", 0.2, 0.3))
+    found.optimizer.append(TraceSpan("SGD", 0.5, 0.6))
+    found.compute += [
+        TraceSpan("gemm", 0.1, 0.6, 0.05, 0.06),
+        TraceSpan("copy", 0.4, 0.7, 0.1, 0.11),
+        TraceSpan("gemm", 0.7, 0.9, 0.25, 0.26),
+    ]
+    found.compute += [TraceSpan("norm", 0.9, 0.95, 0.4, 0.41), TraceSpan("update", 1.2, 1.3, 0.55, 0.56)]
     (passes,) = own_passes(imported(found))
     assert passes == pytest.approx(Passes(0.6, 0.25, 0.1))
 
@@ -97,12 +101,15 @@ def on_gpu(rank: int, own: Passes) -> RankTrace:
     """One step on a GPU: kernels of each pass, launched well before they run, behind a gather of a second."""
     found = RankTrace("rank.json", rank, 8, "host", "H100", divided="FSDP::all_gather")
     forward, backward = own[:2]
-    found.collectives.append(Span("ncclDevKernel_AllGather_RING_LL", 0.0, 1.0))
-    found.backward.append(Span("backward", 0.2, 0.3))
-    found.optimizer.append(Span("AdamW", 0.5, 0.6))
-    found.compute += [Span("gemm", 1.0, 1.0 + forward, 0.1, 0.11), Span("gemm", 1.0 + forward, 1.0 + forward + backward, 0.25, 0.26)]
-    found.compute.append(Span("multi_tensor_apply", 1.0 + forward + backward, 1.0 + sum(own), 0.55, 0.56))
-    found.steps[0] = Span("ProfilerStep#0", 0.0, 1.0 + sum(own))
+    found.collectives.append(TraceSpan("ncclDevKernel_AllGather_RING_LL", 0.0, 1.0))
+    found.backward.append(TraceSpan("backward", 0.2, 0.3))
+    found.optimizer.append(TraceSpan("AdamW", 0.5, 0.6))
+    found.compute += [
+        TraceSpan("gemm", 1.0, 1.0 + forward, 0.1, 0.11),
+        TraceSpan("gemm", 1.0 + forward, 1.0 + forward + backward, 0.25, 0.26),
+    ]
+    found.compute.append(TraceSpan("multi_tensor_apply", 1.0 + forward + backward, 1.0 + sum(own), 0.55, 0.56))
+    found.steps[0] = TraceSpan("ProfilerStep#0", 0.0, 1.0 + sum(own))
     return found
 
 
@@ -111,7 +118,7 @@ def test_a_sharded_job_of_gpus_is_replayed(tmp_path: Path) -> None:
     own = Passes(0.2, 0.4, 0.01)
     laid_out, mine = tmp_path / "sharded.yaml", tmp_path / "mine.yaml"
     laid_out.write_text("extends: llama-3.1-8b\nname: sharded\ntraining: {parallel: {shard: parameters}}\n")
-    mine.write_text(replayed(imported(*(on_gpu(rank, own) for rank in range(8))), Asked("hgx-h100", str(laid_out), batch=2), mine))
+    mine.write_text(replayed(imported(*(on_gpu(rank, own) for rank in range(8))), JobDescription("hgx-h100", str(laid_out), batch=2), mine))
     hardware = load_hardware("hgx-h100").spec
     whole, half = (run_layout(hardware, load_workload(str(mine), (f"training.batch={batch}",)).spec) for batch in (2, 1))
     assert sum(own) <= whole.stalls[Cause.COMPUTE] < 1.06 * sum(own)
@@ -137,7 +144,7 @@ def test_layers_take_what_was_seen_together() -> None:
 def test_a_sharded_job_is_replayed(tmp_path: Path) -> None:
     """On a network that costs next to nothing the step is the ranks' own work; on a slower one it is longer."""
     machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
-    asked = Asked(machine, str(written(tmp_path)), batch=8, folders=Folders(None, WORKLOADS))
+    asked = JobDescription(machine, str(written(tmp_path)), batch=8, folders=Folders(None, WORKLOADS))
     mine = tmp_path / "mine.yaml"
     mine.write_text(replayed(imported(trace(0), trace(1)), asked, mine))
     workload = load_workload(str(mine), library=WORKLOADS).spec
@@ -154,7 +161,7 @@ def test_a_pipeline_is_replayed(tmp_path: Path) -> None:
     """Equal stages whose messages are free: m + p - 1 forwards and backwards (GPipe, arXiv 1811.06965), and the optimizer."""
     machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     described_by = written(tmp_path, "{pipeline: 2}", "gradient_accumulation_steps: 4, ")
-    asked = Asked(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
+    asked = JobDescription(machine, str(described_by), batch=8, folders=Folders(None, WORKLOADS))
     mine = tmp_path / "mine.yaml"
     mine.write_text(replayed(imported(staged(0, *"FFBFBFBB"), staged(1, *"FBFBFBFB")), asked, mine))
     workload = load_workload(str(mine), library=WORKLOADS).spec
@@ -180,7 +187,7 @@ def test_a_pipeline_that_torch_profiled_over_gloo_is_replayed(layout: Division, 
     machine = str(COMMITTED.parents[1] / "hardware" / f"{HARDWARE}.yaml")
     by = written(tmp_path, f"{{pipeline: 2, schedule: {layout.schedule}}}", "gradient_accumulation_steps: 4, ")
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replayed(found, Asked(machine, str(by), batch=8, folders=Folders(None, WORKLOADS)), mine))
+    mine.write_text(replayed(found, JobDescription(machine, str(by), batch=8, folders=Folders(None, WORKLOADS)), mine))
     fast = with_nodes(machine_named(HARDWARE, ("node.nic.bandwidth=1 Tbps",)), 2)
     assert run_layout(fast, load_workload(str(mine), library=WORKLOADS).spec).step_time == pytest.approx(found.step_time, rel=0.15)
 

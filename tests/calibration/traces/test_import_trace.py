@@ -1,6 +1,6 @@
 """Is a profile read as it should be? Oracle: traces made by hand in Kineto's layout, whose stalls are written down; torch's own profiler.
 
-Round trips of simulated traces stand in tests/report/test_trace.py.
+Round trips of simulated traces stand in tests/report/trace/test_run_trace.py.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from calibration.cli import main
 from calibration.traces.agreement import agreed
 from calibration.traces.import_trace import import_traces
 from calibration.traces.passes_seen import kernel_class, passes_seen
-from calibration.traces.replay import Asked, replayed, write_replay
+from calibration.traces.replay import JobDescription, replayed, write_replay
 from sim.events import Cause
-from sim.report.trace import write_trace
+from sim.report.trace.run_trace import write_trace
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
@@ -51,7 +51,7 @@ def test_a_simulated_job_is_replayed_where_it_ran_and_on_other_numbers_of_nodes(
         run = answer(Scenario(hardware, workload, (SYNTHETIC, *truth), nodes=nodes, batch=batch, stack=stack), keep_rates=True).run
         write_trace(run, tmp_path / "t.json.gz")
         mine = tmp_path / f"{name}.yaml"
-        mine.write_text(replayed(import_traces([tmp_path / "t.json.gz"]), Asked(), mine))
+        mine.write_text(replayed(import_traces([tmp_path / "t.json.gz"]), JobDescription(), mine))
         buckets = ("training.stack.bucket_cap=5 MiB",)
         for where, most, more in ((nodes, 0.01, ()), (1, 0.03, ()), (4, 0.03, ()), (nodes, 0.03, buckets)):
             direct = step_time(hardware, workload, (*truth, *more), nodes=where, batch=batch, stack=stack)
@@ -148,7 +148,7 @@ def test_ranks_that_waited_for_data_get_a_loader_as_fast_as_theirs(tmp_path: Pat
     waits = [event("user_annotation", name, (at + 0.98) * STEP, (at + 1) * STEP) for at in range(3, 6)]
     events = [*(found for number in range(3, 6) for found in torch_step(number)), *waits]
     mine = tmp_path / "mine.yaml"
-    mine.write_text(replayed(import_traces([profile(tmp_path, events=events)]), Asked("a2-highgpu-1g", batch=16), mine))
+    mine.write_text(replayed(import_traces([profile(tmp_path, events=events)]), JobDescription("a2-highgpu-1g", batch=16), mine))
     for hardware in ("a2-highgpu-1g", "p5.4xlarge"):
         speed = (
             load_hardware(hardware).spec.groups[0].node.host.cpu.speed / load_hardware("a2-highgpu-1g").spec.groups[0].node.host.cpu.speed
@@ -170,7 +170,7 @@ def test_classes_of_kernels_and_operators() -> None:
 def refused(files: Sequence[Path], tmp_path: Path, *more: str) -> str:
     with pytest.raises(SpecError) as error:
         named = dict(zip(("hardware", "workload"), more, strict=False))
-        replayed(import_traces(files), Asked(**named, batch=None if "no batch" in more else 16), tmp_path / "mine.yaml")  # type: ignore[arg-type]
+        replayed(import_traces(files), JobDescription(**named, batch=None if "no batch" in more else 16), tmp_path / "mine.yaml")  # type: ignore[arg-type]
     return str(error.value)
 
 
@@ -219,7 +219,7 @@ def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None
     parameters = spawn(wanted, 2)[0].parameters
     found = import_traces(sorted(tmp_path.glob("rank*.json")))
     mine, machine = tmp_path / "mine.yaml", "calibration/hardware/lab-two-cores.yaml"
-    mine.write_text(replayed(found, Asked(str(ROOT / machine), batch=4), mine))
+    mine.write_text(replayed(found, JobDescription(str(ROOT / machine), batch=4), mine))
     workload = load_workload(str(mine)).spec
     assert workload.model.parameters == parameters == sum(sum(layer.gradients) for layer in workload.model.layers)
     assert {"conv", "gemm", "elementwise"} == {layer.op for layer in workload.model.layers}
@@ -256,7 +256,7 @@ def test_nothing_is_written_that_does_not_load(tmp_path: Path, monkeypatch: pyte
     profiled = import_traces([simulated(tmp_path, "p3.16xlarge", "resnet18", 16)])
     monkeypatch.setattr("calibration.traces.replay.replayed", lambda *given: "name: odd\nmodel: nowhere.yaml\n")
     with pytest.raises(SpecError, match=r"mine\.yaml:2:.*nowhere"):
-        write_replay(profiled, Asked(), tmp_path / "mine.yaml")
+        write_replay(profiled, JobDescription(), tmp_path / "mine.yaml")
     assert [path.name for path in tmp_path.iterdir()] == ["t.json.gz"]
 
 
@@ -264,7 +264,7 @@ def test_a_trace_that_names_its_job_is_believed(tmp_path: Path, capsys: pytest.C
     """Oracle: what the simulated job was."""
     trace = str(simulated(tmp_path, "p3.16xlarge", "resnet50", 32))
     profiled = import_traces([Path(trace)])
-    other = Asked("p4d.24xlarge", "vgg16", "flat", 8, "bf16")
+    other = JobDescription("p4d.24xlarge", "vgg16", "flat", 8, "bf16")
     with pytest.raises(SpecError) as error:
         agreed(profiled, other)
     for told in (
@@ -282,7 +282,7 @@ def test_a_trace_that_names_its_job_is_believed(tmp_path: Path, capsys: pytest.C
     box.write_text("extends: p3.16xlarge\nname: box\n")
     table = tmp_path / "table.yaml"
     table.write_text((ROOT / "workloads/models/resnet50.yaml").read_text())
-    same, doubts = agreed(profiled, Asked(str(box), str(table), batch=32))
+    same, doubts = agreed(profiled, JobDescription(str(box), str(table), batch=32))
     assert (same.hardware, same.stack, same.precision, doubts) == (str(box), "torch-1.13-ddp", "fp32", [])
 
 

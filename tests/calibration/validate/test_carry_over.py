@@ -12,7 +12,7 @@ from calibration.clusters.cluster_fit import FORM, UNSEEN
 from calibration.questions import question
 from calibration.validate.carry_over import carried_without, kinds_of, of_few, widening
 from calibration.validate.scores import Scored
-from calibration.validate.validation import Cluster, Validation
+from calibration.validate.validation import ClusterOutcome, Validation
 from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
@@ -26,7 +26,7 @@ def row(source: str, cluster: str, log_error: float, loss: float | None = None) 
 
 
 def validation(rows: list[Scored], fitted: list[Scored]) -> Validation:
-    return Validation((Cluster("any", None, None, tuple(rows), tuple(fitted)),), ())  # type: ignore[arg-type]
+    return Validation((ClusterOutcome("any", None, None, tuple(rows), tuple(fitted)),), ())  # type: ignore[arg-type]
 
 
 def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:

@@ -12,7 +12,7 @@ from calibration.questions import Folders, question
 from calibration.run_records import COMMITTED
 from calibration.validate.published import BLOCK, ROOT, UNEQUAL, summary, validated_block
 from calibration.validate.scores import Scored
-from calibration.validate.validation import Cluster, Validation, validate
+from calibration.validate.validation import ClusterOutcome, Validation, validate
 from sim.report.document import run_document
 from sim.report.validated import SUMMARY
 from sim.study.scenario import Scenario, answer
@@ -24,13 +24,13 @@ FIGURE = re.compile(r"-?\d+\.\d+|\d+")
 def test_errors_are_grouped_and_counted() -> None:
     asked = question(record(placement="2", step_time=1.0))
     row = Scored(asked, 0.5, {"as_described": 1.25}, {})
-    found = summary(Validation((Cluster("a", None, None, tuple([row] * 5), ()),), ()))["groups"]  # type: ignore[arg-type]
+    found = summary(Validation((ClusterOutcome("a", None, None, tuple([row] * 5), ()),), ()))["groups"]  # type: ignore[arg-type]
     assert set(found) == {"T4, host memory, torch-1.13-ddp", "T4, host memory", "host memory", "all runs"}
     assert found["host memory"] | {"sources": []} == {
         "points": 5, "median": 0.25, "p90": 0.25, "low": 0.8, "high": 0.8, "most_nodes": 1, "most_gpus": 2, "sources": [],
         "most_parameters": 25557032, "families": ["a convolutional network"],
     }  # fmt: skip
-    assert summary(Validation((Cluster("a", None, None, (row,), ()),), ()))["groups"] == {}  # type: ignore[arg-type]
+    assert summary(Validation((ClusterOutcome("a", None, None, (row,), ()),), ()))["groups"] == {}  # type: ignore[arg-type]
 
 
 def test_a_run_quotes_the_nearest_group_and_says_when_it_extrapolates() -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from calibration.cli import main
 from calibration.clusters.evaluate import predict
-from calibration.clusters.network_parameters import Parameter
+from calibration.clusters.network_parameters import NetworkParameter
 from calibration.questions import question
 from calibration.run_records import read_records
 
 COLUMNS = ["source", "hardware", "workload", "input", "placement", "batch_per_gpu", "step_time_s", "exposed_sync_s", "role"]
-SLOW = ((Parameter("nic", "efficiency", 0.7), -1.0), (Parameter("host_transport", "efficiency", 0.4), -0.5))
+SLOW = ((NetworkParameter("nic", "efficiency", 0.7), -1.0), (NetworkParameter("host_transport", "efficiency", 0.4), -0.5))
 
 
 def row(folder: Path, placement: str, batch: int, role: str) -> list[object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sim.report.page.bars import ERROR_BARS, Piece, bar, missed_by, reach, stalls
+from sim.report.page.bars import ERROR_BARS, BarPiece, bar, missed_by, reach, stalls
 from sim.report.page.markup import Figures
 from tests.report.page.reading import Page, assert_figures_are_the_documents
 
@@ -21,7 +21,7 @@ def widths(html: str) -> list[float]:
 
 def test_pieces_are_parts_of_the_scale() -> None:
     figures = Figures(DOCUMENT, "run")
-    pieces = [Piece("stalls_s/compute", "compute", "compute", "says"), Piece("stalls_s/fetch", "fetch", "fetch", "says")]
+    pieces = [BarPiece("stalls_s/compute", "compute", "compute", "says"), BarPiece("stalls_s/fetch", "fetch", "fetch", "says")]
     drawn = Page(bar(figures, pieces, "step_time_s", 2.0))
     assert [(mark.text, mark.attributes["data-tip"]) for mark in drawn.all("div", class_="mark")] == [
         ("compute", "compute\nsays\n60.0% of the whole")
@@ -44,7 +44,7 @@ def test_an_error_bar_ends_where_nine_in_ten_predictions_do() -> None:
     figures = Figures({**DOCUMENT, "expected_error": {"p90": 0.25}}, "run")
     assert missed_by(figures) == 0.25 and missed_by(Figures(DOCUMENT, "run")) == 0.0
     assert reach([figures, Figures({"step_time_s": 2.0, "expected_error": None}, "run")], "step_time_s") == 2.0
-    drawn = bar(figures, [Piece("stalls_s/compute", "compute", "compute", "says")], "step_time_s", 2.5, missed_by(figures))
+    drawn = bar(figures, [BarPiece("stalls_s/compute", "compute", "compute", "says")], "step_time_s", 2.5, missed_by(figures))
     assert 'class="off" style="left:30.00%;width:20.00%"' in drawn
     assert 'class="off"' not in bar(figures, [], "step_time_s", 2.5)
     assert stalls(figures).count('class="off"') == 2 and ERROR_BARS in stalls(figures)

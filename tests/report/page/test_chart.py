@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Point, axis, chart, linear_axis, with_errors
+from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ChartPoint, axis, chart, linear_axis, with_errors
 from tests.report.page.reading import Page
 
 VALUES = st.floats(1e-3, 1e6)
@@ -19,7 +19,7 @@ VALUES = st.floats(1e-3, 1e6)
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=30))
 def test_points_are_inside_and_in_order(places: list[tuple[float, float]]) -> None:
     across, up = axis("x", [x for x, _ in places], str), axis("y", [y for _, y in places], str)
-    points = [Point(x, y, "name", "says", (("a", x), ("b", y))) for x, y in places]
+    points = [ChartPoint(x, y, "name", "says", (("a", x), ("b", y))) for x, y in places]
     dots = Page(chart(points, across, up, "label")).all("circle")
     assert len(dots) == len(places)
     for dot, (x, y) in zip(dots, places, strict=True):
@@ -50,15 +50,17 @@ def test_a_linear_axis_is_even(one: float, other: float) -> None:
 
 
 def test_the_best_have_their_name_whatever_is_in_the_way() -> None:
-    crowd = [Point(1 + place % 10 / 10, 1 + place // 10 / 10, "another", "", (("a", 1.0), ("b", 1.0))) for place in range(100)]
-    best = Point(1.45, 1.45, "the best", "", (("a", 1.0), ("b", 1.0)), best=True, named=True)
+    crowd = [ChartPoint(1 + place % 10 / 10, 1 + place // 10 / 10, "another", "", (("a", 1.0), ("b", 1.0))) for place in range(100)]
+    best = ChartPoint(1.45, 1.45, "the best", "", (("a", 1.0), ("b", 1.0)), best=True, named=True)
     page = Page(chart([*crowd, best], axis("x", [1, 2], str), axis("y", [1, 2], str), "label"))
     assert [text.text for text in page.all("text", class_="label")] == ["the best"]
     assert "best" in page.all("circle")[-1].attributes["class"].split()  # it lies on top
 
 
 def test_labels_do_not_lie_on_each_other() -> None:
-    points = [Point(1 + place % 5, 1 + place / 3, f"machine-{place}", "says", (("a", 1.0), ("b", 1.0)), True, True) for place in range(15)]
+    points = [
+        ChartPoint(1 + place % 5, 1 + place / 3, f"machine-{place}", "says", (("a", 1.0), ("b", 1.0)), True, True) for place in range(15)
+    ]
     across, up = axis("x", [1, 5], str), axis("y", [1, 6], str)
     html = chart(points, across, up, "label")
     boxes = [
@@ -73,7 +75,7 @@ def test_labels_do_not_lie_on_each_other() -> None:
 
 def test_error_bars_are_whole_and_their_axis_holds_them() -> None:
     """Oracle: the axis' own inverse. Ends are at -20% and +20%; a bar that the axis cuts off has no end mark there."""
-    point = Point(10.0, 5.0, "name", "says", (("a", 10.0), ("b", 5.0)), off=0.2, off_up=0.2)
+    point = ChartPoint(10.0, 5.0, "name", "says", (("a", 10.0), ("b", 5.0)), off=0.2, off_up=0.2)
     across, up = axis("x", with_errors([point]), str), linear_axis("y", [0.0, 6.0], str)
     flat, upright = (path.attributes["d"] for path in Page(chart([point], across, up, "label")).all("path", class_="error"))
     left, right = (float(found) for found in re.findall(r"[MH]([\d.]+)", flat))

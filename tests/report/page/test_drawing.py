@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.report.page.drawing import Bound, drawings
+from sim.report.page.drawing import JobBound, drawings
 from sim.study.scenario import Scenario, answer
 from tests.report.page.cases import document, found
 from tests.report.page.reading import Element, Page
@@ -18,7 +18,7 @@ def marks(html: str, look: str) -> list[Element]:
 def test_every_device_and_link_is_there(case: str) -> None:
     run = found(case).run
     slots = [slot for slot in run.cluster if any(job == 0 for job, _ in (*slot.lent, *slot.serves))]
-    html = drawings(run, 0, {}, Bound("gpu"))
+    html = drawings(run, 0, {}, JobBound("gpu"))
     lines = [line.attributes["data-tip"].split("\n")[0] for line in marks(html, "hit")]
     wanted = [link.description for slot in slots for link in slot.graph.links.values() if ">" in link.name]
     assert sorted(lines) == sorted(wanted[::1])[::2]  # both directions of a link are one line
@@ -30,7 +30,7 @@ def test_every_device_and_link_is_there(case: str) -> None:
 def test_the_bottleneck_link_is_marked() -> None:
     """Oracle: what the document says the exchange is bound by."""
     run, slowest = found("exchange").run, document("exchange")["collective"]["bottleneck"]
-    html = drawings(run, 0, {}, Bound("network", slowest))
+    html = drawings(run, 0, {}, JobBound("network", slowest))
     assert len(marks(html, "wire")) > 10 and len([line for line in marks(html, "wire") if "bound" in line.attributes["class"]]) == 1
     assert slowest in Page(html).all("figcaption")[0].text
     held = [wire for wire in Page(html).elements if wire.name == "path"]
@@ -42,14 +42,14 @@ def test_the_bottleneck_link_is_marked() -> None:
     ("resource", "device"), [("cpu", "socket 0"), ("disk", "disk gp2"), ("gpu", "GPU 0"), ("decode", "GPU 0"), ("spread", "GPU 0")]
 )
 def test_what_bounds_the_job_is_marked(resource: str, device: str) -> None:
-    html = drawings(found("exchange").run, 0, {}, Bound(resource))  # type: ignore[arg-type]
+    html = drawings(found("exchange").run, 0, {}, JobBound(resource))  # type: ignore[arg-type]
     bound = [mark.attributes["data-tip"].split("\n")[0] for mark in marks(html, "device") if "bound" in mark.attributes["class"].split()]
     assert device in bound and all(name.split()[0] == device.split()[0] for name in bound)
 
 
 def test_a_server_that_holds_the_job_is_marked() -> None:
     assert document("servers")["collective"]["bottleneck"] == "CPU of parameter server 0"
-    html = drawings(found("servers").run, 0, {}, Bound("cpu", "CPU of parameter server 0"))
+    html = drawings(found("servers").run, 0, {}, JobBound("cpu", "CPU of parameter server 0"))
     assert "parameter server" in html
     last = [mark for mark in marks(html, "device") if mark.attributes["data-tip"].startswith("socket")][-1]
     assert "bound" in last.attributes["class"].split()
@@ -57,7 +57,7 @@ def test_a_server_that_holds_the_job_is_marked() -> None:
 
 def test_gpus_of_nobody_are_pale() -> None:
     run = answer(Scenario("p3.16xlarge", "resnet50", gpus=2)).run
-    assert [mark.attributes["data-tip"].split("\n")[0] for mark in marks(drawings(run, 0, {}, Bound("gpu")), "off")] == [
+    assert [mark.attributes["data-tip"].split("\n")[0] for mark in marks(drawings(run, 0, {}, JobBound("gpu")), "off")] == [
         f"GPU {gpu}" for gpu in range(2, 8)
     ]
 
@@ -65,6 +65,6 @@ def test_gpus_of_nobody_are_pale() -> None:
 def test_memory_that_copies_wait_for_is_marked() -> None:
     """Oracle: gradients staged through host memory are bound by a link that no line shows, the DRAM of a socket."""
     run = answer(Scenario("p2.16xlarge", "resnet18")).run
-    html = drawings(run, 0, {}, Bound("network", "copies through host memory GPU0-GPU1 (host memory of socket 0)"))
+    html = drawings(run, 0, {}, JobBound("network", "copies through host memory GPU0-GPU1 (host memory of socket 0)"))
     bound = [mark.attributes["data-tip"].split("\n")[0] for mark in marks(html, "device") if "bound" in mark.attributes["class"].split()]
     assert bound == ["socket 0"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import PagePart, page
 from sim.report.page.markup import section, tag
 from tests.report.page.reading import Page, assert_well_made
 
@@ -10,7 +10,7 @@ NASTY = {"name": "</script><script>alert(1)</script>", "share": 0.1}
 
 
 def test_documents_cannot_break_out() -> None:
-    parts = [Part("one", "One", section("one", "One", tag("p", "text"))), Part("two", "", section("two", "Two"))]
+    parts = [PagePart("one", "One", section("one", "One", tag("p", "text"))), PagePart("two", "", section("two", "Two"))]
     hero = tag("div", tag("h1", "Title"), id="result")
     found = Page(page("<Title> & more", "test", hero, parts, {"run": NASTY, "view": {"more": [1]}}))
     assert found.documents() == {"run": NASTY, "view": {"more": [1]}}

@@ -30,6 +30,7 @@ def test_energy_and_weeks_are_on_the_page_of_a_layout(tmp_path: Path) -> None:
     assert {"run/energy/kwh_per_epoch", "run/energy/co2_per_epoch_kg", "run/energy/power_caps/0/energy_per_sample_j"} <= shown
     assert {"run/with_failures/effective_share", "run/with_failures/co2_kg", "run/with_failures/lost_s/rework"} <= shown
     run = document(path, "run")
+    assert "100 billion tokens" in path.read_text(encoding="utf-8").split('"schema"')[0], "an epoch, of the stream of tokens"
     weeks = run["with_failures"]
     assert weeks["step_time_s"] == run["step_time_s"] and 0 < weeks["effective_share"] < 1
 

@@ -10,8 +10,8 @@ import pytest
 
 from sim.cli import main
 from sim.events import STALLS
-from sim.report.excerpt import excerpt
 from sim.report.expected_error import interval_text
+from sim.report.trace.excerpt import excerpt
 from tests.report.page.cases import CASES, document, found, html
 from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures, at
 

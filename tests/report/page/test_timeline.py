@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from sim.events import Cause
-from sim.report.excerpt import excerpt
 from sim.report.page.timeline import MOST_LINKS, shown_span, timeline
 from sim.report.page.use import uses
+from sim.report.trace.excerpt import excerpt
 from tests.report.page.cases import found
 from tests.report.page.reading import Page
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.excerpt import excerpt
 from sim.report.page.timeline import shown_span
 from sim.report.page.use import Use, merged, rough, uses
+from sim.report.trace.excerpt import excerpt
 from sim.study.scenario import Scenario, answer
 from tests.report.page.cases import found
 

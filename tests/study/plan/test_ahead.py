@@ -13,13 +13,13 @@ from sim.cli import main
 from sim.report.plan import plan_document
 from sim.study.plan import ahead
 from sim.study.plan.ahead import SIMULATIONS, TASKS, Workers, workers
-from sim.study.plan.question import Plan, Question, plan
+from sim.study.plan.question import LayoutPlan, PlanQuestion, plan
 from sim.study.plan.refine import FLOOR, LEAST
 from sim.study.plan.search import Limits
 from sim.study.scenario import Scenario
 
-ASKED = Question(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
-SHORT = Question(ASKED.scenario, (1,), 4, limits=Limits(simulations=4))
+ASKED = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
+SHORT = PlanQuestion(ASKED.scenario, (1,), 4, limits=Limits(simulations=4))
 """A search that ends before its answer is proven."""
 
 
@@ -44,12 +44,12 @@ class Crew:
 
 
 @pytest.fixture(scope="module")
-def alone() -> Plan:
+def alone() -> LayoutPlan:
     return plan(ASKED)
 
 
 @pytest.mark.parametrize("asked", [ASKED, SHORT])
-def test_waves_answer_as_one_process_and_count_nothing_that_was_not_asked_for(asked: Question) -> None:
+def test_waves_answer_as_one_process_and_count_nothing_that_was_not_asked_for(asked: PlanQuestion) -> None:
     """Oracle: the document of one process, figure by figure, with its counts, ties and gap."""
     crew = Crew()
     assert plan_document(plan(asked, crew=crew.workers)) == plan_document(plan(asked))
@@ -60,7 +60,7 @@ def test_waves_answer_as_one_process_and_count_nothing_that_was_not_asked_for(as
         assert sum(level == LEAST for _, level in wave) <= 2 * SIMULATIONS + 1
 
 
-def test_what_a_simulated_layout_beats_is_not_refined_ahead(alone: Plan) -> None:
+def test_what_a_simulated_layout_beats_is_not_refined_ahead(alone: LayoutPlan) -> None:
     """Oracle: the bounds that the plan of one process evaluates; a wave has at most its own length beyond them."""
     crew = Crew()
     plan(ASKED, crew=crew.workers)
@@ -70,7 +70,7 @@ def test_what_a_simulated_layout_beats_is_not_refined_ahead(alone: Plan) -> None
     assert sent.count(LEAST) <= len(alone.tally.outcomes) + 2 * SIMULATIONS
 
 
-def test_a_plan_stopped_in_a_wave_goes_on_with_all_that_was_simulated(alone: Plan, tmp_path: Path) -> None:
+def test_a_plan_stopped_in_a_wave_goes_on_with_all_that_was_simulated(alone: LayoutPlan, tmp_path: Path) -> None:
     """Oracle: the plan without interruption; what came before Ctrl-C, asked for or not, is simulated never again."""
     journal = tmp_path / "plan.journal"
     stopped, resumed, last = Crew(interrupted_after=40), Crew(), Crew()
@@ -83,7 +83,7 @@ def test_a_plan_stopped_in_a_wave_goes_on_with_all_that_was_simulated(alone: Pla
     assert len(every) == len(set(every))
 
 
-def test_processes_answer_as_one(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_answer_as_one(alone: LayoutPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes take two seconds to start."""
     monkeypatch.setattr(ahead, "START", 0.0)
     with workers(2, None, print) as crew:

@@ -12,12 +12,12 @@ from sim.events import Cause
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
 from sim.report import plan as report
 from sim.report.goodput import goodput_of
-from sim.report.layout import layout_document
-from sim.report.layout_error import expected_layout_error
+from sim.report.layouts.layout import layout_document
+from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.plan import plan_document, plan_text
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale
-from sim.study.plan.question import Plan, Question, plan, prepare_plan
+from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.search import Limits
 from sim.study.saving import slowed_beside
 from sim.study.scenario import Scenario
@@ -25,7 +25,7 @@ from sim.study.weeks import Weeks
 from sim.training.layouts.bound import least_work
 from sim.training.layouts.play import play
 
-ASKED = Question(
+ASKED = PlanQuestion(
     Scenario("hgx-h100", "llama-3.2-1b", global_batch=4, stack="megatron-core", sequence=1024),
     (1,),
     2,
@@ -36,11 +36,11 @@ ASKED = Question(
 
 
 @pytest.fixture(scope="module")
-def made() -> Plan:
+def made() -> LayoutPlan:
     return plan(ASKED)
 
 
-def test_the_least_energy_is_that_of_every_layout_simulated(made: Plan) -> None:
+def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) -> None:
     """Oracle: every layout simulated; its joules by the document of a single run; no bound of work or of power is above it."""
     joules = []
     for setting, every in prepare_plan(ASKED).ways:
@@ -66,7 +66,7 @@ def test_the_least_energy_is_that_of_every_layout_simulated(made: Plan) -> None:
     assert worker_node(best.run.hardware).gpu.power
 
 
-def test_ties_are_within_the_expected_error_of_each_layout(made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ties_are_within_the_expected_error_of_each_layout(made: LayoutPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: values beside the best, by the median error that a single run of the layout, or of the best, would show."""
     document = plan_document(made)
     best, errors = made.tally.outcomes[0].value, [expected_layout_error(outcome.run) for outcome in made.tally.outcomes]
@@ -82,7 +82,7 @@ def test_ties_are_within_the_expected_error_of_each_layout(made: Plan, monkeypat
     assert {row["tie_within"] for row in plan_document(made)["layouts"]} == {report.TIE}
 
 
-def test_failures_are_those_of_goodput(made: Plan) -> None:
+def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:
     """Oracle: `goodput` of the best layout's own document; a fleet that never fails is wholly effective but for its checkpoints."""
     best = made.tally.outcomes[0].run
     found = plan_document(made, with_failures=True)["with_failures"]
@@ -94,7 +94,7 @@ def test_failures_are_those_of_goodput(made: Plan) -> None:
     assert plan_document(made)["with_failures"] is None
 
 
-def test_bad_input_is_a_sentence(made: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
         ("--with-failures",): "--tokens",
         ("--objective", "joy"): "write time or cost or energy",

@@ -11,12 +11,12 @@ import pytest
 from sim.report.plan import plan_document
 from sim.study.plan import refine
 from sim.study.plan.kept import NotKept
-from sim.study.plan.question import Question, plan
+from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import Limits, Tally
 from sim.study.scenario import Scenario
 from sim.training.layouts.play import play
 
-ASKED = Question(Scenario("hgx-h100", "gpt2", global_batch=8, stack="megatron-core"), (1,), 4)
+ASKED = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8, stack="megatron-core"), (1,), 4)
 
 
 def test_a_stopped_plan_goes_on_and_answers_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

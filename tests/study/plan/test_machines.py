@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from sim.analysis.whole_job import Plan
+from sim.analysis.whole_job import JobPlan
 from sim.cli import main
 from sim.documents import Renting, compared, document, recommended
 from sim.report.comparison import comparison_document, comparison_text
-from sim.report.layout import layout_document
+from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare
 from sim.study.plan import machines
 from sim.study.plan.machines import planned_rows, written_layout
-from sim.study.plan.question import Question, plan
+from sim.study.plan.question import PlanQuestion, plan
 from sim.study.recommend import Budget
 from sim.study.scenario import Scenario
 
@@ -47,7 +47,7 @@ def test_a_machine_with_too_little_memory_is_compared_in_the_layout_that_plan_fi
     rows = compared(Scenario("", "llama-3.1-8b"), names)
     found = comparison_document("llama-3.1-8b", rows)
     by_name = {row["hardware"]: row for row in found["rows"]}
-    best = plan(Question(Scenario("hgx-h100", "llama-3.1-8b", global_batch=8))).tally.outcomes[0].run.step_time
+    best = plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=8))).tally.outcomes[0].run.step_time
     assert best <= by_name["hgx-h100"]["step_time_s"] <= best / (1 - by_name["hgx-h100"]["layout_gap"]) * (1 + 1e-9)
     assert by_name["nc40ads_h100_v5"]["layout"] is None and not found["left_out"]
     assert f"hgx-h100: {by_name['hgx-h100']['layout']}" in comparison_text(found)
@@ -71,6 +71,6 @@ def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatc
     """It cannot be recommended, whatever its best layout is: the reason comes at once."""
     planned: list[object] = []
     monkeypatch.setattr(machines, "plan", planned.append)
-    asked = Scenario("", "llama-3.1-8b", plan=Plan(None, tokens=10**12))
+    asked = Scenario("", "llama-3.1-8b", plan=JobPlan(None, tokens=10**12))
     found, ran = recommended(asked, Renting(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
     assert "price is known" in found["left_out"]["hgx-h100"] and not ran and not planned

@@ -12,12 +12,12 @@ import pytest
 
 import stallsim
 from sim.cli import main
-from sim.report.layout_files import run_command
+from sim.report.layouts.layout_files import run_command
 from sim.report.plan import plan_document
 from sim.spec import extensions
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import floors
-from sim.study.plan.question import Question, plan, prepare_plan
+from sim.study.plan.question import PlanQuestion, plan, prepare_plan
 from sim.study.plan.search import Limits
 from sim.study.plan.space import _few, _runs
 from sim.study.scenario import Scenario
@@ -25,7 +25,7 @@ from stallsim.protocols import PipelineSchedule
 from tests.parallel.test_own_schedule import Again, OneForwardOneBackward, Passes
 from tests.study.plan.test_plan import played
 
-ASKED = Question(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8, stack="torchtitan-2.x"), (1,), 4, fixed={"pp": "4"})
+ASKED = PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8, stack="torchtitan-2.x"), (1,), 4, fixed={"pp": "4"})
 
 ASKED_OF_MANY = replace(ASKED, scenario=replace(ASKED.scenario, global_batch=32), limits=Limits(3))
 
@@ -150,9 +150,9 @@ def test_python_hands_it_over_and_it_can_be_fixed_or_left_out() -> None:
     finally:
         extensions._given.clear()
     with pytest.raises(SpecError, match=r"^--fix schedule=eager: found 'eager'; write one of gpipe"):
-        plan(Question(ASKED.scenario, (1,), 4, fixed={"schedule": "eager"}, limits=Limits(1)))
+        plan(PlanQuestion(ASKED.scenario, (1,), 4, fixed={"schedule": "eager"}, limits=Limits(1)))
 
 
 def test_the_command_of_a_v_shaped_pipeline_names_its_schedule() -> None:
-    made = plan(Question(ASKED.scenario, (1,), 4, fixed={"pp": "4", "schedule": "zbv"}, allowed={"zero_bubble"}, limits=Limits(1)))
+    made = plan(PlanQuestion(ASKED.scenario, (1,), 4, fixed={"pp": "4", "schedule": "zbv"}, allowed={"zero_bubble"}, limits=Limits(1)))
     assert "schedule=zbv" in run_command(made, made.tally.outcomes[0].way)

@@ -14,34 +14,34 @@ import yaml
 
 from sim.analysis.layout_memory import memory_by_stage
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
-from sim.report.layout_files import export_files, launch_of, run_command
+from sim.report.layouts.layout_files import export_files, launch_of, run_command
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import plan_document, plan_text
-from sim.spec import launch_files
 from sim.spec.catalogue import catalogue
 from sim.spec.decoder import decoder_layers
-from sim.spec.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
+from sim.spec.foreign import launch_files
+from sim.spec.foreign.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
 from sim.spec.library import load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
-from sim.study.plan.question import Plan, Question, plan, prepare_plan
-from sim.study.plan.refine import Way, needed_bytes
+from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
+from sim.study.plan.refine import LayoutWay, needed_bytes
 from sim.study.plan.search import Limits, search
 from sim.study.plan.sensitivity import _flip, _least, _slower, sensitivity
-from sim.study.plan.space import Candidate
+from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Infeasible, Scenario
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
 
-SMALL = Question(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
+SMALL = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
 """A few hundred layouts of a small decoder on four GPUs."""
 
 
 WRITERS = {"titan": torchtitan_toml, "megatron": megatron_arguments, "deepspeed": deepspeed_json, "accelerate": accelerate_yaml}
 
 
-def played(setting: Setting, candidate: Candidate) -> tuple[float, float, float]:
+def played(setting: Setting, candidate: LayoutCandidate) -> tuple[float, float, float]:
     """Return a layout's least time, its simulated time and the bytes it needs."""
     workload = setting.laid(candidate)
     layout = prepare(setting.hardware, workload, setting.gpus_per_node)
@@ -51,11 +51,11 @@ def played(setting: Setting, candidate: Candidate) -> tuple[float, float, float]
 
 
 @pytest.fixture(scope="module")
-def small() -> Plan:
+def small() -> LayoutPlan:
     return plan(SMALL)
 
 
-def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_above_it(small: Plan) -> None:
+def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_above_it(small: LayoutPlan) -> None:
     times = []
     wrong = []
     for setting, every in prepare_plan(SMALL).ways:
@@ -77,10 +77,14 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
     draw = random.Random(7)
     wrong = []
     asked = [
-        Question(Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), (2,), allowed=frozenset({"zero_bubble", "gpipe", "no_sequence"})),
-        Question(Scenario("p3.16xlarge", "gpt2", global_batch=64, precision="amp_fp16"), (2,)),
-        Question(Scenario("hgx-h100", "mixtral-8x7b", global_batch=64), (4,), allowed=frozenset({"zero_bubble"})),
-        Question(Scenario("p4d.24xlarge", "gpt2", ("fabric.leaf_spine={nodes_per_leaf: 2, oversubscription: 4}",), global_batch=64), (4,)),
+        PlanQuestion(
+            Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), (2,), allowed=frozenset({"zero_bubble", "gpipe", "no_sequence"})
+        ),
+        PlanQuestion(Scenario("p3.16xlarge", "gpt2", global_batch=64, precision="amp_fp16"), (2,)),
+        PlanQuestion(Scenario("hgx-h100", "mixtral-8x7b", global_batch=64), (4,), allowed=frozenset({"zero_bubble"})),
+        PlanQuestion(
+            Scenario("p4d.24xlarge", "gpt2", ("fabric.leaf_spine={nodes_per_leaf: 2, oversubscription: 4}",), global_batch=64), (4,)
+        ),
     ]
     tried, met = 0, set[str]()
     for question in asked:
@@ -112,7 +116,7 @@ def test_the_memory_bound_of_sharded_weights_knows_what_is_gathered() -> None:
     """
     draw, ratios = random.Random(3), []
     for hardware, model, batch, nodes in (("hgx-h100", "llama-3.1-70b", 256, 8), ("hgx-h100", "llama-3.1-405b", 256, 16)):
-        for setting, every in prepare_plan(Question(Scenario(hardware, model, global_batch=batch), (nodes,))).ways:
+        for setting, every in prepare_plan(PlanQuestion(Scenario(hardware, model, global_batch=batch), (nodes,))).ways:
             own = [each for each in every if each.shard == "parameters" and each.micro_batches * each.pipeline <= 256]
             chosen = draw.sample(own, min(25, len(own)))
             for least, candidate in zip(floors(setting, chosen).memory, chosen, strict=True):
@@ -132,7 +136,7 @@ def test_without_contention_the_bound_is_the_simulation() -> None:
         assert outcome.bound == pytest.approx(outcome.run.step_time, rel=2e-3)
 
 
-def test_a_search_cut_short_says_what_may_be_missed(small: Plan) -> None:
+def test_a_search_cut_short_says_what_may_be_missed(small: LayoutPlan) -> None:
     made = prepare_plan(SMALL)
     cut = search(made.ways, Limits(simulations=1))
     best = small.tally.outcomes[0].value
@@ -163,11 +167,11 @@ def test_each_change_that_is_tried_is_told() -> None:
     """Oracle: the change that the message names is the last one tried."""
     tried: list[str] = []
     with pytest.raises(Infeasible) as refused:
-        plan(Question(Scenario("hgx-h100", "llama-3.1-70b", global_batch=16), (1,)), trying=tried.append)
+        plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-70b", global_batch=16), (1,)), trying=tried.append)
     assert str(refused.value).endswith(f"; {tried[-1]} would do")
 
 
-def test_the_document_counts_every_layout_and_its_command_simulates_the_same_step(small: Plan) -> None:
+def test_the_document_counts_every_layout_and_its_command_simulates_the_same_step(small: LayoutPlan) -> None:
     from sim.study.layout import layout_answer
     from sim.study.layout_options import layout_of
 
@@ -190,7 +194,7 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     assert document["layouts"][0]["name"] in page
 
 
-def test_written_layouts_read_back_equal(small: Plan) -> None:
+def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
     asked = replace(SMALL, scenario=Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), nodes=(2,), gpus=None, fixed={})
     made = prepare_plan(asked)
     draw = random.Random(3)
@@ -244,20 +248,20 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
     assert "sinks" in refused["gpt-oss-20b"] and "window" in refused["gemma-3-1b-pt"]
 
 
-def outcome_of(setting: Setting, candidate: Candidate) -> Any:
+def outcome_of(setting: Setting, candidate: LayoutCandidate) -> Any:
     """Return what stands for a simulated layout where only the layout is asked for."""
 
     class Run:
         node = worker_node(setting.hardware)
 
     class Stand:
-        way = Way(setting, candidate)
+        way = LayoutWay(setting, candidate)
         run: LayoutRun | type[Run] = Run
 
     return Stand
 
 
-def _same(candidate: Candidate, told: launch_files.Told, name: str) -> bool:
+def _same(candidate: LayoutCandidate, told: launch_files.Told, name: str) -> bool:
     own = candidate.parallel
     said = Parallel(**told.parallel)
     keys = {"deepspeed": ("shard",), "accelerate": ("shard", "tensor", "context", "replicate")}.get(
@@ -276,7 +280,7 @@ def _same(candidate: Candidate, told: launch_files.Told, name: str) -> bool:
 
 def test_where_things_change_another_layout_may_win() -> None:
     scenario = Scenario("hgx-h100", "qwen3-0.6b", global_batch=64)
-    asked = Question(scenario, (2,), fixed={"batch": "2", "tp": "1", "cp": "1"}, limits=Limits(shown=2))
+    asked = PlanQuestion(scenario, (2,), fixed={"batch": "2", "tp": "1", "cp": "1"}, limits=Limits(shown=2))
     made = plan(asked)
     turns = {turn.change: turn for turn in sensitivity(made)}
     assert set(turns) == {"NICs half as fast", "sequence doubled", "global batch halved"}
@@ -293,7 +297,7 @@ def test_where_things_change_another_layout_may_win() -> None:
 
 def test_what_still_wins_with_smaller_micro_batches_is_told_its_time() -> None:
     """Oracle: with sequences twice as long the plan's micro-batch of 2 may not fit; the same layout with one that does has a time."""
-    asked = Question(
+    asked = PlanQuestion(
         Scenario("hgx-h100", "llama-3.2-1b", global_batch=16), gpus=4, fixed={"tp": "2", "stack": "megatron-core"}, limits=Limits(shown=1)
     )
     turn = next(turn for turn in sensitivity(plan(asked)) if turn.change == "sequence doubled")
@@ -303,15 +307,17 @@ def test_what_still_wins_with_smaller_micro_batches_is_told_its_time() -> None:
 
 def test_where_it_flips_both_layouts_take_equally_long() -> None:
     """Oracle: their least times at the speed that is told, and which is quicker on either side of it."""
-    made = prepare_plan(Question(Scenario("hgx-h100", "qwen3-0.6b", global_batch=64), (2,), fixed={"batch": "1", "tp": "1"}))
+    made = prepare_plan(PlanQuestion(Scenario("hgx-h100", "qwen3-0.6b", global_batch=64), (2,), fixed={"batch": "1", "tp": "1"}))
     setting, every = made.ways[0]
-    few = [Way(setting, each) for each in every if each.pipeline <= 4][:40]
-    times = [(way, _least(way), _least(Way(_slower(setting, 0.5), way.candidate))) for way in few]
+    few = [LayoutWay(setting, each) for each in every if each.pipeline <= 4][:40]
+    times = [(way, _least(way), _least(LayoutWay(_slower(setting, 0.5), way.candidate))) for way in few]
     pairs = [(one, other) for one, full, half in times for other, own, slow in times if full < 0.99 * own and half > 1.01 * slow]
     assert pairs
     for one, other in pairs[:3]:
         speed = _flip(one, other)
-        at = {side: [_least(Way(_slower(setting, side * speed), way.candidate)) for way in (one, other)] for side in (0.97, 1.0, 1.03)}
+        at = {
+            side: [_least(LayoutWay(_slower(setting, side * speed), way.candidate)) for way in (one, other)] for side in (0.97, 1.0, 1.03)
+        }
         assert 0.5 < speed < 1.0
         assert at[1.0][0] == pytest.approx(at[1.0][1], rel=0.02)
         assert at[0.97][0] > at[0.97][1] and at[1.03][0] < at[1.03][1]
@@ -320,17 +326,20 @@ def test_where_it_flips_both_layouts_take_equally_long() -> None:
 def test_bad_input_is_one_message_that_says_what_would_do() -> None:
     scenario = Scenario("hgx-h100", "llama-3.1-8b")
     cases = [
-        (Question(scenario, fixed={"tp": "3"}), "tp may be 1, 2, 4, 8"),
-        (Question(scenario, fixed={"tp": "8", "pp": "16"}), "pp may be 1 beside the others"),
-        (Question(replace(scenario, global_batch=64), fixed={"pp": "4", "schedule": "zbv"}), "; --allow zero_bubble would do"),
-        (Question(scenario, fixed={"precision": "fp8"}), "; --allow fp8 would do"),
-        (Question(scenario, fixed={"foo": "1"}), "no axis is called foo"),
-        (Question(scenario, tokens="0"), "above 0"),
-        (Question(scenario, allowed=frozenset({"magic"})), "--allow magic"),
-        (Question(scenario, (5,), 12), "5 nodes of 8 GPUs"),
-        (Question(replace(scenario, stack="torch-2.x-ddp")), "plain data parallelism only"),
-        (Question(replace(scenario, workload="llama-3.1-70b", global_batch=16), fixed={"stack": "megatron-core"}), "--nodes 2 would do"),
-        (Question(scenario, limits=Limits(memory=2.0**30)), "no --max-memory would do"),
+        (PlanQuestion(scenario, fixed={"tp": "3"}), "tp may be 1, 2, 4, 8"),
+        (PlanQuestion(scenario, fixed={"tp": "8", "pp": "16"}), "pp may be 1 beside the others"),
+        (PlanQuestion(replace(scenario, global_batch=64), fixed={"pp": "4", "schedule": "zbv"}), "; --allow zero_bubble would do"),
+        (PlanQuestion(scenario, fixed={"precision": "fp8"}), "; --allow fp8 would do"),
+        (PlanQuestion(scenario, fixed={"foo": "1"}), "no axis is called foo"),
+        (PlanQuestion(scenario, tokens="0"), "above 0"),
+        (PlanQuestion(scenario, allowed=frozenset({"magic"})), "--allow magic"),
+        (PlanQuestion(scenario, (5,), 12), "5 nodes of 8 GPUs"),
+        (PlanQuestion(replace(scenario, stack="torch-2.x-ddp")), "plain data parallelism only"),
+        (
+            PlanQuestion(replace(scenario, workload="llama-3.1-70b", global_batch=16), fixed={"stack": "megatron-core"}),
+            "--nodes 2 would do",
+        ),
+        (PlanQuestion(scenario, limits=Limits(memory=2.0**30)), "no --max-memory would do"),
     ]
     for question, text in cases:
         with pytest.raises(SpecError) as caught:

@@ -8,7 +8,7 @@ import pytest
 
 from sim.report.page.layout_plan import plan_page
 from sim.report.plan import plan_document, plan_text
-from sim.study.plan.question import Question, plan
+from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import Limits
 from sim.study.scenario import Scenario
 from tests.report.page.reading import Page
@@ -17,7 +17,9 @@ from tests.report.page.reading import Page
 @pytest.mark.parametrize("objective", ["time", "energy"])
 def test_samples_are_counted_where_there_are_no_tokens(objective: str) -> None:
     limits = Limits(simulations=3, objective=objective)  # type: ignore[arg-type]
-    asked = Question(Scenario("p3.16xlarge", "vgg16", ("price={on_demand: 36 USD/h, date: '2026-01-01', source: quote}",)), limits=limits)
+    asked = PlanQuestion(
+        Scenario("p3.16xlarge", "vgg16", ("price={on_demand: 36 USD/h, date: '2026-01-01', source: quote}",)), limits=limits
+    )
     document = plan_document(plan(asked))
     row = document["layouts"][0]
     assert row["tokens_per_s_per_gpu"] is row["cost_per_token_usd"] is row["energy_per_token_j"] is None
@@ -32,7 +34,7 @@ def test_samples_are_counted_where_there_are_no_tokens(objective: str) -> None:
 
 
 def test_a_column_that_no_layout_has_a_figure_for_is_left_out() -> None:
-    document = plan_document(plan(Question(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8), (1,), limits=Limits(simulations=1))))
+    document = plan_document(plan(PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8), (1,), limits=Limits(simulations=1))))
     assert document["layouts"][0]["cost_per_token_usd"] is None
     head = next(line for line in plan_text(document).splitlines() if line.endswith("layout"))
     assert head.split() == ["step", "tok/s/GPU", "MFU", "free", "layout"]
@@ -41,7 +43,7 @@ def test_a_column_that_no_layout_has_a_figure_for_is_left_out() -> None:
 
 def test_a_plan_says_how_far_off_it_may_be_and_what_its_names_mean() -> None:
     """Oracles: every bar has its error; an axis never writes two values alike; memory almost full costs time."""
-    document = plan_document(plan(Question(Scenario("hgx-h100", "llama-3.1-8b", global_batch=16), limits=Limits(simulations=30))))
+    document = plan_document(plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=16), limits=Limits(simulations=30))))
     rows = document["layouts"]
     page = Page(plan_page(document))
     off = document["expected_error"]["p90"]
@@ -66,7 +68,7 @@ def test_a_plan_says_how_far_off_it_may_be_and_what_its_names_mean() -> None:
 def test_what_waits_for_input_is_named() -> None:
     """Oracle: twice the loader's work leaves compute as it is, so that the rest of the step is the wait."""
     slow = Scenario("hgx-h100", "resnet50", ("dataset.prep=40 ms",), global_batch=640)
-    document = plan_document(plan(Question(slow, limits=Limits(simulations=2))))
+    document = plan_document(plan(PlanQuestion(slow, limits=Limits(simulations=2))))
     row = document["layouts"][0]
     assert row["seconds"]["input"] > 0.2 * row["step_time_s"] and "waiting for input" in row["limit"]
     assert sum(row["seconds"].values()) == pytest.approx(row["step_time_s"], rel=1e-3)

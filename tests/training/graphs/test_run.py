@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sim.cluster.build import Placement
 from sim.events import Cause
 from sim.parallel.graph import Graph, GraphNode, matched
-from sim.spec.chakra_wire import Message
+from sim.spec.foreign.chakra_wire import TraceNode
 from sim.spec.hardware import Hardware
 from sim.study.graph import GraphRun, run_graphs
-from sim.training.collectives.plan import DEFAULT
+from sim.training.collectives.price.plan import DEFAULT
 from sim.training.graphs.prices import GraphPrices
 from sim.training.graphs.run import GraphScene, play_graphs, seconds_of
 from tests.harness import carried, machine
@@ -31,7 +31,7 @@ def placed(hardware: Hardware) -> tuple[Placement, ...]:
     return tuple(Placement(node, tuple(range(group.node.gpu_count))) for node in range(group.count))
 
 
-def run(folder: Path, hardware: Hardware, *ranks: Sequence[Message], groups: str = "") -> GraphRun:
+def run(folder: Path, hardware: Hardware, *ranks: Sequence[TraceNode], groups: str = "") -> GraphRun:
     where = placed(hardware)
     return run_graphs(
         hardware, "toy", traces.graphs(folder, *ranks, groups=groups, gpus_per_node=[len(part.gpus) for part in where]), where
@@ -199,7 +199,7 @@ def test_every_moment_of_every_rank_has_one_cause(tmp_path: Path) -> None:
 def test_links_carry_the_bytes_of_all_operations(tmp_path: Path) -> None:
     """A ring of n ranks moves 2 (n - 1) / n of the vector out of each; a message its bytes."""
     hardware = machine(1, 4, nic=NIC)
-    ranks: list[list[Message]] = [[collective(0, "ALL_REDUCE", 40 * MB)] for _ in range(4)]
+    ranks: list[list[TraceNode]] = [[collective(0, "ALL_REDUCE", 40 * MB)] for _ in range(4)]
     ranks[0].append(send(1, 3, 7 * MB))
     ranks[3].append(receive(1, 0, 7 * MB))
     graphs = traces.graphs(tmp_path, *ranks, gpus_per_node=[1] * 4)

@@ -9,7 +9,7 @@ import pytest
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
 from sim.spec.hardware import Hardware
-from sim.training.layouts.prices import PriceBook, Prices
+from sim.training.layouts.prices import LayoutPrices, PriceBook
 from tests.harness import cluster, machine, toy_node
 from tests.training.layouts.test_gloo import gloo
 from tests.training.layouts.toys import split_block, workload
@@ -20,11 +20,11 @@ STAGES_INSIDE = ("pipeline", "tensor", "context", "data")
 """The order of ranks in which the stages of a pipeline share nodes."""
 
 
-def prices(hardware: Hardware, stack: dict[str, Any] | None = None, book: PriceBook | None = None, **fields: Any) -> Prices:
+def prices(hardware: Hardware, stack: dict[str, Any] | None = None, book: PriceBook | None = None, **fields: Any) -> LayoutPrices:
     given = workload([each for number in range(4) for each in split_block(number)], stack=stack, **fields)
     layout = prepare(hardware, given)
     known = scene_of(hardware, given, layout).prices
-    return Prices(hardware, layout.mesh, known.tuning, known.sockets, book=book or PriceBook())
+    return LayoutPrices(hardware, layout.mesh, known.tuning, known.sockets, book=book or PriceBook())
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
-from sim.training.layouts.prices import Prices
+from sim.training.layouts.prices import LayoutPrices
 from sim.training.layouts.run import Simulation
-from sim.training.layouts.scene import Played, Scene
+from sim.training.layouts.scene import LayoutScene, PlayedLayout
 from sim.training.layouts.unfolded import Unfolded
 from tests.harness import cluster, layer, loads, machine, toy_node
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, played, run, split_block, workload
@@ -171,7 +171,7 @@ def test_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str,
     assert again.step_time == pytest.approx(done.time, rel=1e-9)
 
 
-def assert_stands_for_all(scene: Scene) -> None:
+def assert_stands_for_all(scene: LayoutScene) -> None:
     """One rank a stage, where nodes are alike, and one for each class of ranks step as every rank does by itself; the bound is below."""
     every = Unfolded(scene, 4).run()
     shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
@@ -179,7 +179,7 @@ def assert_stands_for_all(scene: Scene) -> None:
     assert least_time(scene) <= shown.time * (1 + 1e-9)
 
 
-def assert_like(every: Played, *ways: Played) -> None:
+def assert_like(every: PlayedLayout, *ways: PlayedLayout) -> None:
     for way in ways:
         assert way.time == pytest.approx(every.time, rel=1e-9)
         for one, mean in zip(way.stages, every.stages, strict=True):
@@ -473,6 +473,31 @@ def test_compute_beside_a_collective_has_what_is_left_of_the_memory() -> None:
     assert shared - plain == pytest.approx(5 * alone / 4, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("framework", "micro_batches", "each", "passed"),
+    [
+        # a shard into the buffer, 8 / 4, before the first gather each way; weights out of it, 8, of three blocks each way; gradients in, 8
+        ("fsdp2", 1, False, 2 * 2 + 6 * 8 + 3 * 8),
+        ("fsdp2", 3, True, 3 * (2 * 2 + 6 * 8 + 3 * 8)),
+        # gradients are put together, 8, and those of the first block divided, 8, before its reduce-scatter, which nothing hides
+        ("fsdp1", 1, False, 3 * 8 + 8),
+        ("fsdp1", 2, True, 2 * (3 * 8 + 8)),
+    ],
+)
+def test_fsdp_copies_at_the_rate_of_the_memory(framework: str, micro_batches: int, each: bool, passed: int) -> None:
+    """Closed form: bytes of each element of a block over the memory bandwidth, beside compute that takes a hundred times as long."""
+    elements, bandwidth = 1_000_000, 1e12
+    hardware = with_memory(free(4), bandwidth)
+    stack = {"no_sync": not each}
+    given = workload(blocks(3, elements=elements), stack, {"framework": framework}, micro_batches, shard="parameters")
+    found = run(hardware, given)
+    computed = micro_batches * 3 * SLOT
+    assert found.step_time - computed == pytest.approx(passed * elements / bandwidth, rel=1e-6)
+    assert found.stalls[Cause.COMPUTE] - computed == pytest.approx(
+        micro_batches * elements / bandwidth * {"fsdp2": 72, "fsdp1": 24}[framework], rel=1e-6
+    )
+
+
 @settings(max_examples=6)
 @given(layouts(), stacks())
 def test_a_shared_device_keeps_the_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any]) -> None:
@@ -500,7 +525,9 @@ def test_two_groups_on_one_nic_share_it() -> None:
     alone = {}
     for nics in (1, 2):
         hardware = machine(2, 2, nics=nics, nvlink=1e12, nic=1e8)
-        alone[nics] = Prices(hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning)
+        alone[nics] = LayoutPrices(
+            hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning
+        )
     one, two = (alone[nics].price(0, "shard", "all_reduce", 4e6).alone for nics in (1, 2))
     assert one == pytest.approx(2 * 4e6 / 1e8, rel=1e-3)
     assert two == pytest.approx(4e6 / 1e8, rel=1e-3)
@@ -516,7 +543,7 @@ def test_a_dispatch_waits_for_the_node_of_the_most_loaded_rank(gpus: int, nodes:
     hardware = machine(gpus, nodes, nvlink=1e15, nic=1e8, pcie=1e15)
     kind = {"share": "expert", "groups": 8, "tokens": 8}
     given_ = workload([each.model_copy(update=kind) for each in blocks(2)], expert=expert)
-    prices = Prices(hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning)
+    prices = LayoutPrices(hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning)
     nbytes, groups = 8e7, max(1, gpus // expert)
     local = min(gpus, expert)
     found = prices.outlined(0, "expert", "all_to_all", nbytes, load).alone

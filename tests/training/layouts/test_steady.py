@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from sim.mesh import prepare, scene_of
 from sim.training.layouts import steady
 from sim.training.layouts.play import play
-from sim.training.layouts.scene import Played
+from sim.training.layouts.scene import PlayedLayout
 from sim.training.layouts.steady import play_steadily
 from tests.harness import machine
 from tests.training.layouts.test_run import layouts, model, stacks
 from tests.training.layouts.toys import blocks, workload
 
 
-def assert_same(found: Played, whole: Played) -> None:
+def assert_same(found: PlayedLayout, whole: PlayedLayout) -> None:
     for one, other in zip(found.stages, whole.stages, strict=True):
         within = 1e-8 * other.time
         assert one.time == pytest.approx(other.time, abs=within) == pytest.approx(sum(one.stalls.values()), abs=within)
@@ -41,7 +41,7 @@ def test_a_step_of_many_micro_batches(drawn: tuple[dict[str, Any], int, int], st
 def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     simulated: list[int] = []
 
-    def noted(scene: Any) -> Played:
+    def noted(scene: Any) -> PlayedLayout:
         simulated.append(scene.layout.micro_batches)
         return play(scene)
 

@@ -10,7 +10,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.parallel import Parallel
 from sim.spec.workload import Layer, Workload
 from sim.training.layouts.play import play
-from sim.training.layouts.scene import Played, Scene
+from sim.training.layouts.scene import LayoutScene, PlayedLayout
 from tests.harness import layer, machine, toy_workload
 from tests.parallel.layouts import parallel
 
@@ -71,7 +71,7 @@ def run(hardware: Hardware, given: Workload, steps: int = 0) -> LayoutRun:
     return run_layout(hardware, given, steps=steps)
 
 
-def played(hardware: Hardware, given: Workload, steps: int = 0) -> tuple[Scene, Played]:
+def played(hardware: Hardware, given: Workload, steps: int = 0) -> tuple[LayoutScene, PlayedLayout]:
     """Return the simulation with the loads of links."""
     scene = scene_of(hardware, given, prepare(hardware, given))
     return scene, play(scene, steps, keep_rates=True)

@@ -1,0 +1,132 @@
+"""What does it cost two sides to share a layer, and to hand a tensor on from one way of sharing to another?
+
+Each layer is split by batch (type I of AccPar), input channel (II) or output channel (III), each with a ratio of its own. One of its
+three products then gives partial sums: each side fetches the other's, of the weights' gradient (I), the output (II) or the input's
+error (III). Between layers each side fetches what it needs of a tensor and does not hold: with equal ratios a, 1 - a these are the
+terms of AccPar's table of inter-layer costs (HPCA 2020, section 4; checked against linghaosong/AccPar @8f28c36, whose ratio is a half).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from calibration.studies.accpar.network import LayerNode
+
+CostRow = NDArray[numpy.float64]
+How = Literal["batch", "input", "output", "channel", "complete"]
+"""How a layer is split; sums of residual blocks are split by batch or channel, or complete on both sides."""
+ELEMENT: Final = 2.0
+"""Bytes of an element: bfloat16."""
+OF_LAYERS: Final[tuple[How, ...]] = ("batch", "input", "output")
+OF_JOINS: Final[tuple[How, ...]] = ("batch", "channel", "complete")
+
+SplitPlace = Literal["rows", "columns", "all"]
+"""What a side holds of a tensor: its share of the samples, of the channels, or everything."""
+
+
+class Layouts(NamedTuple):
+    """What each side reads and writes: of the feature map F in forward, of the error E in backward."""
+
+    reads: SplitPlace
+    writes: SplitPlace
+    error_reads: SplitPlace
+    error_writes: SplitPlace
+
+
+LAYOUTS: Final[dict[How, Layouts]] = {
+    "batch": Layouts("rows", "rows", "rows", "rows"),
+    "input": Layouts("columns", "all", "all", "columns"),
+    "output": Layouts("all", "columns", "columns", "all"),
+    "channel": Layouts("columns", "columns", "columns", "columns"),
+    "complete": Layouts("all", "all", "all", "all"),
+}
+
+
+class SplitState(NamedTuple):
+    """One way to share a node: how, and the share of the first side."""
+
+    how: How
+    ratio: float
+
+
+class Side(NamedTuple):
+    """One of two groups of boards: FLOP/s and bytes/s of its boards together."""
+
+    speed: float
+    bandwidth: float
+
+
+def states_of(node: LayerNode, ways: Sequence[How], ratios: Sequence[float]) -> list[SplitState]:
+    """Return the states of *node* in which no side has less than one sample or channel; of a join those that need none."""
+    wanted = [state for how in (OF_JOINS if node.kind == "join" else ways) for state in _ratios(how, ratios)]
+    return [state for state in wanted if _divided(node, state.how) * min(state.ratio, 1.0 - state.ratio) >= 1.0 - 1e-9]
+
+
+def _ratios(how: How, ratios: Sequence[float]) -> list[SplitState]:
+    return [SplitState(how, ratio) for ratio in (ratios if how != "complete" else ratios[:1])]
+
+
+def _divided(node: LayerNode, how: How) -> float:
+    return {"batch": node.rows, "input": node.inputs, "output": node.outputs, "channel": node.outputs, "complete": numpy.inf}[how]
+
+
+def missing(have: SplitPlace, held: CostRow, need: SplitPlace, wanted: CostRow) -> CostRow:
+    """Return the part of a tensor that a side with *held* of it laid out as *have* lacks of *wanted*, laid out as *need*."""
+    if have == "all":
+        return 0.0 * held * wanted
+    if need == "all":
+        return 1.0 - held + 0.0 * wanted
+    return numpy.maximum(0.0, wanted - held) if have == need else wanted * (1.0 - held)
+
+
+def shares(states: Sequence[SplitState], side: int) -> CostRow:
+    """Return the share of *side* (0 or 1) in each of *states*."""
+    ratios = numpy.array([state.ratio for state in states], dtype=float)
+    return ratios if side == 0 else 1.0 - ratios
+
+
+def partial_sums(node: LayerNode, how: How) -> float:
+    """Return the bytes of partial sums that each side fetches from the other."""
+    if node.kind == "join":
+        return 0.0
+    of_input = 0.0 if node.first else node.input
+    return ELEMENT * {"batch": node.weights, "input": node.output, "output": of_input}[how]
+
+
+def node_bytes(node: LayerNode, states: Sequence[SplitState]) -> CostRow:
+    """Return the bytes that each side fetches inside *node*, by state."""
+    return numpy.array([partial_sums(node, state.how) for state in states], dtype=float)
+
+
+def edge_bytes(source: LayerNode, node: LayerNode, before: Sequence[SplitState], after: Sequence[SplitState], side: int) -> CostRow:
+    """Return the bytes that *side* fetches between *source* and *node*: of the feature map and of its error, by pair of states."""
+    held, wanted = shares(before, side)[:, None], shares(after, side)[None, :]
+    nbytes = numpy.zeros((len(before), len(after)))
+    for one in dict.fromkeys(state.how for state in before):
+        for other in dict.fromkeys(state.how for state in after):
+            rows = numpy.array([state.how == one for state in before])[:, None]
+            columns = numpy.array([state.how == other for state in after])[None, :]
+            forward = node.input * missing(LAYOUTS[one].writes, held, LAYOUTS[other].reads, wanted)
+            backward = source.output * node.shrink * missing(LAYOUTS[other].error_writes, wanted, LAYOUTS[one].error_reads, held)
+            nbytes = numpy.where(rows & columns, ELEMENT * (forward + backward), nbytes)
+    return nbytes
+
+
+def part(node: LayerNode, state: SplitState, side: int) -> LayerNode:
+    """Return what *side* has of *node* in *state*."""
+    share = state.ratio if side == 0 else 1.0 - state.ratio
+    flop, rows, inputs, outputs = node.flop * share, node.rows * share, node.inputs * share, node.outputs * share
+    read, weights, written = node.input * share, node.weights * share, node.output * share
+    if state.how == "batch":
+        return node._replace(flop=flop, rows=rows, input=read, output=written)
+    if state.how == "input":
+        return node._replace(flop=flop, inputs=inputs, input=read, weights=weights)
+    if state.how == "output":
+        return node._replace(flop=flop, outputs=outputs, output=written, weights=weights)
+    if state.how == "channel":
+        return node._replace(inputs=inputs, outputs=outputs, input=read, output=written)
+    return node

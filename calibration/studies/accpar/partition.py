@@ -1,0 +1,106 @@
+"""Which way of sharing each layer is best for two sides? A dynamic programme over the segments of the network, exact over its states.
+
+Costs are sums over nodes and edges, each the slower side's, so the best way to one state of a segment's end needs only the best way to
+each state of the end before. Paths between the two ends are chains, whose costs add up. Its answer is compared with all combinations in a
+test. Objective ``time`` is AccPar's, ``bytes`` HyPar's: what both sides send, whatever their speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy
+
+from calibration.studies.accpar.cost import CostRow, Side, SplitState, edge_bytes, node_bytes, shares
+from calibration.studies.accpar.network import LayerNetwork
+from sim.spec.yaml import SpecError
+
+PartitionObjective = Literal["time", "bytes"]
+Sides = tuple[Side, Side]
+
+
+class Costs(NamedTuple):
+    """Of two sides that share a network: of each node by state, of each edge by pair of states."""
+
+    nodes: Sequence[CostRow]
+    edges: dict[tuple[int, int], CostRow]
+
+
+class _Chain(NamedTuple):
+    """Cost from each state of a start to each state of an end, and the states of the nodes between that reach it."""
+
+    cost: CostRow
+    through: list[CostRow]
+
+
+def costs(network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: Sides, objective: PartitionObjective) -> Costs:
+    """Return what each node and edge costs in each state."""
+    nodes = []
+    for node, own in zip(network.nodes, states, strict=True):
+        fetched = node_bytes(node, own)
+        if objective == "bytes":
+            nodes.append(2.0 * fetched)
+            continue
+        each = [node.flop * shares(own, number) / side.speed + fetched / side.bandwidth for number, side in enumerate(sides)]
+        if node.kind == "join":
+            each = [0.0 * fetched]
+        nodes.append(numpy.max(each, axis=0))
+    edges = {}
+    for source, end in network.edges():
+        one, two = (edge_bytes(network.nodes[source], network.nodes[end], states[source], states[end], side) for side in (0, 1))
+        if objective == "bytes":
+            edges[source, end] = one + two
+        else:
+            edges[source, end] = numpy.maximum(one / sides[0].bandwidth, two / sides[1].bandwidth)
+    return Costs(nodes, edges)
+
+
+def best(
+    network: LayerNetwork, states: Sequence[Sequence[SplitState]], sides: Sides, objective: PartitionObjective
+) -> tuple[float, list[SplitState]]:
+    """Return the least cost of sharing *network* between *sides*, and the state of each node. Raise SpecError where one has no state."""
+    if none := next((node.name for node, own in zip(network.nodes, states, strict=True) if not own), None):
+        raise SpecError(f"{none}: too few samples and channels for so many boards; write a larger batch")
+    cost = costs(network, states, sides, objective)
+    reached = cost.nodes[network.segments[0].end]
+    steps: list[tuple[list[_Chain], CostRow]] = []
+    before = network.segments[0].end
+    for paths, end in network.segments[1:]:
+        chains = [_chain(cost, (before, *path, end)) for path in paths]
+        total = reached[:, None] + numpy.sum([chain.cost for chain in chains], axis=0) + cost.nodes[end][None, :]
+        origin = numpy.argmin(total, axis=0)
+        reached = numpy.min(total, axis=0)
+        steps.append((chains, origin))
+        before = end
+    return float(numpy.min(reached)), _traced(network, states, steps, int(numpy.argmin(reached)))
+
+
+def _chain(cost: Costs, nodes: Sequence[int]) -> _Chain:
+    """Return the least cost along *nodes*, without those of both ends."""
+    total = cost.edges[nodes[0], nodes[1]]
+    through = []
+    for node, following in pairwise(nodes[1:]):
+        way = (total + cost.nodes[node][None, :])[:, :, None] + cost.edges[node, following][None, :, :]
+        through.append(numpy.argmin(way, axis=1))
+        total = numpy.min(way, axis=1)
+    return _Chain(total, through)
+
+
+def _traced(
+    network: LayerNetwork, states: Sequence[Sequence[SplitState]], steps: Sequence[tuple[list[_Chain], CostRow]], last: int
+) -> list[SplitState]:
+    """Return the states along the best way that ends in state *last*."""
+    chosen: dict[int, int] = {network.segments[-1].end: last}
+    for number in range(len(network.segments) - 1, 0, -1):
+        paths, end = network.segments[number]
+        chains, origin = steps[number - 1]
+        start = int(origin[chosen[end]])
+        for path, chain in zip(paths, chains, strict=True):
+            place = chosen[end]
+            for node, through in zip(reversed(path), reversed(chain.through), strict=True):
+                place = int(through[start, place])
+                chosen[node] = place
+        chosen[network.segments[number - 1].end] = start
+    return [states[number][chosen[number]] for number in range(len(network.nodes))]

@@ -1,0 +1,122 @@
+"""What do AccPar's networks gain on an array of unlike boards? Every network and strategy, against data parallelism."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from calibration.studies.accpar.array import Board, BoardArray, Boards, Spent, spent
+from calibration.studies.accpar.network import network_of
+from calibration.studies.accpar.strategies import STRATEGIES
+from sim.spec.hardware import Group, Hardware
+from sim.spec.library import Loaded, load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.pool import each
+
+MODELS: Final = ("alexnet", "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50")
+HARDWARE: Final = "256x-tpu-v2-v3"
+BATCH: Final = 512
+"""Samples of a step, of all boards (linghaosong/AccPar @8f28c36 src/main.cpp)."""
+PUBLISHED: Final[Mapping[str, float]] = {"one weird trick": 2.98, "HyPar": 3.78, "AccPar": 6.30}
+"""Mean speed-ups over data parallelism that the paper states (HPCA 2020, abstract)."""
+WIRES: Final = ("nic", "links")
+"""Between boards: their NICs, or as many of the chips' own links as leave a board."""
+TORUS: Final = 4
+"""Links of a chip in a two-dimensional torus; what the board's own topology leaves goes to other boards."""
+
+
+@dataclass(frozen=True)
+class NetworkCase:
+    """One network between boards and one model."""
+
+    wires: str
+    model: str
+    array: BoardArray
+    batch: int
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step takes with each strategy."""
+
+    case: NetworkCase
+    spent: Mapping[str, Spent]
+
+    def speedup(self, strategy: str) -> float:
+        """Return how many times faster a step is than with data parallelism in halves."""
+        return self.spent["data parallel"].total / self.spent[strategy].total
+
+
+@dataclass(frozen=True)
+class AccparStudy:
+    """All results, in the order of `WIRES` and models."""
+
+    hardware: Loaded[Hardware]
+    batch: int
+    results: Sequence[StepResult]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, wires: str) -> list[StepResult]:
+        """Return the results on one network between boards."""
+        return [result for result in self.results if result.case.wires == wires]
+
+    def means(self, wires: str, strategy: str) -> tuple[float, float]:
+        """Return the arithmetic and the geometric mean of the speed-ups of *strategy*."""
+        gains = [result.speedup(strategy) for result in self.on(wires)]
+        return sum(gains) / len(gains), math.exp(sum(map(math.log, gains)) / len(gains))
+
+
+def accpar_study(
+    hardware: str = HARDWARE,
+    models: Sequence[str] = MODELS,
+    batch: int = BATCH,
+    overrides: Sequence[str] = (),
+    processes: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> AccparStudy:
+    """Return what a step of each of *models* takes on *hardware* with each strategy.
+
+    Raise SpecError for a model with paths that names do not tell, and for more boards than *batch* can be split over.
+    """
+    machine = load_hardware(hardware, list(overrides))
+    inputs = {"hardware": machine.sha256} | {name: load_workload(name).sha256 for name in models}
+    cases = [NetworkCase(wires, model, array_of(machine.spec, wires), batch) for wires in WIRES for model in models]
+    results = []
+    for result in each(solved, cases, processes):
+        results.append(result)
+        progress(len(results), len(cases))
+    return AccparStudy(machine, batch, results, inputs)
+
+
+def solved(case: NetworkCase) -> StepResult:
+    """Return what every strategy takes in *case*."""
+    network = network_of(load_workload(case.model).spec.model, case.batch)
+    return StepResult(case, {name: spent(network, case.array, choose) for name, choose in STRATEGIES.items()})
+
+
+def array_of(hardware: Hardware, wires: str) -> BoardArray:
+    """Return the boards of *hardware*, the slowest first, each node one board. Raise SpecError where they have no bfloat16 units."""
+    groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    boards = [Boards(_board(group, wires, hardware.name), group.count) for group in groups]
+    return BoardArray(tuple(sorted(boards, key=lambda each: each.board.speed)))
+
+
+def _board(group: Group, wires: str, name: str) -> Board:
+    node = group.node
+    if "bf16" not in node.gpu.peak:
+        raise SpecError(f"{name}: {node.gpu.name} has no bf16 units, in which AccPar computes; write hardware that has")
+    bandwidth = node.nic.count * node.nic.bandwidth if wires == "nic" else _links_out(group, name)
+    return Board(node.gpu.name, node.gpu_count * node.gpu.peak["bf16"], bandwidth)
+
+
+def _links_out(group: Group, name: str) -> float:
+    """Return the bytes/s of the chips' links that the board does not use itself."""
+    node, nvlink = group.node, group.node.nvlink
+    if nvlink is None:
+        return node.nic.count * node.nic.bandwidth
+    free = TORUS * node.gpu_count - 2 * sum(nvlink.pairs.values())
+    if free <= 0 or nvlink.switch_links:
+        raise SpecError(f"{name}: no link of a {node.gpu.name} leaves its board; write boards of chips in a torus, such as {HARDWARE}")
+    return free * nvlink.link.bandwidth

@@ -1,0 +1,30 @@
+"""``sim study stash2022``: its options, and what it writes."""
+
+from __future__ import annotations
+
+from sim.commands.options import Folder, HtmlOption, JsonOption, Processes
+from sim.terminal import print_json, show_text, talk, write_result
+
+
+class Stash2022:
+    """The study as `sim study` knows it."""
+
+    name = "stash2022"
+    examples = ("python -m sim study stash2022 -o stash2022", "python -m sim study stash2022 --html stash2022.html")
+
+    @staticmethod
+    def run(processes: Processes = None, as_json: JsonOption = False, output: Folder = None, html: HtmlOption = None) -> None:
+        """Characterise Amazon's P2 and P3 instances as Stash (arXiv 2208.14344) did: which published findings reappear."""
+        from calibration.studies.stash2022.document import cost_rows, study_document, study_text
+        from calibration.studies.stash2022.page import study_page
+        from calibration.studies.stash2022.plots import study_plots
+        from calibration.studies.stash2022.study import read_for, stash2022
+        from sim.report.figures import figures_csv
+
+        study = stash2022(processes, talk.counting("cases"))
+        talk.progress("")
+        document, text = study_document(study), study_text(study)
+        tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(study)}
+        more = {name: figures_csv(rows) for name, rows in tables.items()} | study_plots(study) if output is not None else {}
+        write_result(output, html, "stash2022", (document, text), lambda document: study_page(document, read_for(study)), more=more)
+        print_json(document) if as_json else show_text(text)

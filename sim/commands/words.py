@@ -1,0 +1,69 @@
+"""What does an option that a command lacks mean? In the words of other programs, or as an option of another command here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_SEQUENCE: Final = "--sequence N, tokens per sample"
+_SHARD: Final = "--shard parameters (ZeRO-3, FSDP), gradients (ZeRO-2) or optimizer (ZeRO-1)"
+_PRECISION: Final = "--precision, such as bf16, amp_fp16 or fp8"
+_ACCUMULATED: Final = "--set training.gradient_accumulation_steps=N, or --micro-batches N with a layout"
+_RECOMPUTED: Final = "--set training.activation_checkpointing=blocks"
+_NODES: Final = "--nodes N, machines with all their GPUs"
+_LEFT: Final = "data-parallel ranks are what --tp, --pp and --cp leave of all GPUs; --replicate N for replicas of a sharded model"
+
+MEANT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("--seq", "--seq-len", "--seq-length", "--max-seq-len", "--max-seq-length", "--context-length"), _SEQUENCE),
+    **dict.fromkeys(("--zero", "--zero-stage", "--fsdp"), _SHARD),
+    **dict.fromkeys(("--dtype", "--fp8", "--bf16", "--fp16", "--fp32", "--tf32", "--amp"), _PRECISION),
+    **dict.fromkeys(("--gradient-accumulation", "--gradient-accumulation-steps", "--grad-accum", "--accumulate"), _ACCUMULATED),
+    **dict.fromkeys(("--activation-checkpointing", "--gradient-checkpointing", "--recompute", "--remat"), _RECOMPUTED),
+    **dict.fromkeys(("--world-size", "--nnodes", "--num-nodes"), _NODES),
+    **dict.fromkeys(("--dp", "--dp-size", "--data-parallel", "--data-parallel-size"), _LEFT),
+    **dict.fromkeys(("--micro-batch-size", "--micro-batch", "--batch-size", "--mbs"), "--batch N, samples per GPU and micro-batch"),
+    **dict.fromkeys(("--global-batch-size", "--gbs", "--train-batch-size"), "--global-batch N"),
+    **dict.fromkeys(("--tensor-parallel", "--tensor-parallel-size", "--tensor-model-parallel-size", "--tp-size"), "--tp N"),
+    **dict.fromkeys(("--pipeline-parallel", "--pipeline-parallel-size", "--pipeline-model-parallel-size", "--pp-size"), "--pp N"),
+    **dict.fromkeys(("--context-parallel", "--context-parallel-size", "--cp-size"), "--cp N"),
+    **dict.fromkeys(("--expert-parallel", "--expert-parallel-size", "--expert-model-parallel-size", "--ep-size"), "--ep N"),
+    "--lora": "--set model.lora.rank=N",
+    "--optimizer": "--set training.optimizer.name=NAME",
+    "--spot": "--market spot",
+    "--budget": "--budget-usd X or --budget-hours X",
+}
+"""What other programs call something, and how it is written here."""
+
+
+def explained(error: Any, command: Any, context: Any) -> Any:
+    """Return the *error* about an option that *command* lacks, in words that say what to write where that is known."""
+    name = getattr(error, "option_name", None)
+    if not isinstance(name, str) or not hasattr(error, "possibilities"):
+        return error
+    own = {option for parameter in command.get_params(context) for option in parameter.opts}
+    meant = MEANT.get(name, "")
+    if meant and own & set(meant.replace(",", " ").split()):
+        return _said(error, meant if meant == _LEFT else f"here that is {meant}")
+    takers = _takers(meant.split()[0] if meant.startswith("--") else name, context)
+    if takers:
+        which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
+        return _said(error, f"{which} {meant or 'it'}")
+    return error
+
+
+def _said(error: Any, words: str) -> Any:
+    error.message, error.possibilities = f"{error.message}; {words}", []
+    return error
+
+
+def _takers(option: str, context: Any) -> list[str]:
+    """Return the other commands of the program that have *option*."""
+    group = context.parent and context.parent.command
+    if not hasattr(group, "list_commands"):
+        return []
+    commands = {name: group.get_command(context.parent, name) for name in group.list_commands(context.parent)}
+    return [
+        name
+        for name, command in commands.items()
+        if name != context.info_name and any(option in parameter.opts for parameter in command.get_params(context))
+    ]

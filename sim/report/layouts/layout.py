@@ -1,0 +1,403 @@
+"""What does a run with a layout say? Its JSON document, its text, and the verdict: which axis waits, and for what."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sim import __version__
+from sim.analysis.cost import Market, job_price
+from sim.analysis.whole_job import MachinePace, epochs_in, whole_job
+from sim.events import LAYOUT_STALLS, Cause
+from sim.mesh import LayoutRun
+from sim.parallel.checkpointing import checkpointed_share, recomputed
+from sim.parallel.routing import dropped
+from sim.report.energy import energy_text, epoch_tokens, with_energy
+from sim.report.inputs import values_of
+from sim.report.layouts.layout_error import expected_layout_error
+from sim.report.layouts.layout_wraps import wraps_text
+from sim.report.pretraining import pretraining_document, pretraining_lines
+from sim.report.prices import dated, paid_text, source_of
+from sim.report.saving import saved_text
+from sim.report.style import MEANINGS
+from sim.report.table import basis_lines, error_lines, stall_lines
+from sim.report.verdict import kernels_assumed
+from sim.report.whole_job import whole_job_document, whole_job_text
+from sim.simulate import steps_per_epoch
+from sim.spec.decoder import model_flop
+from sim.study.layout import LayoutAnswer
+from sim.study.whole_job import Course, checkpoint_time, in_epochs
+from sim.training.layouts.loader import loading, readers_of
+from sim.training.layouts.stream import download_of, first_batch_time
+from sim.units import counted, show
+
+SCHEMA = 1
+NOTEWORTHY = 0.02
+"""Share of the step below which a wait is not worth a sentence."""
+SLOTTED: Final = ("gpipe", "1f1b", "interleaved_1f1b")
+"""Schedules whose forward and backward passes fill slots that are all alike; others divide backward, or run two directions."""
+LAYOUT_MEANINGS: Mapping[Cause, str] = MEANINGS | {
+    Cause.COMPUTE: "GPU kernels and optimizer",
+    Cause.INTERCONNECT: "messages inside the node",
+    Cause.NETWORK: "messages between nodes",
+}
+"""What a rank of a layout does, or waits for, meanwhile."""
+_AXES = {
+    "data": "data-parallel gradient reduction",
+    "shard": "gathering and scattering shards",
+    "tensor": "tensor-parallel messages",
+    "pipeline": "the pipeline",
+    "context": "context-parallel messages",
+    "expert": "expert dispatch and combine",
+    "norm": "the norm of all gradients",
+}
+
+
+def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
+    """Return the document of one run with a layout: keys of a data-parallel run, and those that only layouts have."""
+    run, workload = answer.run, answer.run.workload
+    training, mesh = workload.training, run.mesh
+    tokens = _tokens(run)
+    price = _price(run, answer.market)
+    steps = steps_per_epoch(workload, run.global_batch)
+    epoch = steps * run.step_time
+    stalls = {cause.value: run.stalls[cause] for cause in LAYOUT_STALLS}
+    fullest = max(run.memory, key=lambda stage: stage.total)
+    cost = None if price is None else price * epoch
+    document = {
+        "schema": SCHEMA,
+        "hardware": run.hardware.name,
+        "workload": workload.name,
+        "stack": training.stack.name,
+        "nodes": run.nodes,
+        "gpus": run.gpus,
+        "batch_per_gpu": training.batch,
+        "precision": training.precision,
+        "parallel": {**_layout_values(run), "data": mesh.data},
+        "replicas": run.replicas,
+        "micro_batches": run.layout.micro_batches,
+        "global_batch": run.global_batch,
+        "activation_checkpointing": training.activation_checkpointing,
+        "step_time_s": run.step_time,
+        "throughput_samples_per_s": run.throughput,
+        "tokens_per_s": None if tokens is None else tokens / run.step_time,
+        "tokens_per_s_per_gpu": None if tokens is None else tokens / run.step_time / run.gpus,
+        "model_flops_utilization": run.model_flops_utilization,
+        "hardware_flops_utilization": _hardware_utilization(run),
+        "epoch_time_s": epoch,
+        "cost_per_epoch_usd": cost,
+        "cost_per_token_usd": None if price is None or not tokens else price * run.step_time / tokens,
+        "price": _price_block(answer, price),
+        "stalls_s": stalls,
+        "exposed_by_group_s": dict(run.exposed),
+        "first_epoch": {"step_time_s": run.step_time, "epoch_time_s": epoch, "stalls_s": stalls, "cost_usd": cost},
+        "gpu_memory_bytes": fullest.by_use(),
+        "memory_by_stage": [
+            {"stage": stage.stage, "peak_bytes": stage.allocated, **stage.by_use(), "verdict": stage.verdict(run.node.gpu)}
+            for stage in run.memory
+        ],
+        "memory_verdict": run.memory_verdict,
+        "verdict": verdict(run),
+        "expected_error": expected_layout_error(run),
+        "whole_job": _whole_job(answer, epoch, stalls["compute"], price),
+        "pretraining": pretraining_document(answer.parts, price),
+        "collective": None,
+        "step_time_half_width_s": run.half_width,
+        "assumptions": _assumptions(run),
+        "warnings": list(answer.warnings),
+        "seed": run.seed,
+        "version": __version__,
+        "inputs_sha256": dict(answer.inputs),
+        "inputs": values_of(run.hardware, workload),
+    }
+    return with_energy(document, run.hardware, workload)
+
+
+def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float | None) -> dict[str, Any] | None:
+    """Return the figures of the whole job, where one is asked for: all epochs alike, and each node writes its part of a checkpoint."""
+    if answer.plan is None:
+        return None
+    run, workload = answer.run, answer.run.workload
+    plan = in_epochs(answer.plan, run.global_batch, workload)
+    if answer.parts and plan.epochs:
+        epoch = math.fsum(part.time for part in answer.parts) / plan.epochs
+    pace = MachinePace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
+    return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
+
+
+def _price_block(answer: LayoutAnswer, price: float | None) -> dict[str, Any]:
+    """Return *price* (USD/s of all nodes) with its market, date, region and source."""
+    own = answer.run.hardware.groups[0].price
+    return {
+        "market": answer.market,
+        "usd_per_h": None if price is None else 3600 * price,
+        "date": None if own is None else dated(own, answer.market),
+        "region": (own.region or None) if own else None,
+        "source": None if own is None else source_of(own, answer.market),
+    }
+
+
+def _layout_values(run: LayoutRun) -> dict[str, Any]:
+    own = run.mesh.parallel
+    values = own.model_dump(mode="json")
+    return {**values, "sequence": own.sequence_parallel, "schedule": run.layout.schedule if own.pipeline > 1 else None}
+
+
+def _tokens(run: LayoutRun) -> float | None:
+    """Return the tokens of one step; None for models that have no sequence."""
+    sequence = getattr(run.workload.model, "sequence", None)
+    return None if sequence is None else float(sequence) * run.global_batch
+
+
+def _price(run: LayoutRun, market: Market) -> float | None:
+    """Return USD/s of all nodes."""
+    each = {node: run.mesh.gpus_per_node for node in range(run.nodes)}
+    return job_price(run.hardware, each, each, market)
+
+
+def _hardware_utilization(run: LayoutRun) -> float | None:
+    """Return the utilization with what is computed again: attention's scores in backward, and what checkpointing left out."""
+    if run.model_flops_utilization is None:
+        return None
+    training, units = run.workload.training, run.layout.units
+    share = sum(sum(piece.layer.forward * part for piece, part in recomputed(training, unit)) for unit in units)
+    share *= checkpointed_share(training, units, run.mesh.stages)
+    layers = [piece.layer for unit in units for piece in unit.pieces]
+    done, asked_for = share + sum(layer.forward + layer.backward for layer in layers), model_flop(layers)
+    return run.model_flops_utilization * done / asked_for if asked_for else run.model_flops_utilization
+
+
+def waits(run: LayoutRun) -> list[tuple[Cause, str, float]]:
+    """Return what ranks wait for, mean over ranks, longest first: (cause, resource, seconds of a step)."""
+    sums: dict[tuple[Cause, str], float] = defaultdict(float)
+    for stage in run.played.stages:
+        for (cause, resource), seconds in stage.resources.items():
+            sums[cause, resource] += seconds / run.mesh.stages
+    return sorted(((cause, resource, seconds) for (cause, resource), seconds in sums.items()), key=lambda row: -row[2])
+
+
+def verdict(run: LayoutRun) -> str:
+    """Return in one or two sentences where the step goes: compute, and the largest wait with its axis and link."""
+    step = run.step_time
+    busy = run.stalls[Cause.COMPUTE] / step
+    longest = next(((cause, resource, seconds) for cause, resource, seconds in waits(run) if cause != Cause.COMPUTE), None)
+    if longest is None or longest[2] < NOTEWORTHY * step:
+        return f"Compute-bound: GPUs are busy {100 * busy:.0f}% of each step."
+    cause, resource, seconds = longest
+    if cause == Cause.PIPELINE:
+        return f"GPUs are busy {100 * busy:.0f}% of each step. {_bubble(run, seconds)}"
+    return f"GPUs are busy {100 * busy:.0f}% of each step; the longest wait is {100 * seconds / step:.0f}%, for {resource}."
+
+
+def _bubble(run: LayoutRun, seconds: float) -> str:
+    """Return the share of the bubble, in slots where m + p - 1 of them are the whole step (arXiv 2104.04473, 2.2): stages are equal."""
+    share = f"The pipeline bubble takes {100 * seconds / run.step_time:.0f}%"
+    busy = [stage.stalls[Cause.COMPUTE] for stage in run.played.stages]
+    mean = math.fsum(busy) / len(busy)
+    longest = max(range(len(busy)), key=busy.__getitem__)
+    if busy[longest] - mean > NOTEWORTHY * run.step_time:
+        return f"{share}; stages are unequal: stage {longest} computes {100 * (busy[longest] / mean - 1):.0f}% longer than the mean stage."
+    stages, steps = run.mesh.stages, run.layout.micro_batches
+    if run.layout.schedule not in SLOTTED:
+        return f"{share} with {stages} stages and {steps} micro-batches ({run.layout.schedule}); more micro-batches shrink it."
+    slots = stages - 1 + steps * run.mesh.parallel.chunks
+    shrinks = "more micro-batches" if run.layout.schedule == "gpipe" else "more micro-batches or virtual stages"
+    return f"{share} ({stages - 1} of {slots} slots with {stages} stages and {steps} micro-batches); {shrinks} shrink it."
+
+
+def _assumptions(run: LayoutRun) -> list[str]:
+    training = run.workload.training
+    sentences = [
+        f"software stack {training.stack.name}, {training.precision}, {_recomputing(run)}",
+        _loading(run),
+        "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
+        *kernels_assumed((run.node,), run.workload),
+    ]
+    if (wraps := wraps_text(run)) is not None:
+        sentences.append(wraps)
+    if run.half_width is not None:
+        percent = 100 * run.half_width / run.step_time
+        sentences.append(
+            f"{len(run.played.drawn)} steps are drawn at random (seed {run.seed}): their mean is known to +-{percent:.2g}% (95%)"
+        )
+    if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
+        sentences.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
+    if (share := dropped(run.mesh.parallel)) > 0:
+        sentences.append(f"experts drop {100 * share:.3g}% of the tokens that are routed to them (capacity_factor)")
+    return sentences
+
+
+_RECOMPUTED: Final = {
+    "blocks": "activations of all blocks recomputed",
+    "selective": "attention recomputed",
+    "operators": "activations recomputed but for attention and every second matrix product",
+}
+"""What backward computes again, by ``activation_checkpointing``."""
+
+
+def _recomputing(run: LayoutRun) -> str:
+    """Return in words what backward computes again."""
+    training = run.workload.training
+    if training.recompute_blocks and training.activation_checkpointing == "blocks":
+        return f"activations of {counted(training.recompute_blocks, 'block')} recomputed"
+    if (words := _RECOMPUTED.get(training.activation_checkpointing)) is not None:
+        return words
+    again = any(recomputed(training, unit) for unit in run.layout.units)
+    return "activations recomputed where the model's code or its stack says so" if again else "no activations recomputed"
+
+
+def _loading(run: LayoutRun) -> str:
+    """Return how samples come to the ranks that begin the model."""
+    options = run.workload.input
+    if options.loader == "synthetic":
+        return "samples are ready on the GPU: input is synthetic"
+    if run.node.storage is None:
+        return "samples are ready: the node describes no storage to read them from"
+    if not options.num_workers:
+        return "each rank reads and prepares its samples itself, while it waits"
+    built = options.num_workers * options.prefetch_factor
+    if options.stream is not None:
+        first = show(first_batch(run), "time")
+        named = f"{options.stream.library} from {options.stream.store.name}"
+        return (
+            f"samples are streamed ({named}): {counted(options.num_workers, 'worker')} a rank; the first micro-batch is there after {first}"
+        )
+    return f"the loader of each rank: {counted(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
+
+
+def first_batch(run: LayoutRun) -> float:
+    """Return the seconds until the first streamed micro-batch is there."""
+    stream, workers, readers = run.workload.input.stream, run.workload.input.num_workers, readers_of(run.mesh)
+    assert stream is not None
+    nodes, ranks = loading(run.mesh)
+    return first_batch_time(stream, download_of(stream, run.node, nodes, readers, ranks, workers), run.workload, readers, workers)
+
+
+def layout_words(document: Mapping[str, Any]) -> str | None:
+    """Return the layout of a run that has one, with its batches and stack, in words."""
+    if "parallel" not in document:
+        return None
+    batches = f"{document['micro_batches']} x {document['batch_per_gpu']}"
+    recomputes = document["activation_checkpointing"]
+    return (
+        f"{layout_name(document)}, {batches}{'' if recomputes in ('none', 'model') else f', {recomputes} recomputed'} [{document['stack']}]"
+    )
+
+
+def layout_name(document: Mapping[str, Any]) -> str:
+    """Return a layout in a few words, such as ``tensor 8, pipeline 4 (1f1b), data 2 (parameters sharded)``."""
+    own = document["parallel"]
+    parts = []
+    if own["tensor"] > 1:
+        parts.append(f"tensor {own['tensor']}{' + sequence' if own['sequence'] else ''}")
+    if own["context"] > 1:
+        parts.append(f"context {own['context']}")
+    if own["pipeline"] > 1:
+        virtual = f" x {own['virtual_stages']}" if own["virtual_stages"] > 1 else ""
+        parts.append(f"pipeline {own['pipeline']}{virtual} ({own['schedule']})")
+    if own["expert"] > 1:
+        parts.append(f"expert {own['expert']}")
+    sharding = {"none": "", "optimizer": " (optimizer sharded)", "gradients": " (gradients sharded)", "parameters": " (fully sharded)"}
+    parts.append(f"data {own['data']}{sharding[own['shard']]}")
+    if own["replicate"] > 1:
+        parts.append(f"{own['replicate']} replicas")
+    return ", ".join(parts)
+
+
+def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = False) -> str:
+    """Return what a person reads in a terminal; *verbose* adds every resource that was waited for."""
+    gpu, step = run.node.gpu, document["step_time_s"]
+    nodes = f"{document['nodes']} node{'s' * (document['nodes'] > 1)}"
+    micro = f"{document['micro_batches']} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']}"
+    lines = [
+        f"{document['workload']} on {document['hardware']}: {document['gpus']} x {gpu.name}, {nodes}, {document['precision']}, "
+        f"{document['stack']}",
+        f"  layout: {layout_name(document)}; {micro}, global batch {document['global_batch']}",
+        "",
+        f"  step {show(step, 'time')}   {_rates(document)}",
+        "",
+    ]
+    lines += [*stall_lines(document, LAYOUT_MEANINGS), "", f"  {document['verdict']}"]
+    exposed = [(name, seconds) for name, seconds in document["exposed_by_group_s"].items() if seconds > 1e-9]
+    if exposed:
+        shown = ", ".join(f"{_AXES[name]} {show(seconds, 'time')}" for name, seconds in sorted(exposed, key=lambda row: -row[1]))
+        lines.append(f"  Exposed: {shown}")
+    lines += ["", *_memory_lines(document, gpu.memory)]
+    if document["cost_per_token_usd"] is not None:
+        lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
+    lines += [f"  {line}" for line in paid_text(document["price"])]
+    if document["energy"] is not None:
+        lines.append(f"  {energy_text(document['energy'], epoch_tokens(document))}")
+    if "checkpoint" in document:
+        lines.append(f"  {saved_text(document)}")
+    if document["whole_job"] is not None:
+        lines.append(f"  {whole_job_text(document['whole_job'])}")
+    if document["pretraining"]:
+        lines += pretraining_lines(document["pretraining"])
+    lines += error_lines(document)
+    if verbose:
+        lines += ["", "  waited for, in a step:"]
+        lines += [f"    {show(seconds, 'time'):>10}  {cause.value:12}  {resource}" for cause, resource, seconds in waits(run)]
+    lines += ["", *basis_lines(document)]
+    return "\n".join(lines)
+
+
+def _rates(document: Mapping[str, Any]) -> str:
+    if document["tokens_per_s"] is None:
+        return f"{document['throughput_samples_per_s']:,.0f} samples/s"
+    parts = [f"{document['tokens_per_s']:,.0f} tokens/s", f"{document['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU"]
+    if document["model_flops_utilization"] is not None:
+        parts.append(f"MFU {100 * document['model_flops_utilization']:.1f}%")
+    if (document["hardware_flops_utilization"] or 0.0) > 1.01 * (document["model_flops_utilization"] or 0.0):
+        parts.append(f"HFU {100 * document['hardware_flops_utilization']:.1f}%")
+    return "   ".join(parts)
+
+
+_USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "cached", "communication_buffers", "context")
+"""What a GPU's memory holds; sums to the total."""
+
+
+def _memory_lines(document: Mapping[str, Any], memory: float) -> list[str]:
+    stages = document["memory_by_stage"]
+    words = {"fits": "fits", "thrashes": "nearly full", "does_not_fit": "does not fit"}
+    lines = [f"  GPU memory of {memory / 2**30:.0f} GiB: {words[document['memory_verdict']]}"]
+    many = len(stages) > 6
+    for stage in [*stages[:3], *stages[-2:]] if many else stages:
+        uses = ", ".join(f"{name.replace('_', ' ')} {stage[name] / 2**30:.1f}" for name in _USES if stage[name] > 0.05 * 2**30)
+        name = f"stage {stage['stage']:<3}" if len(stages) > 1 else "each GPU "
+        if many and stage is stages[-2]:
+            lines.append(f"    ... {len(stages) - 5} more (--json lists them)")
+        lines.append(f"    {name} {stage['total'] / 2**30:6.1f} GiB  ({uses})")
+    return lines
+
+
+def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of runs with other numbers of nodes; a row that cannot run says why."""
+    lines = [f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'tokens/s':>14} {'per GPU':>10} {'MFU':>7}  largest wait"]
+    for row in rows:
+        if "infeasible" in row:
+            lines.append(f"{row['nodes']:>6} {row['gpus']:>6}  {row['infeasible_briefly']}")
+            continue
+        wait = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
+        total = row["tokens_per_s"] or row["throughput_samples_per_s"]
+        used = row["model_flops_utilization"]
+        lines.append(
+            f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {total:>14,.0f} {total / row['gpus']:>10,.0f} "
+            f"{'-' if used is None else f'{100 * used:.1f}%':>7}  {wait} {100 * row['stalls_s'][wait] / row['step_time_s']:.0f}%"
+        )
+    return "\n".join(lines)
+
+
+def flat_figures(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of *document* in one row: nested blocks by dotted key, lists and texts left out."""
+    row: dict[str, Any] = {}
+    for key, value in document.items():
+        if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price", "pretraining"):
+            continue
+        if isinstance(value, dict):
+            row |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            row[key] = value
+    return row

@@ -1,0 +1,99 @@
+"""How far off may a run with a layout be? The errors that predictions of measured training runs showed, of rows like it.
+
+``hardware/validated_llm.json`` is written by ``python -m calibration.llm --expected N`` from measured runs that come with `calibration`:
+steps simulated from the descriptions alone. The nearest group answers: the same kind of layout, family of model and GPU; then layout and
+GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapolates, and widens the errors by `WIDER`; so does what
+`unmeasured` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from sim.report.validated import validated_groups
+from sim.spec.transformer import Transformer
+
+if TYPE_CHECKING:
+    from sim.mesh import LayoutRun
+
+SUMMARY: Final = "hardware/validated_llm.json"
+EVERYTHING: Final = "all layouts"
+MEASURED_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
+"""Schedules of the measured runs with pipelines."""
+OVERLAPPED: Final = ("megatron",)
+"""Frameworks of which several measured runs overlap tensor-parallel messages
+(``tensor_overlap`` of calibration/records/llm/practice.yaml)."""
+WIDER: Final = 1.5
+"""Factor on errors, and on the interval's logarithms, outside what was measured: estimate (sources left out differ so from others)."""
+
+
+def kind_of(tensor: int, context: int, pipeline: int, expert: int) -> str:
+    """Return the kind of layout that shares its errors: expert, pipeline, tensor (or context) or data, the first that applies."""
+    return "expert" if expert > 1 else "pipeline" if pipeline > 1 else "tensor" if tensor * context > 1 else "data"
+
+
+def family_of(transformer: Transformer | None) -> str:
+    """Return the family of models that shares its errors: experts, gated or plain feed-forward blocks; other where it is no decoder."""
+    if transformer is None:
+        return "other"
+    return "experts" if transformer.experts else "gated" if transformer.gated else "plain"
+
+
+def group_names(kind: str, family: str, gpu: str) -> tuple[str, ...]:
+    """Return the groups of measured runs that a run belongs to, the nearest first."""
+    return f"{kind}, {family}, {gpu}", f"{kind}, {gpu}", kind, EVERYTHING
+
+
+def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
+    """Return the error (fractions) to expect of *run*, and what it rests on; None where nothing was validated."""
+    parallel, gpu = run.workload.training.parallel, run.node.gpu.name
+    kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
+    return _error(kind, run.workload.model.transformer, gpu, run.gpus, unmeasured(run))
+
+
+def unmeasured(run: LayoutRun) -> list[str]:
+    """Return in words what of *run* no measured training run of the records has, or too few to speak for it."""
+    training, options, schedule = run.workload.training, run.layout.options, run.layout.schedule
+    sentences = []
+    if run.workload.model.sequence is None:
+        sentences.append("no model without a sequence of tokens was measured")
+    if training.parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
+        sentences.append(f"no run with schedule {schedule} was measured")
+    if training.parallel.tensor > 1 and options.tensor_overlap and options.framework not in OVERLAPPED:
+        sentences.append(f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one run was measured")
+    if options.framework == "deepspeed" and training.parallel.shard in ("gradients", "parameters"):
+        sentences.append("no run with ZeRO stage 2 or 3 of DeepSpeed was measured")
+    return sentences
+
+
+def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:
+    """Return the error of data-parallel runs of decoders like *transformer* on *gpu*, of any number."""
+    return _error("data", transformer, gpu, 0, [])
+
+
+def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unlike: list[str]) -> dict[str, Any] | None:
+    names = group_names(kind, family_of(transformer), gpu)
+    validated = validated_groups(SUMMARY)
+    name = next((name for name in names if name in validated), None)
+    if name is None:
+        return None
+    errors = validated[name]
+    beyond = [*unlike, *([f"{gpus} GPUs, measured up to {errors['most_gpus']}"] if gpus > errors["most_gpus"] else [])]
+    if name in names[2:]:
+        beyond.append(f"no {kind} layout was measured on {gpu}")
+    return _answer(name, errors, beyond, like=not unlike)
+
+
+def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], like: bool) -> dict[str, Any]:
+    wider = WIDER if beyond else 1.0
+    runs = f"{errors['points']} measured training runs" + (" like it" if like else "")
+    rests = f"{runs} ({name}: {', '.join(errors['sources'])}), predicted from descriptions alone"
+    reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
+    return {
+        "median": round(wider * errors["median"], 4),
+        "p90": round(wider * errors["p90"], 4),
+        "basis": f"{rests}; {reach}",
+        "extrapolates": bool(beyond),
+        "measured_over_predicted_95": {"low": round(errors["low"] ** wider, 4), "high": round(errors["high"] ** wider, 4)},
+    }

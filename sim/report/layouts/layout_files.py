@@ -1,0 +1,74 @@
+"""How is a layout of a plan run? The command that simulates it again, and the files that other programs run it from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from sim.mesh import worker_node
+from sim.spec.foreign.layout_files import Launch, launch_files
+from sim.study.plan.question import LayoutPlan
+from sim.study.plan.refine import LayoutWay
+from sim.study.plan.search import Outcome
+
+
+def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
+    """Return the `sim run` line of *way*."""
+    scenario, candidate, setting = plan.question.scenario, way.candidate, way.setting
+    own = candidate.parallel
+    layout = {
+        "tp": own.tensor, "pp": own.pipeline, "cp": own.context, "ep": own.expert, "replicate": own.replicate,
+        "virtual_stages": own.virtual_stages,
+    }  # fmt: skip
+    said = [f"{name}={size}" for name, size in layout.items() if size > 1]
+    said += [f"shard={own.shard}"] if own.shard != "none" else []
+    usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
+    said += [f"schedule={own.schedule}"] if own.schedule not in (None, usual) else []
+    said += ["sequence=false"] if own.sequence is False and (own.tensor > 1 or not said) else []
+    words = ["python", "-m", "sim", "run", scenario.hardware, scenario.workload, "--nodes", str(setting.nodes)]
+    if setting.gpus_per_node != worker_node(setting.hardware).gpu_count:
+        words += ["--gpus", str(setting.nodes * setting.gpus_per_node)]
+    words += ["--stack", candidate.stack, "--parallel", ",".join(said)]
+    words += ["--batch", str(candidate.batch), "--micro-batches", str(candidate.micro_batches)]
+    words += ["--precision", candidate.precision]
+    words += ["--sequence", str(scenario.sequence)] if scenario.sequence is not None else []
+    sets: dict[str, str] = {"training.activation_checkpointing": candidate.checkpointing}
+    if own.reshard_after_forward is not None:
+        sets["training.parallel.reshard_after_forward"] = str(own.reshard_after_forward).lower()
+    if own.order:
+        sets["training.parallel.order"] = f"[{', '.join(own.order)}]"
+    for text in (*(f"{key}={value}" for key, value in sets.items()), *scenario.overrides):
+        words += ["--set", text]
+    return shlex.join(words)
+
+
+def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
+    """Return what launch files say of *outcome*."""
+    candidate, setting = outcome.way.candidate, outcome.way.setting
+    model = setting.workload.model
+    return Launch(
+        model=setting.workload.name,
+        shape=model.transformer,
+        sequence=plan.sequence,
+        parallel=candidate.parallel,
+        data=candidate.data,
+        batch=candidate.batch,
+        micro_batches=candidate.micro_batches,
+        checkpointing=candidate.checkpointing,
+        precision=candidate.precision,
+        nodes=setting.nodes,
+        gpus_per_node=setting.gpus_per_node,
+        accelerator=_accelerator(outcome.run.node.gpu.name),
+    )
+
+
+def _accelerator(name: str) -> str:
+    """Return SkyPilot's name of a GPU: the model, and the memory where there are two sizes."""
+    model = name.split("-")[0]
+    return f"{model}-80GB" if model == "A100" and "80GB" in name else model
+
+
+def export_files(plan: LayoutPlan, place: int = 0) -> tuple[dict[str, str], Mapping[str, str]]:
+    """Return the launch files of the layout at *place* in the table, by name, and why others are left out."""
+    outcome = plan.tally.outcomes[place]
+    return launch_files(launch_of(plan, outcome), run_command(plan, outcome.way))

@@ -1,0 +1,69 @@
+"""How does a what-if of a layout look? A table of resources by what twice of each brings, as text, JSON and CSV rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.report.layouts.layout import layout_document, layout_name
+from sim.report.whatif import CHOSEN, SEEN, idle_lines
+from sim.study.layout_whatif import LINKS, LayoutUpgrade, LayoutWhatIf
+from sim.units import counted, show
+
+_NAMES = {
+    "gpu": "GPUs",
+    "nvlink": "NVLink",
+    "pcie": "PCIe",
+    "network": "network",
+    "launch": "kernel launches",
+    "disk": "disk",
+    "cpu": "CPU cores of loaders",
+    "spread": "variation of ranks",
+    "links": "all links at once",
+}
+
+
+def layout_whatif_document(answer: LayoutWhatIf) -> dict[str, Any]:
+    """Return the JSON document: the run's own, ``resources`` best first, and all ``links`` at once."""
+    document = layout_document(answer.answer)
+    now = answer.answer.run.step_time
+    document["resources"] = [_gains(upgrade, now) for upgrade in answer.upgrades]
+    document["links"] = _gains(answer.links, now)
+    document["twice_micro_batches_time_per_sample"] = answer.more_micro_batches
+    return document
+
+
+def _gains(upgrade: LayoutUpgrade, now: float) -> dict[str, Any]:
+    return {
+        "resource": upgrade.resource,
+        "twice_step_time_s": upgrade.twice,
+        "twice_gain": now / upgrade.twice - 1.0,
+        "infinite_step_time_s": upgrade.infinite,
+        "infinite_gain": now / upgrade.infinite - 1.0,
+    }
+
+
+def layout_whatif_text(document: dict[str, Any]) -> str:
+    """Return what a person reads of *document*."""
+    lines = [
+        f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {layout_name(document)}: "
+        f"step {show(document['step_time_s'], 'time')}",
+        "",
+        f"{'resource':>20} {'2x step':>10} {'gain':>8} {'infinite':>10}",
+    ]
+    idle: list[tuple[str, float]] = []
+    links = document["links"]
+    hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in document["resources"] if row["resource"] in LINKS) >= SEEN
+    for row in [*document["resources"], *([links] if hidden else [])]:
+        name = _NAMES[row["resource"]]
+        if row["infinite_gain"] < SEEN:
+            idle.append((name, row["infinite_gain"]))
+            continue
+        gains = f"{100 * row['twice_gain']:>+7.1f}% {100 * row['infinite_gain']:>+9.1f}%"
+        lines.append(f"{name:>20} {show(row['twice_step_time_s'], 'time'):>10} {gains}")
+    if idle:
+        lines += ["", *(f"  {line}" for line in idle_lines(idle))]
+    lines.append(f"  {CHOSEN}")
+    share = document["twice_micro_batches_time_per_sample"]
+    if share is not None:
+        lines.append(f"  Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")
+    return "\n".join(lines)

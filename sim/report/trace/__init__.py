@@ -1,0 +1,1 @@
+"""Runs as traces: Chrome's, for Perfetto and HolisticTraceAnalysis, and Chakra's, for ASTRA-sim."""

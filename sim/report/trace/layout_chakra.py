@@ -1,0 +1,240 @@
+"""How is a simulated layout written as a Chakra trace? The program of each stage as a graph, with the durations of the step simulated.
+
+Kernels last as long as they did, slowed by collectives beside them and by a late host; collectives have bytes and ranks, for whoever plays
+the trace to price. Messages inside a unit stand behind the layer that they belong to, beside the part of it that hides them. What the
+slowest rank is late is time of the host. Limits: one step that all ranks begin together, which a pipeline without a meeting of all ranks
+does not; a gather that the host issues late (prefetch) begins with its instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from sim.cluster.gpu import memory_time
+from sim.events import WorkSpan as Worked
+from sim.mesh import LayoutRun, scene_of
+from sim.parallel.mesh import GroupAxis
+from sim.parallel.program import Copy, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.report.trace.chakra import Communicators, Recording, as_bytes, write_ranks
+from sim.spec.foreign.chakra_wire import TraceNode, node_bytes
+from sim.training.layouts.scene import COPIES, PASSES, LayoutScene, words
+from sim.training.layouts.times import Exposed, UnitTime, copied
+
+
+class _Among(NamedTuple):
+    """The communicator of a collective: a name, and the axis whose groups have one each."""
+
+    axis: GroupAxis
+    name: str
+
+
+def write_layout(run: LayoutRun, folder: Path) -> str:
+    """Write one step of *run* into *folder*, a file a rank; return what was written. Raise SpecError where that fails."""
+    scene = scene_of(run.hardware, run.workload, run.layout)
+    tags: dict[Tag, int] = {}
+    stages = [_Stage(run, scene, stage, tags) for stage in range(run.mesh.stages)]
+    for stage in stages:
+        stage.record()
+    communicators = Communicators()
+    ranks = (stages[run.mesh.stage_of(rank)].of_rank(rank, communicators) for rank in range(run.gpus))
+    made = f"{run.workload.name} on {run.hardware.name}, {run.workload.training.stack.name}"
+    return write_ranks(folder, run.workload.name, list(ranks), made, communicators)
+
+
+class _Stage:
+    """The graph of one stage; what differs from rank to rank is filled in by `of_rank`."""
+
+    def __init__(self, run: LayoutRun, scene: LayoutScene, stage: int, tags: dict[Tag, int]) -> None:
+        self.run = run
+        self.scene = scene
+        self.stage = stage
+        self.tags = tags
+        self.made = Recording()
+        self.among: dict[int, _Among] = {}
+        """Of each collective, among whom."""
+        self.stream: list[int] = []
+        """What the next kernel waits for."""
+        self.ended: dict[Tag, list[int]] = {}
+        self.open: tuple[int, float] | None = None
+        """A message inside a unit that goes on, and for how many seconds of compute more nobody waits for it."""
+        self.sending: list[int] = []
+        self.worked = self.worked_in_step = 0.0
+        step = run.played.stages[stage]
+        self.kernels = [
+            work for work in run.played.log.work if work.rank == stage and work.stream == "gpu" and step.begin <= work.t0 < step.end
+        ][::-1]
+        """Kernels of the step, the next one last."""
+
+    def record(self) -> None:
+        """Write the program down."""
+        for instruction in self.scene.programs[self.stage]:  # what came before the step is what comes before the next one
+            self._count(instruction)
+        self.worked_in_step = 0.0
+        for instruction in self.scene.programs[self.stage]:
+            match instruction:
+                case Work():
+                    self._work(instruction)
+                case Copy():
+                    self._copy(instruction)
+                case Update():
+                    self._sent()
+                    seconds = self._lasted("optimizer", -1)
+                    self.stream = [self.made.compute("optimizer", seconds, self.stream)]
+                case Start():
+                    self._start(instruction)
+                case Wait():
+                    self.stream = [*self.stream, *self.ended.get(instruction.tag, ())]
+                case Send():
+                    self._send(instruction)
+                case Receive():
+                    self._receive(instruction)
+            self._count(instruction)
+
+    def _count(self, instruction: object) -> None:
+        """Note the compute since ranks last met."""
+        if isinstance(instruction, Work | Copy | Update):
+            seconds = self.scene.updates[self.stage][0] if isinstance(instruction, Update) else self._time(instruction).compute
+            self.worked += seconds
+            self.worked_in_step += seconds
+        elif isinstance(instruction, Start) and instruction.axis != "everyone":
+            self.worked = 0.0
+
+    # --- compute --------------------------------------------------------------------------------------------------
+
+    def _time(self, work: Work | Copy) -> UnitTime:
+        if isinstance(work, Copy):
+            return copied(work, self.scene.node.gpu)
+        return self.scene.times[self.stage].span(work.first, work.last, work.part)
+
+    def _lasted(self, name: str, ident: int) -> float:
+        """Return how long the next kernels lasted in the step, which are *name* of micro-batch *ident*."""
+        if self.kernels and _is(self.kernels[-1], name, ident):
+            kernel = self.kernels.pop()
+            return kernel.t1 - kernel.t0
+        return 0.0  # nothing lasted no time
+
+    def _work(self, work: Work) -> None:
+        self._sent()
+        time, name = self._time(work), f"{PASSES[work.part]} {work.micro_batch}"
+        lasted = self._lasted(PASSES[work.part], work.micro_batch) if time.compute or time.launching(1.0) else 0.0
+        scale = lasted / time.compute if time.compute else 0.0
+        rest = lasted if not time.compute else 0.0
+        for layer in self._layers(work):
+            rest += layer.compute * scale
+            rest = self._inside(name, rest, layer.exposed)
+        self._compute(name, rest)
+        late = self.scene.noise.mean.inside * time.compute
+        if late:
+            self.stream = [self.made.late(late, self.stream)]
+
+    def _copy(self, copy: Copy) -> None:
+        name = COPIES[copy.what]
+        self._run(f"{name} {copy.micro_batch}", self._lasted(name, copy.micro_batch))
+
+    def _layers(self, work: Work) -> Iterator[UnitTime]:
+        times = self.scene.times[self.stage]
+        units = range(work.first, work.last + 1)
+        for number in units if work.part == "F" else reversed(units):
+            yield from times.in_turn(times.units[number], work.part)
+
+    def _inside(self, name: str, compute: float, messages: Sequence[Exposed]) -> float:
+        """Write *compute* seconds, with *messages* beside as much of their end and of what follows as hides them; return what is left."""
+        sent = [message for message in messages if message.op is not None and self.run.mesh.group_size(message.axis) > 1]
+        if not sent:
+            return compute
+        beside = []
+        for message in sent:
+            beside.append(min(compute, message.alone - message.seconds))
+            compute -= beside[-1]
+        self._compute(name, compute)
+        for message, own in zip(sent, beside, strict=True):
+            self._compute(name, 0.0)
+            size, op = self.run.mesh.group_size(message.axis), message.op or "all_reduce"
+            number = self.made.collective(f"{message.axis} {op}", op, message.nbytes, message.axis, size, self.stream)
+            self.among[number] = _Among(message.axis, message.axis)
+            self._run(name, own)
+            self.open = (number, message.alone - message.seconds - own)
+        return 0.0
+
+    def _compute(self, name: str, seconds: float) -> None:
+        """Write *seconds* of the GPU; what was begun inside the unit goes on beside as much of them as hides it."""
+        if self.open is not None:
+            sent, hidden = self.open
+            self._run(name, min(hidden, seconds))
+            self.stream, self.open = [*self.stream, sent], None
+            seconds -= min(hidden, seconds)
+        self._run(name, seconds)
+
+    def _run(self, name: str, seconds: float) -> None:
+        if seconds > 0:
+            self.stream = [self.made.compute(name, seconds, self.stream)]
+
+    # --- groups and stages ----------------------------------------------------------------------------------------
+
+    def _start(self, start: Start) -> None:
+        spread, size = self.scene.noise.mean, self.run.mesh.group_size(start.axis)
+        late = spread.all * self.worked_in_step if start.axis == "everyone" else spread.data * self.worked
+        after = [*self.stream, *(self.ended[start.after] if start.after is not None else ())]
+        if size == 1:
+            self.ended[start.tag] = after
+            return
+        if late:
+            after = [self.made.late(late, self.stream), *after]
+        if start.copied:  # on a stream of its own, as what the host does
+            after = [self.made.compute("copies beside compute", memory_time(start.copied, self.scene.node.gpu), after, host=True)]
+        sent = self.made.collective(words(start.tag), start.op, start.nbytes, start.communicator, size, after)
+        self.among[sent] = _Among(start.axis, start.communicator)
+        self.ended[start.tag] = [sent]
+
+    def _sent(self) -> None:
+        self.stream, self.sending = [*self.stream, *self.sending], []
+
+    def _send(self, send: Send) -> None:
+        meets = self.scene.layout.meets
+        sent = self.made.message(words(send.tag), send.nbytes, (self.stage, send.stage), True, self._tag(send.tag), self.stream, meets)
+        if meets or not self.scene.layout.options.pipeline_overlap:
+            self.sending.append(sent)
+
+    def _receive(self, receive: Receive) -> None:
+        ends, meets = (receive.stage, self.stage), self.scene.layout.meets
+        after = self.stream if meets else []  # else the receiver has asked before
+        got = self.made.message(words(receive.tag), receive.nbytes, ends, False, self._tag(receive.tag), after, meets)
+        self.stream = [*self.stream, got]
+
+    def _tag(self, tag: Tag) -> int:
+        return self.tags.setdefault(tag, len(self.tags))
+
+    # --- ranks ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _alike(self) -> list[bytes]:
+        return as_bytes(self.made.nodes)
+
+    def of_rank(self, rank: int, communicators: Communicators) -> list[bytes]:
+        """Return the nodes of *rank*, with its own communicators and neighbours."""
+        mesh = self.run.mesh
+        first = mesh.rank(pipeline=self.stage)
+        nodes = list(self._alike)
+        for node in self.made.nodes:
+            own: Mapping[str, int | str] = {}
+            if node.id in self.among:
+                axis, name = self.among[node.id]
+                own = {"pg_name": communicators.number(name, mesh.group(rank, axis))}
+            elif "comm_src" in node.attributes:
+                own = {end: rank + mesh.rank(pipeline=_stage_at(node, end)) - first for end in ("comm_src", "comm_dst")}
+            if own:
+                nodes[node.id] = node_bytes(node._replace(attributes={**node.attributes, **own}))
+        return nodes
+
+
+def _stage_at(node: TraceNode, end: str) -> int:
+    value = node.attributes[end]
+    assert isinstance(value, int)
+    return value
+
+
+def _is(kernel: Worked, name: str, ident: int) -> bool:
+    return (kernel.name, kernel.ident) == (name, ident)

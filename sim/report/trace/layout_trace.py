@@ -1,0 +1,104 @@
+"""How does a run with a layout look to a profiler's viewer? A Chrome trace with one process per stage, as PyTorch's profiler writes it.
+
+Kernels stand on the compute stream, collectives under NCCL's names on streams of their own with their groups and sizes, waits with cause
+and resource on a further track. A folder gets one file a rank, named ``rankN.json``, which HolisticTraceAnalysis reads: ranks of a stage
+differ in their groups alone. Beyond `MOST_FILES` ranks it gets one a stage.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sim.events import Cause, WorkSpan
+from sim.mesh import LayoutRun
+from sim.parallel.program import Tag
+from sim.report.trace.chrome_trace import TraceEvent, headed, span, write_traces
+from sim.report.trace.layout_groups import arguments, groups, sent_by
+from sim.training.layouts.scene import words
+from sim.units import counted
+
+COMPUTE, WAITS = 7, 2
+MOST_FILES = 64
+"""Ranks that get a file each."""
+_NCCL = {
+    "all_gather": "ncclDevKernel_AllGather_RING_LL",
+    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_{type}_RING_LL",
+    "all_reduce": "ncclDevKernel_AllReduce_Sum_{type}_RING_LL",
+    "send_recv": "ncclDevKernel_SendRecv",
+}
+_TYPES = {"BFloat16": "bf16", "Half": "f16", "Float": "f32", "Float8_e4m3fn": "f8e4m3"}
+"""NCCL's names of types by torch's."""
+
+
+def write_layout_trace(run: LayoutRun, path: Path) -> str:
+    """Write the trace of the last simulated step to *path* (``.json``, ``.json.gz``, or a folder); return what was written.
+
+    Raise SpecError where that fails.
+    """
+    mesh = run.mesh
+    all_ranks = mesh.gpus <= MOST_FILES
+    ranks = range(mesh.gpus) if all_ranks else [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]
+    firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]
+    parts = ((f"rank{rank}.json", _document(run, [rank])) for rank in ranks)
+    files = write_traces(path, lambda: _document(run, firsts), parts, "a rank" if all_ranks else "a stage")
+    if files:
+        return f"{path}/: rank0.json to {files[-1]}" if all_ranks and mesh.gpus > mesh.stages else f"{path}/: {', '.join(files)}"
+    return f"{path}: one step of {counted(mesh.stages, 'stage')}"
+
+
+def _document(run: LayoutRun, ranks: Sequence[int]) -> dict[str, Any]:
+    events: list[TraceEvent] = []
+    for rank in ranks:
+        events += _rank(run, rank)
+    shows = {"hardware": run.hardware.name, "workload": run.workload.name}
+    return headed(ranks[0], run.gpus, shows, events, groups(run, ranks[0]))
+
+
+def _rank(run: LayoutRun, rank: int) -> list[TraceEvent]:
+    """Return the events of *rank*, which are those of its stage."""
+    stage = run.mesh.stage_of(rank)
+    step = run.played.stages[stage]
+    events: list[TraceEvent] = [
+        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"stage {stage}: rank {rank}"}},
+        {"ph": "M", "name": "thread_name", "pid": rank, "tid": WAITS, "args": {"name": "waits"}},
+        span("user_annotation", "ProfilerStep#1", rank, 1, step.begin, step.end, {}),
+    ]
+    streams: dict[str, int] = {}
+    played = _operations(run, stage)
+    sent_of = sent_by(run, stage)
+    for work in run.played.log.work:
+        if work.t1 <= step.begin or work.t0 >= step.end:
+            continue
+        if work.stream != "comm":
+            if work.rank == stage:
+                events.append(span("kernel", work.name, rank, COMPUTE, work.t0, work.t1, _details(work, COMPUTE)))
+            continue
+        tags = played.get((work.name, work.t0, work.resource))
+        if work.rank != stage and not tags:
+            continue  # of other stages alone
+        stream = streams.setdefault(work.name, 20 + len(streams))
+        sent = sent_of.get(tag := tags.pop(0)) if tags else None
+        said = arguments(run, rank, tag, sent) if sent is not None else {}
+        like = sent or next((each for tag, each in sent_of.items() if words(tag) == work.name), None)  # where ranks stand for themselves
+        name = _NCCL.get(like.op if like else "", "ncclDevKernel_Generic").format(type=_TYPES[said.get("dtype", "Float")])
+        events.append(span("kernel", name, rank, stream, work.t0, work.t1, _details(work, stream) | said))
+    for wait in run.played.log.waits:
+        if wait.rank == stage and wait.cause != Cause.COMPUTE and wait.t0 >= step.begin and wait.t1 <= step.end:
+            events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
+    return events
+
+
+def _details(work: WorkSpan, stream: int) -> dict[str, Any]:
+    return {"stream": stream, "device": 0, "what": work.name, "resource": work.resource, "bytes": work.nbytes}
+
+
+def _operations(run: LayoutRun, stage: int) -> dict[tuple[str, float, str], list[Tag]]:
+    """Return what the ranks of *stage* took part in during the last step, by how the log names it."""
+    tags_of: dict[tuple[str, float, str], list[Tag]] = defaultdict(list)
+    for each in run.played.operations:
+        if stage in each.stages:
+            tags_of[words(each.tag), each.begin, each.resource].append(each.tag)
+    return tags_of

@@ -1,0 +1,137 @@
+"""Which files make up a Chakra trace of several ranks? Those of one name, numbered from 0: ``name.0.et``, ``name.1.et``, ...
+
+A trace is named by ``name.et``, by one of its files, by ``name.{rank}.et``, or by a folder that holds one trace and is no workload of the
+catalogue. Groups of ranks stand in ``comm_group.json`` beside the files, as ASTRA-sim takes them: ``{"1": [0, 1], "2": [2, 3]}``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sim.spec.catalogue import catalogue
+from sim.spec.foreign.chakra_wire import Malformed, TraceNode, messages
+from sim.spec.yaml import SpecError
+
+GROUPS_FILE: Final = "comm_group.json"
+_ENDINGS: Final = (".et", ".et.gz", ".et.json")
+_RANK: Final = re.compile(r"^(?P<name>.*)\.(?P<rank>\d+)(?P<ending>\.et(?:\.gz|\.json)?|\.json)$")
+
+
+class TraceFiles(NamedTuple):
+    """The nodes of each rank in their order, and the files they are from."""
+
+    name: str
+    paths: tuple[Path, ...]
+    ranks: tuple[list[TraceNode], ...]
+    groups: Mapping[str, tuple[int, ...]]
+    """Ranks of each communicator that a file names."""
+    sha256: str
+
+
+def trace_paths(text: str) -> tuple[str, dict[int, Path]] | None:
+    """Return the name of the trace that *text* stands for, and its files by rank; None where it stands for none.
+
+    Raise SpecError for a folder of several traces.
+    """
+    path = Path(text)
+    if "{rank}" in path.name:
+        return text.replace("{rank}", "N"), _like(path.parent, *path.name.split("{rank}", 1))
+    if path.is_dir():
+        return _of_folder(path) if text.strip() and text not in catalogue("workloads") else None
+    if path.name.endswith(_ENDINGS) and path.is_file():
+        match = _RANK.match(path.name)
+        return (str(path), {0: path}) if match is None else (match["name"], _like(path.parent, f"{match['name']}.", match["ending"]))
+    if not path.name.endswith(".et"):
+        return None
+    stem = path.name.removesuffix(".et")
+    return stem, next((files for ending in _ENDINGS if (files := _like(path.parent, f"{stem}.", ending))), {})
+
+
+def _like(folder: Path, before: str, after: str) -> dict[int, Path]:
+    """Return the files of *folder* with a rank between *before* and *after*."""
+    numbered = re.compile(re.escape(before) + r"(\d+)" + re.escape(after))
+    matches = ((numbered.fullmatch(path.name), path) for path in _files(folder))
+    return {int(match[1]): path for match, path in matches if match}
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return what *folder* holds; nothing where it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _of_folder(folder: Path) -> tuple[str, dict[int, Path]] | None:
+    traces: dict[tuple[str, str], dict[int, Path]] = defaultdict(dict)
+    for path in _files(folder):
+        match = _RANK.match(path.name)
+        if match and match["ending"] in _ENDINGS:
+            traces[match["name"], match["ending"]][int(match["rank"])] = path
+    if not traces:
+        return None
+    if len(traces) > 1:
+        names = ", ".join(sorted({name for name, _ in traces})[:5])
+        raise SpecError(f"{folder}: holds several traces ({names}); name one, such as {folder / next(iter(traces))[0]}.et")
+    ((name, _), files) = next(iter(traces.items()))
+    return name, files
+
+
+def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
+    """Read the trace that *text* stands for; *groups* is its file of communicators (default: the one beside it, if there is one).
+
+    Raise SpecError with the file where that fails.
+    """
+    files = trace_paths(text)
+    if files is None or not files[1]:
+        raise SpecError(f"{text}: no such trace; expected files such as {text.removesuffix('.et')}.0.et, one for each rank")
+    name, by_rank = files
+    missing = next((rank for rank in range(len(by_rank)) if rank not in by_rank), None)
+    if missing is not None:
+        last = max(by_rank)
+        raise SpecError(f"{by_rank[last]}: is of rank {last}, but rank {missing} is missing; ranks are numbered from 0 without a gap")
+    paths = tuple(by_rank[rank] for rank in range(len(by_rank)))
+    beside = paths[0].parent / GROUPS_FILE
+    source = groups or (beside if beside.is_file() else None)
+    digest = sha256()
+    ranks = tuple(_read(path, digest.update) for path in paths)
+    return TraceFiles(name, paths, ranks, read_groups(source, len(paths)) if source else {}, digest.hexdigest())
+
+
+def _read(path: Path, note: Callable[[bytes], None]) -> list[TraceNode]:
+    """Return the nodes of *path*, whose bytes *note* gets. Raise SpecError where that fails."""
+    try:
+        data = path.read_bytes()
+        note(data)
+        return messages(data)
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}") from None
+    except Malformed as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
+    """Return the communicators of *path*, by name. Raise SpecError where it is no such file, or names a rank beyond *ranks*."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise SpecError(f'{path}: expected communicators with their ranks, such as {{"1": [0, 1]}}')
+    for name, members in value.items():
+        if not isinstance(members, list) or not members or any(type(rank) is not int for rank in members):
+            raise SpecError(f"{path}: communicator {name}: expected a list of ranks, such as [0, 1]")
+        wrong = next((rank for rank in members if not 0 <= rank < ranks), None)
+        if wrong is not None:
+            raise SpecError(f"{path}: communicator {name}: rank {wrong}, but the trace has ranks 0 to {ranks - 1}")
+        if len(set(members)) < len(members):
+            raise SpecError(f"{path}: communicator {name}: a rank stands twice; write each once")
+    return {name: tuple(members) for name, members in value.items()}

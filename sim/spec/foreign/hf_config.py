@@ -1,0 +1,151 @@
+"""Which decoder does a Hugging Face ``config.json`` describe? Its fields, what its class adds, and what of it is not read.
+
+A family that does not read a key which makes layers of another kind is not the family of the file: it is refused, and those that read the
+key are named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sim.spec.catalogue import catalogue
+from sim.spec.foreign.hf_defaults import DEFAULTS
+from sim.spec.foreign.hf_families import FAMILIES, NAMES, NEEDED, Shape, shape_of
+from sim.spec.foreign.hf_keys import Config, listed
+from sim.spec.yaml import SpecError
+
+_USUAL: Final[tuple[str, ...]] = ("llama", "qwen3_moe", "mixtral", "deepseek_v3")
+"""Families after which others are made, in the order in which they are named."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A decoder: fields of a Transformer, and what a reader of its file has to know."""
+
+    shape: Shape
+    notes: tuple[str, ...] = ()
+
+
+def decoder_of(said: Mapping[str, Any], place: str) -> Described:
+    """Return the decoder that a configuration describes; *place* names its file in messages.
+
+    Raise SpecError for a family that is not known, for a size that is missing or no number, and for layers that the family does not have.
+    """
+    inside = said.get("text_config")
+    if isinstance(inside, Mapping):
+        tied = {"tie_word_embeddings": said["tie_word_embeddings"]} if "tie_word_embeddings" in said else {}
+        kind = str(inside.get("model_type") or f"{said.get('model_type', '')}_text")
+        return _described(kind, tied | dict(inside), place, said)
+    return _described(str(said.get("model_type", "")), said, place, None)
+
+
+def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> Described:
+    """Return the decoder of the family *kind* that the keys *said* describe, inside those *around* them or not inside others."""
+    if kind not in FAMILIES:
+        raise SpecError(f"{place}: {_unknown(kind, said)}")
+    config = Config(said, place, DEFAULTS.get(kind, {}), "" if around is None else "text_config.")
+    shape = shape_of(FAMILIES[kind], config)
+    if strange := config.strange():
+        raise SpecError(
+            f"{place}: {config.within}{listed(strange)}: layers of {kind} have no such thing, so that the model would be another"
+            f"{_instead(kind, said)}; or leave the keys out of a copy of the file, where they mean nothing"
+        )
+    around = around or {}
+    for name, size in config.assumed.items():
+        if around.get(name, size) != size:
+            raise SpecError(
+                f"{place}: {name} ({around[name]}) stands beside text_config, where the model does not take it from (it takes {size}); "
+                "move it into text_config"
+            )
+    notes = [f"{config.within.rstrip('.') or 'the file'} leaves out {listed(config.assumed)}: defaults of {kind} in transformers"]
+    unread = config.unread()
+    beside = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
+    towers = [f"only text_config is described: the model's {' and '.join(beside)}, and tokens of images or sound, are left out"]
+    unread_note = [f"not read: {listed(unread)}"] if unread else []
+    return Described(shape, (*(notes if config.assumed else ()), *(towers if beside else ()), *unread_note))
+
+
+def _unknown(kind: str, said: Mapping[str, Any]) -> str:
+    """Return that the family *kind* is not known, and what to do about it."""
+    which = f"model_type {kind} is not known" if kind else f"model_type is missing; known are {', '.join(FAMILIES)}"
+    nobodys = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
+    lone = f"; no known family has layers with {listed({name: said[name] for name in said if name in nobodys})}" if nobodys else ""
+    return f"{which}{lone}{_instead(kind, said)}"
+
+
+def _instead(kind: str, said: Mapping[str, Any]) -> str:
+    """Return what can be done about a configuration whose family *kind* is not known or does not have such layers."""
+    named = _class(said)
+    traced = f"; or trace it where transformers is installed: {_traced(named, said)}" if named else ""
+    if named and not named.endswith(_DECODERS):
+        ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
+        alone = f"; the catalogue has {', '.join(ready[:_NAMED])}" if ready else ""
+        return f", and {named} is no decoder{alone}{traced}"
+    alike = _alike(kind, said)
+    like = (
+        f"; if its layers are like those of {' or '.join(alike)}, write that for model_type in a copy of the file" if alike and kind else ""
+    )
+    fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
+    sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}"
+    return f"{like}{traced}{sizes}; or let 'python -m sim new workload' ask"
+
+
+_DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How transformers ends the names of classes that write text."""
+_NAMED: Final = 3
+"""Workloads of the catalogue that are named."""
+_SIZE: Final = re.compile(
+    r"(hidden|intermediate|embedding|vocab|image|patch|type_vocab)_size|num_(\w+_)?(layers|heads|channels|experts|experts_per_tok)|"
+    r"\w+_(layers|heads|dim|positions|position_embeddings)|d_(model|ff|kv)"
+)
+"""Settings that tell how large a model is; others stay as its class has them."""
+
+
+def _class(said: Mapping[str, Any]) -> str:
+    """Return the class of transformers that the file names, or nothing."""
+    names = said.get("architectures")
+    first = names[0] if isinstance(names, list) and names else ""
+    return first if isinstance(first, str) and first.isidentifier() else ""
+
+
+def _traced(named: str, said: Mapping[str, Any]) -> str:
+    """Return the command that traces the class *named* with the sizes *said*."""
+    side = said.get("image_size")
+    if isinstance(side, int) and "vocab_size" not in said:
+        shape = f"pixel_values={said.get('num_channels', 3)}x{side}x{side}"
+    else:
+        positions = said.get("max_position_embeddings")
+        shape = f"input_ids={min(512, positions) if isinstance(positions, int) and positions > 0 else 512}:int64"
+    sizes = {name: size for name, size in said.items() if type(size) is int and _SIZE.fullmatch(name)}
+    arguments = "".join(f" --arg {name}={size}" for name, size in sizes.items())
+    return f"python -m sim extract transformers:{named} --input {shape}{arguments}"
+
+
+def _alike(kind: str, said: Mapping[str, Any]) -> list[str]:
+    """Return families that read all of *said* that shapes layers: those of a like name, or the usual ones."""
+    fitting = [name for name in FAMILIES if _fits(name, said)]
+    near = difflib.get_close_matches(kind.removesuffix("_text"), fitting, n=3, cutoff=0.7)
+    return near or [name for name in _USUAL if name in fitting][:2] or fitting[:2]
+
+
+def _fits(kind: str, said: Mapping[str, Any]) -> bool:
+    """Return whether the family *kind* finds all that it needs in *said*, and knows all that shapes layers there."""
+    config, complete = _reading(kind, said)
+    return complete and not config.strange()
+
+
+def _reading(kind: str, said: Mapping[str, Any]) -> tuple[Config, bool]:
+    """Return *said* once the family *kind* has read it, and whether it found all that it needs.
+
+    Sizes that every decoder has are taken to be there: they tell no family from another.
+    """
+    config = Config({NAMES[name][0]: 64 for name in NEEDED} | dict(said), "", {})
+    try:
+        shape_of(FAMILIES[kind], config)
+    except SpecError:
+        return config, False
+    return config, True

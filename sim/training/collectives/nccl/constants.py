@@ -1,0 +1,266 @@
+"""Which constants does NCCL's tuner hold? The tables of 2.10 and 2.30 as NCCL writes them: microseconds, GB/s, LL / LL128 / Simple.
+
+Sources: 2.30 is NVIDIA/nccl @5067397c, 2.10 its tag v2.10.3-1 (the generation of arXiv 2208.14344); the file is named at each table.
+`cost` and `search` read them and turn them into seconds and bytes/s. 2.3 and 2.4, which had no tuner, take the search of 2.10.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sim.spec.yaml import SpecError
+
+Version = Literal["2.3", "2.4", "2.10", "2.30"]
+Generation = Literal["volta", "ampere", "hopper", "blackwell"]
+ConstantRow = tuple[float, float, float]
+"""One value per protocol, or one per number of nodes: 1, 2, more."""
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+
+GENERATIONS: tuple[Generation, ...] = ("volta", "ampere", "hopper", "blackwell")
+NO_ROW: ConstantRow = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class TunerConstants:
+    """Everything in which one version's tuner differs from the other's."""
+
+    name: Version
+    one_list: bool
+    """Whether NCCL_ALGO and NCCL_PROTO are one list for all functions; then only all_reduce heeds NCCL_ALGO."""
+    algorithms: tuple[str, ...]
+    """In the order in which the tuner tries them: the first of equals wins."""
+    startup: Mapping[str, ConstantRow]
+    nvlink_hop: Mapping[str, ConstantRow]
+    pcie_hop: Mapping[str, ConstantRow]
+    network_hop: Mapping[str, ConstantRow]
+    generations: tuple[tuple[int, Generation], ...]
+    """Least compute capability (x 10) of each row of the limits below, newest first."""
+    ll_limit: tuple[ConstantRow, ...]
+    """Of all channels together, by generation on one node; on several the first row is Intel's and ARM's, the second AMD's."""
+    ring_ll128_limit: Mapping[Generation, ConstantRow]
+    tree_ll128_limit: Mapping[Generation, ConstantRow]
+    tree_limit: Mapping[Generation, ConstantRow]
+    nvls_tree_limit: Mapping[Generation, ConstantRow]
+    """Limits per channel, by number of nodes."""
+    ll128_capabilities: frozenset[int] | None
+    """Compute capabilities on which LL128 is on by default; None is every one from 70."""
+    ring_ll_share: float
+    gather_ll_share: float
+    """Share of the ring's bandwidth that LL keeps; of one node's all-gather, reduce-scatter and broadcast."""
+    plain_tree_share: float
+    """Share that a tree keeps whose node is entered and left at one GPU."""
+    lone_ll128_share: float
+    """Share that a ring's LL128 keeps with fewer than two ranks per node; otherwise RING_LL128_SHARE."""
+    ampere_limit: float
+    """Of all channels together on compute capability 8.0."""
+    ll_slowdown: float
+    """Of an LL hop inside a node when there are several."""
+    post_overhead: Mapping[str, float]
+    """Least latency of a hop inside a node when there are several, by CPU vendor; Simple takes three times as much."""
+    plugin_latency: bool
+    """Whether the network plug-in's own latency counts, twice for Simple."""
+    lone_tree_hop: bool
+    """Whether one rank per node takes the tree's network hop for all algorithms."""
+    arity_latency: float
+    """Of each further GPU of a node in CollNetDirect."""
+    plateau_bytes: float | None
+    """Bytes per rank from which a ring's Simple all-reduce between nodes takes more latencies; None is PLATEAU_BYTES_PER_CHANNEL."""
+    plateau_factors: tuple[float, float]
+    """How many latencies, below and from compute capability 8.0."""
+    collnet_threads: int
+    max_channels: int
+    sends_ll: bool
+    """Whether sends of few bytes take LL."""
+    keeps_some: bool
+    """Whether KEPT_CHANNELS and what belongs to it apply."""
+    capability_doubled: int | None
+    """Compute capability from which fast channels between nodes are doubled once more."""
+    nvlink_rates: tuple[tuple[int, float], ...]
+    """Of one NVLink, by least compute capability, newest first; empty is the ``nccl_bandwidth`` of hardware/parts/links."""
+    intel_link_limit: float
+    amd_link: float | None
+    """What is assumed of the link between sockets: at most, on Intel; on AMD, or None for its ``nccl_bandwidth``."""
+    speeds_intra: tuple[tuple[int, tuple[float, ...]], ...]
+    speeds_inter: tuple[tuple[int, tuple[float, ...]], ...]
+    """Per-channel speeds that the search tries, by least compute capability, newest first."""
+
+
+RING_LL128_SHARE = 0.92
+TREE_SHARE = 0.92
+TREE_LL_SHARE = 1 / 3.8
+TREE_LL128_SHARE = (7 / 9, 120 / 128)  # one node, several
+PAT_SHARE = 0.75
+COLLNET_DIRECT_SHARE = 0.85  # from compute capability 9.0
+COLLNET_GATHER_SHARE = 0.9  # of the network's speed
+# All of src/graph/tuning.cc, in both versions where both have the algorithm.
+
+NVLS_EFFICIENCY: Mapping[Generation, float] = {"volta": 0, "ampere": 0, "hopper": 0.85, "blackwell": 0.74}
+NVLS_LEAST_CAPABILITY = 90
+NVLS_LEAST_RANKS = 3  # of a node; src/transport/nvls.cc
+NVLS_CHANNELS = {90: (16, 16), 100: (24, 32)}  # one node, several; src/transport/nvls.cc
+PAT_LEAST_CAPABILITY = 60
+LL128_LEAST_CAPABILITY = 70
+PAT_LATENCY = (1 / 3.5, 2.8)  # of a network hop for each doubling of nodes; microseconds per rank
+COLLNET_MOST_RANKS = 8  # of a node; src/enqueue.cc
+COLLNET_LEAST_NODES = 2  # src/init.cc
+
+SIZE_FACTORS: Mapping[str, tuple[float, ...]] = {
+    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
+    "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1, 1),
+    "Simple": (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
+}
+"""What a tree's all-reduce keeps of its bandwidth from 64 B x 2^k on (src/graph/tuning.cc, both versions)."""
+SIZE_FACTORS_USED = {"Tree": 23, "NVLSTree": 24}  # all of the bandwidth beyond them
+NVLS_TREE_FACTOR_FROM = 100  # NVLSTree takes the factors from Blackwell on, beside an Intel or AMD processor
+
+PLATEAU_BYTES_PER_CHANNEL = 64  # and rank; src/graph/tuning.cc
+
+THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
+FEW_THREADS = 256  # of a ring's Simple where all channels together are no faster than PCIE_GEN3
+PCIE_GEN3 = 12.0
+BYTES_PER_THREAD = {"LL": 8, "LL128": 8, "Simple": 64}  # at least; of a ring's LL times its ranks
+COLLNET_BYTES_PER_THREAD = 512
+# src/graph/tuning.cc, src/include/device.h (devcomm.h) and comm.h; how they set the number of channels: src/enqueue.cc
+
+P2P_PARTNERS_OF_A_CHANNEL = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH, src/include/device.h
+P2P_THREADS = 640  # of a block, half of which send and half receive; src/device/sendrecv.h
+P2P_CHUNK = {"nvlink": 512 * 1024.0, "pcie": 128 * 1024.0, "network": 128 * 1024.0}  # src/init.cc
+P2P_LL_BYTES = 16 * 1024.0  # of each channel; src/enqueue.cc, P2P_LL_THRESHOLD
+P2P_CHANNELS = 2  # for each NVLink of a path, for PCIe, and for a NIC; src/graph/paths.cc
+P2P_SENDS_OF_A_CHANNEL = 4  # between nodes a peer has one channel where two of all ranks would be more; src/graph/paths.cc
+P2P_LEAST_PART = {1: 1 / 8, 2: 1 / 2}  # of a chunk, on one node and on several; src/enqueue.cc
+P2P_MOST_PART = {1: 32.0, 2: 1.0}  # a message in larger parts takes more channels
+
+INTEL_RELAY = 6 / 5  # PCIe bytes per byte that an Intel host bridge relays between GPUs; src/graph/topo.h
+READ_BACK_BELOW = 80
+READ_BACK = 1 / 8  # of what a NIC writes to a GPU before sm80, on the way back; src/graph/search.cc
+LEAST_STEP = 0.49  # a search that found something tries no speed below this share of it; src/graph/search.cc
+DOUBLED_FROM = 25.0  # channels at least this fast are doubled at half the speed ..
+KEPT_ABOVE = 80
+KEPT_BELOW = 50.0
+KEPT_CHANNELS = 4  # .. but in 2.30, above compute capability 8.0, not more than 4 below 50 GB/s; src/graph/search.cc
+DOUBLED_AGAIN_ABOVE = 45.0  # between nodes fewer than DOUBLED_AGAIN_BELOW channels above this are doubled once more; src/graph/connect.cc
+DOUBLED_AGAIN_BELOW = 16
+SIMPLE_ORDER = 0.1  # of the one channel in plain order where the search finds none; src/graph/search.cc
+
+_SPEEDS_SM90 = (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0)
+_SLOW = (3.0, 2.4, 1.2, 0.24, 0.12)
+
+_ALL_20: ConstantRow = (20, 20, 20)
+_TREE_LIMIT: Mapping[Generation, ConstantRow] = {"volta": (26.5, 18.5, 10), "ampere": (24, 23.6, 17.8)}
+
+NCCL_2_30 = TunerConstants(
+    name="2.30",
+    one_list=False,
+    algorithms=("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"),
+    # src/graph/tuning.cc, ncclTunerConstantsDefaults
+    startup={"Tree": (6.8, 14, 8.4), "Ring": (6.6, 14, 8.4), "PAT": (8, 8, 8)},
+    nvlink_hop={
+        "Tree": (0.6, 1.25, 4), "Ring": (0.6, 1.9, 3.4), "CollNetDirect": (0, 0, 3.7), "CollNetChain": (0, 0, 2.8),
+        "NVLS": (0, 0, 25), "NVLSTree": (0, 0, 25), "PAT": (0, 0, 4),
+    },
+    pcie_hop={
+        "Tree": (1, 1.9, 4), "Ring": (1, 2.5, 5.7), "CollNetDirect": (0, 0, 3.7), "CollNetChain": (0, 0, 2.8),
+        "NVLS": NO_ROW, "NVLSTree": NO_ROW, "PAT": (0, 0, 4),
+    },
+    network_hop={
+        "Tree": (5, 8.5, 14), "Ring": (2.7, 4, 14), "CollNetDirect": (0, 0, 31), "CollNetChain": (0, 0, 30),
+        "NVLS": (0, 0, 18), "NVLSTree": (0, 0, 20.9), "PAT": (0, 0, 14),
+    },
+    generations=((100, "blackwell"), (90, "hopper"), (80, "ampere"), (0, "volta")),
+    ll_limit=((39, 39, 20.4), (87.7, 22.5, 19), (141, 45, 35), (282, 90, 70)),
+    ring_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20, "hopper": (36.7, 36.7, 36.7), "blackwell": (40, 40, 40)},
+    tree_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20, "hopper": (36.7, 36.7, 29), "blackwell": (55.6, 31.67, 20)},
+    tree_limit={**_TREE_LIMIT, "hopper": (38.7, 41.4, 36), "blackwell": (70, 42.8, 24)},
+    nvls_tree_limit={**_TREE_LIMIT, "hopper": (0, 57.7, 45.5), "blackwell": (0, 96, 80)},
+    ll128_capabilities=None,
+    ring_ll_share=1 / 2,
+    gather_ll_share=1 / 2,
+    plain_tree_share=0.85,
+    lone_ll128_share=RING_LL128_SHARE,
+    ampere_limit=math.inf,
+    ll_slowdown=1,
+    post_overhead={"intel": 1, "amd": 2, "arm": 1},
+    plugin_latency=True,
+    lone_tree_hop=True,
+    arity_latency=0.4,
+    plateau_bytes=None,
+    plateau_factors=(1.9, 1.4),
+    collnet_threads=640,
+    max_channels=64,  # src/include/device.h
+    sends_ll=True,
+    keeps_some=True,
+    capability_doubled=90,
+    nvlink_rates=(),
+    intel_link_limit=math.inf,
+    amd_link=None,
+    # src/graph/search.cc
+    speeds_intra=(
+        (100, (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18)),
+        (90, _SPEEDS_SM90),
+        (0, (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)),
+    ),
+    speeds_inter=(
+        (100, (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, *_SLOW)),
+        (90, (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, *_SLOW)),
+        (0, (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, *_SLOW)),
+    ),
+)  # fmt: skip
+
+NCCL_2_10 = TunerConstants(
+    name="2.10",
+    one_list=True,
+    algorithms=("Tree", "Ring", "CollNet"),
+    # src/graph/tuning.cc of v2.10.3-1
+    startup={"Tree": (4.4, 4.4, 0), "Ring": (3.6, 10, 8.4), "CollNet": (4.4, 4.4, 0)},
+    nvlink_hop={"Tree": (0.52, 1.25, 28), "Ring": (0.47, 1.9, 3.4), "CollNet": (0.5, 1.2, 8)},
+    pcie_hop={"Tree": (1, 1.9, 28), "Ring": (1, 2.5, 5.7), "CollNet": (1, 1.9, 8)},
+    network_hop={"Tree": (5, 8.5, 28), "Ring": (2.7, 4, 9.6), "CollNet": (5, 5, 10.7)},
+    generations=((81, "volta"), (80, "ampere"), (0, "volta")),  # only 8.0 itself has rows of its own
+    ll_limit=((39, 39, 20.4), (87.7, 22.5, 19)),
+    ring_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20},
+    tree_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20},
+    tree_limit=_TREE_LIMIT,
+    nvls_tree_limit={},
+    ll128_capabilities=frozenset({70, 80}),
+    ring_ll_share=1 / 4,
+    gather_ll_share=1 / 3,
+    plain_tree_share=1,
+    lone_ll128_share=0.7,
+    ampere_limit=235,
+    ll_slowdown=1.8,
+    post_overhead={"intel": 0, "amd": 0, "arm": 0},
+    plugin_latency=False,
+    lone_tree_hop=False,
+    arity_latency=0.5,
+    plateau_bytes=64 * 1024 / 16,
+    plateau_factors=(1.9, 1.9),
+    collnet_threads=512,
+    max_channels=32,  # src/include/devcomm.h of v2.10.3-1
+    sends_ll=False,  # from 2.12
+    keeps_some=False,
+    capability_doubled=None,
+    # src/graph/topo.h of v2.10.3-1
+    nvlink_rates=((87, 22), (86, 12), (70, 22), (60, 18)),
+    intel_link_limit=9,
+    amd_link=5000,
+    # src/graph/search.cc of v2.10.3-1
+    speeds_intra=((0, (44, 30, 22, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)),),
+    speeds_inter=((0, (48, 30, 24, 22, 18, 15, 12, 10, 9, 7, 6, 5, 4, *_SLOW)),),
+)
+
+NCCL_2_4 = replace(NCCL_2_10, name="2.4", algorithms=("Tree", "Ring"), max_channels=16)  # src/include/core.h; no tuner: threshold.py
+NCCL_2_3 = replace(NCCL_2_4, name="2.3", algorithms=("Ring",))
+
+VERSIONS: Mapping[str, TunerConstants] = {"2.3": NCCL_2_3, "2.4": NCCL_2_4, "2.10": NCCL_2_10, "2.30": NCCL_2_30}
+
+
+def constants_of(version: str) -> TunerConstants:
+    """Return the constants of *version*; raise SpecError for one that is not modelled."""
+    if version not in VERSIONS:
+        raise SpecError(f"NCCL {version} is not modelled; choose one of {', '.join(VERSIONS)}")
+    return VERSIONS[version]

@@ -1,0 +1,258 @@
+"""How fast does NCCL think each channel of a node is? The highest speeds of a fixed list at which its rings fit on the link graph.
+
+At one speed s the rings of `ring_channels` are laid in turn, again and again, while every link they cross has s left; C of them
+fit. The fastest speed comes first, a slower one wins if it carries more in all (C s), and the search ends at the GPU's whole
+rate, or when the next speed is below 49% of the best. Links have NCCL's own rates (``nccl_bandwidth``). A GPU's bytes through an
+Intel host bridge weigh 6/5 on PCIe; what a NIC writes to a GPU before sm80 weighs 1/8 on the way back. Fast channels are
+then doubled at half the speed (NVIDIA/nccl `src/graph/search.cc`).
+
+Trees get as many channels as rings, and between nodes a faster speed inside the node. Not modelled: NCCL's search for the order of
+GPUs (ours stands), hence trees of their own shape; its step budget; NVLink relays and PXN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from sim.cluster.topology import PATH_CLASSES, NodeGraph
+from sim.training.collectives.nccl import constants as nccl
+from sim.training.collectives.nccl.constants import TunerConstants, constants_of
+from sim.training.collectives.nccl.cost import GB, ChannelPattern, TunerMachine
+from sim.training.collectives.routes.channels import NETWORK, Channel, Channels, Hop, ring_channels
+
+_PXB, _PHB = PATH_CLASSES.index("PXB"), PATH_CLASSES.index("PHB")
+_ROUNDING = 1e-3 * GB  # search.cc: what is left of a link is rounded to MB/s
+
+
+class _Load(NamedTuple):
+    """How often one channel crosses each link inside the node, and on its way from or to the network."""
+
+    inside: dict[str, float]
+    outside: dict[str, float]
+
+    def at(self, intra: float, inter: float) -> dict[str, float]:
+        """Return the bytes/s on each link."""
+        links = {*self.inside, *self.outside}
+        return {link: self.inside.get(link, 0) * intra + self.outside.get(link, 0) * inter for link in links}
+
+
+def nccl_bandwidth(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30") -> ChannelPattern:
+    """Return the rings that NCCL lays on *gpus* of each of *nodes* equal nodes: their number, and the bytes/s that it assumes of each."""
+    return nccl_machine(graph, gpus, nodes, version).ring
+
+
+@lru_cache(maxsize=256)
+def nccl_machine(
+    graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30", collnet: ChannelPattern | None = None
+) -> TunerMachine:
+    """Return what the tuner knows of a job on *gpus* of each of *nodes* equal nodes; *collnet* is the fabric's own reduction."""
+    constants = constants_of(version)
+    rings = ring_channels(graph, gpus, nodes)
+    rates, speeds = _rates(graph, constants), _speeds(constants, capability(graph), nodes)
+    loads = [_load(graph, channel) for channel in rings.channels]
+    most = constants.max_channels // 2  # src/init.cc; every channel is connected twice
+    laid = _ring(loads, rates, _whole_rate(graph, gpus, rates), speeds, most)
+    ring = _doubled(laid, most, constants, capability(graph))
+    return TunerMachine(
+        ranks=len(gpus) * nodes,
+        nodes=nodes,
+        ring=ring,
+        tree=_tree(ring, loads, rates, speeds) if nodes > 1 else ring,
+        compute_capability=capability(graph),
+        intra_path=_intra_path(rings),
+        cpu_vendor=graph.node.host.cpu.vendor,
+        nic_near=all(_is_direct(hop) for channel in rings.channels for hop in channel.hops if hop.tier == "network"),
+        plugin_latency=graph.node.nic.nccl_plugin_latency,
+        same_channels=len({channel.gpus for channel in rings.channels}) == 1,
+        nvswitch=graph.switch_links > 0,
+        nvls=_nvls(graph, rings, rates, speeds) if not constants.one_list else None,
+        collnet=collnet,
+    )
+
+
+def capability(graph: NodeGraph) -> int:
+    """Return ten times the compute capability of the node's GPUs."""
+    return round(10 * float(graph.node.gpu.compute_capability))
+
+
+def _intra_path(rings: Channels) -> Literal["nvlink", "pcie"]:
+    classes = {hop.route.path_class for channel in rings.channels for hop in channel.hops if hop.tier != "network"}
+    return "nvlink" if classes and classes <= {"NVL", "NVS"} else "pcie"
+
+
+def _is_direct(hop: Hop) -> bool:
+    return not hop.staged and PATH_CLASSES.index(hop.route.path_class) <= _PXB
+
+
+def _speeds(constants: TunerConstants, capability: int, nodes: int) -> tuple[float, ...]:
+    lists = constants.speeds_intra if nodes == 1 else constants.speeds_inter
+    return tuple(speed * GB for speed in next(speeds for least, speeds in lists if capability >= least))
+
+
+# --- the links as NCCL sees them -------------------------------------------------------------------------------------
+
+
+def _rates(graph: NodeGraph, constants: TunerConstants) -> dict[str, float]:
+    """Return the bytes/s that NCCL assumes of each link; of host memory it assumes nothing."""
+    return {link: _rate(graph, constants, *link.split(">")) for link in graph.links if ">" in link}
+
+
+def _rate(graph: NodeGraph, constants: TunerConstants, one: str, other: str) -> float:
+    if "net" in (one, other):
+        return graph.node.nic.bandwidth
+    if "nvswitch" in (one, other):
+        return graph.switch_links * _nvlink(graph, constants)
+    if graph.parents.get(one) == other:
+        return _pcie(graph, one, other)
+    if graph.parents.get(other) == one:
+        return _pcie(graph, other, one)
+    if one.startswith("socket"):
+        return _socket_link(graph, constants)
+    return graph.nvlinks(*(int(gpu.removeprefix("gpu")) for gpu in (one, other))) * _nvlink(graph, constants)
+
+
+def _pcie(graph: NodeGraph, below: str, above: str) -> float:
+    """Return the rate of a port or an uplink: the switch's own kind of link, or the node's."""
+    links = {switch.name: switch.link or graph.node.topology.pcie for switch in graph.node.topology.switches}
+    return (links.get(below) or links.get(above) or graph.node.topology.pcie).nccl_bandwidth
+
+
+def _nvlink(graph: NodeGraph, constants: TunerConstants) -> float:
+    nvlink = graph.node.nvlink
+    if nvlink is None:
+        return 0.0
+    return next((rate * GB for least, rate in constants.nvlink_rates if capability(graph) >= least), nvlink.link.nccl_bandwidth)
+
+
+def _socket_link(graph: NodeGraph, constants: TunerConstants) -> float:
+    cpu = graph.node.host.cpu
+    if cpu.vendor == "amd" and constants.amd_link is not None:
+        return constants.amd_link * GB
+    limit = constants.intel_link_limit * GB if cpu.vendor == "intel" else math.inf
+    return min(cpu.socket_link.nccl_bandwidth, limit)
+
+
+def _load(graph: NodeGraph, channel: Channel) -> _Load:
+    inside: dict[str, float] = defaultdict(float)
+    outside: dict[str, float] = defaultdict(float)
+    for hop in channel.hops:
+        counts = outside if hop.tier == "network" else inside
+        for link in (link for link in hop.links if ">" in link):
+            counts[link] += _weight(graph, hop, link)
+        if hop.src == NETWORK and capability(graph) < nccl.READ_BACK_BELOW:
+            counts[f"{hop.dst}>{graph.parents[hop.dst]}"] += nccl.READ_BACK
+    return _Load(inside, outside)
+
+
+def _weight(graph: NodeGraph, hop: Hop, link: str) -> float:
+    """Return how much a byte of *hop* weighs on *link*: more on PCIe where an Intel host bridge relays what a GPU sends."""
+    path = PATH_CLASSES.index(hop.route.path_class)
+    bridged = (max(path, _PHB) if hop.staged else path) == _PHB
+    relayed = bridged and hop.src != NETWORK and graph.node.host.cpu.vendor == "intel"
+    return nccl.INTEL_RELAY if relayed and not link.endswith(">net") else 1.0
+
+
+# --- the search ------------------------------------------------------------------------------------------------------
+
+
+def _ring(loads: Sequence[_Load], rates: Mapping[str, float], enough: float, speeds: Sequence[float], most: int) -> ChannelPattern:
+    """Return the rings that carry most in all; *enough* is the most that a GPU could, *most* the largest number of channels."""
+    best = ChannelPattern(0, 0.0, 0.0)
+    for speed in speeds:
+        if best.channels and (speed / best.inter <= nccl.LEAST_STEP or best.channels * best.inter >= enough):
+            break
+        count = _fitting(loads, rates, speed, most)
+        if count * speed > best.channels * best.inter:
+            best = ChannelPattern(count, speed, speed)
+    return best if best.channels else ChannelPattern(1, nccl.SIMPLE_ORDER * GB, nccl.SIMPLE_ORDER * GB)
+
+
+def _fitting(loads: Sequence[_Load], rates: Mapping[str, float], speed: float, most: int) -> int:
+    """Return how many channels fit at *speed*, taken in turn."""
+    free, count = dict(rates), 0
+    while True:
+        before = count
+        for load in loads:
+            if count < most and _lay([load], free, speed, speed):
+                count += 1
+        if count == before:
+            return count
+
+
+def _lay(loads: Sequence[_Load], free: dict[str, float], intra: float, inter: float) -> bool:
+    """Take what *loads* need together from the *free* links, or nothing if it is not there."""
+    needed: dict[str, float] = defaultdict(float)
+    for load in loads:
+        for link, rate in load.at(intra, inter).items():
+            needed[link] += rate
+    if any(free[link] < rate - _ROUNDING for link, rate in needed.items()):
+        return False
+    for link, rate in needed.items():
+        free[link] -= rate
+    return True
+
+
+def _whole_rate(graph: NodeGraph, gpus: Sequence[int], rates: Mapping[str, float]) -> float:
+    """Return the most that one GPU could send: over its NVLinks to the others, or its PCIe port."""
+    ports = [rates[f"gpu{gpu}>{graph.parents[f'gpu{gpu}']}"] for gpu in gpus]
+    others = ["nvswitch", *(f"gpu{gpu}" for gpu in gpus)]
+    nvlinks = [sum(rates.get(f"gpu{gpu}>{other}", 0.0) for other in others) for gpu in gpus]
+    return max(*ports, *nvlinks)
+
+
+def _doubled(pattern: ChannelPattern, most: int, constants: TunerConstants, capability: int) -> ChannelPattern:
+    """Return fast channels doubled, at half the speed."""
+    newer = constants.keeps_some and capability > nccl.KEPT_ABOVE
+    kept = newer and pattern.intra < nccl.KEPT_BELOW * GB and pattern.channels > nccl.KEPT_CHANNELS
+    if pattern.intra < nccl.DOUBLED_FROM * GB or kept:
+        return pattern
+    count = min(2 * pattern.channels, most)
+    share = -(-count // pattern.channels)
+    return ChannelPattern(count, pattern.intra / share, pattern.inter / share)
+
+
+def _raised(speeds: Sequence[float], start: float, most: float) -> Iterator[float]:
+    """Yield the speeds above *start* that the search tries in turn, the last being the first of at least *most*."""
+    for speed in sorted(speed for speed in speeds if speed > start) if start in speeds else ():
+        yield speed
+        if speed >= most:
+            return
+
+
+def _tree(ring: ChannelPattern, loads: Sequence[_Load], rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern:
+    """Return the trees of several nodes: as many as *ring*, inside the node up to twice as fast, for two nodes send both ways at once."""
+    intra, laid = ring.intra, [loads[place % len(loads)] for place in range(ring.channels)]
+    for speed in _raised(speeds, ring.inter, 2 * ring.inter):
+        if not _lay(laid, dict(rates), speed, ring.inter):
+            break
+        intra = speed
+    return ring._replace(intra=intra)
+
+
+def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern | None:
+    """Return the reduction in NVSwitch: each GPU that a ring enters by draws from all, itself among them."""
+    gpus = rings.channels[0].gpus
+    if capability(graph) < nccl.NVLS_LEAST_CAPABILITY or not graph.switch_links or len(gpus) < nccl.NVLS_LEAST_RANKS:
+        return None
+    entries = {channel.gpus[0]: _load(graph, channel).outside for channel in rings.channels}
+    heads = entries if rings.nodes > 1 else {gpu: {} for gpu in gpus}
+    laid = [_Load(_pulls(gpus, head), outside) for head, outside in heads.items()]
+    intra = next((speed for speed in speeds if _lay(laid, dict(rates), speed, speed)), None)
+    if intra is None:
+        return None
+    inter = intra
+    for speed in _raised(speeds, intra, 2 * intra):
+        if not _lay(laid, dict(rates), intra, speed):
+            break
+        inter = speed
+    return ChannelPattern(len(laid), intra, inter)
+
+
+def _pulls(gpus: Sequence[int], head: int) -> dict[str, float]:
+    """Return the load of one head's reduction in NVSwitch: once each way for every GPU, twice for the head itself."""
+    weights = {gpu: 2.0 if gpu == head else 1.0 for gpu in gpus}
+    return {link: weight for gpu, weight in weights.items() for link in (f"gpu{gpu}>nvswitch", f"nvswitch>gpu{gpu}")}

@@ -1,0 +1,237 @@
+"""Which algorithm, protocol and number of channels does NCCL choose for a collective? The pair that its own model thinks quickest.
+
+Every algorithm and protocol that can run on the machine is timed (`cost`, with the constants of 2.10 or 2.30 from
+`constants`); the smallest time wins, the first of equals in NCCL's order (NVIDIA/nccl `src/graph/tuning.cc`, `src/enqueue.cc`).
+2.3 and 2.4 had no tuner (`threshold`). `search` says what NCCL makes of a node's link graph. NCCL_ALGO and NCCL_PROTO force
+by name.
+
+The times choose; they do not predict. Not modelled: aggregated operations, mixed GPUs, POWER, MNNVL, C2C, tuner plug-ins, CUDA
+11.8's rule against LL128 between two H100s, and the channels that CollNet adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from functools import lru_cache
+from typing import NamedTuple, get_args
+
+from sim.spec import extensions
+from sim.spec.stack import OTHER_ALGORITHMS
+from sim.spec.yaml import SpecError
+from sim.training.collectives.nccl import constants as nccl
+from sim.training.collectives.nccl import threshold
+from sim.training.collectives.nccl.constants import PROTOCOLS, TunerConstants, constants_of
+from sim.training.collectives.nccl.cost import GATHERS, ChannelPattern, Collective, TunerCase, TunerMachine
+
+__all__ = ["ChannelPattern", "Considered", "TunerChoice", "TunerMachine", "choose"]
+
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+
+
+class Considered(NamedTuple):
+    """One pair that can run: seconds in all, seconds of latency, and bytes/s of the rest."""
+
+    algorithm: str
+    protocol: str
+    time: float
+    latency: float
+    bandwidth: float
+
+
+class TunerChoice(NamedTuple):
+    """What NCCL runs, how long it thinks that takes (s), and all that it considered."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+    time: float
+    table: tuple[Considered, ...]
+
+
+class _Named(NamedTuple):
+    """Names that a variable allows; *names* is None where it says nothing."""
+
+    variable: str
+    text: str | None
+    names: frozenset[str] | None
+
+    def allows(self, name: str) -> bool:
+        return self.names is None or name in self.names
+
+
+@lru_cache(maxsize=4096)
+def choose(
+    collective: Collective,
+    nbytes: float,
+    machine: TunerMachine,
+    version: str = "2.30",
+    algorithms: str | None = None,
+    protocols: str | None = None,
+) -> TunerChoice:
+    """Return NCCL's choice for *nbytes*: of the whole vector, in gather and scatter that of all ranks.
+
+    *algorithms* and *protocols* are what NCCL_ALGO and NCCL_PROTO would say ("ring,tree", "^LL"; in 2.30 also "ring;allreduce:tree").
+    As in NCCL, naming protocols lifts the rule that keeps LL128 off untested paths, and 2.10 heeds NCCL_ALGO in all_reduce alone.
+    Raise SpecError for names that the version does not know, more channels than it has, and where nothing named can run.
+    """
+    constants = constants_of(version)
+    _check(collective, nbytes, machine, constants)
+    case = TunerCase(collective, nbytes, machine, constants)
+    if version in threshold.VERSIONS:
+        return _by_threshold(collective, nbytes, machine, version, algorithms, protocols)
+    named = _named("NCCL_ALGO", algorithms, constants.algorithms, case)
+    if constants.one_list and collective != "all_reduce":
+        named = named._replace(names=None)
+    spoken = _named("NCCL_PROTO", protocols, PROTOCOLS, case)
+    table = [
+        _considered(case, algorithm, protocol)
+        for algorithm in constants.algorithms
+        if named.allows(algorithm) and _refusal(case, algorithm) is None
+        for protocol in _protocols(algorithm)
+        if spoken.allows(protocol) and (protocol != "LL128" or spoken.names is not None or _ll128_is_safe(case))
+    ]
+    if not table:
+        raise SpecError(_nothing_runs(case, named, spoken))
+    best = min(table, key=lambda row: row.time)
+    return TunerChoice(best.algorithm, best.protocol, case.channels(best.algorithm, best.protocol), best.time, tuple(table))
+
+
+def _by_threshold(
+    collective: Collective, nbytes: float, machine: TunerMachine, version: str, algorithms: str | None, protocols: str | None
+) -> TunerChoice:
+    """Return the choice of a version without a tuner, and the two lines that its threshold compares."""
+    algorithm, protocol, channels = threshold.by_threshold(collective, nbytes, machine, version, algorithms, protocols)
+    lines = threshold.lines(machine)
+    trees = collective == "all_reduce" and version == "2.4" and machine.nodes > 1 and algorithms is None
+    names = ("Tree", "Ring") if trees else (algorithm,)
+    rows = tuple(Considered(name, protocol, line.latency + nbytes / line.bandwidth, *line) for name in names for line in [lines[name]])
+    return TunerChoice(algorithm, protocol, channels, next(row.time for row in rows if row.algorithm == algorithm), rows)
+
+
+def _considered(case: TunerCase, algorithm: str, protocol: str) -> Considered:
+    latency, bandwidth = case.latency(algorithm, protocol), case.bandwidth(algorithm, protocol)
+    return Considered(algorithm, protocol, latency + case.nbytes / bandwidth, latency, bandwidth)
+
+
+def _check(collective: str, nbytes: float, machine: TunerMachine, constants: TunerConstants) -> None:
+    if collective not in COLLECTIVES:
+        raise SpecError(f"'{collective}' is no collective that NCCL tunes; write one of {', '.join(COLLECTIVES)}")
+    if not (math.isfinite(nbytes) and nbytes >= 0):
+        raise SpecError(f"a collective of {nbytes} bytes is impossible; write zero or more")
+    if not 1 <= machine.nodes <= machine.ranks or machine.ranks < 2:
+        raise SpecError(f"NCCL tunes two or more ranks, at least one on each node; not {machine.ranks} on {machine.nodes} nodes")
+    for pattern in (machine.ring, machine.tree, machine.nvls, machine.collnet):
+        if pattern and not 1 <= pattern.channels <= constants.max_channels:
+            raise SpecError(f"{pattern.channels} channels are impossible: NCCL {constants.name} has 1 to {constants.max_channels}")
+        if pattern and not (pattern.intra > 0 and pattern.inter > 0):
+            raise SpecError(f"channels of {pattern.intra:g} and {pattern.inter:g} bytes/s carry nothing; both must be above zero")
+
+
+# --- what may run ----------------------------------------------------------------------------------------------------
+
+
+def _protocols(algorithm: str) -> tuple[str, ...]:
+    """Return the protocols that *algorithm* is written for."""
+    return PROTOCOLS if algorithm in ("Tree", "Ring") else ("Simple",)
+
+
+def _ll128_is_safe(case: TunerCase) -> bool:
+    """Tell whether LL128 is on by default: over NVLink only, and to NICs that no processor stands before."""
+    machine, tested = case.machine, case.constants.ll128_capabilities
+    validated = machine.compute_capability in tested if tested else machine.compute_capability >= nccl.LL128_LEAST_CAPABILITY
+    return validated and (machine.intra_path == "nvlink" or machine.ranks == machine.nodes) and (machine.nodes == 1 or machine.nic_near)
+
+
+def _refusal(case: TunerCase, algorithm: str) -> str | None:
+    """Return why *algorithm* cannot run, or None."""
+    return next((f"needs {need}" for holds, need in _needs(case, algorithm) if not holds), None)
+
+
+def _needs(case: TunerCase, algorithm: str) -> list[tuple[bool, str]]:
+    """Return what *algorithm* asks of the collective and the machine, and whether it holds (tuning.cc, enqueue.cc, nvls.cc)."""
+    machine, nvls, collnet = case.machine, case.machine.nvls, case.machine.collnet
+    only_reduces = (case.collective == "all_reduce", "all_reduce")
+    reduces_or_gathers = (case.collective in ("all_reduce", *GATHERS), "all_reduce, all_gather or reduce_scatter")
+    heads = case.collective not in GATHERS or machine.nodes == 1 or (collnet is not None and collnet.channels >= machine.local_ranks)
+    network = [
+        (collnet is not None, "a network that reduces"),
+        (machine.nodes >= nccl.COLLNET_LEAST_NODES, f"{nccl.COLLNET_LEAST_NODES} nodes or more"),
+    ]
+    few = (machine.local_ranks <= nccl.COLLNET_MOST_RANKS, f"at most {nccl.COLLNET_MOST_RANKS} ranks per node")
+    each = (heads, "a NIC that reduces for every rank of a node")
+    switch = [
+        (nvls is not None, "NVSwitch and GPUs that reduce in it, from compute capability 9.0"),
+        (machine.local_ranks >= nccl.NVLS_LEAST_RANKS, f"{nccl.NVLS_LEAST_RANKS} ranks or more per node"),
+        (nvls is None or nvls.channels > 1, "two channels or more"),
+    ]
+    needs: dict[str, list[tuple[bool, str]]] = {
+        "Tree": [only_reduces],
+        "CollNet": [only_reduces, *network],
+        "CollNetDirect": [reduces_or_gathers, *network, (machine.nvswitch, "NVSwitch"), few, each],
+        "CollNetChain": [only_reduces, *network, few],
+        "NVLS": [reduces_or_gathers, *switch, (machine.nodes == 1 or collnet is not None, "one node, or a network that reduces"), each],
+        "NVLSTree": [only_reduces, *switch, (machine.nodes > 1, "several nodes")],
+        "PAT": [
+            (case.collective in GATHERS, "all_gather or reduce_scatter"),
+            (machine.ranks == machine.nodes, "one rank per node"),
+            (machine.compute_capability >= nccl.PAT_LEAST_CAPABILITY, "compute capability 6.0 or newer"),
+        ],
+    }
+    return needs.get(algorithm, [])
+
+
+def _nothing_runs(case: TunerCase, named: _Named, spoken: _Named) -> str:
+    said = " and ".join(f"{name.variable}={name.text}" for name in (named, spoken) if name.text is not None)
+    allowed = [algorithm for algorithm in case.constants.algorithms if named.allows(algorithm)]
+    reasons = [f"{algorithm} {_refusal(case, algorithm) or _unwritten(algorithm, spoken)}" for algorithm in allowed]
+    able = [algorithm for algorithm in case.constants.algorithms if _refusal(case, algorithm) is None]
+    runs = ", ".join(f"{algorithm} ({', '.join(_protocols(algorithm))})" for algorithm in able)
+    return f"{said} leaves no way to run {case.collective}: {'; '.join(reasons) or 'nothing is named'}. What can run here: {runs}"
+
+
+def _unwritten(algorithm: str, spoken: _Named) -> str:
+    return f"is not written for {', '.join(sorted(spoken.names or ())) or 'no protocol'}"
+
+
+# --- NCCL_ALGO and NCCL_PROTO ----------------------------------------------------------------------------------------
+
+
+def _named(variable: str, text: str | None, all_names: Collection[str], case: TunerCase) -> _Named:
+    """Return the names that *text* allows for the collective; lists after ``function:`` stand for that function alone."""
+    names = None
+    for place, entry in enumerate(text.split(";") if text is not None else ()):
+        function, colon, listed = entry.rpartition(":")
+        if place and not colon:
+            raise SpecError(f"{variable}={text}: every list but the first says which function it is for, as in ring;allreduce:tree")
+        if colon and case.constants.one_list:
+            raise SpecError(f"{variable}={text}: NCCL {case.constants.name} takes one list for all functions, as in ring,tree")
+        if not colon or _function(variable, function) == case.collective:
+            names = _listed(variable, listed, all_names, case.constants)
+    return _Named(variable, text, names)
+
+
+def _function(variable: str, text: str) -> Collective:
+    for collective in COLLECTIVES:
+        if text.strip().lower().replace("_", "") == collective.replace("_", ""):
+            return collective
+    spellings = ", ".join(collective.replace("_", "") for collective in COLLECTIVES)
+    raise SpecError(f"{variable}: '{text}' is no function of NCCL; write one of {spellings}")
+
+
+def _listed(variable: str, text: str, all_names: Collection[str], constants: TunerConstants) -> frozenset[str]:
+    """Return the names in a comma-separated list, or after ``^`` all others."""
+    spelled = {name.lower(): name for name in all_names}
+    words = [name.strip() for name in text.strip().removeprefix("^").split(",")]
+    for name in words:
+        if name.lower() not in spelled:
+            others = (
+                f"; of all_reduce also one alone of {', '.join((*OTHER_ALGORITHMS, *extensions.names(extensions.COLLECTIVES)))}"
+                if variable == "NCCL_ALGO"
+                else ""
+            )
+            raise SpecError(
+                f"{variable}: '{name}' is no name that NCCL {constants.name} knows; write some of {', '.join(all_names)}{others}"
+            )
+    chosen = frozenset(spelled[name.lower()] for name in words)
+    return frozenset(all_names) - chosen if text.strip().startswith("^") else chosen

@@ -1,0 +1,126 @@
+"""How long does a collective take chunk by chunk? The ``transfer`` executor: every transfer of the schedule is a flow of its own.
+
+Between each pair of ranks each channel plays its transfers in the schedule's order (`sim.training.collectives.play.script`):
+
+    start(k) = max(arrivals that k waits for, sent(k-1)),    arrive(k) = sent(k) + latency,
+
+where a chunk is sent as fast as the network lets its flow go; latency follows the bytes and does not occupy the link. For a ring
+alone this is the recurrence that ``phase`` prices; beside other traffic it shows which hops are slowed, and for how long. What bounded
+the collective is read off its critical path. The cost grows with channels x ranks^2: for tests and small cases, without folding.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
+from itertools import groupby
+
+import simpy
+
+from sim.cluster.network import Activity, Network
+from sim.events import Cause, EventLog
+from sim.parallel.program import Op
+from sim.training.collectives.play.script import Script, scripts
+from sim.training.collectives.price.own import Transfer
+from sim.training.collectives.price.plan import CollectivePlan, Cost, Edge, Live, live_load
+
+SimProcess = Generator[simpy.Event, object, None]
+
+_Piece = tuple[Cause, str, float, float]
+"""Cause and resource that bounded a collective, from when to when (s)."""
+
+
+class _Leg:
+    """One transfer while it is played: when it starts, is sent and arrives (s)."""
+
+    def __init__(self, transfer: Transfer, edge: Edge, arrival: simpy.Event) -> None:
+        self.transfer = transfer
+        self.edge = edge
+        self.arrival = arrival
+        self.start = self.sent = self.arrived = 0.0
+        self.flow: Activity | None = None
+        self.waited_for: _Leg | None = None
+        """The transfer without which it would have started earlier."""
+
+
+class TransferExecutor:
+    """Plays collectives of one job on the network, and logs what bounds them."""
+
+    def __init__(self, network: Network, log: EventLog, rank: int, plan: CollectivePlan, live: Live) -> None:
+        if any(part.slot.count > 1 for part in plan.parts):
+            raise ValueError("the transfer executor plays every rank by itself; build the cluster without folding")
+        if plan.layout.crossed.ports and not plan.layout.crossed.groups_of:
+            raise ValueError("the transfer executor has routes through leaves and pods in their order only")
+        self._network = network
+        self._log = log
+        self._rank = rank
+        self._plan = plan
+        self._live = live
+        self._causes = plan.causes(live)
+
+    def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
+        """Play one *op* on *nbytes*."""
+        env, cost = self._network.env, self._plan.cost(nbytes, op)
+        begin = env.now
+        yield env.timeout(cost.launch)
+        launch = (*cost.latency_of, begin, env.now)
+        every: list[_Leg] = []
+        for script in scripts(self._plan.layout, op, cost.algorithm, nbytes):
+            every += self._play(script, cost, name)
+        yield env.all_of([leg.arrival for leg in every])
+        pieces = [launch, *self._critical_path(max(every, key=lambda leg: leg.arrived), cost)]
+        for (cause, resource), same in groupby(pieces, key=lambda piece: piece[:2]):
+            spans = list(same)
+            end = spans[-1][3]
+            self._log.did(self._rank, "comm", name, cause, spans[0][2], resource, ident, nbytes if end == env.now else 0.0, end)
+
+    def _play(self, script: Script, cost: Cost, name: str) -> list[_Leg]:
+        """Start one channel; return its transfers."""
+        env = self._network.env
+        legs = [_Leg(transfer, edge, env.event()) for transfer, edge in zip(*script, strict=True)]
+        streams: dict[tuple[int, int, int], list[_Leg]] = defaultdict(list)
+        for leg in legs:
+            streams[leg.transfer.src, leg.transfer.dst, leg.transfer.channel].append(leg)
+        for mine in streams.values():
+            env.process(self._send(legs, mine, cost, name))
+        return legs
+
+    def _send(self, legs: Sequence[_Leg], mine: Sequence[_Leg], cost: Cost, name: str) -> SimProcess:
+        """Send what one rank has to send to another on one channel, one chunk after another."""
+        env = self._network.env
+        before: _Leg | None = None
+        for leg in mine:
+            for needed in leg.transfer.after:
+                yield legs[needed].arrival
+            leg.start = env.now
+            leg.waited_for = next((legs[number] for number in leg.transfer.after if legs[number].arrived == env.now), before)
+            usage = live_load(leg.edge.load(cost.chunk, cost.protocol), self._live)
+            leg.flow = self._network.start(name, leg.transfer.nbytes, usage, cap=leg.edge.cap(cost.chunk, cost.protocol))
+            yield leg.flow.done
+            leg.sent = env.now
+            env.process(self._arrive(leg, cost.protocol))
+            before = leg
+
+    def _arrive(self, leg: _Leg, protocol: str) -> SimProcess:
+        env = self._network.env
+        yield env.timeout(leg.edge.latency(protocol))
+        leg.arrived = env.now
+        leg.arrival.succeed()
+
+    def _critical_path(self, last: _Leg, cost: Cost) -> list[_Piece]:
+        """Return what each moment up to the end of *last* was spent on, in order of time."""
+        path: list[_Piece] = []
+        leg: _Leg | None = last
+        end = last.arrived
+        while leg is not None:
+            if end > leg.sent:
+                path.append((*leg.edge.latency_of, leg.sent, end))
+            path += reversed(list(self._bounds(leg, cost)))
+            end = leg.start
+            leg = leg.waited_for
+        return path[::-1]
+
+    def _bounds(self, leg: _Leg, cost: Cost) -> Iterator[_Piece]:
+        """Yield what bounded the bytes of *leg*."""
+        for bottleneck, begin, end in leg.flow.bound(leg.sent) if leg.flow else ():
+            yield (*self._causes.get(bottleneck, (cost.cause, cost.bottleneck)), begin, end)

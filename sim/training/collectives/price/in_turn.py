@@ -1,0 +1,119 @@
+"""What do collectives cost whose phases wait for one another? The phases' times add up; what they put on links, by the bytes of each.
+
+Hierarchical, with racks as a level more, halving and doubling, and PAT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
+from sim.spec.yaml import SpecError
+from sim.training.collectives.price.layout import JobLayout, depth
+from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
+from sim.training.collectives.price.traffic import Edge, latency_of
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Edges of which each carries *nbytes* in each of *steps* steps, *count* streams alike."""
+
+    edges: Sequence[Edge]
+    count: float
+    nbytes: float
+    steps: int
+    pattern: Pattern = INSIDE
+
+
+def _in_turn(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Priced:
+    """Return phases one after another, as one fluid of as many bytes a stream as the longest has."""
+    phases = [phase for phase in phases if phase.edges and phase.steps]
+    time, slowest, weighed = 0.0, [], []
+    for phase in phases:
+        between = phase.count * layout.nodes * len(phase.edges) if phase.edges[0].fabric else 0.0
+        traffic = traffic_of(layout, [EdgeSpan(phase.edges, phase.count, 1, phase.pattern)], between)
+        alone = traffic.along(phase.edges, phase.nbytes, protocol, phase.count).slowest
+        pace = held(alone, traffic, phase.nbytes, protocol)
+        latency = max(edge.latency(protocol) for edge in phase.edges)
+        time += phase.steps * (phase.nbytes / pace.rate + latency)
+        slowest.append((phase.steps * phase.nbytes / pace.rate, pace))
+        weighed.append((phase, between))
+    volume = max(phase.steps * phase.nbytes for phase in phases)
+    spans = [EdgeSpan(phase.edges, phase.count * phase.steps * phase.nbytes / volume, 1, phase.pattern) for phase in phases]
+    between = sum(streams * phase.steps * phase.nbytes / volume for phase, streams in weighed)
+    bytes_time = sum(seconds for seconds, _ in slowest)
+    pace = max(slowest)[1]._replace(rate=volume / bytes_time)
+    chunk = max(phase.nbytes for phase in phases)
+    edges = [edge for phase in phases for edge in list(phase.edges[:1]) * phase.steps]
+    return Priced(volume, time, chunk, pace, traffic_of(layout, spans, between), latency_of(edges))
+
+
+def hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return shards reduced on rings within nodes, then each between the GPUs of its place, then gathered."""
+    _alike(layout, "Hierarchical")
+    local, nodes = layout.most_local, layout.nodes
+    between = _Phase(layout.places, 1.0, nbytes / local / nodes, 2 * (nodes - 1), RING)
+    return _in_turn(layout, protocol, [_within(layout, nbytes), between])
+
+
+def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return it with a level more: shards reduced within nodes, their parts within racks, and parts of those between racks."""
+    _alike(layout, "RackHierarchical")
+    rack, local = layout.crossed.per_leaf, layout.most_local
+    if not rack:
+        raise SpecError(
+            "RackHierarchical needs a fabric.leaf_spine, and a job with as many nodes below each of two leaves or more: take Ring or Tree"
+        )
+    racks, places = layout.nodes // rack, layout.places
+    inside = _Phase(places, 1.0, nbytes / local / rack, 2 * (rack - 1))
+    between = _Phase(places, 1.0, nbytes / local / layout.nodes, 2 * (racks - 1), Pattern("racks", rack))
+    return _in_turn(layout, protocol, [_within(layout, nbytes), inside, between])
+
+
+def _within(layout: JobLayout, nbytes: float) -> _Phase:
+    """Return the rings within nodes that reduce to shards and gather them."""
+    local, (inside, count) = layout.most_local, layout.rings_inside
+    return _Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1))
+
+
+def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return exchanges with partners 1, 2, 4 .. places away, of half, a quarter .. of the payload, and back."""
+    try:
+        rounds = rounds_of(layout.ranks)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+    _alike(layout, "HalvingDoubling")
+    part, phases = layout.parts[0], []
+    for bit in range(rounds):
+        apart, size = 1 << bit, nbytes / (2 << bit)
+        if apart < layout.most_local:
+            partners = [(part.gpus[place], part.gpus[place ^ apart]) for place in range(layout.most_local)]
+            edges = [layout.inside(part, *pair) for part in layout.parts for pair in partners]
+        else:
+            edges = [layout.across(*pair, gpu, gpu) for pair in layout.neighbours for gpu in part.gpus]
+        phases.append(_Phase(edges, 1.0, size, 2, Pattern("pairs", max(1, apart // layout.most_local))))
+    return _in_turn(layout, protocol, phases)
+
+
+def rounds_of(n: int) -> int:
+    """Return log2 of *n*, or raise ValueError that names the nearest numbers of ranks that work."""
+    if n < 1 or n & n - 1:
+        below = 1 << max(n, 1).bit_length() - 1
+        raise ValueError(f"halving-doubling needs a power of two of ranks, not {n}: take {below} or {2 * below} ranks, or ring or tree")
+    return n.bit_length() - 1
+
+
+def pat(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a gather or a scatter with one rank per node in log2 N steps, at each step twice the bytes."""
+    nodes, count = layout.nodes, layout.channels
+    steps = depth(nodes)
+    each = (nodes - 1) / nodes * nbytes / count / steps
+    return _in_turn(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
+
+
+def _alike(layout: JobLayout, algorithm: str) -> None:
+    counts = {len(part.gpus) for part in layout.parts}
+    if len(counts) > 1:
+        said = " and ".join(str(count) for count in sorted(counts))
+        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {said}: take Ring or Tree, or even placements")

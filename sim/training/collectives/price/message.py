@@ -1,0 +1,57 @@
+"""What does handing bytes from one GPU to another cost? The edge that they take, and its rate when nothing else runs."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sim.cluster.build import Slot
+from sim.events import Cause
+from sim.spec.hardware import Fabric
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.traffic import Edge, SlotPart
+from sim.training.collectives.routes.channels import ring_channels
+
+SIMPLE: Final = "Simple"
+OUT: Final = "out"
+"""Slot of the sending node in loads of an edge; of another receiving node it is ``in``."""
+IN: Final = "in"
+
+
+class Handing(NamedTuple):
+    """A message as one fluid activity: seconds before anything moves, bytes/s with links to itself, and what limits that."""
+
+    launch: float
+    rate: float
+    cause: Cause
+    limit: str
+
+
+def edge_between(source: tuple[Slot, int, int], target: tuple[Slot, int, int], fabric: Fabric) -> Edge:
+    """Return the edge from one GPU to another; each end is a slot of like nodes, a node's number, and a GPU on it."""
+    (out, node, gpu), (into, other, onto) = source, target
+    if node == other:
+        slot = Slot(OUT, out.node, 1, (), (), (node,))
+        gpus = tuple(sorted({gpu, onto}))
+        part = SlotPart(slot, gpus, ring_channels(out.graph, gpus))
+        return JobLayout((part,), fabric).inside(part, gpu, onto)
+    leaving, arriving = Slot(OUT, out.node, 1, (), (), (node,)), Slot(IN, into.node, 1, (), (), (other,))
+    one, two = (
+        SlotPart(leaving, (gpu,), ring_channels(out.graph, (gpu,), 2)),
+        SlotPart(arriving, (onto,), ring_channels(into.graph, (onto,), 2)),
+    )
+    return JobLayout((one, two), fabric).across(one, two, gpu, onto)
+
+
+def handing(edge: Edge, nbytes: float) -> Handing:
+    """Return what *nbytes* along *edge* cost alone."""
+    own, latency = edge.cap(nbytes, SIMPLE), edge.latency(SIMPLE)
+    cause, limit = edge.latency_of
+    if latency < nbytes / own:
+        limit = _widest(edge)
+    return Handing(max(hop.transport.launch for _, hop in edge.hops), nbytes / (latency + nbytes / own), cause, limit)
+
+
+def _widest(edge: Edge) -> str:
+    """Return the description of the narrowest link of *edge*."""
+    links = (part.slot.graph.links[link] for part, hop in edge.hops for link in hop.links)
+    return min(links, key=lambda link: link.capacity).description

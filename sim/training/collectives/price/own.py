@@ -1,0 +1,241 @@
+"""How is an all-reduce of the user's own played? As steps that wait for one another, proven right before they are priced.
+
+The payload is cut into chunks; a step is a list of sends, all of equally many chunks, that read what their senders held before it. What
+arrives is added to the receiver's chunk, or replaces it. `proven` plays the steps on sets of contributions: every rank must end with every
+rank's contribution to every chunk, none of them added twice. A step takes the bytes of one send at the pace of its slowest edge, and that
+edge's latency (as in `in_turn`). Limits: as many ranks on every node; of equal nodes the busiest in a step stands for all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol, cast
+
+from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
+from sim.spec.extensions import COLLECTIVES, called, extension, is_place
+from sim.spec.yaml import SpecError
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.spans import EdgeSpan, Priced, held, traffic_of
+from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of
+
+Given = tuple[int, int, Iterable[int], bool]
+"""A send as the user writes it: from rank, to rank, chunks, and whether they are added to the receiver's."""
+
+
+class CollectiveAlgorithm(Protocol):
+    """An all-reduce; docs/develop/own-collective.md has one as an example."""
+
+    @property
+    def name(self) -> str:
+        """What ``nccl_algo`` and ``--algo`` say."""
+
+    def all_reduce(self, ranks: int, per_node: int) -> tuple[int, Iterable[Iterable[Given]]]:
+        """Return into how many chunks the payload is cut, and the steps: each a list of (from, to, chunks, adds).
+
+        Ranks are numbered from 0 through the nodes, *per_node* on each. Raise ValueError with a sentence for numbers that cannot be.
+        """
+
+
+class OwnSend(NamedTuple):
+    """One send of a step."""
+
+    src: int
+    dst: int
+    chunks: tuple[int, ...]
+    adds: bool
+
+
+class Transfer(NamedTuple):
+    """*src* sends *nbytes* (the *chunks*) to *dst*, once the transfers numbered in *after* have arrived.
+
+    The *dst* reduces ``reduce_bytes`` of them into its own; 0 means that they replace its own. Transfers between one pair of
+    ranks on one *channel* leave and arrive in list order, one at a time.
+    """
+
+    src: int
+    dst: int
+    nbytes: float
+    chunks: tuple[int, ...]
+    after: tuple[int, ...] = ()
+    reduce_bytes: float = 0.0
+    channel: int = 0
+
+
+class OwnSteps(NamedTuple):
+    """A proven all-reduce: the number of *chunks*, and the sends of each step."""
+
+    chunks: int
+    steps: tuple[tuple[OwnSend, ...], ...]
+
+
+def own_steps(name: str, ranks: int, per_node: int) -> OwnSteps:
+    """Return the steps of the all-reduce *name*, proven. Raise SpecError for what is no all-reduce."""
+    return _proven_once(_Kept(name), name, ranks, per_node)
+
+
+class _Kept:
+    """An object of the user's as a key: itself alone is equal to it, whether or not it can be hashed."""
+
+    def __init__(self, name: str) -> None:
+        self.found = cast(CollectiveAlgorithm, extension(COLLECTIVES, name))
+
+    def __hash__(self) -> int:
+        return id(self.found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kept) and other.found is self.found
+
+
+@lru_cache(maxsize=32)
+def _proven_once(algorithm: _Kept, name: str, ranks: int, per_node: int) -> OwnSteps:
+    def steps_given() -> OwnSteps:
+        chunks, steps = algorithm.found.all_reduce(ranks, per_node)
+        return OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
+
+    steps_made = cast(OwnSteps, called(COLLECTIVES, name, steps_given))
+    proven(name, steps_made, ranks)
+    return steps_made
+
+
+def proven(name: str, steps: OwnSteps, ranks: int) -> None:
+    """Raise SpecError, with the step and the rank, unless *steps* leaves every sum on every rank."""
+    if isinstance(steps.chunks, bool) or not isinstance(steps.chunks, int) or steps.chunks < 1:
+        raise SpecError(f"collective {name}: cuts the payload into {steps.chunks!r} chunks; write 1 or more")
+    held = [[1 << rank] * steps.chunks for rank in range(ranks)]
+    for number, step in enumerate(steps.steps):
+        where = f"collective {name}: step {number}"
+        _sensible(where, step, ranks, steps.chunks)
+        arriving = [(send, chunk, held[send.src][chunk]) for send in step for chunk in send.chunks]
+        written = Counter((send.dst, chunk) for send in step if not send.adds for chunk in send.chunks)
+        for send, chunk, sent in arriving:
+            if written[send.dst, chunk] > 1 or (send.adds and written[send.dst, chunk]):
+                raise SpecError(f"{where} replaces chunk {chunk} of rank {send.dst} while another send brings it too; write two steps")
+            if send.adds and held[send.dst][chunk] & sent:
+                twice = (held[send.dst][chunk] & sent).bit_length() - 1
+                raise SpecError(f"{where} adds what rank {twice} contributes to chunk {chunk} of rank {send.dst} twice; send each sum once")
+            held[send.dst][chunk] = held[send.dst][chunk] | sent if send.adds else sent
+    total = (1 << ranks) - 1
+    for rank, chunks in enumerate(held):
+        for chunk, sums in enumerate(chunks):
+            if sums != total:
+                lacking = (~sums & total).bit_length() - 1
+                raise SpecError(f"collective {name}: rank {rank} ends without what rank {lacking} contributes to chunk {chunk}; send it")
+
+
+def _sensible(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> None:
+    """Raise SpecError for a step without sends, with unequal ones, or with ranks and chunks that are not there."""
+    if not step:
+        raise SpecError(f"{where} sends nothing; leave it out")
+    for send in step:
+        if not (is_place(send.src, ranks) and is_place(send.dst, ranks)) or send.src == send.dst:
+            raise SpecError(f"{where} sends from rank {send.src!r} to rank {send.dst!r}; write two different ranks below {ranks}")
+        if not send.chunks or not all(is_place(chunk, chunks) for chunk in send.chunks) or len(set(send.chunks)) < len(send.chunks):
+            raise SpecError(f"{where} sends the chunks {list(send.chunks)!r}; write different ones below {chunks}")
+    sizes = sorted({len(send.chunks) for send in step})
+    if len(sizes) > 1:
+        raise SpecError(f"{where} has sends of {' and '.join(map(str, sizes))} chunks; write two steps")
+
+
+def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
+    """Return *steps* on *nbytes* as single transfers, each of which waits for what its two ends got and sent in the step before."""
+    each = nbytes / steps.chunks
+    made: list[Transfer] = []
+    before: dict[int, list[int]] = {}
+    for step in steps.steps:
+        now: dict[int, list[int]] = {}
+        for send in step:
+            after = tuple(sorted({*before.get(send.src, ()), *before.get(send.dst, ())}))
+            size = each * len(send.chunks)
+            for end in (send.src, send.dst):
+                now.setdefault(end, []).append(len(made))
+            made.append(Transfer(send.src, send.dst, size, send.chunks, after, size if send.adds else 0.0))
+        before |= now
+    return made
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------------
+
+
+class _Step(NamedTuple):
+    """Steps that send between the same ranks as much: their edges, what these put on links, and how often they come."""
+
+    edges: tuple[Edge, ...]
+    traffic: Traffic
+    spans: tuple[EdgeSpan, ...]
+    between: float
+    share: float
+    """Of the payload, that one send carries."""
+    times: int
+
+
+def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Priced:
+    """Return what the all-reduce *algorithm* of the user costs: its steps one after another, as one fluid."""
+    steps = _steps(layout, algorithm, _Kept(algorithm))
+    time, volume, weighed = 0.0, 0.0, list[tuple[float, EdgePace]]()
+    for step in steps:
+        size = step.share * nbytes
+        pace = held(step.traffic.along(step.edges, size, protocol).slowest, step.traffic, size, protocol)
+        time += step.times * (size / pace.rate + max(edge.latency(protocol) for edge in step.edges))
+        volume += step.times * size
+        weighed.append((step.times * size / pace.rate, pace))
+    spans = [EdgeSpan(span.edges, step.times * step.share * nbytes / volume, 1, span.pattern) for step in steps for span in step.spans]
+    between = sum(step.between * step.times * step.share * nbytes / volume for step in steps)
+    slowest = max(weighed)[1]._replace(rate=volume / sum(seconds for seconds, _ in weighed))
+    edges = [edge for step in steps for edge in step.edges[:1] * step.times]
+    return Priced(volume, time, max(step.share for step in steps) * nbytes, slowest, traffic_of(layout, spans, between), latency_of(edges))
+
+
+@lru_cache(maxsize=64)
+def _steps(layout: JobLayout, name: str, algorithm: _Kept) -> tuple[_Step, ...]:
+    counts = sorted({len(part.gpus) for part in layout.parts})
+    if len(counts) > 1:
+        raise SpecError(f"{name} needs the same number of ranks on every node, not {' and '.join(map(str, counts))}: take Ring or Tree")
+    made = own_steps(name, layout.ranks, layout.most_local)
+    alike = Counter((frozenset((send.src, send.dst) for send in step), len(step[0].chunks) / made.chunks) for step in made.steps)
+    return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in alike.items())
+
+
+def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, times: int) -> _Step:
+    local, nodes = layout.most_local, layout.every_node
+    across = [(src, dst) for src, dst in pairs if src // local != dst // local]
+    inside: list[Edge] = []
+    outside: list[Edge] = []
+    for part in layout.parts:
+        mine = [number for number, other in enumerate(nodes) if other is part]
+        sends = {number: [pair for pair in pairs if number in (pair[0] // local, pair[1] // local)] for number in mine}
+        busiest = max(mine, key=lambda number: (_crowd(sends[number], number, local), len(sends[number]), -number))
+        leaving = _leaves(sends[busiest], busiest, local)
+        for src, dst in sends[busiest]:
+            ends = nodes[src // local].gpus[src % local], nodes[dst // local].gpus[dst % local]
+            if src // local == dst // local:
+                inside.append(layout.inside(part, *ends))
+            elif (src // local == busiest) == leaving:
+                outside.append(layout.across(nodes[src // local], nodes[dst // local], *ends))
+    spans = [
+        span for span in (EdgeSpan(inside, 1.0, 1, INSIDE), EdgeSpan(outside, 1.0, 1, _pattern(across, local, layout.nodes))) if span.edges
+    ]
+    traffic = traffic_of(layout, spans, float(len(across)))
+    return _Step((*inside, *outside), traffic, tuple(spans), float(len(across)), share, times)
+
+
+def _crowd(sends: Sequence[tuple[int, int]], node: int, local: int) -> int:
+    """Return the sends that leave *node*, or that reach it, whichever are more."""
+    out = sum(src // local == node != dst // local for src, dst in sends)
+    into = sum(dst // local == node != src // local for src, dst in sends)
+    return max(out, into)
+
+
+def _leaves(sends: Sequence[tuple[int, int]], node: int, local: int) -> bool:
+    """Tell whether what leaves *node* stands for both ways; else what reaches it does."""
+    return sum(src // local == node != dst // local for src, dst in sends) == _crowd(sends, node, local)
+
+
+def _pattern(across: Sequence[tuple[int, int]], local: int, nodes: int) -> Pattern:
+    """Return whom *across* joins, for the links between switches: pairs at one distance, neighbours of a ring, or anyone."""
+    ends = {(src // local, dst // local) for src, dst in across}
+    apart = {src ^ dst for src, dst in ends}
+    if len(apart) == 1:
+        return Pattern("pairs", apart.pop())
+    return RING if all((dst - src) % nodes == 1 for src, dst in ends) else ALL

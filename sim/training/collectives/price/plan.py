@@ -1,0 +1,253 @@
+"""Which algorithm, protocol and channels does a job's collective take, and what does it cost? One interface for all of them.
+
+NCCL's tuner (`tuner`) chooses by its version's rules what each message takes, unless NCCL_ALGO and NCCL_PROTO force it; algorithms of
+other libraries are taken by name. `pricing` says what the choice costs, as one fluid activity with a load on every link it crosses.
+Nothing here happens in time; the executors play it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import NamedTuple, get_args
+
+from sim.cluster.build import Slot
+from sim.cluster.fabric import NOTHING, Crossed
+from sim.events import Cause
+from sim.parallel.program import Op
+from sim.spec.hardware import Fabric
+from sim.spec.stack import other_algorithm
+from sim.spec.yaml import SpecError
+from sim.training.collectives.nccl.constants import NCCL_2_30, constants_of
+from sim.training.collectives.nccl.cost import TunerMachine
+from sim.training.collectives.nccl.tuner import choose
+from sim.training.collectives.price.layout import JobLayout
+from sim.training.collectives.price.machine import machine_of
+from sim.training.collectives.price.point_to_point import SENDS, send_channels, send_protocol
+from sim.training.collectives.price.pricing import cost, cost_of
+from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, LinkLoad, SlotPart
+from sim.training.collectives.price.unequal import Weight, unequal
+from sim.training.collectives.routes.channels import ring_channels
+
+__all__ = [
+    "CORE",
+    "CORES",
+    "CollectivePlan",
+    "Cost",
+    "Edge",
+    "LinkLoad",
+    "Live",
+    "Op",
+    "SlotPart",
+    "Tuning",
+    "live_load",
+    "live_name",
+    "plan_collectives",
+]
+
+OPS: tuple[Op, ...] = get_args(Op)
+
+CORES_COPY = "CPU cores that copy for the network"
+"""What a collective waits for where a transport takes the host's cores."""
+OF_BROADCAST = " of broadcasting buffers"
+"""Ends the name of a latency that the broadcast of buffers waits for: another remedy than for that of gradients."""
+
+Live = Mapping[str, Mapping[str, str]]
+"""The network's name of each physical link, by slot."""
+
+
+class Tuning(NamedTuple):
+    """How the algorithm is chosen: NCCL's version, and what NCCL_ALGO, NCCL_PROTO and NCCL_MAX_NCHANNELS say."""
+
+    version: str = "2.30"
+    algorithms: str | None = None
+    protocols: str | None = None
+    channels: int | None = None
+
+
+DEFAULT = Tuning()
+"""The newest rules, nothing forced."""
+
+
+class Chosen(NamedTuple):
+    """What one message takes."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+@dataclass(frozen=True)
+class CollectivePlan:
+    """The collectives of one job over its slots; the slot with the fewest channels sets their number."""
+
+    layout: JobLayout
+    tuning: Tuning
+    _costs: dict[tuple[Op, float], Cost] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def parts(self) -> tuple[SlotPart, ...]:
+        """Return the channels that each slot's nodes contribute."""
+        return self.layout.parts
+
+    @property
+    def fabric(self) -> Fabric:
+        """Return what lies between nodes."""
+        return self.layout.fabric
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        return self.layout.ranks
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return self.layout.nodes
+
+    @property
+    def channels(self) -> int:
+        """Return the number of rings that the job's link graph holds."""
+        return self.layout.channels
+
+    @property
+    def streams(self) -> int:
+        """Return how many collectives may be under way at a time: torch gives NCCL one stream."""
+        return 1
+
+    @property
+    def decision(self) -> dict[str, object]:
+        """Return what the log's header says of the exchange."""
+        return {"algorithm": ", ".join(sorted({name for op, name in self._in_use if op == "all_reduce"})), "channels": self.channels}
+
+    @property
+    def shared(self) -> dict[str, float]:
+        """Return the resources that belong to no node, by live name, with their capacities (bytes/s)."""
+        if self.nodes == 1:
+            return {}
+        core = {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
+        return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.layout.crossed.capacities.items()}
+
+    def crossings(self, slot: str) -> dict[str, Hashable]:
+        """Return what tells the physical links of one node of *slot* apart: what each algorithm in use would put on them."""
+        weights_of: dict[str, list[Hashable]] = {}
+        for algorithm, size, load in self._loads:
+            for (name, link), weight in load.items():
+                if name == slot:
+                    weights_of.setdefault(link, []).append((algorithm, size, round(weight, 9)))
+        return {link: tuple(weights) for link, weights in weights_of.items()}
+
+    def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
+        """Return what NCCL takes for *op* on *nbytes*, or the algorithm of another library that is forced."""
+        if op == "all_to_all" or op == "send_recv" or op == "gather" or op == "scatter":
+            each = nbytes if op == "send_recv" else nbytes / self.ranks
+            return Chosen(SENDS[op], send_protocol(self.layout, self.tuning.version, each), send_channels(self.layout, each))
+        if self.forced and op == "all_reduce":
+            return Chosen(self.forced, "Simple", self.channels)
+        algorithms = None if self.forced else self.tuning.algorithms
+        choice = choose(op, max(1.0, nbytes), self._machine, self.tuning.version, algorithms, self.tuning.protocols)
+        return Chosen(choice.algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
+
+    def cost(self, nbytes: float, op: Op = "all_reduce") -> Cost:
+        """Return what *op* on *nbytes* costs; ``Cost.alone`` is its time with nothing beside it."""
+        if (op, nbytes) not in self._costs:
+            priced = self.cost_of(nbytes, *self.choice(nbytes, op), op=op)
+            if op == "broadcast":
+                cause, latency = priced.latency_of
+                priced = priced._replace(latency_of=(cause, latency + OF_BROADCAST))
+            self._costs[op, nbytes] = priced
+        return self._costs[op, nbytes]
+
+    def ways(self, nbytes: float) -> dict[str, Cost]:
+        """Return what an all-reduce of *nbytes* costs by each algorithm that NCCL weighs for it, with the protocol it would take there."""
+        version, protocols = self.tuning.version, self.tuning.protocols
+        weighed = choose("all_reduce", max(1.0, nbytes), self._machine, version, self.tuning.algorithms, protocols).table
+        costs = {}
+        for algorithm in dict.fromkeys(row.algorithm for row in weighed):
+            choice = choose("all_reduce", max(1.0, nbytes), self._machine, version, algorithm, protocols)
+            channels = min(choice.channels, self.tuning.channels or choice.channels)
+            costs[algorithm] = self.cost_of(nbytes, algorithm, choice.protocol, channels)
+        return costs
+
+    def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
+        """Return what *op* costs by a given algorithm and protocol."""
+        return cost(self.layout, op, algorithm, protocol, nbytes, channels)
+
+    def exchange(self, nbytes: float, weight: Weight) -> Cost:
+        """Return what an all-to-all costs where ranks have unequal shares, as *weight* says; *nbytes* is what one hands out on average."""
+        _, protocol, channels = self.choice(nbytes, "all_to_all")
+        return cost_of(self.layout, unequal(self.layout, protocol, nbytes, weight), "Pairwise", protocol, channels)
+
+    def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
+        """Return what it means that a resource, by its live name, holds a collective back: cause and description."""
+        causes = dict.fromkeys(self.shared, (Cause.NETWORK, CORE_LIMIT))
+        causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.layout.crossed.descriptions.items()}
+        for part in self.parts:
+            for link, name in live[part.slot.name].items():
+                described = part.slot.graph.links[link]
+                causes.setdefault(name, (TIER[described.tier], described.description))
+            crossed = {hop.tier for channel in part.channels.channels for hop in channel.hops if hop.transport.cpu_time_per_byte}
+            for tier in sorted(crossed):
+                causes[live_name(live, part.slot.name, CORES)] = (TIER[tier], CORES_COPY)
+        return causes
+
+    @cached_property
+    def _machine(self) -> TunerMachine:
+        return machine_of(self.layout, self.tuning.version)
+
+    @cached_property
+    def forced(self) -> str | None:
+        """Return the algorithm of another library that is asked for by name."""
+        return other_algorithm(self.tuning.algorithms)
+
+    @cached_property
+    def _loads(self) -> list[tuple[str, float, LinkLoad]]:
+        """Return what each algorithm in use puts on links, for a small and a large message; its operations take the same hops."""
+        ops = {algorithm: op for op, algorithm in self._in_use}
+        return [(name, size, cost(self.layout, op, name, "Simple", size, 1).load) for (name, op), size in product(ops.items(), (1e4, 1e8))]
+
+    @cached_property
+    def _in_use(self) -> list[tuple[Op, str]]:
+        """Return the operations and algorithms that messages of any size take; what is forced may leave an operation none."""
+        in_use: set[tuple[Op, str]] = set()
+        others: tuple[Op, ...] = ("all_gather", "broadcast")
+        for size in (4.0**power for power in range(1, 18)):
+            in_use.add(("all_reduce", self.choice(size).algorithm))
+            for op in others:
+                with suppress(SpecError):
+                    in_use.add((op, self.choice(size, op).algorithm))
+        return sorted(in_use)
+
+
+def live_name(live: Live, slot: str, link: str) -> str:
+    """Return the network's name of *link* of *slot*."""
+    return live.get(slot, {}).get(link, f"{slot}.{link}")
+
+
+def live_load(load: LinkLoad, live: Live) -> dict[str, float]:
+    """Return *load* on the network's resources; physical links that share one carry the same."""
+    live_loads: dict[str, float] = {}
+    for (slot, link), amount in load.items():
+        name = live_name(live, slot, link)
+        live_loads[name] = max(amount, live_loads.get(name, 0.0))
+    return live_loads
+
+
+def plan_collectives(
+    used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric | None = None, tuning: Tuning = DEFAULT, crossed: Crossed = NOTHING
+) -> CollectivePlan:
+    """Return how one job's collectives travel; *used* gives each slot with the GPUs the job has on each of its nodes.
+
+    *crossed* is what they cross of the *fabric*.
+    """
+    constants_of(tuning.version)
+    if tuning.channels is not None and tuning.channels > NCCL_2_30.max_channels:
+        raise SpecError(f"{tuning.channels} channels: NCCL has 1 to {NCCL_2_30.max_channels}; write one of those")
+    nodes = sum(slot.count for slot, _ in used)
+    parts = [SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in used]
+    fewest = min([len(part.channels.channels) for part in parts] + [tuning.channels or NCCL_2_30.max_channels])
+    cut = tuple(part._replace(channels=part.channels.first(fewest)) for part in parts)
+    return CollectivePlan(JobLayout(cut, fabric or Fabric(), crossed), tuning)

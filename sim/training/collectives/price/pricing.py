@@ -1,0 +1,411 @@
+"""What does one collective cost by a given algorithm and protocol? Its streams, and the time they take when nothing else runs.
+
+Every algorithm says which streams it sends over which hops (`traffic`) and how long its schedule takes: rings by their own recurrence
+(`recurrence`), pipelines as latency of the way up and down, plus a first piece's bytes on it, plus the rest at the pace of the slowest
+hop; phases that wait for one another (hierarchical, halving-doubling) add up. On uniform networks these are the closed forms of the
+schedules' own files. Loads are a fluid: what two streams of one collective share with others they share fairly all the while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from sim.cluster.fabric import RING, SWITCH, TREE
+from sim.cluster.topology import Route
+from sim.events import Cause
+from sim.spec.extensions import COLLECTIVES, names
+from sim.spec.yaml import SpecError
+from sim.training.collectives.nccl import constants as nccl
+from sim.training.collectives.price import in_turn, sends
+from sim.training.collectives.price.layout import JobLayout, depth
+from sim.training.collectives.price.own import own
+from sim.training.collectives.price.recurrence import ring_time
+from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
+from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPart, Traffic, latency_of, outward
+from sim.training.collectives.routes.channels import Hop
+
+ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+"""How often each operation goes around a ring."""
+
+_LARGEST_PIECE = 512 * 1024.0
+# NVIDIA/nccl src/enqueue.cc: a step of a Simple buffer (4 MiB in 8)
+_TREE_CUTS = ((8, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
+# same file: a tree halves it down to 128 KiB until there are 8 pieces per hop, to 64 KiB for 4, to 32 KiB for 1
+_LAST_CUT = _TREE_CUTS[-1:]
+_LARGEST_NVLS_PIECE = 128 * 1024.0
+_NVLS_CUTS = ((64, 64 * 1024.0), (8, 32 * 1024.0), (2, 16 * 1024.0))
+_NVLS_TREE_CUTS = ((16, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
+# same file: of each shard of each channel, smaller where there would be fewer rounds; between four nodes and more 64 KiB at most
+
+
+def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
+    """Return what *op* on *nbytes* costs; *channels* is told on. Raise SpecError where *algorithm* cannot run on *layout*."""
+    if algorithm in PRICES:
+        priced = PRICES[algorithm](layout, op, protocol, nbytes)
+    elif algorithm in names(COLLECTIVES):
+        priced = own(layout, algorithm, protocol, nbytes)
+    else:
+        raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
+    if algorithm == "Ring":
+        priced = _by_thread_blocks(priced, layout, op, protocol, nbytes, channels)
+    return cost_of(layout, priced, algorithm, protocol, channels)
+
+
+def cost_of(layout: JobLayout, priced: Priced, algorithm: str, protocol: str, channels: int) -> Cost:
+    """Return what was *priced* of a collective as one fluid activity."""
+    launch = max(part.channels.launch for part in layout.parts)
+    load = priced.traffic.load(priced.chunk, protocol)
+    cap = priced.volume / priced.time
+    latency_share = max(0.0, 1.0 - priced.volume / priced.slowest.rate / priced.time)
+    blamed = (priced.slowest.cause, priced.slowest.limit, priced.latency_of)
+    return Cost(algorithm, protocol, channels, launch, priced.volume, priced.chunk, cap, latency_share, load, *blamed)
+
+
+def piece_of(volume: float, hops: int, protocol: str = "Simple", cuts: Sequence[tuple[int, float]] = _LAST_CUT) -> float:
+    """Return the bytes that a pipeline of *hops* passes on at once: small enough that the pipeline fills.
+
+    LL and LL128 carry their flags with the data, so that a rank passes on what its threads have just read.
+    """
+    if protocol != "Simple":
+        return min(volume, float(nccl.THREADS[protocol] * nccl.BYTES_PER_THREAD[protocol]))
+    piece = _LARGEST_PIECE
+    for per_hop, smallest in cuts:
+        while piece > smallest and volume / piece < per_hop * hops:
+            piece /= 2
+    return min(piece, volume)
+
+
+def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
+    """Return the bytes that a tree of *hops* hops from root to leaf passes on at once."""
+    return piece_of(volume, hops, protocol, _TREE_CUTS)
+
+
+def nvls_shards(layout: JobLayout) -> int:
+    """Return into how many shards a reduction in NVSwitch cuts: one for each GPU of each of its own channels."""
+    newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
+    return nccl.NVLS_CHANNELS[100 if newest else 90][layout.nodes > 1] * layout.most_local
+
+
+def nvls_piece(nbytes: float, shards: int, nodes: int) -> float:
+    """Return the bytes of all *shards* that a reduction in NVSwitch passes on at once."""
+    chunk = nvls_largest(nodes)
+    for rounds, smaller in _NVLS_CUTS if nodes == 1 else _NVLS_TREE_CUTS:
+        if nbytes < rounds * shards * chunk:
+            chunk = min(chunk, smaller)
+    return min(nbytes, shards * chunk)
+
+
+def nvls_largest(nodes: int) -> float:
+    """Return the bytes of a shard that a reduction in NVSwitch passes on at once at most."""
+    return _LARGEST_NVLS_PIECE if nodes < 4 else _NVLS_TREE_CUTS[1][1]
+
+
+# --- ring ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _ring_traffic(layout: JobLayout) -> Traffic:
+    streams = [(part, hop, 1.0) for part in layout.parts for channel in part.channels.channels for hop in channel.hops]
+    if layout.nodes == 1:
+        return Traffic(tuple(streams), 0.0, layout.fabric)
+    leaving = [
+        outward(edge, RING, 1.0)._replace(node=node)
+        for ring in layout.rings
+        for node, edge in enumerate(edge for edge in ring if edge.fabric)
+    ]
+    return Traffic(tuple(streams), float(layout.nodes * layout.channels), layout.fabric, tuple(leaving), layout.crossed)
+
+
+def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    if op not in ROUNDS:
+        return _ring_pipeline(layout, protocol, nbytes)
+    traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
+    steps = ROUNDS[op] * (layout.ranks - 1)
+    rings = [traffic.along(ring, chunk, protocol) for ring in _different(layout)]
+    busy = [tuple(chunk / rate for rate in ring.rates) for ring in rings]
+    hops = list(zip(busy, _latencies(layout, protocol), strict=True))
+    slowest = [ring.slowest for ring in rings]
+    if (across := traffic.across(chunk, protocol)) is not None:
+        hops = [_through_switches(layout, ring, *own, chunk / across.rate) for ring, own in zip(_different(layout), hops, strict=True)]
+        slowest.append(across)
+    times = [ring_time(*ring, steps) for ring in set(hops)]  # many are alike
+    return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, latency_of(layout.rings[0]))
+
+
+def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
+    """Return *priced* of a ring as the thread blocks of *channels* channels play it.
+
+    Under Simple they start late, and copy the last chunk that they receive while they send nothing. LL and LL128 pass on so little at
+    once that both are part of the latency of a hop; but LL's blocks may be slower than the links.
+    """
+    blocks = _blocks(layout)
+    if op not in ROUNDS:
+        return priced._replace(time=priced.time + blocks.start) if protocol == "Simple" else priced
+    chunk = nbytes / layout.ranks / channels
+    if blocks.cap is not None:
+        # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends at once the others, and receives the last
+        time = (ROUNDS[op] * (layout.ranks - 1) + 1) * chunk / blocks.cap.rate
+        if time > priced.time:
+            priced = priced._replace(time=time, slowest=blocks.cap._replace(rate=priced.volume / time))
+    if protocol == "Simple":
+        return priced._replace(time=priced.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
+    if protocol == "LL" and blocks.ll:
+        quickest = min(min(ring) for ring in _latencies(layout, protocol))
+        return priced._replace(time=max(priced.time, ROUNDS[op] * (layout.ranks - 1) * (chunk / blocks.ll + quickest)))
+    return priced
+
+
+class _Blocks(NamedTuple):
+    """What the thread blocks of a ring's channels do at most, bytes/s; None where links alone count."""
+
+    start: float
+    """Seconds before they run under Simple."""
+    copy: float | None
+    ll: float | None
+    cap: EdgePace | None
+
+
+@lru_cache(maxsize=64)
+def _blocks(layout: JobLayout) -> _Blocks:
+    """Return what the slowest class on the rings of *layout* says of its blocks."""
+    met = {transport.name: transport for part in layout.parts for transport in part.channels.transports}.values()
+
+    def slowest(name: str) -> float | None:
+        return min((rate for transport in met if (rate := getattr(transport, name)) is not None), default=None)
+
+    caps = [(transport.channel_cap, transport.name) for transport in met if transport.channel_cap is not None]
+    cap = min(caps, default=None)
+    pace = cap and EdgePace(cap[0], Cause.INTERCONNECT, f"the thread block of each channel ({cap[1]})")
+    return _Blocks(max(transport.simple_start for transport in met), slowest("block_copy"), slowest("ll_cap"), pace)
+
+
+_LONGEST = 1024
+"""Hops of a ring that are told apart one by one; the time of `ring_time` grows with their square."""
+
+
+def _through_switches(
+    layout: JobLayout, ring: Sequence[Edge], busy: tuple[float, ...], late: tuple[float, ...], slow: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the occupancy and latency of the hops of *ring*, of which those between switches take *slow* seconds a chunk.
+
+    Of equal nodes, one of them stands for all: their hops are written out leaf by leaf where that is short, else all are slow. That takes
+    a leaf of over 128 nodes of eight GPUs whose uplinks are oversubscribed more times than it has nodes; 1 GiB over 320 took 5% more.
+    """
+    between = [edge.fabric is not None for edge in ring]
+    if all(slow <= alone for alone, far in zip(busy, between, strict=True) if far):
+        return busy, late
+    crossing, turns = [bool(edge.switches) for edge in ring], layout.crossed.in_turn
+    of_one = len(layout.parts) == 1 and len(turns) > 0
+    if of_one and len(ring) * len(turns) <= _LONGEST:
+        crossing = [(leaves and far) or crosses for leaves in turns for far, crosses in zip(between, crossing, strict=True)]
+        busy, late = busy * len(turns), late * len(turns)
+    elif of_one or not any(crossing):
+        crossing = between
+    return tuple(max(slow, alone) if crosses else alone for alone, crosses in zip(busy, crossing, strict=True)), late
+
+
+@lru_cache(maxsize=64)
+def _different(layout: JobLayout) -> list[tuple[Edge, ...]]:
+    """Return one ring of each kind that costs the same."""
+    by_hops = {tuple((part.slot.name, hop.links) for edge in ring for part, hop in edge.hops): ring for ring in layout.rings}
+    return list(by_hops.values())
+
+
+@lru_cache(maxsize=64)
+def _latencies(layout: JobLayout, protocol: str) -> list[tuple[float, ...]]:
+    """Return the latency of every edge of each kind of ring."""
+    return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _different(layout)]
+
+
+def _latency(edge: Edge, protocol: str, nodes: int) -> float:
+    """Return the latency of *edge*; under LL a hop inside one of several nodes is slower by the factor of NCCL 2.10's tuner.
+
+    2.30 no longer has the factor (src/graph/tuning.cc); 2 x 8 A100 and 2 x 8 H20, on newer versions, show it.
+    """
+    slower = nccl.NCCL_2_10.ll_slowdown if protocol == "LL" and nodes > 1 and edge.fabric is None else 1.0
+    return slower * edge.latency(protocol)
+
+
+def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
+    """Return a broadcast or a reduce: piece after piece along the ring, of which one hop, from or to the root, stays empty."""
+    traffic, volume = _ring_traffic(layout), nbytes / layout.channels
+    piece = piece_of(volume, layout.ranks - 1, protocol)
+    first, slowest = 0.0, []
+    for ring, latencies in zip(_different(layout), _latencies(layout, protocol), strict=True):
+        paces = traffic.along(ring, piece, protocol)
+        hops = [piece / rate + latency for rate, latency in zip(paces.rates, latencies, strict=True)]
+        first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
+        slowest.append(paces.slowest)
+    pace = held(min(slowest), traffic, piece, protocol)
+    return Priced(volume, first + (volume - piece) / pace.rate, piece, pace, traffic, latency_of(layout.rings[0]))
+
+
+# --- trees and what reduces on the way -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """What a pipeline crosses to the root and back: its spans, and the traffic they make. The same for every size."""
+
+    spans: tuple[EdgeSpan, ...]
+    traffic: Traffic
+    rising: tuple[EdgeSpan, ...]
+    """Of them what leads to the root: the first piece meets nothing on its way up but what rises, the last but what falls."""
+    first: Traffic
+    """The traffic that they make."""
+    nodes: int
+
+
+@lru_cache(maxsize=128)
+def _late(way: _Way, protocol: str) -> list[list[float]]:
+    """Return the latency of every edge that leads up, by span."""
+    return [[_latency(edge, protocol, way.nodes) for edge in span.edges] for span in way.rising]
+
+
+@lru_cache(maxsize=64)
+def _way_latency_of(way: _Way) -> tuple[Cause, str]:
+    return latency_of([edge for span in way.spans for edge in list(span.edges[:1]) * span.hops])
+
+
+def _up_and_down(protocol: str, volume: float, way: _Way) -> Priced:
+    """Return a pipeline along *way* to the root and back; every stream carries *volume*, each piece at what its hops reach with it."""
+    piece = tree_piece(volume, sum(span.hops for span in way.spans), protocol)
+    first = 0.0
+    for span, latencies in zip(way.rising, _late(way, protocol), strict=True):
+        rates = way.first.along(span.edges, piece, protocol, span.count).rates
+        first += span.hops * max(piece / rate + latency for rate, latency in zip(rates, latencies, strict=True))
+    slow = [way.traffic.along(span.edges, piece, protocol, span.count).slowest for span in way.spans]
+    slowest = held(min(slow), way.traffic, piece, protocol)
+    time = 2 * first + max(0.0, volume - piece) / slowest.rate
+    return Priced(volume, time, piece, slowest, way.traffic, _way_latency_of(way))
+
+
+def _way(
+    layout: JobLayout, inside: EdgeSpan | None, rising: EdgeSpan | None, between: float, across: EdgeSpan | None = None, up: float = 1.0
+) -> _Way:
+    """Return the way over *inside*, of which *rising* leads up, and *across* between nodes, of whose streams the share *up* does."""
+    spans = [span for span in (inside, across) if span]
+    first = [span for span in (rising, replace(across, count=across.count * up) if across else None) if span]
+    rising_traffic = traffic_of(layout, first, between * up)
+    return _Way(tuple(spans), traffic_of(layout, spans, between), tuple(first), rising_traffic, layout.nodes)
+
+
+def _tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a double binary tree: each of two trees has half of each channel, up and down."""
+    return _up_and_down(protocol, nbytes / layout.channels / 2, _tree_way(layout))
+
+
+@lru_cache(maxsize=64)
+def _tree_way(layout: JobLayout) -> _Way:
+    within, between = layout.tree_hops
+    nodes = layout.nodes
+    across = EdgeSpan(heads(layout, tree=True), float(min(nodes, 4)), between, TREE) if nodes > 1 else None
+    return _way(layout, *_chains(layout, 2.0, within), 4.0 * (nodes - 1) * layout.channels, across, 0.5)
+
+
+def _chains(layout: JobLayout, count: float, hops: int) -> tuple[EdgeSpan | None, EdgeSpan | None]:
+    """Return the chains below the NICs of all nodes, both ways and towards the NIC; None for single GPUs."""
+    chains = [layout.chain(part, channel) for part in layout.parts for channel in range(layout.channels)]
+    if not any(chains):
+        return None, None
+    towards = [edge for chain in chains for edge in chain[len(chain) // 2 :]]
+    return EdgeSpan([edge for chain in chains for edge in chain], count, hops), EdgeSpan(towards, count, hops)
+
+
+def _collnet(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a chain in each node whose first GPU sends to switches that add."""
+    return _up_and_down(protocol, nbytes / layout.channels, _collnet_way(layout))
+
+
+@lru_cache(maxsize=64)
+def _collnet_way(layout: JobLayout) -> _Way:
+    across = EdgeSpan(heads(layout), 1.0, 1, SWITCH)
+    return _way(layout, *_chains(layout, 1.0, layout.most_local - 1), float(layout.nodes * layout.channels), across)
+
+
+def _collnet_direct(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return shards gathered at every GPU of a node, summed by the network, and handed back."""
+    return _up_and_down(protocol, nbytes / layout.channels, _collnet_direct_way(layout))
+
+
+@lru_cache(maxsize=64)
+def _collnet_direct_way(layout: JobLayout) -> _Way:
+    pairs, share = [edge for part in layout.parts for edge in layout.pairs(part)], layout.channels / layout.most_local
+    inside, rising = (EdgeSpan(pairs, 2.0 * share, 1), EdgeSpan(pairs, share, 1)) if pairs else (None, None)
+    return _way(layout, inside, rising, float(layout.nodes * layout.channels), EdgeSpan(heads(layout), 1.0, 1, SWITCH))
+
+
+# --- reduction in NVSwitch -------------------------------------------------------------------------------------------
+
+
+def switch_edge(part: SlotPart, src: str, dst: str) -> Edge:
+    """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node, which is half of a hop between GPUs."""
+    both_ways = part.slot.node.over_nvlink
+    transport = both_ways.model_copy(update={"hop_latency": both_ways.hop_latency / 2})
+    return Edge(((part, Hop(src, dst, Route(((f"{src}>{dst}",),), "NVS", transport))),))
+
+
+def _switch_edges(part: SlotPart) -> list[Edge]:
+    both = [(f"gpu{gpu}", "nvswitch") for gpu in part.gpus] + [("nvswitch", f"gpu{gpu}") for gpu in part.gpus]
+    return [switch_edge(part, src, dst) for src, dst in both]
+
+
+def _nvls(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a reduction in the switches of each node; between nodes by switches that add, or (`_nvls_tree`) by trees."""
+    return _in_nvswitch(layout, op, protocol, nbytes, 1.0, 1)
+
+
+def _nvls_tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
+    return _in_nvswitch(layout, op, protocol, nbytes, min(layout.nodes, 4) / 2, depth(layout.nodes), 0.5)
+
+
+def _in_nvswitch(layout: JobLayout, op: str, protocol: str, nbytes: float, sent: float, hops: int, met: float = 1.0) -> Priced:
+    """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way; *met* is the share of one way.
+
+    A switch adds words as they come: a piece is on its way for one load and one store (NVIDIA/nccl src/device/all_reduce.h), and
+    the next follows when all GPUs have seen it stored, one latency later. NCCL's share of the bandwidth is that of the largest pieces.
+    At every hop between nodes the first piece waits for those of all channels, as fluids do: 8 nodes of H100 take 332 us for 16 MiB, where
+    NCCL's tuner expects 241 (as much as of Tree, at 243), so bandwidth dips where it takes over. No measured table says which is nearer.
+    """
+    local = layout.most_local
+    crossing = (local + 1) / local if op == "all_reduce" else 1.0
+    volume = crossing * nbytes
+    edges = [edge for part in layout.parts for edge in _switch_edges(part)]
+    newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
+    spans = [EdgeSpan(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 1)]
+    if layout.nodes > 1:
+        spans.append(EdgeSpan(heads(layout), sent / layout.channels / crossing, hops, SWITCH if hops == 1 and sent == 1.0 else TREE))
+    shards = nvls_shards(layout)
+    piece, largest = crossing * nvls_piece(nbytes, shards, layout.nodes), crossing * shards * nvls_largest(layout.nodes)
+    late = edges[0].latency(protocol)
+    traffic = traffic_of(layout, spans, layout.nodes * sent / crossing)
+    paces = [min(traffic.pace(edge, volume, protocol, span.count) for edge in span.edges) for span in spans]
+    slowest = held(min(paces), traffic, volume, protocol)
+    between = 2 * hops * spans[1].edges[0].latency(protocol) if layout.nodes > 1 else 0.0
+    first = sum(2 * span.hops * piece / pace.rate * share for span, pace, share in zip(spans, paces, (1.0, met), strict=False))
+    each = max(piece / slowest.rate, piece / paces[0].rate + late * (1 - piece / largest))
+    time = 4 * late + between + first + max(0.0, volume / piece - 1) * each
+    return Priced(volume, time, volume, slowest, traffic, latency_of(edges[:1]))
+
+
+PRICES: Mapping[str, Callable[[JobLayout, str, str, float], Priced]] = {
+    "Ring": _ring,
+    "Tree": _tree,
+    "CollNet": _collnet,
+    "CollNetChain": _collnet,
+    "CollNetDirect": _collnet_direct,
+    "NVLS": _nvls,
+    "NVLSTree": _nvls_tree,
+    "PAT": in_turn.pat,
+    "Hierarchical": in_turn.hierarchical,
+    "RackHierarchical": in_turn.rack_hierarchical,
+    "HalvingDoubling": in_turn.halving_doubling,
+    "Pairwise": sends.pairwise,
+    "SendRecv": sends.send_recv,
+    "Gather": sends.gather,
+    "Scatter": sends.scatter,
+}
+"""How each algorithm is priced: NCCL's own by its names, then those of other libraries."""

@@ -1,0 +1,89 @@
+"""How long does a ring of unequal hops take, alone? Exactly as long as its slowest walk.
+
+Hop i is busy for b_i (seconds) with each chunk and delivers it l_i later; rank i + 1 may pass on in step k + 1 what arrived in step k. The
+last arrival is the dearest walk of K steps, each of which stays at its hop for b_i or moves on for b_i + l_i::
+
+    T = max over start j and width w of    sum of b_i + l_i over the window  +  (K - w) * max of b_i over the window
+
+On a ring of p hops repeated by N equal nodes p starts are enough, and of widths beyond p only the shortest and the longest can be best, so
+the cost, p^2, does not grow with N. Exact, not a bound; contention and jitter are left to the executors. Rings of many hops:
+`sim.training.collectives.price.long_rings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+_FEW = 1024
+"""Windows up to which plain Python has compared them before numpy has set out, let alone been imported."""
+
+
+class RingTime(NamedTuple):
+    """*total* (s), and the share of it that latency adds to what the busiest hop needs for its bytes alone."""
+
+    total: float
+    latency_share: float
+
+    @property
+    def latency(self) -> float:
+        """Return the seconds beyond the busiest hop's own."""
+        return self.total * self.latency_share
+
+
+def ring_time(occupancy: Sequence[float], latency: Sequence[float], steps: int) -> RingTime:
+    """Return the time of *steps* steps on a ring whose hops have these *occupancy* and *latency* (s), in order.
+
+    A ring that repeats a pattern, one per node, needs the pattern only: the number of its nodes is in *steps*.
+    """
+    if not occupancy or len(occupancy) != len(latency):
+        raise ValueError(f"every hop has one occupancy and one latency: {len(occupancy)} and {len(latency)}")
+    if steps < 0 or not all([value >= 0 for value in (*occupancy, *latency)]):
+        raise ValueError("steps, occupancies and latencies are zero or more")
+    if steps == 0:
+        return RingTime(0.0, 0.0)
+    total = _dearest(occupancy, latency, steps)
+    bare = steps * max(occupancy)
+    return RingTime(total, max(0.0, 1 - bare / total) if total > 0 else 0.0)
+
+
+def _dearest(occupancy: Sequence[float], latency: Sequence[float], steps: int) -> float:
+    """Return the time of the dearest walk."""
+    if min(occupancy) == max(occupancy) and min(latency) == max(latency):
+        return steps * (occupancy[0] + latency[0])
+    widths = _widths(len(occupancy), steps)
+    if len(occupancy) * sum(last - first + 1 for first, last in widths) <= _FEW:
+        return max(_best_of_few(occupancy, latency, span, steps) for span in widths)
+    from sim.training.collectives.price.long_rings import dearest
+
+    return dearest(occupancy, latency, widths, steps)
+
+
+def all_reduce_steps(n: int) -> int:
+    """Return the steps of a ring all-reduce of *n* ranks."""
+    return 2 * (n - 1)
+
+
+def _widths(period: int, steps: int) -> list[tuple[int, int]]:
+    """Return the ranges (first, last) of window widths among which the best one is."""
+    if steps <= 2 * period:
+        return [(1, steps)]
+    return [(1, 2 * period), (max(2 * period + 1, steps - period + 1), steps)]
+
+
+def _best_of_few(busy: Sequence[float], late: Sequence[float], widths: tuple[int, int], steps: int) -> float:
+    """Return the dearest walk over windows of *widths*, from every start."""
+    first, last = widths
+    period = len(busy)
+    sums = list(accumulate((one + other for one, other in zip(busy, late, strict=True)), initial=0.0))
+    around, once_around = [*busy, *busy], sums[period]
+    sums += [once_around + value for value in sums[1:]]
+    best = 0.0
+    for start in range(period):
+        busiest = max(around[start : start + min(first - 1, period)], default=0.0)
+        for width in range(first, last + 1):
+            busiest = max(busiest, around[start + (width - 1) % period])
+            turns, rest = divmod(width, period)
+            best = max(best, turns * once_around + sums[start + rest] - sums[start] + (steps - width) * busiest)
+    return best

@@ -1,0 +1,333 @@
+"""What does a collective put on which links? Streams between ranks, each along fixed hops; rates and loads follow from counting them.
+
+A *stream* is what one rank sends another during a collective; all streams of one collective have equal volume and progress
+together, so a link is loaded by the number of streams that cross it (a number that need not be whole: some carry a part only). What
+an efficiency below 1 loses, and what a protocol adds, weighs on a link like bytes. Equal nodes of a slot carry the same, so that the
+streams of one stand for all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from sim.cluster.build import Slot
+from sim.cluster.fabric import ALL, NOTHING, Crossed, Pattern, Sent
+from sim.events import Cause
+from sim.spec.hardware import Fabric
+from sim.training.collectives.nccl.protocols import WIRE_BYTES, hop_latency, kind_of, wire_bytes
+from sim.training.collectives.price.uncontended import Lane, lane, staged
+from sim.training.collectives.routes.channels import NETWORK, Channels, Hop
+
+TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
+
+CORES = "cores"
+"""The resource of a node that a transport's work on the host takes, beside the physical links."""
+FABRIC = "fabric"
+"""In place of a slot: what belongs to no node."""
+CORE = (FABRIC, "core")
+"""The resource that all traffic between nodes shares, where the fabric has a bandwidth of its own."""
+CORE_LIMIT = "the core of the fabric"
+
+LinkLoad = Mapping[tuple[str, str], float]
+"""Load per payload byte on each resource, by slot and physical link."""
+
+
+class SlotPart(NamedTuple):
+    """The channels that the nodes of one slot contribute."""
+
+    slot: Slot
+    gpus: tuple[int, ...]
+    channels: Channels
+
+
+class Edge(NamedTuple):
+    """From one rank to another: one hop, or two (pipelined) between nodes, each with the part it belongs to."""
+
+    hops: tuple[tuple[SlotPart, Hop], ...]
+    fabric: Fabric | None = None
+    """What it crosses between nodes."""
+    switches: tuple[str, ...] = ()
+    """The links between switches that this very edge crosses; live resources where every node stands for itself."""
+
+    def latency(self, protocol: str) -> float:
+        """Return the seconds that a chunk takes beyond its bytes."""
+        return max(_latency(hop, protocol) for _, hop in self.hops) + (self.fabric.latency if self.fabric else 0.0)
+
+    @property
+    def latency_of(self) -> tuple[Cause, str]:
+        """Return whom to blame for the latency: tier and transport class."""
+        slowest = max((hop for _, hop in self.hops), key=lambda hop: hop.transport.hop_latency)
+        return TIER[slowest.tier], f"{slowest.transport.name} latency"
+
+    def cap(self, chunk: float, protocol: str) -> float:
+        """Return the most payload bytes/s that chunks of *chunk* bytes reach with the links to themselves."""
+        alone = (min(staged(part.slot.graph, hop) * hop.efficiency(chunk), hop.flow_cap(chunk)) for part, hop in self.hops)
+        return min(rate / _wire(hop, protocol) for rate, (_, hop) in zip(alone, self.hops, strict=True))
+
+    def load(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
+        """Return the load of one stream's chunks of *chunk* bytes, per byte."""
+        core = {CORE: WIRE_BYTES[protocol]} if self.fabric and self.fabric.core_bandwidth else {}
+        between = {(FABRIC, name): _weight(self.hops[0][1], chunk, protocol) for name in self.switches}
+        return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core | between
+
+    def sent(self, chunk: float, protocol: str) -> Sent:
+        """Return a stream of chunks of *chunk* bytes to another node, wherever that is, as links between switches carry it."""
+        (_, leaving), (_, arriving) = self.hops
+        return Sent(ALL, nic_of(leaving), nic_of(arriving), _weight(leaving, chunk, protocol), WIRE_BYTES[protocol])
+
+
+def _wire(hop: Hop, protocol: str) -> float:
+    """Return the bytes on the wire of *hop* per byte of payload."""
+    return wire_bytes(kind_of(hop.route, hop.tier == "network"), protocol, hop.row)
+
+
+def _latency(hop: Hop, protocol: str) -> float:
+    return hop_latency(hop.route, hop.tier == "network", protocol, hop.row)
+
+
+class EdgePace(NamedTuple):
+    """Payload bytes/s of an edge beside the other streams, and what limits it."""
+
+    rate: float
+    cause: Cause
+    limit: str
+
+
+class Cost(NamedTuple):
+    """One collective of a given size, as one fluid activity."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+    launch: float
+    """Seconds before anything moves."""
+    volume: float
+    """Bytes of each stream."""
+    chunk: float
+    """Bytes at which efficiencies are read: what a hop keeps in flight, one step of a ring or a whole pipelined stream."""
+    cap: float
+    """Bytes/s of one stream when nothing else runs, mean over the whole collective."""
+    latency_share: float
+    """Of the time at that rate, the share that is latency, not bytes of the slowest hop."""
+    load: LinkLoad
+    cause: Cause
+    bottleneck: str
+    """Tier and description of what limits the slowest hop."""
+    latency_of: tuple[Cause, str]
+    """Whom to blame for latency: the tier and transport class that adds most of it."""
+
+    @property
+    def alone(self) -> float:
+        """Return the seconds it takes when nothing else runs."""
+        return self.launch + self.volume / self.cap
+
+
+class Outward(NamedTuple):
+    """*streams* that leave a node of *part* by *hop*, those of *pattern*; *onto* is the NIC at which they arrive (None: any)."""
+
+    pattern: Pattern
+    part: SlotPart
+    hop: Hop
+    onto: int | None
+    streams: float
+    node: int = 0
+    """Which of the part's nodes, where they send to unlike ones."""
+
+
+def nic_of(hop: Hop) -> int:
+    """Return the NIC by which *hop* leaves a node, or comes in."""
+    link = next(link for link in hop.links if link.startswith(f"{NETWORK}>") or link.endswith(f">{NETWORK}"))
+    return int(link.replace(">", "").replace(NETWORK, "").removeprefix("nic"))
+
+
+def outward(edge: Edge, pattern: Pattern, streams: float) -> Outward:
+    """Return so many *streams* along *edge*, which leads to another node."""
+    (part, leaving), (_, arriving) = edge.hops
+    return Outward(pattern, part, leaving, None if pattern.kind == "all" else nic_of(arriving), streams)
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """All streams of one algorithm: how many cross each hop of one node of each part, and how many the fabric between all nodes."""
+
+    streams: tuple[tuple[SlotPart, Hop, float], ...]
+    between: float
+    fabric: Fabric
+    outward: tuple[Outward, ...] = ()
+    """What leaves one node of each part."""
+    crossed: Crossed = NOTHING
+    _kinds: dict[int, tuple[Sequence[Edge], list[_Kind], list[int]]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def crossings(self) -> Mapping[str, Mapping[str, float]]:
+        """Return how many streams cross each physical link of a node, by slot."""
+        counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for part, hop, count in self.streams:
+            for link in hop.links:
+                counts[part.slot.name][link] += count
+        return counts
+
+    def load(self, chunk: float, protocol: str) -> LinkLoad:
+        """Return the load of all streams with chunks of *chunk* bytes, per byte of one stream."""
+        load = _load(self.streams, chunk, protocol)
+        if self.fabric.core_bandwidth and self.between:
+            load[CORE] = self.between * WIRE_BYTES[protocol]
+        return load | {(FABRIC, name): amount for name, amount in self._on_switches(chunk, protocol).items()}
+
+    def _on_switches(self, chunk: float, protocol: str) -> dict[str, float]:
+        """Return the load on links between switches, per byte of one stream; of unlike nodes the most that any would put there."""
+        loads: dict[str, float] = {}
+        by_node: dict[tuple[str, int], list[Sent]] = defaultdict(list)
+        for out in self.outward if self.crossed.ports else ():
+            by_node[out.part.slot.name, out.node].append(_sent(out, chunk, protocol))
+        for sent in dict.fromkeys(map(tuple, by_node.values())):  # nodes that send alike load alike
+            for name, amount in self.crossed.load(sent).items():
+                loads[name] = max(amount, loads.get(name, 0.0))
+        return loads
+
+    def across(self, chunk: float, protocol: str) -> EdgePace | None:
+        """Return the payload bytes/s that the links between switches leave one stream, and which; None where there are none."""
+        loads = self._on_switches(chunk, protocol)
+        if not loads:
+            return None
+        rate, name = min((self.crossed.capacities[name] / amount, name) for name, amount in loads.items())
+        return EdgePace(rate, Cause.NETWORK, self.crossed.descriptions[name])
+
+    def pace(self, edge: Edge, chunk: float, protocol: str, count: float = 1.0) -> EdgePace:
+        """Return how fast one stream's chunks of *chunk* bytes cross *edge* beside the others, and what limits them.
+
+        A *count* below 1 is the share of a stream that *edge* carries.
+        """
+        ((kind,), _) = self._sorted([edge])
+        return self._slowest(kind, _Reached(chunk), protocol, min(1.0, count))
+
+    def along(self, edges: Sequence[Edge], chunk: float, protocol: str, count: float = 1.0) -> Along:
+        """Return the pace of each of *edges*, as `pace` does; asked again and again with other sizes, edges alike are found once."""
+        if id(edges) not in self._kinds:
+            self._kinds[id(edges)] = (edges, *self._sorted(edges))
+        _, kinds, of_edge = self._kinds[id(edges)]
+        reached, part_of = _Reached(chunk), min(1.0, count)
+        paces = [self._slowest(kind, reached, protocol, part_of) for kind in kinds]
+        return Along(tuple(paces[number].rate for number in of_edge), min(paces))
+
+    def _sorted(self, edges: Sequence[Edge]) -> tuple[list[_Kind], list[int]]:
+        """Return the kinds of *edges*, whose hops have the same to give, and which kind each edge is of."""
+        kinds: dict[Hashable, _Kind] = {}
+        of_edge = []
+        for edge in edges:
+            lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
+            like = tuple((each_lane.fair, each_lane.alone, id(each_lane.hop.transport), each_lane.hop.connections) for each_lane in lanes)
+            kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
+            kind.members.append([(part, each_lane) for (part, _), each_lane in zip(edge.hops, lanes, strict=True)])
+            of_edge.append(kind.number)
+        return list(kinds.values()), of_edge
+
+    def _slowest(self, kind: _Kind, reached: _Reached, protocol: str, part_of: float) -> EdgePace:
+        """Return the pace of the edges of *kind*, or their share of the fabric's core where that is less."""
+        hops = [each_lane.hop for _, each_lane in kind.members[0]]
+        wire = [_wire(hop, protocol) for hop in hops]
+        rates = [
+            each_lane.rate(*reached[each_lane.hop], part_of) / bytes_of
+            for (_, each_lane), bytes_of in zip(kind.members[0], wire, strict=True)
+        ]
+        rate = min(rates)
+        if (
+            kind.fabric
+            and kind.fabric.core_bandwidth
+            and (share := kind.fabric.core_bandwidth / self.between / WIRE_BYTES[protocol]) < rate
+        ):
+            return EdgePace(share, Cause.NETWORK, CORE_LIMIT)
+        held = tuple(
+            (place, reached[hops[place]].flow_cap <= rate * wire[place]) for place, each_rate in enumerate(rates) if each_rate == rate
+        )
+        if held not in kind.limits:
+            kind.limits[held] = min(_limit(member, held) for member in kind.members)
+        return EdgePace(rate, *kind.limits[held])
+
+
+class Along(NamedTuple):
+    """Payload bytes/s of each of several edges, and the pace of the slowest."""
+
+    rates: tuple[float, ...]
+    slowest: EdgePace
+
+
+@dataclass
+class _Kind:
+    """Edges whose hops have the same to give: their lanes, hop by hop, and what holds them back by the hops that are slowest."""
+
+    number: int
+    fabric: Fabric | None
+    members: list[list[tuple[SlotPart, Lane]]]
+    limits: dict[tuple[tuple[int, bool], ...], tuple[Cause, str]] = field(default_factory=dict)
+
+
+def _limit(lanes: Sequence[tuple[SlotPart, Lane]], held: Sequence[tuple[int, bool]]) -> tuple[Cause, str]:
+    """Return what holds an edge back whose slowest hops are *held*, each by its flows or by a link."""
+    _, place, by_flow = min((lanes[place][1].link, place, by_flow) for place, by_flow in held)
+    part, slowest = lanes[place]
+    hop, link = slowest.hop, part.slot.graph.links[slowest.link]
+    if by_flow:
+        return TIER[hop.tier], f"the flow limit of {hop.transport.name}"
+    if hop.staged and (hop.tier == "interconnect" or (slowest.link in hop.wires and slowest.alone < link.capacity)):
+        return TIER[link.tier], f"copies through host memory {hop.src.upper()}-{hop.dst.upper()} ({link.description})"
+    return TIER[link.tier], link.description
+
+
+class _Reach(NamedTuple):
+    """What a transport reaches with chunks of one size: its efficiency, and the most its flows carry (bytes/s)."""
+
+    efficiency: float
+    flow_cap: float
+
+
+class _Reached:
+    """What each transport reaches with chunks of *chunk* bytes, looked up once."""
+
+    def __init__(self, chunk: float) -> None:
+        self._chunk = chunk
+        self._known: dict[tuple[int, float], _Reach] = {}
+
+    def __getitem__(self, hop: Hop) -> _Reach:
+        key = (id(hop.transport), hop.connections)
+        if key not in self._known:
+            self._known[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
+        return self._known[key]
+
+
+def _weight(hop: Hop, chunk: float, protocol: str) -> float:
+    """Return what a byte weighs on the links of *hop*: what a transport cannot use weighs like bytes."""
+    return _wire(hop, protocol) / min(1.0, hop.efficiency(chunk))
+
+
+def _sent(out: Outward, chunk: float, protocol: str) -> Sent:
+    on_nic = out.streams * _weight(out.hop, chunk, protocol)
+    return Sent(out.pattern, nic_of(out.hop), out.onto, on_nic, out.streams * WIRE_BYTES[protocol])
+
+
+def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
+    """Return what *streams* of one node weigh on its resources; what a transport cannot use weighs like bytes."""
+    load: dict[tuple[str, str], float] = defaultdict(float)
+    reached = _Reached(chunk)
+    for part, hop, count in streams:
+        weight = count * _wire(hop, protocol) / min(1.0, reached[hop].efficiency)
+        name = part.slot.name
+        for link in hop.links:
+            load[name, link] += weight
+        for wire in hop.wires if hop.route.copies else ():
+            load[name, wire] += weight * max(0.0, part.slot.graph.links[wire].capacity / staged(part.slot.graph, hop) - 1.0)
+        if hop.transport.cpu_time_per_byte:
+            load[name, CORES] += count * hop.transport.cpu_time_per_byte
+    return load
+
+
+def latency_of(edges: Sequence[Edge]) -> tuple[Cause, str]:
+    """Return whom to blame for the latency of *edges*: the tier and transport class that adds most of it."""
+    seconds_of: dict[tuple[Cause, str], float] = defaultdict(float)
+    for edge in edges:
+        seconds_of[edge.latency_of] += edge.latency("Simple")
+    return max(seconds_of, key=lambda blamed: seconds_of[blamed])

@@ -1,0 +1,1 @@
+"""Along which rings and chains of the link graph does NCCL send?"""

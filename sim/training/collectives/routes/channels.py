@@ -1,0 +1,308 @@
+"""Along which rings does NCCL send? Its channel search in outline: what one node of a job contributes to each ring.
+
+The order of preference is NVIDIA/nccl's (`src/graph/search.cc`): NVSwitch, then edge-disjoint rings over NVLink pairs alone, then
+one ring over the best PCIe paths, staged through host memory where GPUs may not address each other. Across nodes a channel comes
+in from a NIC at a GPU near it, visits every local GPU, and leaves by a NIC; channel k of one node is stitched to channel k of
+the next. A NIC serves as many channels as its bandwidth needs NVLinks. NCCL's doubling of channels after the search is left out:
+it changes no link's load; nor does the search try NVLink rings beside PCIe rings, NVLink relays or PXN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from sim.cluster.node_links import Tier
+from sim.cluster.topology import PATH_CLASSES, NodeGraph, Route
+from sim.spec.fields import at
+from sim.spec.hardware import Transport
+from sim.training.collectives.routes.packing import pack_cycles, pack_paths
+from sim.training.collectives.routes.tours import shortest_tour, tree_order
+
+ChannelKind = Literal["single", "nvswitch", "nvlink", "pcie"]
+
+AlgorithmRow = Literal["Ring", "Tree"]
+
+NETWORK = "net"
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One hop of a channel, between ``gpu0..`` or from or to ``net``, along a fixed route."""
+
+    src: str
+    dst: str
+    route: Route
+    row: AlgorithmRow = "Ring"
+    """Of NCCL's latencies, those of rings or of trees, which between nodes also hold for rings of one GPU a node (`tuning.cc`)."""
+    connections: float = 1.0
+    """Of the connections that a channel opens to a peer, the share that one stream has."""
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Return every link crossed, in order; a link named twice is crossed twice by every byte."""
+        return self.route.links
+
+    @property
+    def transport(self) -> Transport:
+        """Return the constants of the transport class."""
+        return self.route.transport
+
+    @property
+    def staged(self) -> bool:
+        """Tell whether the bytes rest in host memory on the way."""
+        return self.route.staged
+
+    @property
+    def tier(self) -> Tier:
+        """Return ``network`` for a hop from or to the network, else ``interconnect``."""
+        return "network" if NETWORK in (self.src, self.dst) else "interconnect"
+
+    def efficiency(self, chunk: float) -> float:
+        """Return the share of its links' bandwidth that a hop reaches with chunks of *chunk* bytes (payload / ranks / channels)."""
+        return 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
+
+    @property
+    def wires(self) -> tuple[str, ...]:
+        """Return the NICs' links on the way: one from or to the network, two of a loopback."""
+        return tuple(link for link in self.links if NETWORK in link.split(">"))
+
+    @property
+    def overlap(self) -> float:
+        """Return how much faster than one after the other the stages of a hop to or from the network are, once chunks are large."""
+        return self.route.copies.efficiency[-1][1] if self.route.copies else 1.0
+
+    def flow_cap(self, chunk: float) -> float:
+        """Return the most that the flows of one stream carry, bytes/s; where it is given, the loss on small chunks is theirs."""
+        cap, flows = self.transport.flow_cap, max(1.0, self.transport.flows * self.connections)
+        return cap * flows * at(self.transport.efficiency, chunk) if cap else math.inf
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One node's part of one ring: the order of its GPUs, and its hops; across nodes from ``net`` first and to ``net`` last."""
+
+    gpus: tuple[int, ...]
+    hops: tuple[Hop, ...]
+
+    @property
+    def edges(self) -> tuple[tuple[Hop, ...], ...]:
+        """Return the hops by edge of the ring, one edge per GPU.
+
+        The edge to the next node is the last hop of this node with the first of the next, which is alike: (to net, from net).
+        """
+        if self.hops and self.hops[0].src == NETWORK:
+            return (*((hop,) for hop in self.hops[1:-1]), (self.hops[-1], self.hops[0]))
+        return tuple((hop,) for hop in self.hops)
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """What one node contributes to the rings of a job of *nodes* nodes; all channels carry equal parts."""
+
+    channels: tuple[Channel, ...]
+    kind: ChannelKind
+    nodes: int
+
+    @property
+    def crossings(self) -> dict[str, int]:
+        """Return how often each link of the node is crossed by all channels together."""
+        counts: dict[str, int] = {}
+        for channel in self.channels:
+            for hop in channel.hops:
+                for link in hop.links:
+                    counts[link] = counts.get(link, 0) + 1
+        return counts
+
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        """Return the transport classes met, each once."""
+        return _each_once(hop.transport for channel in self.channels for hop in channel.hops)
+
+    @property
+    def copies(self) -> tuple[Transport, ...]:
+        """Return the classes of the copies that feed NICs, each once."""
+        return _each_once(hop.route.copies for channel in self.channels for hop in channel.hops if hop.route.copies)
+
+    @property
+    def launch(self) -> float:
+        """Return the fixed cost of one collective, seconds: the dearest transport's."""
+        return max((transport.launch for transport in self.transports), default=0.0)
+
+    def first(self, count: int) -> Channels:
+        """Return these rings cut to the first *count* channels: what stitching to a node with fewer leaves."""
+        return Channels(self.channels[:count], self.kind, self.nodes)
+
+
+def _each_once(transports: Iterable[Transport]) -> tuple[Transport, ...]:
+    different: list[Transport] = []
+    for transport in transports:
+        if transport not in different:
+            different.append(transport)
+    return tuple(different)
+
+
+@lru_cache(maxsize=512)
+def ring_channels(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1) -> Channels:
+    """Return the rings on *gpus* of one node, in a job of *nodes* nodes that lend the same GPUs each."""
+    _check(graph, gpus, nodes)
+    if graph.node.topology.isolated == "nic" and (nodes > 1 or len(gpus) > 1):
+        return Channels(tuple(_isolated_channel(graph, gpus, nodes, turn) for turn in range(_turns(graph, gpus))), "pcie", nodes)
+    if nodes == 1:
+        kind, orders = _local_orders(graph, gpus)
+        return Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), kind, nodes)
+    kind, routed = _network_orders(graph, gpus)
+    return Channels(tuple(_network_channel(graph, *order) for order in routed), kind, nodes)
+
+
+def _turns(graph: NodeGraph, gpus: Sequence[int]) -> int:
+    """Return how many channels GPUs with containers of their own have: one for each NIC that is near."""
+    return min(len(graph.near_nics(gpu)) for gpu in gpus)
+
+
+def _isolated_channel(graph: NodeGraph, gpus: tuple[int, ...], nodes: int, turn: int) -> Channel:
+    """Return a ring of GPUs that are nodes of their own to NCCL: each takes a NIC near itself, another in every channel."""
+    loops = [Hop(f"gpu{src}", f"gpu{dst}", graph.loopback(src, dst, turn)) for src, dst in pairwise(gpus)]
+    if nodes == 1:
+        return Channel(gpus, (*loops, Hop(f"gpu{gpus[-1]}", f"gpu{gpus[0]}", graph.loopback(gpus[-1], gpus[0], turn))))
+    return _network_channel(graph, gpus, graph.nearest_nic(gpus[0], turn), graph.nearest_nic(gpus[-1], turn), loops)
+
+
+def _check(graph: NodeGraph, gpus: tuple[int, ...], nodes: int) -> None:
+    if not gpus or len(set(gpus)) != len(gpus) or not all(0 <= gpu < graph.node.gpu_count for gpu in gpus):
+        raise ValueError(f"GPUs {gpus} are not a choice of the node's {graph.node.gpu_count}")
+    if nodes < 1:
+        raise ValueError(f"a job runs on at least one node, not on {nodes}")
+
+
+def _local_hops(graph: NodeGraph, order: tuple[int, ...]) -> tuple[Hop, ...]:
+    if len(order) < 2:
+        return ()
+    return tuple(_hop(graph, src, dst) for src, dst in zip(order, (*order[1:], order[0]), strict=True))
+
+
+def _hop(graph: NodeGraph, src: int, dst: int) -> Hop:
+    return Hop(f"gpu{src}", f"gpu{dst}", graph.route(src, dst))
+
+
+# --- one node --------------------------------------------------------------------------------------------------------
+
+
+def _local_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKind, Sequence[tuple[int, ...]]]:
+    if len(gpus) == 1:
+        return "single", [gpus]
+    if graph.switch_links:
+        return "nvswitch", [gpus] * graph.switch_links
+    slots = _slots(graph, gpus, 1)
+    linked = {gpu for pair in slots for gpu in pair}
+    rings = pack_cycles(slots) if linked == set(gpus) else ()
+    return ("nvlink", rings) if rings else ("pcie", _both_ways(graph, _best_tour(graph, gpus, None)))
+
+
+def _both_ways(graph: NodeGraph, order: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return *order*, and the way back where both carry more: between pairs on NVLink, PCIe has a direction to spare."""
+    both = [order, order[::-1]]
+    return both if len(order) > 2 and _fluid_rate(graph, both) > 1.01 * _fluid_rate(graph, [order]) else [order]
+
+
+def _fluid_rate(graph: NodeGraph, orders: Sequence[tuple[int, ...]]) -> float:
+    """Return the bytes/s that rings along *orders* carry together, links shared fairly."""
+    rings = Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), "pcie", 1)
+    return len(orders) * min(graph.links[link].capacity / count for link, count in rings.crossings.items())
+
+
+def _slots(graph: NodeGraph, gpus: Sequence[int], per_link: int) -> dict[tuple[int, int], int]:
+    """Return how many channels each directed pair of *gpus* can carry on NVLink, *per_link* on each link."""
+    counts = {(src, dst): graph.nvlinks(src, dst) * per_link for src in gpus for dst in gpus if src != dst}
+    return {pair: count for pair, count in counts.items() if count}
+
+
+def _best_tour(graph: NodeGraph, gpus: tuple[int, ...], nic: int | None) -> tuple[int, ...]:
+    """Return the order that crosses the fewest hops of the worst class, then of the next; on PCIe alone, a walk of its tree."""
+    if not _slots(graph, gpus, 1):
+        return tree_order(graph, gpus, nic)
+    return shortest_tour(graph, gpus, nic)
+
+
+# --- several nodes ---------------------------------------------------------------------------------------------------
+
+_Ordered = tuple[tuple[int, ...], int, int]  # order of GPUs, NIC in, NIC out
+
+
+def _network_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKind, Sequence[_Ordered]]:
+    nics = _near_nics(graph, gpus)
+    if len(gpus) == 1:
+        return "single", [(gpus, nic, nic) for nic in nics]
+    if graph.switch_links:
+        return "nvswitch", [_switched_order(graph, gpus, nics, place) for place in range(len(nics))]
+    paths = _nvlink_paths(graph, gpus, nics)
+    if paths:
+        return "nvlink", paths
+    return "pcie", [(_best_tour(graph, gpus, nic), nic, nic) for nic in nics]
+
+
+def _distance(graph: NodeGraph, gpu: int, nic: int) -> int:
+    return PATH_CLASSES.index(graph.pcie_class(f"gpu{gpu}", f"nic{nic}"))
+
+
+def _near_nics(graph: NodeGraph, gpus: Sequence[int]) -> list[int]:
+    """Return the NICs that lie as near to one of *gpus* as any does."""
+    nearest = {nic: min(_distance(graph, gpu, nic) for gpu in gpus) for nic in range(graph.node.nic.count)}
+    return [nic for nic, distance in nearest.items() if distance == min(nearest.values())]
+
+
+def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int], place: int) -> _Ordered:
+    """Return the order for the NIC at *place*: NICs that share their near GPUs begin at different ones.
+
+    Where the last GPU has nearer NICs, the ring leaves by one of them, each by another, as NCCL's cross-NIC rings do.
+    """
+    nic = nics[place]
+    near = _nearest(graph, gpus, nic)
+    turn = sum(_nearest(graph, gpus, other) == near for other in nics[:place])
+    first = near[turn % len(near)]
+    near = [first, *(gpu for gpu in near if gpu != first)]
+    at = gpus.index(first)
+    order = (first, *(gpu for gpu in gpus[at:] + gpus[:at] if gpu not in near), *near[1:])
+    distances = {other: _distance(graph, order[-1], other) for other in nics}
+    leaving = [other for other, distance in distances.items() if distance == min(distances.values())]
+    return order, nic, nic if nic in leaving else leaving[turn % len(leaving)]
+
+
+def _nearest(graph: NodeGraph, gpus: Sequence[int], nic: int) -> list[int]:
+    best = min(_distance(graph, gpu, nic) for gpu in gpus)
+    return [gpu for gpu in gpus if _distance(graph, gpu, nic) == best]
+
+
+def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) -> list[_Ordered]:
+    """Return a path over NVLink alone for each channel, ends as near to their NIC as can be, or nothing."""
+    nvlink = graph.node.nvlink
+    if nvlink is None or len({gpu for pair in _slots(graph, gpus, 1) for gpu in pair}) < len(gpus):
+        return []
+    share = math.ceil(graph.node.nic.bandwidth / nvlink.link.bandwidth)
+    per_link = max(1, math.floor(nvlink.link.nccl_bandwidth / (graph.node.nic.bandwidth / share)))
+    slots = _slots(graph, gpus, per_link)
+    wanted = [nic for _ in range(share) for nic in nics]
+    for count in range(len(wanted), 0, -1):
+        for farthest in range(PATH_CLASSES.index("PIX"), len(PATH_CLASSES)):
+            paths = pack_paths(slots, gpus, [_ends_within(graph, nic, farthest) for nic in wanted[:count]])
+            if paths:
+                return [(path, nic, nic) for path, nic in zip(paths, wanted, strict=False)]
+    return []
+
+
+def _ends_within(graph: NodeGraph, nic: int, farthest: int) -> Callable[[int, int], bool]:
+    distance: Mapping[int, int] = {gpu: _distance(graph, gpu, nic) for gpu in range(graph.node.gpu_count)}
+    return lambda first, last: max(distance[first], distance[last]) <= farthest
+
+
+def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:
+    """Return the channel that comes in by one NIC and leaves by another; *inside* are its hops between GPUs, if not the usual ones."""
+    row: AlgorithmRow = "Tree" if len(order) == 1 or graph.isolated else "Ring"
+    first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]), row)
+    last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving), row)
+    hops = [_hop(graph, src, dst) for src, dst in pairwise(order)] if inside is None else inside
+    return Channel(order, (first, *hops, last))

@@ -1,0 +1,80 @@
+"""Slots of a pipeline are stated where the closed form m + p - 1 (arXiv 2104.04473, 2.2) holds, and only there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sim.events import Cause
+from sim.report.layouts.layout import layout_document, layout_text, verdict
+from sim.study.layout import layout_answer
+from sim.study.scenario import Scenario
+
+
+def run(schedule: str, busy: list[float], micro_batches: int = 8, chunks: int = 1) -> Any:
+    """Return a step of 10 s, in which stages compute for *busy* seconds and wait for each other the rest."""
+    stages = [SimpleNamespace(stalls={Cause.COMPUTE: time}, resources={(Cause.PIPELINE, "stages"): 10.0 - time}) for time in busy]
+    return SimpleNamespace(
+        step_time=10.0, stalls={Cause.COMPUTE: sum(busy) / len(busy)}, played=SimpleNamespace(stages=stages),
+        mesh=SimpleNamespace(stages=len(busy), parallel=SimpleNamespace(chunks=chunks)),
+        layout=SimpleNamespace(micro_batches=micro_batches, schedule=schedule),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("schedule", "chunks", "slots"), [("gpipe", 1, 11), ("1f1b", 1, 11), ("interleaved_1f1b", 2, 19)])
+def test_equal_stages_fill_slots(schedule: str, chunks: int, slots: int) -> None:
+    text = verdict(run(schedule, [7.3] * 4, chunks=chunks))
+    assert f"takes 27% (3 of {slots} slots with 4 stages and 8 micro-batches)" in text
+    assert ("virtual stages" in text) == (schedule != "gpipe")
+
+
+@pytest.mark.parametrize("schedule", ["zb_h1", "zbv", "dualpipev", "mine"])
+def test_other_schedules_have_a_share_and_no_slots(schedule: str) -> None:
+    text = verdict(run(schedule, [9.0] * 4))
+    assert "takes 10% with 4 stages and 8 micro-batches" in text and "slots" not in text and "virtual" not in text
+
+
+def test_unequal_stages_name_the_longest() -> None:
+    text = verdict(run("1f1b", [5.0, 5.0, 9.0, 5.0]))
+    assert "takes 40%; stages are unequal: stage 2 computes 50% longer than the mean stage" in text and "slots" not in text
+
+
+def document(precision: str = "bf16", **sizes: int) -> dict[str, Any]:
+    """Return the document of a small decoder of odd *sizes* on two nodes, sharded."""
+    overrides = tuple(f"model.transformer.{name}={size}" for name, size in sizes.items())
+    layout = (("--shard", "parallel.shard", "parameters"),)
+    answer = layout_answer(Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=2, layout=layout, precision=precision))
+    return {**layout_document(answer), "text": layout_text(answer.run, layout_document(answer))}
+
+
+def test_an_epoch_of_a_stream_says_its_tokens() -> None:
+    """Oracle: the data set of tokens has 100 billion."""
+    assert "CO2 per epoch of 100 billion tokens (" in document()["text"]
+
+
+def test_widths_that_tensor_cores_do_not_want_are_told() -> None:
+    """Oracle: multiples of 8 elements of 16 bits (NVIDIA, Matrix Multiplication Background, 'Requirements to use Tensor Cores')."""
+
+    def told(**given: Any) -> list[str]:
+        return [line for line in document(**given)["assumptions"] if "multiple" in line]
+
+    assert not told()
+    assert told(vocab=50257) == ["vocab 50,257 is no multiple of 8: products are timed as if padded, real ones take longer (pad the model)"]
+    assert told(vocab=50257, ffn=8191)[0].startswith("ffn 8,191 and vocab 50,257 are no multiples of 8: ")
+    assert not told(vocab=50257, precision="fp32")
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "words"),
+    [
+        ("model", "no activations recomputed"), ("none", "no activations recomputed"), ("selective", "attention recomputed"),
+        ("blocks", "activations of all blocks recomputed"),
+    ],
+)  # fmt: skip
+def test_what_is_recomputed_is_said_in_words(checkpointing: str, words: str) -> None:
+    layout = (("--shard", "parallel.shard", "parameters"),)
+    override = f"training.activation_checkpointing={checkpointing}"
+    found = layout_document(layout_answer(Scenario("hgx-h100", "llama-3.2-1b", (override,), nodes=1, layout=layout)))
+    assert found["assumptions"][0] == f"software stack torchtitan-2.x, bf16, {words}"

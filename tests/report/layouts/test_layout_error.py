@@ -1,0 +1,63 @@
+"""Oracle: a table written by hand; the nearest group answers, and what was not measured widens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sim.report.layouts import layout_error
+from sim.report.layouts.layout_error import WIDER, expected_layout_error, kind_of
+from sim.spec.parallel import Parallel
+
+GROUP = {"points": 10, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.3, "most_gpus": 64, "sources": ["a"]}
+KINDS = ("data", "tensor", "pipeline", "expert")
+
+
+def run(gpu: str, gpus: int, sequence: int | None = 2048, framework: str = "megatron", overlap: float = 0.0, **parallel: Any) -> Any:
+    training = SimpleNamespace(parallel=Parallel(**parallel))
+    workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=None, sequence=sequence))
+    layout = SimpleNamespace(
+        schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap)
+    )
+    return SimpleNamespace(layout=layout, workload=workload, node=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), gpus=gpus)
+
+
+def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = {"tensor, X": GROUP, "tensor": {**GROUP, "median": 0.3}, "all layouts": GROUP}
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: groups)
+    near = expected_layout_error(run("X", 8, tensor=2))
+    assert near is not None and not near["extrapolates"] and near["median"] == 0.1
+    far = expected_layout_error(run("X", 128, tensor=2))
+    assert far is not None and far["extrapolates"] and far["median"] == pytest.approx(WIDER * 0.1)
+    assert far["measured_over_predicted_95"]["high"] == pytest.approx(1.3**WIDER, abs=1e-4)
+    other = expected_layout_error(run("Y", 8, tensor=2))
+    assert other is not None and other["median"] == pytest.approx(WIDER * 0.3) and "no tensor layout was measured on Y" in other["basis"]
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {})
+    assert expected_layout_error(run("X", 8, tensor=2)) is None
+
+
+UNLIKE: dict[str, dict[str, Any]] = {
+    "no model without a sequence of tokens": {"sequence": None, "pipeline": 2},
+    "no run with schedule zb_h1": {"pipeline": 2, "schedule": "zb_h1"},
+    "overlapped tensor-parallel messages of fsdp2 are not validated": {"framework": "fsdp2", "tensor": 2, "overlap": 0.5},
+    "no run with ZeRO stage 2 or 3 of DeepSpeed": {"framework": "deepspeed", "shard": "parameters"},
+}
+
+
+@pytest.mark.parametrize("text", UNLIKE)
+def test_what_no_run_was_measured_with_extrapolates(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"all layouts": GROUP, **{f"{kind}, X": GROUP for kind in KINDS}})
+    answer = expected_layout_error(run("X", 8, **UNLIKE[text]))
+    assert answer is not None and answer["extrapolates"] and answer["median"] == pytest.approx(WIDER * 0.1)
+    assert text in answer["basis"] and "runs like it" not in answer["basis"] and "interpolated" not in answer["basis"]
+    alike = {key: value for key, value in UNLIKE[text].items() if key not in ("sequence", "schedule", "overlap", "framework")}
+    measured = expected_layout_error(run("X", 8, **alike))
+    assert measured is not None and not measured["extrapolates"]
+
+
+def test_kinds_of_layout() -> None:
+    assert [kind_of(*axes) for axes in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (2, 1, 4, 1), (1, 1, 4, 8))] == [
+        "data", "tensor", "tensor", "pipeline", "expert",
+    ]  # fmt: skip

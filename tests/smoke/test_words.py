@@ -1,0 +1,47 @@
+"""Is somebody who types another program's words told ours? Oracle: the options that each command has."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import typer
+
+from sim.cli import main
+from sim.commands.app import app
+from sim.commands.words import MEANT
+
+GROUP: Any = typer.main.get_command(app)
+CONTEXT = GROUP.context_class(GROUP, info_name="sim")
+COMMANDS = {name: GROUP.get_command(CONTEXT, name) for name in GROUP.list_commands(CONTEXT)}
+OPTIONS = {name: {option for each in command.params for option in each.opts} for name, command in COMMANDS.items()}
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 2
+    return next(line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: "))
+
+
+@pytest.mark.parametrize("word", MEANT)
+def test_words_of_other_programs_are_answered_with_options_that_are_there(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not [name for name, options in OPTIONS.items() if word in options], "it is an option, and needs no translation"
+    answer = said(capsys, "run", "p3.16xlarge", "resnet50", word, "1")
+    named = re.findall(r"--[\w-]+", answer.split(";", 1)[1])
+    assert named
+    takers = re.findall(r"\b(\w+)\b", answer.split(";", 1)[1].split(" have ")[0].split(" has ")[0]) if " ha" in answer else ["run"]
+    for name in takers:
+        assert set(named) <= OPTIONS[name], answer
+
+
+def test_options_of_other_commands_are_told_with_those(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = said(capsys, "compare", "resnet50", "--with-failures")
+    takers = ", ".join(name for name in COMMANDS if "--with-failures" in OPTIONS[name])
+    assert answer == f"Error: No such option: --with-failures; {takers} have it"
+    assert said(capsys, "run", "p3.16xlarge", "resnet50", "--days", "3").endswith("--days; goodput has it")
+    assert "--spot; run, compare, goodput have --market spot" in said(capsys, "recommend", "resnet50", "--spot")
+
+
+def test_what_nobody_knows_is_left_to_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "run", "p3.16xlarge", "resnet50", "--qqqq") == "Error: No such option: --qqqq"
+    assert "Possible options: " in said(capsys, "run", "p3.16xlarge", "resnet50", "--shar", "x")

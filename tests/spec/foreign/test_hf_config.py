@@ -1,0 +1,213 @@
+"""Oracles: parameters that transformers counts on the meta device, and the keys of published files."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.extract.target import parse_arguments, parse_input
+from sim.spec.catalogue import catalogue
+from sim.spec.decoder import parameter_count
+from sim.spec.foreign.hf_config import decoder_of
+from sim.spec.foreign.hf_defaults import DEFAULTS
+from sim.spec.foreign.hf_families import FAMILIES
+from sim.spec.library import load_workload
+from sim.spec.transformer import Transformer
+from sim.spec.yaml import SpecError
+from sim.study.new.workload import new_workload
+
+
+def sizes(layers: int, hidden: int, heads: int, inner: int, vocab: int, positions: int, **more: Any) -> dict[str, Any]:
+    names = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": inner}
+    return names | {"vocab_size": vocab, "max_position_embeddings": positions} | more
+
+
+SMALL = sizes(4, 256, 8, 640, 1000, 512, num_key_value_heads=4)
+NESTED: dict[str, int] = {
+    # model_type: parameters of transformers 5.23.0's AutoModelForCausalLM with four layers and the class's defaults, on the meta device
+    "llama": 1071681536,
+    "llama4_text": 10877383680,
+    "mistral": 1134596096,
+    "mixtral": 6067228672,
+    "qwen2": 2595311616,
+    "qwen3": 2595263488,
+    "qwen3_moe": 3077065216,
+    "gpt2": 67736832,
+    "gpt_neox": 2431979520,
+    "bloom": 16256512,
+    "mpt": 304498688,
+    "falcon": 1123758464,
+    "gemma": 1893755904,
+    "gemma2": 901290240,
+    "gemma3_text": 915595520,
+    "phi": 411187200,
+    "phi3": 650013696,
+    "deepseek_v2": 4554461184,
+    "deepseek_v3": 15111101440,
+    "gpt_oss": 14010590528,
+    "olmo": 1221591040,
+    "olmo2": 1221660672,
+    "granite": 1071681536,
+    "smollm3": 575162368,
+    "seed_oss": 2999013376,
+    "ernie4_5": 162538496,
+    "ministral3": 1946193920,
+    "olmo3": 1221660672,
+    "olmoe": 3494938624,
+    "exaone4": 1912640512,
+    "cohere": 5385527296,
+    "cohere2": 5385527296,
+    "glm": 2057361408,
+    "glm4": 2057394176,
+    "glm4_moe_lite": 2625002496,
+    "dots1": 2130560640,
+    "minimax_m2": 15904070656,
+    "granitemoe": 4859269120,
+    "phimoe": 5463941120,
+    "arcee": 646208000,
+    "stablelm": 574796800,
+    "starcoder2": 534917120,
+}
+NESTED_MORE: dict[str, dict[str, int]] = {
+    # sizes for which these classes have no defaults
+    "deepseek_v2": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+}
+
+
+def test_sizes_that_a_nested_block_leaves_out_are_the_class_s() -> None:
+    """Oracle: parameters that transformers counts."""
+    wrong = {}
+    for kind, parameters in NESTED.items():
+        inside = {"model_type": kind, "num_hidden_layers": 4, **NESTED_MORE.get(kind, {})}
+        found = decoder_of({"model_type": "around", "text_config": inside}, "config.json")
+        if (count := parameter_count(Transformer.model_validate(found.shape))) != parameters:
+            wrong[kind] = (count, parameters)
+        assert "text_config leaves out hidden_size" in found.notes[0] or "n_embd" in found.notes[0], found.notes
+    assert not wrong
+    assert set(DEFAULTS) == set(FAMILIES)
+
+
+def test_defaults_are_those_of_the_classes_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers", reason="compares with its configuration classes")
+    wrong: dict[str, Any] = {}
+    for kind in set(DEFAULTS) - {"qwen2_5_vl", "kimi_k2"}:  # a class around others, and none of transformers' own
+        made = transformers.AutoConfig.for_model(kind)
+        differ = {name: getattr(made, name, None) for name, size in DEFAULTS[kind].items() if getattr(made, name, None) not in (size, None)}
+        wrong |= {kind: differ} if differ else {}
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("layers", "parameters", "inside"),
+    [  # google/gemma-3-4b-it and -12b-it: text_config without what Gemma3TextConfig says; parameters: as transformers counts them
+        (34, 3_880_263_168, {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}),
+        (
+            48,
+            11_766_034_176,
+            {"hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 8},
+        ),
+    ],
+)
+def test_gemma_3_as_published(tmp_path: Path, layers: int, parameters: int, inside: dict[str, Any]) -> None:
+    said = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "sliding_window": 1024, **inside}}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    made = new_workload([str(tmp_path / "config.json")], tmp_path / "gemma.yaml")
+    found = load_workload(str(made.path)).spec.model
+    assert found.transformer is not None
+    assert (found.parameters, found.transformer.layers, found.transformer.global_every) == (parameters, layers, 6)
+    assert "text_config leaves out " in made.left_out[0]
+    assert "vocab_size 262208" in (tmp_path / "gemma.yaml").read_text()
+
+
+def test_messages_say_where_a_key_goes() -> None:
+    inside = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34}
+    with pytest.raises(SpecError, match=r"config\.json: text_config\.hidden_size: 'wide' is no whole number"):
+        decoder_of({"model_type": "gemma3", "text_config": inside | {"hidden_size": "wide"}}, "config.json")
+    with pytest.raises(SpecError, match=r"vocab_size \(1000\) stands beside text_config, .* \(it takes 262208\); move it into text_config"):
+        decoder_of({"model_type": "gemma3", "vocab_size": 1000, "text_config": inside}, "config.json")
+
+
+ROUTED_FILE = sizes(48, 2048, 32, 6144, 151936, 40960, num_key_value_heads=4, head_dim=128) | {
+    "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "max_window_layers": 48, "router_aux_loss_coef": 0.001, "norm_topk_prob": True,
+}  # fmt: skip
+"""The sizes of Qwen3-30B-A3B."""
+
+
+def test_layers_that_a_family_does_not_have_are_refused() -> None:
+    """Oracle: the file's own keys; a family that is suggested reads it as the model it is, of 30.5 billion parameters."""
+    routed, plain = ROUTED_FILE, {"model_type": "llama", **SMALL}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"model_type": "foo_moe", **routed}, "foo_moe is not known; if its layers are like those of qwen3_moe, write"),
+        ({"model_type": "llama", **routed}, "num_experts 128, .*moe_intermediate_size 768.*: layers of llama have no .* qwen3_moe, write"),
+        (plain | {"layer_types": ["full_attention", "conv"]}, "layer_types full_attention/conv: layers of llama have no"),
+        (plain | {"ssm_state_size": 16}, "ssm_state_size 16: layers of llama have no such thing"),
+        (
+            plain | {"model_type": "zebra", "ssm_state_size": 16},
+            "zebra is not known; no known family has layers with ssm_state_size 16; or",
+        ),
+        ({"model_type": "qwen3_next", **routed, "linear_num_key_heads": 16}, "no known family has layers with linear_num_key_heads 16"),
+        ({"model_type": "qwen3_moe", **routed, "mlp_only_layers": [3, 7]}, r"mlp_only_layers: layers \[3, 7\] without experts are not"),
+    ]
+    for said, sentence in cases:
+        with pytest.raises(SpecError, match=sentence):
+            decoder_of(said, "config.json")
+    found = decoder_of({"model_type": "qwen3_moe", **routed}, "config.json")
+    assert parameter_count(Transformer.model_validate(found.shape)) == 30_532_122_624
+    assert not found.notes
+
+
+def test_keys_that_change_nothing_are_read_over_and_other_sizes_are_named() -> None:
+    plain = decoder_of({"model_type": "llama", **SMALL}, "config.json")
+    inert: dict[str, Any] = {"num_experts": 1, "moe_intermediate_size": 640, "max_window_layers": 4, "pad_token_id": 9}
+    inert |= {"layer_types": ["full_attention"] * 4}
+    assert decoder_of({"model_type": "llama", **SMALL, **inert}, "config.json") == plain
+    assert decoder_of({"model_type": "llama", **SMALL, "bottleneck_dim": 32}, "config.json").notes == ("not read: bottleneck_dim 32",)
+
+
+def test_configurations_that_transformers_writes_are_read_without_a_word() -> None:
+    """Oracle: whatever a class of transformers writes of itself names no layers that it does not have."""
+    transformers = pytest.importorskip("transformers", reason="reads what its configuration classes write")
+    for kind in NESTED:
+        written = transformers.AutoConfig.for_model(kind, num_hidden_layers=4, **NESTED_MORE.get(kind, {})).to_diff_dict()
+        found = decoder_of(written, "config.json")
+        assert parameter_count(Transformer.model_validate(found.shape)) == NESTED[kind], kind
+
+
+VIT = {
+    "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 1024, "image_size": 384, "num_channels": 3,
+    "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 16, "qkv_bias": True, "layer_norm_eps": 1e-12, "encoder_stride": 16,
+}  # fmt: skip
+BERT = {
+    "architectures": ["BertForMaskedLM"], "model_type": "bert", "max_position_embeddings": 256, "pad_token_id": 0, "type_vocab_size": 2,
+    **{name: size for name, size in sizes(12, 768, 12, 3072, 30522, 256).items() if name != "max_position_embeddings"},
+}  # fmt: skip
+ENCODERS: dict[str, tuple[dict[str, Any], str]] = {
+    # what the class takes (transformers: models/vit/modeling_vit.py, models/bert/modeling_bert.py), with sizes of the file
+    "vit": (VIT, "pixel_values=3x384x384"),
+    "bert": (BERT, "input_ids=256:int64"),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_what_is_no_decoder_is_traced_with_its_inputs_and_sizes(kind: str) -> None:
+    """Oracle: the sizes of the file, and the extractor's own reading of the command."""
+    config, shape = ENCODERS[kind]
+    with pytest.raises(SpecError) as raised:
+        decoder_of(config, "config.json")
+    said = str(raised.value)
+    assert "is no decoder" in said and "like those of" not in said and "describe a decoder" not in said
+    command = shlex.split(said.split("python -m sim extract ")[1])
+    assert command[:3] == [f"transformers:{config['architectures'][0]}", "--input", shape]
+    parse_input(shape)
+    given = parse_arguments(command[4::2])
+    assert given["hidden_size"] == config["hidden_size"] and given["num_hidden_layers"] == config["num_hidden_layers"]
+    assert all(config[name] == size for name, size in given.items())
+    named = re.findall(rf"{kind}[-_][\w-]+", said.split("the catalogue has ")[1])
+    assert named and all(name in catalogue("workloads") for name in named)

@@ -1,0 +1,372 @@
+"""Oracles: parameters of released models, and what the launch files say, number by number."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.cli import main
+from sim.spec.decoder import parameter_count
+from sim.spec.foreign.hf_config import decoder_of
+from sim.spec.foreign.hf_families import FAMILIES
+from sim.spec.foreign.launch_scripts import launch_script
+from sim.spec.library import load_workload
+from sim.spec.transformer import Transformer
+from sim.spec.yaml import SpecError
+from sim.study.new.workload import by_questions, new_workload, write
+
+
+def usual(layers: int, hidden: int, heads: int, inner: int, vocab: int, positions: int, **more: Any) -> dict[str, Any]:
+    names = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": inner}
+    return names | {"vocab_size": vocab, "max_position_embeddings": positions} | more
+
+
+LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+CONFIGS: dict[str, tuple[int, dict[str, Any]]] = {
+    # model_type: parameters of the release (tests/spec/decoders.csv), its config.json without what does not matter
+    "llama": (8030261248, usual(32, 4096, 32, 14336, 128256, 131072, num_key_value_heads=8, tie_word_embeddings=False)),
+    "mistral": (7241732096, usual(32, 4096, 32, 14336, 32000, 32768, num_key_value_heads=8, sliding_window=4096)),
+    "mixtral": (46702792704, usual(32, 4096, 32, 14336, 32000, 32768, num_key_value_heads=8, num_local_experts=8, num_experts_per_tok=2)),
+    "qwen2": (7615616512, usual(28, 3584, 28, 18944, 152064, 131072, num_key_value_heads=4)),
+    "qwen3": (8190735360, usual(36, 4096, 32, 12288, 151936, 40960, num_key_value_heads=8, head_dim=128)),
+    "qwen3_moe": (
+        30532122624,
+        usual(48, 2048, 32, 6144, 151936, 40960, num_key_value_heads=4, head_dim=128, num_experts=128, num_experts_per_tok=8)
+        | {"moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    ),
+    "gpt2": (
+        124439808,
+        {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024, "activation_function": "gelu_new"},
+    ),
+    "gpt_neox": (6857302016, usual(32, 4096, 32, 16384, 50432, 2048, hidden_act="gelu", use_parallel_residual=True)),
+    "bloom": (7069016064, {"n_layer": 30, "hidden_size": 4096, "num_attention_heads": 32, "vocab_size": 250880}),
+    "mpt": (6649286656, {"n_layers": 32, "d_model": 4096, "n_heads": 32, "vocab_size": 50432, "max_seq_len": 2048, "no_bias": True}),
+    "falcon": (
+        6921720704,
+        {"num_hidden_layers": 32, "hidden_size": 4544, "num_attention_heads": 71, "vocab_size": 65024, "multi_query": True},
+    ),
+    "gemma": (2506172416, usual(18, 2048, 8, 16384, 256000, 8192, num_key_value_heads=1, head_dim=256, hidden_act="gelu_pytorch_tanh")),
+    "gemma2": (9241705984, usual(42, 3584, 16, 14336, 256000, 8192, num_key_value_heads=8, head_dim=256)),
+    "gemma3_text": (999885952, usual(26, 1152, 4, 6912, 262144, 32768, num_key_value_heads=1, head_dim=256, sliding_window=512)),
+    "phi": (2779683840, usual(32, 2560, 32, 10240, 51200, 2048, hidden_act="gelu_new")),
+    "phi3": (3821079552, usual(32, 3072, 32, 8192, 32064, 4096, sliding_window=2047)),
+    "deepseek_v3": (
+        671026404352,
+        usual(61, 7168, 128, 18432, 129280, 163840, num_key_value_heads=128, n_routed_experts=256, num_experts_per_tok=8, **LATENT)
+        | {"moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "num_nextn_predict_layers": 1},
+    ),
+    "gpt_oss": (
+        20914757184,
+        usual(24, 2880, 64, 2880, 201088, 131072, num_key_value_heads=8, head_dim=64, num_local_experts=32, num_experts_per_tok=4)
+        | {"attention_bias": True, "sliding_window": 128},
+    ),
+    "nemotron": (15628775424, usual(32, 6144, 48, 24576, 256000, 4096, num_key_value_heads=8, hidden_act="relu2")),
+    "olmo2": (7298617344, usual(32, 4096, 32, 11008, 100352, 4096)),
+}
+MEGATRON = """#!/bin/bash
+TP=8
+export LAYERS="96"
+ARGS=(
+    --num-layers $LAYERS  # blocks
+    --hidden-size 12288 --num-attention-heads 96
+    --seq-length 2048 --max-position-embeddings 2048 --tokenizer-type GPT2BPETokenizer
+)
+torchrun pretrain_gpt.py ${ARGS[@]} --micro-batch-size 2 --global-batch-size 1536 \\
+    --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size=4 --num-layers-per-virtual-pipeline-stage 6 \\
+    --sequence-parallel --bf16 --use-distributed-optimizer --recompute-granularity selective
+"""
+TORCHTITAN = """[model]
+name = "llama3"
+flavor = "70B"
+[training]
+local_batch_size = 4
+seq_len = 4096
+[parallelism]
+tensor_parallel_degree = 8
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+SMALL = usual(4, 256, 8, 640, 1000, 512, num_key_value_heads=4)
+ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+SMALL_LATENT = {"q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+COUNTED: dict[str, tuple[int, dict[str, Any]]] = {
+    # model_type: parameters of transformers 5.23.0's AutoModelForCausalLM with SMALL and these on the meta device
+    "smollm3": (3010816, {}),
+    "seed_oss": (4057344, {"head_dim": 64}),
+    "ernie4_5": (5370112, {}),
+    "hunyuan_v1_dense": (3267072, {"head_dim": 32}),
+    "olmo3": (3268352, {"sliding_window": 128}),
+    "exaone4": (3267072, {"sliding_window": 128, "sliding_window_pattern": 4}),
+    "cohere": (3009792, {}),
+    "cohere2": (3009792, {"sliding_window": 128, "head_dim": 32}),
+    "glm": (3268864, {"head_dim": 32}),
+    "glm4": (3270912, {"head_dim": 32}),
+    "glm4_moe": (3789056, {"head_dim": 32, "first_k_dense_replace": 1, **ROUTED}),
+    "glm4_moe_lite": (3322496, ROUTED | SMALL_LATENT),
+    "dots1": (4010496, {"head_dim": 32, "first_k_dense_replace": 1, **ROUTED, "n_shared_experts": 2}),
+    "minimax_m2": (17039104, {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2}),
+    "olmoe": (17039104, {"num_experts": 8, "num_experts_per_tok": 2}),
+    "granitemoe": (17037568, {"num_local_experts": 8, "num_experts_per_tok": 2}),
+    "phimoe": (17039872, {"num_local_experts": 8, "num_experts_per_tok": 2}),
+    "ministral": (3266816, {"head_dim": 32}),
+    "ministral3": (3266816, {"head_dim": 32}),
+    "arcee": (2611456, {}),
+    "stablelm": (3269120, {}),
+    "granite": (3266816, {}),
+}
+
+
+def test_families_have_as_many_parameters_as_in_transformers() -> None:
+    wrong = {}
+    for kind, (parameters, more) in COUNTED.items():
+        found = parameter_count(Transformer.model_validate(decoder_of({"model_type": kind, **SMALL, **more}, "config.json").shape))
+        if found != parameters:
+            wrong[kind] = (found, parameters)
+    assert not wrong
+
+
+def test_configurations_of_every_family() -> None:
+    wrong = []
+    for kind, (parameters, said) in CONFIGS.items():
+        shape = Transformer.model_validate(decoder_of({"model_type": kind, **said}, "config.json").shape)
+        if abs(parameter_count(shape) / parameters - 1) > 2e-4:
+            wrong.append((kind, parameter_count(shape), parameters))
+    assert not wrong
+    assert set(CONFIGS) <= set(FAMILIES)
+    outside = {"model_type": "gemma3", "text_config": CONFIGS["gemma3_text"][1]}
+    assert decoder_of(outside, "").shape == decoder_of({"model_type": "gemma3_text", **CONFIGS["gemma3_text"][1]}, "").shape
+
+
+def test_a_configuration_becomes_a_workload_that_loads(tmp_path: Path) -> None:
+    folder = tmp_path / "Tiny-Llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **usual(2, 256, 4, 704, 1000, 2048)}))
+    zero = tmp_path / "zero.json"
+    zero.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}))
+    made = new_workload([str(folder), str(zero)], tmp_path / "made.yaml")
+    found = load_workload(str(made.path)).spec
+    assert (found.name, found.model.sequence, found.training.batch, found.training.parallel.shard) == ("made", 2048, 4, "gradients")
+    assert found.training.stack.name == "torchtitan-2.x"
+    assert found.dataset.prepared == 16 * 2048
+    with pytest.raises(SpecError, match="--force"):
+        new_workload([str(folder)], tmp_path / "made.yaml")
+    new_workload([str(folder)], tmp_path / "made.yaml", sequence=128, overwrite=True)
+    assert load_workload(str(made.path)).spec.model.sequence == 128
+
+
+def test_launch_files(tmp_path: Path) -> None:
+    (tmp_path / "gpt3.sh").write_text(MEGATRON)
+    found = load_workload(str(new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml").path)).spec
+    layout, training = found.training.parallel, found.training
+    assert (layout.tensor, layout.pipeline, layout.virtual_stages, layout.shard, layout.sequence_parallel) == (8, 4, 4, "optimizer", True)
+    assert (training.batch, training.precision, training.activation_checkpointing) == (2, "bf16", "selective")
+    assert training.stack.name == "megatron-core"
+    assert found.model.transformer is not None
+    assert found.model.transformer.vocab == 51200, "50,257 padded to a multiple of 128 x 8"
+    assert "--global-batch 1536" in (tmp_path / "a.yaml").read_text()
+
+    (tmp_path / "run.toml").write_text(TORCHTITAN)
+    found = load_workload(str(new_workload([str(tmp_path / "run.toml")], tmp_path / "b.yaml").path)).spec
+    layout = found.training.parallel
+    assert (found.model.name, found.model.sequence, found.training.batch) == ("llama-3.1-70b", 4096, 4)
+    assert (layout.tensor, layout.pipeline, layout.schedule, layout.virtual_stages) == (8, 2, "interleaved_1f1b", 2)
+    assert (layout.shard, found.training.activation_checkpointing) == ("parameters", "blocks")
+
+
+def test_answers_on_a_terminal(tmp_path: Path) -> None:
+    answers = {"layers": "4", "hidden size": "512", "attention heads": "8", "tokens of a sample": "1024", "vocabulary": "5000"}
+    made = write(by_questions(lambda question, default: answers.get(question, default)), "mine", tmp_path / "mine.yaml", None, "answers")
+    found = load_workload(str(made.path)).spec.model
+    assert found.transformer is not None
+    assert (found.transformer.layers, found.transformer.ffn, found.sequence) == (4, 1536, 1024)
+    like = by_questions(lambda question, default: "llama-3.2-1b" if "catalogue" in question else default)
+    assert like.model == "llama-3.2-1b"
+
+
+def test_bad_input_writes_nothing(tmp_path: Path) -> None:
+    llama = {"model_type": "llama", **CONFIGS["llama"][1]}
+    cases: list[tuple[str, str, str]] = [
+        (
+            "a.json",
+            json.dumps({"model_type": "mamba"}),
+            "model_type mamba is not known; if its layers are like those of llama, write that for model_type",
+        ),
+        (
+            "a.json",
+            json.dumps({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}),
+            "or trace it where transformers is installed: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512",
+        ),
+        ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is no multiple of kv_heads \(5\)"),
+        ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
+        ("d.json", json.dumps({**llama, "hidden_size": "wide"}), "hidden_size.*'wide' is no whole number"),
+        ("e.json", "{", "JSON is cut short or broken"),
+        ("f.json", json.dumps({"zero_optimization": {"stage": 3}}), "nothing here describes a model"),
+        ("g.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 4", "add --padded-vocab-size"),
+        ("h.sh", MEGATRON.replace("TP=8\n", ""), "what this variable is"),
+        ("i.sh", MEGATRON.replace("size 1536", "size 1535"), "no multiple of the micro-batch of 2; write 1536"),
+        ("j.toml", TORCHTITAN.replace("70B", "7B"), "llama3 7B is not in the catalogue"),
+        ("k.txt", "hello", "is no config.json"),
+        ("l.json", json.dumps({**llama, "hidden_act": "mystery"}), "activation mystery is not known"),
+    ]
+    for name, text, sentence in cases:
+        (tmp_path / name).write_text(text)
+        with pytest.raises(SpecError, match=sentence):
+            new_workload([str(tmp_path / name)], tmp_path / "made.yaml")
+    (tmp_path / "fine.json").write_text(json.dumps(llama))
+    with pytest.raises(SpecError, match="beyond the model's 131072 positions"):
+        new_workload([str(tmp_path / "fine.json")], tmp_path / "made.yaml", sequence=200_000)
+    with pytest.raises(SpecError, match="no such file or folder"):
+        new_workload([str(tmp_path / "nothing.json")], tmp_path / "made.yaml")
+    assert not list(tmp_path.glob("*.yaml"))
+    assert not list(tmp_path.glob(".*"))
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --gpus-per-node=8
+srun torchrun --nnodes 4 --nproc-per-node 8 train.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --micro-batch-size 3
+"""
+
+
+def test_a_batch_script_gives_the_layout_and_a_configuration_the_model(tmp_path: Path) -> None:
+    """Oracle: the numbers of the script, and of the configuration."""
+    parameters, config = CONFIGS["llama"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    (tmp_path / "job.sbatch").write_text(SCRIPT)
+    made = new_workload([str(tmp_path / "config.json"), str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
+    training = load_workload(str(made.path)).spec.training
+    assert (training.parallel.tensor, training.parallel.pipeline, training.batch) == (2, 4, 3)
+    assert load_workload(str(made.path)).spec.model.parameters == parameters
+
+
+TRAINER = """#!/bin/bash
+#SBATCH -N{nodes}
+#SBATCH --gres=gpu:h100:8,tmpdisk:100
+GPUS=8
+srun torchrun --nnodes $SLURM_NNODES --nproc_per_node $GPUS train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 8 \\
+    --bf16 True --gradient_checkpointing True --fsdp "full_shard auto_wrap" --optim adamw_8bit --max_seq_length 1024 --fp16 False
+"""
+GPUS: dict[str, int | None] = {
+    # a script's lines, and the GPUs of the job that it starts
+    "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=a100:8": 32,
+    "#SBATCH -N 2\n#SBATCH --gres=gpu:8(S:0-1)": 16,
+    "#SBATCH --gpus 24": 24,
+    "#SBATCH --nodes=2-4\nsrun torchrun --nproc-per-node=4 train.py": 8,
+    "#SBATCH --nodes=4\nsrun torchrun --nnodes=2 --nproc-per-node=8 train.py": 16,
+    "torchrun --standalone --nproc_per_node=4 train.py": 4,
+    "torchrun --nnodes=2:4 --nproc_per_node=8 train.py": 16,
+    "python -m torch.distributed.run --nnodes=$N --nproc_per_node=gpu train.py": None,
+    "accelerate launch --num_machines 3 --num_processes 24 train.py": 24,
+    "deepspeed --num_nodes 2 --num_gpus 8 train.py": 16,
+    "#SBATCH --nodes=4": 32,  # nodes of 8, which is noted
+    "#SBATCH --nodes=4\nsrun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$N train.py": 32,
+}
+
+
+@pytest.mark.parametrize("text", GPUS)
+def test_a_script_says_how_many_gpus_it_takes(text: str) -> None:
+    assert launch_script(text, "job.sh").gpus == GPUS[text]
+
+
+def test_settings_of_a_trainer_are_taken_over(tmp_path: Path) -> None:
+    """Oracle: what each option means in transformers/training_args.py, and the nodes that the script asks for."""
+    (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
+    (tmp_path / "job.sbatch").write_text(TRAINER.format(nodes=2))
+    made = new_workload([str(tmp_path / "config.json"), str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
+    found = load_workload(str(made.path)).spec
+    training = found.training
+    assert (training.batch, training.gradient_accumulation_steps, training.precision, found.model.sequence) == (2, 8, "bf16", 1024)
+    assert (training.activation_checkpointing, training.parallel.shard, training.optimizer.name) == ("blocks", "parameters", "adam8bit")
+    assert " --nodes 2" in made.command
+
+
+def test_nodes_of_a_script_are_those_of_the_next_command(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
+    (tmp_path / "gpt3.sh").write_text("#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n" + MEGATRON)
+    assert "--nodes 16" in new_workload([str(tmp_path / "gpt3.sh")], tmp_path / "a.yaml").command
+    (tmp_path / "four.sh").write_text("torchrun --nproc-per-node 4 train.py\n")
+    four = new_workload([str(tmp_path / "config.json"), str(tmp_path / "four.sh")], tmp_path / "b.yaml")
+    assert "the launch files ask for 4 GPUs; the command below takes 1 node of 8" in four.left_out
+    (tmp_path / "silent.sh").write_text("torchrun train.py\n")
+    with pytest.raises(SpecError, match="says neither how many GPUs it takes nor a size"):
+        new_workload([str(tmp_path / "config.json"), str(tmp_path / "silent.sh")], tmp_path / "c.yaml")
+
+
+def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
+    """Oracle: the files' own words; nothing is said where nothing is offloaded."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    stage = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "none"}, "zero_hpz_partition_size": 8}
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": stage, "optimizer": {"type": "OneBitAdam"}}))
+    accelerate = "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_offload_params: true}\n"
+    (tmp_path / "accelerate.yaml").write_text(accelerate)
+    (tmp_path / "plain.json").write_text(json.dumps({"zero_optimization": {"stage": 3}, "optimizer": {"type": "Lamb"}}))
+
+    def said(file: str) -> tuple[str, ...]:
+        made = new_workload([str(tmp_path / "config.json"), str(tmp_path / file)], tmp_path / "mine.yaml", overwrite=True)
+        assert all(f"# {note}" in made.path.read_text() for note in made.left_out)
+        return made.left_out
+
+    optimizer, offloaded, plus = said("zero.json")
+    assert optimizer == "optimizer OneBitAdam is not modeled: the workload has adam"
+    assert offloaded.startswith("zero_optimization.offload_optimizer (cpu) is not modeled: ")
+    assert plus == "zero_optimization.zero_hpz_partition_size 8 is not modeled: the workload is plain ZeRO"
+    assert [note.split(" is ")[0] for note in said("accelerate.yaml")] == ["fsdp_config.fsdp_offload_params (cpu)"]
+    assert said("plain.json") == ()
+    assert load_workload(str(tmp_path / "mine.yaml")).spec.training.optimizer.name == "lamb"
+
+
+def test_what_accelerate_wraps_by_size_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    sized = "fsdp_auto_wrap_policy: SIZE_BASED_WRAP, fsdp_min_num_params: 20000"
+    (tmp_path / "accelerate.yaml").write_text(f"distributed_type: FSDP\nfsdp_config: {{fsdp_sharding_strategy: FULL_SHARD, {sized}}}\n")
+    new_workload([str(tmp_path / "config.json"), str(tmp_path / "accelerate.yaml")], tmp_path / "mine.yaml")
+    assert load_workload(str(tmp_path / "mine.yaml")).spec.training.parallel.wrap == 20_000
+
+
+def test_capacity_of_megatrons_experts_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
+    (tmp_path / "job.sh").write_text(
+        "torchrun pretrain.py --moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity --micro-batch-size 1\n"
+    )
+    new_workload([str(tmp_path / "config.json"), str(tmp_path / "job.sh")], tmp_path / "mine.yaml")
+    parallel = load_workload(str(tmp_path / "mine.yaml")).spec.training.parallel
+    assert (parallel.capacity_factor, parallel.pad_to_capacity) == (1.25, True)
+
+
+EIGHT_BILLION = {"model_type": "llama", **CONFIGS["llama"][1]}
+LAUNCHED: dict[str, tuple[str, str]] = {
+    "none": ("", ""),
+    "ZeRO of two samples": ("zero.json", json.dumps({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}})),
+    "ZeRO 1 of many": ("zero.json", json.dumps({"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}})),
+    "a global batch": ("zero.json", json.dumps({"train_batch_size": 256, "zero_optimization": {"stage": 3}})),
+    "32 ranks": ("job.sh", "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 64"),
+}
+
+
+@pytest.mark.parametrize("case", LAUNCHED)
+def test_the_next_command_fits(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the command itself."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(EIGHT_BILLION))
+    file, text = LAUNCHED[case]
+    if file:
+        Path(file).write_text(text)
+    made = new_workload(["config.json", *([file] if file else [])], Path("mine.yaml"))
+    assert made.command in Path("mine.yaml").read_text()
+    assert main(shlex.split(made.command.removeprefix("python -m sim "))) == 0, capsys.readouterr().err
+    assert "GPU memory of 80 GiB: fits" in capsys.readouterr().out
+
+
+def test_what_no_usual_layout_holds_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mixtral", **CONFIGS["mixtral"][1], "num_hidden_layers": 200}))
+    made = new_workload([str(tmp_path / "config.json")], tmp_path / "mine.yaml")
+    assert re.search(r"python -m sim plan hgx-h100 .*mine.yaml --nodes \d\d$", made.command)

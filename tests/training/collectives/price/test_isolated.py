@@ -1,0 +1,66 @@
+"""GPUs in containers of their own: no NVLink, no peer access; everything through host memory or through the NIC and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.cluster.topology import node_graph
+from sim.spec.hardware import Node
+from sim.training.collectives.price.machine import machine_of
+from sim.training.job import EXECUTORS
+from tests.harness import Rig, all_reduce_alone, cluster, toy_node
+
+executors = pytest.mark.parametrize("executor", EXECUTORS)
+
+
+def isolated(how: str, gpus: int = 4, **keys) -> Node:
+    made = toy_node(gpus, nvlink=1e12, pcie=1e13, **keys)
+    return made.model_copy(update={"topology": made.topology.model_copy(update={"isolated": how})})
+
+
+@executors
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_edge_goes_through_the_nic(executor, nodes):
+    """Closed form: n edges a node share one NIC, whichever node they end on: 2(n-1)/n S over B/4; as fast on two nodes as on one."""
+    n = 4 * nodes
+    toys = cluster(isolated("nic", nic=1e9), count=nodes)
+    expected = 2 * (n - 1) / n * 1e9 * 4 / 1e9
+    # the hops share the NIC fairly all the while; played one by one they seldom want it at once
+    assert all_reduce_alone(toys, executor, 1e9) == pytest.approx(expected, rel=0.02)
+
+
+def test_through_host_memory():
+    """Closed form: each byte is written to DRAM and read again, on every one of 4 edges: 2(n-1)/n S over B/8."""
+    toys = cluster(isolated("host", dram=8e9))
+    assert all_reduce_alone(toys, "phase", 1e9) == pytest.approx(1.5 * 1e9 / 1e9)
+
+
+def test_no_nvlink_between_them():
+    graph = node_graph(isolated("host"))
+    assert graph.switch_links == 0
+    assert graph.route(0, 1).staged
+    assert node_graph(toy_node(4)).switch_links == 1
+    out = node_graph(isolated("nic")).route(0, 1).links
+    assert "nic0>net" in out and out.index("nic0>net") < out.index("net>nic0")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_tree_spans_them_all(nodes):
+    """Closed form of a message without bytes to speak of: up and down log2 n hops, where a chain in each node would take more."""
+    toys = cluster(isolated("nic", gpus=8, nic=1e12, network_latency=1e-4), count=nodes)
+    expected = 2 * (3 + nodes - 1) * 1e-4
+    assert all_reduce_alone(toys, "phase", 1.0, algorithm="Tree") == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("how", ["nic", "host"])
+def test_the_tree_of_one_machine_takes_the_bytes_of_its_schedule(how):
+    """The transfer executor plays NCCL's double binary tree, piece by piece; what they share is DRAM or the NIC."""
+    toys = cluster(isolated(how, gpus=8, nic=1e9, dram=8e9))
+    played, priced = (all_reduce_alone(toys, executor, 1e8, algorithm="Tree") for executor in ("transfer", "phase"))
+    assert priced == pytest.approx(played, rel=0.1)
+
+
+def test_to_nccl_every_one_is_a_node():
+    """NVIDIA/nccl: ranks whose host hash or shared memory differ are on different nodes."""
+    found = machine_of(Rig(cluster(isolated("nic"), count=2), fold=True).plan.layout, "2.30")
+    assert (found.ranks, found.nodes, found.nvswitch) == (8, 8, False)
