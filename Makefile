@@ -8,6 +8,8 @@ TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.15.2
 # Inputs of `make fuzz`.
 INPUTS ?= 100000
+# Its processes; all cores by default.
+JOBS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 ORACLES := $(VENV)/oracles
@@ -88,7 +90,7 @@ validated: $(VENV)/.dev
 
 # Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or a sentence.
 fuzz: $(VENV)/.dev
-	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)
+	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)$(if $(JOBS), --jobs $(JOBS))
 
 # Makes small mistakes in the modules that price, share, blame and schedule, and fails where the tests miss one that they did not before.
 mutants: $(VENV)/.dev

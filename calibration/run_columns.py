@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from calibration.foreign_columns import is_read
 from sim.spec.yaml import SpecError
 
 MEANINGS: Final[Mapping[str, str]] = {
@@ -57,8 +56,11 @@ _UNITS: Final[Mapping[str, str]] = {
 }
 
 
-def check_header(path: Path, line: int, header: Sequence[str], text: str) -> list[str]:
-    """Return notes on columns that are left unread; *text* is the whole line. Raise SpecError with all that is wrong."""
+def check_header(path: Path, line: int, header: Sequence[str], text: str, understood: Callable[[str], bool]) -> list[str]:
+    """Return notes on columns that are left unread, those *understood* aside; *text* is the whole line.
+
+    Raise SpecError with all that is wrong.
+    """
     where = f"{path}:{line}"
     if mark := _separator(header, text):
         raise SpecError(f"{where}: looks separated by {_SEPARATORS[mark]}; save it with commas, and numbers with a decimal point")
@@ -68,7 +70,7 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str) -> lis
     for name, meant in meanings.items():
         if meant and meant not in header:
             problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
-        elif not is_read(name):
+        elif not understood(name):
             notes.append(f"{where}: column '{name}' is no part of a record and is left unread")
     there = {*header, *meanings.values()}
     if missing := [f"'{name}'" for name in REQUIRED if name not in there]:

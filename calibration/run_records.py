@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
-from calibration.foreign_columns import Cells, layout_of, read_as, sequence_of
+from calibration.foreign_columns import Cells, is_read, layout_of, read_as, sequence_of
 from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows
@@ -124,7 +124,7 @@ def _read(path: Path, reads: _Reads) -> RecordFile:
     _, header = next(csv_rows(lines[:1], str(path)))
     columns, fitting, told = reads(header)
     line, text = lines[0]
-    notes = [f"{path}:{line}: {said}" for said in told] + check_header(path, line, columns, text)
+    notes = [f"{path}:{line}: {said}" for said in told] + check_header(path, line, columns, text, is_read)
     left_out: list[LeftOut] = []
     records: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):

@@ -18,6 +18,7 @@ from sim.documents import row as row_of
 from sim.report.beside import Beside
 from sim.report.comparison import comparison_document
 from sim.report.figures import flat
+from sim.report.layouts.layout_whatif import layout_whatif_document
 from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
 from sim.result import Result
@@ -26,7 +27,8 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
-from sim.study.scenario import answer, workload_name
+from sim.study.layout_whatif import layout_whatif
+from sim.study.scenario import answer, has_layout, workload_name
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
 from sim.study.whatif import whatif as ask_whatif
@@ -175,6 +177,7 @@ def compare(
     nodes: Sequence[int] = (),
     batch: int | None = None,
     global_batch: int | None = None,
+    sequence: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
     sort: str = "time",
@@ -200,7 +203,7 @@ def compare(
     import pandas
 
     scenario = scenario_of(
-        "", workload, overrides, market, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
+        "", workload, overrides, market, batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack,
         plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
         layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
         prices=price_source(prices),
@@ -270,20 +273,31 @@ def whatif(
     gpus: int | None = None,
     placement: str | None = None,
     batch: int | None = None,
+    global_batch: int | None = None,
+    sequence: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    parallel: Mapping[str, object] | None = None,
+    micro_batches: int | None = None,
     prices: object = None,
 ) -> DataFrame:
     """Return a row for each resource, best first: the step with twice and infinitely much of it, and what that is worth.
 
-    Raise `SpecError` with everything that is wrong.
+    Options are those of ``sim whatif``; *parallel* is a layout, as of `compare`. Rows of a layout have the step alone, and
+    ``DataFrame.attrs["links"]`` what more of all links at once brings. Raise `SpecError` with everything that is wrong.
     """
     import pandas
 
     scenario = scenario_of(
-        hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, precision=precision, stack=stack,
-        prices=price_source(prices),
+        hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
+        sequence=sequence, precision=precision, stack=stack, prices=price_source(prices),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
     )  # fmt: skip
+    if has_layout(scenario):
+        document = layout_whatif_document(layout_whatif(scenario))
+        table = pandas.DataFrame(document["resources"])
+        table.attrs["links"] = document["links"]
+        return table
     return pandas.DataFrame([flat(row) for row in whatif_document(ask_whatif(scenario))["resources"]])
 
 
@@ -301,6 +315,7 @@ def recommend(
     overrides: Mapping[str, object] | None = None,
     batch: int | None = None,
     global_batch: int | None = None,
+    sequence: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
     on_demand: bool = False,
@@ -328,7 +343,7 @@ def recommend(
             raise SpecError(f"{option}={value!r}: expected more than 0")
     job = plan_of(epochs, hours, evaluation, checkpoints, tokens) if tokens else plan_due(epochs, hours, evaluation, checkpoints)
     scenario = scenario_of(
-        "", workload, overrides, batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=job,
+        "", workload, overrides, batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack, plan=job,
         prices=price_source(prices),
     )  # fmt: skip
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)

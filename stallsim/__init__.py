@@ -118,8 +118,9 @@ def run(
 ) -> Result | LayoutResult:
     """Simulate *workload* on *hardware*; both are catalogue names or YAML files.
 
-    *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``; *batch* counts samples per GPU, *gpus* all GPUs;
-    *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your own (a name or an object).
+    *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``, on top of what the workload says of its own; *batch*
+    counts samples per GPU, *gpus* all GPUs; *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your
+    own (a name or an object).
     *options* are those of ``sim run``: ``sequence``, ``market``, ``epochs``, ``hours``, ``tokens``, ``evaluation``, ``checkpoints``,
     ``with_failures``, ``store``, ``power_cap``, ``seed``, ``exact``, and a ``collective`` of your own; without a layout also ``placement``,
     ``thorough``, ``loader`` and ``exchange``.
@@ -128,20 +129,29 @@ def run(
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
         "prices": prices,
     }  # fmt: skip
-    allowed = (_Laid if parallel else _Plain).__annotations__
+    laid_out = bool(parallel) or _has_layout(hardware, workload, overrides)
+    allowed = (_Laid if laid_out else _Plain).__annotations__
     for name in options:
         if name not in allowed:
             layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
             raise SpecError(f"{name}: unknown option{layout or '; known are ' + ', '.join(('parallel', *allowed))}")
-    if parallel:
+    if laid_out:
         from sim.laid_out import lay_out
 
-        return lay_out(hardware, workload, parallel, micro_batches=micro_batches, overrides=overrides, **given, **options)
+        return lay_out(hardware, workload, parallel or {}, micro_batches=micro_batches, overrides=overrides, **given, **options)
     from sim.api import simulate
 
     if micro_batches is not None:
         overrides = {**(overrides or {}), "training.gradient_accumulation_steps": micro_batches}
     return simulate(hardware, workload, overrides=overrides, **given, **options)
+
+
+def _has_layout(hardware: str | PathLike[str], workload: str | PathLike[str], overrides: Mapping[str, object] | None) -> bool:
+    """Tell whether the workload's own description, with *overrides*, has a layout."""
+    from sim.study.arguments import scenario_of
+    from sim.study.scenario import has_layout
+
+    return has_layout(scenario_of(hardware, workload, overrides))
 
 
 def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware | Workload:

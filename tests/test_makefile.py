@@ -35,6 +35,7 @@ def test_oracles_leave_torch_as_it_is() -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
 def test_fuzz_takes_its_number_of_inputs() -> None:
     assert would_run("fuzz", "INPUTS=7")[-1].endswith("-m tests.fuzz --inputs 7")
+    assert would_run("fuzz", "INPUTS=7", "JOBS=1")[-1].endswith("-m tests.fuzz --inputs 7 --jobs 1")
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")

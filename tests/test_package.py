@@ -145,6 +145,39 @@ def test_runs_with_and_without_a_layout() -> None:
     assert laid.document["micro_batches"] == 2
 
 
+LAID_OUT = """name: laid-out
+model: {extends: llama-3.2-1b}
+training: {batch: 1, precision: bf16, optimizer: {name: adam}, stack: torchtitan-2.x, parallel: {tensor: 8}}
+"""
+
+
+def test_a_layout_of_the_workloads_own_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the command of the same file; layouts in ``overrides`` and in ``parallel`` are one."""
+    file = tmp_path / "laid-out.yaml"
+    file.write_text(LAID_OUT)
+    assert main(["run", "hgx-h100", str(file), "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)["step_time_s"]
+    assert stallsim.run("hgx-h100", file).step_time == step
+    sharded = stallsim.run("hgx-h100", "llama-3.2-1b", overrides={"training.parallel.shard": "parameters"})
+    assert sharded.step_time == stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"shard": "parameters"}).step_time
+    with pytest.raises(stallsim.SpecError, match="thorough: unknown option"):
+        stallsim.run("hgx-h100", file, thorough=True)
+    found = stallsim.whatif("hgx-h100", file)
+    assert main(["whatif", "hgx-h100", str(file), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert found.to_dict("records") == document["resources"] and found.attrs["links"] == document["links"]
+
+
+def test_a_layout_is_never_left_out(tmp_path: Path) -> None:
+    (tmp_path / "laid-out.yaml").write_text(LAID_OUT)
+    with pytest.raises(stallsim.SpecError, match=r"training\.parallel: laid-out has a layout, but is asked for here in data parallelism"):
+        simulate("hgx-h100", tmp_path / "laid-out.yaml")
+    jobs = tmp_path / "jobs.yaml"
+    jobs.write_text('jobs:\n  - {workload: resnet18, placement: "4"}\n  - {workload: laid-out.yaml, placement: "4"}\n')
+    with pytest.raises(stallsim.SpecError, match=r"jobs\.1: training\.parallel: laid-out has a layout"):
+        stallsim.run("hgx-h100", jobs)
+
+
 def test_load_tells_hardware_from_workloads() -> None:
     assert stallsim.load("p3.16xlarge").name == "p3.16xlarge"
     assert stallsim.load("vgg16").name == "vgg16"

@@ -31,7 +31,7 @@ def transports_of(layout: JobLayout) -> frozenset[str]:
 
 def _part(part: SlotPart, constants: Fields) -> SlotPart:
     node = _node(part.slot.node, constants)
-    graph = NodeGraph(node, part.slot.graph.links, part.slot.graph.parents)
+    graph = NodeGraph(_node(part.slot.graph.node, constants), part.slot.graph.links, part.slot.graph.parents)
     slot = replace(part.slot, node=node)
     slot.__dict__["graph"] = graph  # a cached property: links stay as they are
     channels = tuple(_channel(channel, constants) for channel in part.channels.channels)

@@ -44,6 +44,7 @@ PRIORS: Mapping[str, Mapping[str, float]] = {
     "host-staged": {"hop_latency": 5.7e-6, "hop_latency_ll": 1.14e-6, "efficiency": 1.2},
     "infiniband": {"hop_latency": 14e-6, "hop_latency_ll": 2.8e-6, "efficiency": 0.94},
     "efa": {"hop_latency": 150e-6, "hop_latency_ll": 30e-6, "efficiency": 0.94},
+    "slingshot": {"hop_latency": 50.3e-6, "hop_latency_ll": 6.9e-6, "rendezvous": 5.6e-6, "efficiency": 0.979},
     "tcp": {"hop_latency": 175e-6, "hop_latency_ll": 35e-6, "flow_cap": 417e6},
     "host": {"launch": 4.2e-6},
 }
@@ -54,8 +55,10 @@ second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had 
 (NVIDIA/nccl-tests issue 123). What its blocks do begins with NCCL's tuner as well: a ring's Simple starts
 1.8 us after LL; the geometric mean of channels' limits in trees on V100 to H100 is 29 GB/s, that of LL's limits over their channels
 5 GB/s. A block that sends and receives is given two thirds of the former: an estimate, raised from 15 GB/s once first fits had been seen.
-A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl
-net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it. ``host`` is no transport, but what one process takes to launch on
+Slingshot begins with EFA's fitted latencies times 75/150, 55.9 and 12.5 us, what the plug-in reports of platforms it does not know over
+p3dn's (platform-aws.cpp), of which asking first is two of InfiniBand's LL latencies; by those Alps's rows were scored at first.
+A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl net_socket.cc) at 0.3
+core-seconds a GB, as the class ``tcp`` has it. ``host`` is no transport, but what one process takes to launch on
 each of its GPUs: 4.2 us for three to eight A100 (NVIDIA/nccl-tests issue 123)."""
 ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
 """Classes that share another's constants, latencies times a factor: RoCE and InfiniBand are verbs on the same cards; EFA's plug-in says
@@ -74,7 +77,15 @@ NOISE = 0.15
 """Of one logarithm of time: what repeated tables of one kind of system differ by."""
 ROBUST = 2.0
 """Errors beyond so many times the noise count by their size, not by its square."""
-_TOGETHER = (("host",), *((name,) for name in reversed(GENERATIONS)), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
+_TOGETHER = (
+    ("host",),
+    *((name,) for name in reversed(GENERATIONS)),
+    ("pcie-peer", "host-staged"),
+    ("infiniband",),
+    ("efa",),
+    ("slingshot",),
+    ("tcp",),
+)
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 

@@ -6,7 +6,7 @@ GPUs, one after another; *nccl* the version whose rules choose; *algorithm* and 
 *role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated; *waits* whether the host waits for each message.
 MG-WFBP's rows (lines drawn through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first,
 and moved to ``score`` after their effect on the constants had been seen: no judgement in advance. Rows of nine systems over NVLink went
-the other way: scored first, then fitted.
+the other way: scored first, then fitted; so did Alps's over Slingshot.
 
 Left out: rows of other libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's
 10 GbE on 16 GPUs), unstated machines.

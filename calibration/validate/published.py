@@ -54,6 +54,7 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
         "most_nodes": max(row.asked.nodes for row in rows),
         "most_gpus": max(row.asked.job.ranks for row in rows),
         "most_parameters": max(row.asked.job.workload.model.parameters for row in rows),
+        "shortest_step_s": float(f"{min(row.asked.step_time for row in rows):.3g}"),
         "families": sorted({family_of(row.asked.job.workload.model) for row in rows}),
         "sources": sorted({row.asked.record.source for row in rows}),
     }

@@ -43,6 +43,8 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Link: {"bandwidth": ("1 MB/s", "10 TB/s"), "nccl_bandwidth": ("1 MB/s", "10 TB/s"), "efficiency": (0.01, 1)},
     hw.Transport: {
         "hop_latency": ("0 s", "1 s"),
+        "eager": ("0 B", "1 GB"),
+        "rendezvous": ("0 s", "1 s"),
         "launch": ("0 s", "1 s"),
         "flow_cap": ("1 Mbps", "10 Tbps"),
         "channel_cap": ("1 MB/s", "10 TB/s"),

@@ -52,8 +52,12 @@ class Slot:
 
     @cached_property
     def graph(self) -> NodeGraph:
-        """Return the link graph of one of these nodes."""
-        return node_graph(self.node)
+        """Return the link graph of one of these nodes, as the jobs on it may use it."""
+        topology = self.node.topology
+        if topology.peer_to_peer_of_two is None or any(len(gpus) > 2 for _, gpus in self.lent):
+            return node_graph(self.node)
+        peers = topology.model_copy(update={"peer_to_peer": topology.peer_to_peer_of_two})
+        return node_graph(self.node.model_copy(update={"topology": peers}))
 
 
 def with_nodes(hardware: Hardware, nodes: int) -> Hardware:

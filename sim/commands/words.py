@@ -1,7 +1,8 @@
-"""What does an option that a command lacks mean? In the words of other programs, or as an option of another command here."""
+"""What is wrong with what was typed? A value in our words; an option that a command lacks in those of other programs and commands."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,8 +36,21 @@ MEANT: Final[Mapping[str, str]] = {
 """What other programs call something, and how it is written here."""
 
 
+_WANTED: Final = (
+    (r"Input should be a valid integer.*", "write a whole number"),
+    (r"Input should be a valid number.*", "write a number"),
+    (r"Input should be a finite number", "write a finite number"),
+    (r"Input should be greater than or equal to (\S+)", r"write \1 or more"),
+    (r"Input should be less than or equal to (\S+)", r"write \1 or less"),
+    (r"Value error, (.*)", r"\1"),
+)
+"""What the parser says of a value, and the same in the words of all other messages."""
+
+
 def explained(error: Any, command: Any, context: Any) -> Any:
-    """Return the *error* about an option that *command* lacks, in words that say what to write where that is known."""
+    """Return the *error* of parsing, in words that say what to write: for a value, or where *command* lacks an option that is known."""
+    if isinstance(said := getattr(error, "message", None), str):
+        error.message = next((re.sub(wanted, words, said) for wanted, words in _WANTED if re.fullmatch(wanted, said)), said)
     name = getattr(error, "option_name", None)
     if not isinstance(name, str) or not hasattr(error, "possibilities"):
         return error

@@ -26,6 +26,8 @@ from sim.units import show
 
 SIMILAR = 1.5
 """How many times as large as the largest measured model a model may be that is called like those measured: estimate."""
+SHORTER = 5.0
+"""How many times as short as the shortest measured step a step may be, likewise: estimate."""
 _UNMEASURED = {"median": 0.09, "p90": 0.25}
 """Errors of steps on one GPU of a chip that was left out of the fit: 620 rows, calibration/catalogue/compute.py
 (docs/trust/validation.md)."""
@@ -61,9 +63,9 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
 
     Of nodes that differ the kind with the largest error answers for all.
     """
-    job = run.jobs[number].job
+    job, step = run.jobs[number].job, run.jobs[number].warm.step_time
     kinds = {tuple(groups_of(node, job)): node for node in run.nodes(number)}
-    answers = [answer for groups, node in kinds.items() if (answer := _of_kind(groups, node, job)) is not None]
+    answers = [answer for groups, node in kinds.items() if (answer := _of_kind(groups, node, job, step)) is not None]
     if len(answers) < len(kinds):
         return None
     worst = max(answers, key=lambda answer: float(answer["p90"]))
@@ -80,7 +82,7 @@ def interval_text(error: Mapping[str, Any], step: float) -> str:
     return f"95% of measured steps were {low:.2g} to {high:.2g} times the prediction: here {here}"
 
 
-def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | None:
+def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[str, Any] | None:
     validated = validated_groups()
     name = next((name for name in groups if name in validated), None)
     if name is None:
@@ -88,7 +90,7 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | No
     new = not any(group.startswith(f"{node.gpu.name}, ") for group in validated) and not node.gpu.host_cores
     unlike = [f"no run was on {node.gpu.name} over {traffic(node, job)}" if job.ranks > 1 else f"no run was on {node.gpu.name}"]
     errors = _of_new_gpu(validated[name]) if new else validated[name]
-    answer = _answer(name, errors, [*_beyond(errors, job), *(unlike if name in groups[2:] else [])])
+    answer = _answer(name, errors, [*_beyond(errors, job, step), *(unlike if name in groups[2:] else [])])
     model = job.workload.model
     if model.transformer is None or family_of(model) in errors["families"]:
         return answer
@@ -128,8 +130,11 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> dict
     }
 
 
-def _beyond(errors: Mapping[str, Any], job: Job) -> list[str]:
-    """Return in words what of *job* lies outside the runs measured: sizes, the model's family, its parameters."""
+def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
+    """Return in words what of *job* lies outside the runs measured: sizes, the model's family, its parameters, how short its *step* is.
+
+    What a short step waits for, the host mostly, takes a small part of those measured.
+    """
     sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), errors["most_nodes"]), ("GPUs", job.ranks, errors["most_gpus"]))
     beyond = [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
     model = job.workload.model
@@ -137,6 +142,8 @@ def _beyond(errors: Mapping[str, Any], job: Job) -> list[str]:
         beyond.append(f"no run was of {family}")
     if model.parameters > SIMILAR * errors["most_parameters"]:
         beyond.append(f"{_billions(model.parameters)} parameters, measured up to {_billions(errors['most_parameters'])}")
+    if SHORTER * step < errors["shortest_step_s"]:
+        beyond.append(f"a step of {show(step, 'time')}, measured from {show(errors['shortest_step_s'], 'time')}")
     return beyond
 
 

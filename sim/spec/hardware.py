@@ -206,6 +206,9 @@ class Topology(Spec):
     """PCIe switches, each below a socket or another switch."""
     peer_to_peer: Literal["none", "pix", "pxb", "phb", "sys"] = "pxb"
     """Farthest PCIe path on which GPUs may address each other; beyond it copies are staged through host memory."""
+    peer_to_peer_of_two: Literal["none", "pix", "pxb", "phb", "sys"] | None = None
+    """The same for jobs on at most two GPUs of the node, where NCCL lets those meet farther away, as it does on AMD's processors
+    (NVIDIA/nccl src/graph/paths.cc); none: as ``peer_to_peer``."""
     isolated: Literal["none", "host", "nic"] = "none"
     """Whether each GPU's process has a container of its own, so that GPUs of one node have neither NVLink nor peer access to each other:
     what they exchange goes through host memory, or out of a NIC and back in (loopback)."""

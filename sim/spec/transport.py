@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.spec.fields import Bandwidth, Count, Curve, Fraction, Seconds, Source, Spec, TimePerByte
+from sim.spec.fields import Bandwidth, Bytes, Count, Curve, Fraction, Seconds, Source, Spec, TimePerByte
 
 
 class Transport(Spec):
@@ -17,6 +17,10 @@ class Transport(Spec):
     """Fixed cost of one collective on this transport."""
     simple_start: Seconds = 0.0
     """What a ring under NCCL's Simple takes besides, once: its blocks synchronize before the first slice."""
+    eager: Bytes | None = None
+    """Up to how many bytes, with the protocol's flags, a message between nodes is sent without asking; none: always."""
+    rendezvous: Seconds = 0.0
+    """What a longer message takes besides, as sender and receiver agree first."""
     efficiency: Curve
     """Share of the link's deliverable bandwidth (of ``flow_cap`` x ``flows``, where given), over bytes per rank and channel."""
     flow_cap: Bandwidth | None = None

@@ -60,6 +60,7 @@ def _transport(transport: Transport, factor: float) -> Transport:
         update={
             "hop_latency": transport.hop_latency / factor,
             "hop_latency_ll": None if transport.hop_latency_ll is None else transport.hop_latency_ll / factor,
+            "rendezvous": transport.rendezvous / factor,
             "launch": transport.launch / factor,
             "simple_start": transport.simple_start / factor,
             **{name: _times(getattr(transport, name), factor) for name in ("flow_cap", "channel_cap", "block_copy", "ll_cap", "send_cap")},

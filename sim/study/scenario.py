@@ -109,6 +109,8 @@ def answer(
     *progress* hears how many of the runs that try estimates are done, which all cores may share then; for *keep_log* see
     `sim.simulate.simulate`. Raise SpecError with all that is wrong.
     """
+    if has_layout(scenario):
+        refuse_layouts([load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec])
     return answer_to(prepare(scenario), scenario, thorough, keep_rates, progress, keep_log)
 
 
@@ -118,6 +120,17 @@ def refuse_parts(workloads: Sequence[Workload]) -> None:
         raise SpecError(
             "pretraining: parts of a budget of tokens are simulated for layouts; write one, such as --shard optimizer, or leave it out"
         )
+
+
+def refuse_layouts(workloads: Sequence[Workload]) -> None:
+    """Raise SpecError where one of *workloads* has a layout, which would be left out of a run in data parallelism."""
+    for number, workload in enumerate(workloads):
+        if not workload.training.parallel.trivial:
+            place = f"jobs.{number}: " if len(workloads) > 1 else ""
+            raise SpecError(
+                f"{place}training.parallel: {workload.name} has a layout, but is asked for here in data parallelism; layouts run one "
+                "by one, by 'python -m sim run HW WL' or stallsim.run; without its layout: --set training.parallel={}"
+            )
 
 
 def answer_to(
@@ -130,6 +143,7 @@ def answer_to(
 ) -> Answer:
     """Simulate the checked *question* as *scenario* says; for the rest see `answer`."""
     hardware, jobs = question.hardware, question.jobs
+    refuse_layouts([job.workload for job in jobs])
     if any(job.workload.input.stream for job in jobs):
         raise SpecError("input.stream: samples are streamed in layouts; write one, such as --shard optimizer, or leave it out")
     if scenario.plan and scenario.plan.tokens:

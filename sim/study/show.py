@@ -86,7 +86,7 @@ def against_gradients(workloads: Sequence[str], hardware: str, overrides: Sequen
 
 
 def _compared(name: str, hardware: str, overrides: Sequence[str], batch: int | None) -> dict[str, Any]:
-    job_run = answer(Scenario(hardware, name, (*overrides, "input.loader=synthetic"), batch=batch)).run.jobs[0]
+    job_run = answer(Scenario(hardware, name, (*overrides, "input.loader=synthetic", "training.parallel={}"), batch=batch)).run.jobs[0]
     model, stalls = job_run.job.workload.model, job_run.warm.stalls
     tensors = [elements for layer in model.layers for elements in layer.gradients]
     stall = stalls[Cause.INTERCONNECT] + stalls[Cause.NETWORK]

@@ -277,3 +277,16 @@ def test_folded_copies_end_when_unfolded_ones_do(scene):
     whole = copy_times(*built(cluster, placements, crossings, fold=False))
     assert [job for job, _ in folded] == [job for job, _ in whole]
     assert [time for _, time in folded] == pytest.approx([time for _, time in whole], rel=1e-9)
+
+
+def test_two_gpus_may_meet_farther_than_more():
+    """NCCL's rule on AMD: a job on two GPUs sends straight across the host bridge, one on three copies through host memory."""
+    topology = {"sockets": ({"gpus": (0, 1, 2), "nics": (0,)},), "peer_to_peer": "pxb", "peer_to_peer_of_two": "sys"}
+    machine = hardware((machines.node(3, topology), 1))
+    staged = {}
+    for gpus in (2, 3):
+        (slot,) = slots(machine, [place(machine, gpus)])
+        staged[gpus] = slot.graph.route(0, 1).staged
+    assert staged == {2: False, 3: True}
+    (slot,) = slots(machine, [place(machine, pattern="2"), (Placement(0, (0, 1, 2)),)])
+    assert slot.graph.route(0, 1).staged

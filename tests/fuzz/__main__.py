@@ -25,12 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first input, to make one again")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes; all cores by default")
     asked = parser.parse_args(arguments)
     end = asked.first + asked.inputs
     parts = [range(start, min(start + _PART, end)) for start in range(asked.first, end, _PART)]
     wrong = 0
     # Not ProcessPoolExecutor: with max_tasks_per_child it may wait for ever once its first processes have ended (python/cpython#115634).
-    with get_context("spawn").Pool(os.cpu_count(), maxtasksperchild=_TASKS) as pool:
+    with get_context("spawn").Pool(asked.jobs, maxtasksperchild=_TASKS) as pool:
         for part, found in zip(parts, pool.imap(partial(attack, seed=asked.seed), parts), strict=True):
             wrong += len(found)
             for finding in found:

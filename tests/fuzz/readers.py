@@ -15,7 +15,7 @@ from calibration.lab.plan import read_plan
 from calibration.lab.records import read_lines, rows_text
 from calibration.machines.machine_fit import fits, together
 from calibration.measure.machine_record import record_text
-from calibration.run_records import read_records
+from calibration.run_records import read_records, read_table
 from calibration.traces.import_trace import import_traces
 from calibration.traces.trace_report import trace_document, trace_record, trace_table
 from sim import check
@@ -63,8 +63,23 @@ def readers() -> Mapping[str, Reader]:
         "journal": Reader("t.csv.journal", _journal(), _kept),
         "document": Reader("run.json", _run_document(), _compared),
         "configuration": Reader("config.json", json.dumps(_CONFIGURATION).encode(), _made),
+        "batch script": Reader("job.sbatch", _SCRIPT.encode(), _made),
+        "table of runs": Reader("my-runs.csv", _RUNS.encode(), read_table),
         "archive": Reader("net.pt2", _archive(), check_archive),
     }
+
+
+_SCRIPT = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gres=gpu:h100:8
+srun torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 train.py --per_device_train_batch_size 2 --bf16 True --fsdp full_shard \\
+    --gradient_accumulation_steps 4 --num-layers 2 --hidden-size 64 --num-attention-heads 4 --padded-vocab-size 1024 --seq-length 128 \\
+    --position-embedding-type rope
+"""
+_RUNS = """machine,model,nodes,tp,zero_stage,strategy,seq_len,batch_size_per_gpu,step_time_ms
+p3.8xlarge,resnet18,1,1,0,ddp,,32,100
+hgx-h100,llama-3.2-1b,2,8,3,fsdp,4096,1,400
+"""
 
 
 def _head(path: Path, lines: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_gpus_that_cannot_address_each_other_are_a_group_of_their_own(
 def error_of(hardware: str, monkeypatch: pytest.MonkeyPatch, *overrides: str, **changed: object) -> dict:
     """Return what a run on *hardware* quotes where only eight V100s and sockets, and everything, were measured."""
     group = {"points": 9, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.2, "most_nodes": 2, "most_gpus": 16, "sources": ["a", "b"]}
-    group |= {"most_parameters": 10**10, "families": ["a convolutional network", "a transformer"]}
+    group |= {"most_parameters": 10**10, "shortest_step_s": 1e-3, "families": ["a convolutional network", "a transformer"]}
     names = ("V100-SXM2-16GB, NVLink", "NVLink", "V100-SXM2-16GB, tcp between nodes", "all runs")
     monkeypatch.setattr(expected_error, "validated_groups", lambda: {name: group | changed for name in names})
     found = answer(Scenario(hardware, "resnet50", overrides))
@@ -78,6 +79,13 @@ def test_the_same_gpu_and_network_interpolate_unless_there_are_more(monkeypatch:
     assert error_of("p3.16xlarge", monkeypatch)["basis"].endswith("; within the sizes measured")
     more = error_of("p3.16xlarge", monkeypatch, most_gpus=4)
     assert more["extrapolates"] and more["basis"].endswith("extrapolated: 8 GPUs, measured up to 4")
+
+
+def test_a_step_much_shorter_than_those_measured_extrapolates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within five times; the step is of resnet50 on V100s, 0.2 s or so."""
+    short = error_of("p3.16xlarge", monkeypatch, shortest_step_s=10.0)
+    assert short["extrapolates"] and re.search(r"; extrapolated: a step of \d+ ms, measured from 10 s$", short["basis"])
+    assert not error_of("p3.16xlarge", monkeypatch, shortest_step_s=0.5)["extrapolates"]
 
 
 def test_another_gpu_and_another_network_extrapolate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +113,7 @@ def test_a_gpu_that_nobody_measured_has_a_wider_interval(monkeypatch: pytest.Mon
 def test_a_decoder_is_no_surer_than_decoders_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: where the group holds no decoder, the larger errors of both answer, and the wider interval."""
     group = {"points": 9, "median": 0.1, "p90": 0.2, "low": 0.95, "high": 1.9, "most_nodes": 2, "most_gpus": 16, "sources": ["a"]}
-    group |= {"most_parameters": 10**12, "families": ["a transformer"]}
+    group |= {"most_parameters": 10**12, "shortest_step_s": 1e-3, "families": ["a transformer"]}
     of_layouts = {"points": 6, "median": 0.24, "p90": 0.37, "low": 0.7, "high": 1.3, "most_gpus": 64, "sources": ["b"]}
     monkeypatch.setattr(expected_error, "validated_groups", lambda: {"H100-SXM5-80GB, NVLink": group})
     monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"data, gated, H100-SXM5-80GB": of_layouts})

@@ -42,6 +42,33 @@ def test_options_of_other_commands_are_told_with_those(capsys: pytest.CaptureFix
     assert "--spot; run, compare, goodput have --market spot" in said(capsys, "recommend", "resnet50", "--spot")
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("run hgx-h100 llama-3.1-8b --tp two", "write a whole number"), ("run hgx-h100 llama-3.1-8b --tp 0", "write 1 or more"),
+        ("run hgx-h100 llama-3.1-8b --tp 1.5", "write a whole number"), ("recommend resnet50 --budget-hours ten", "write a number"),
+        ("ui --port 99999", "write 65535 or less"), ("new machine", "'machine' is not one of 'hardware', 'workload'."),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_answered_in_our_words(words: str, wanted: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, *words.split()).endswith(f": {wanted}")
+
+
+def test_no_words_of_the_parsers_own_are_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option that takes a number, with what is none and with one too small; a name means the same in every command."""
+    numbers = {
+        option.opts[0]: name
+        for name, command in COMMANDS.items()
+        for option in command.params
+        if option.param_type_name == "option" and re.search(r" (N|X)$| <(int|float)", option.get_help_record(CONTEXT)[0])
+    }
+    assert len(numbers) > 20
+    for option, name in numbers.items():
+        for value in ("x", "-99999"):
+            main([name, "a", "b", option, value])
+            assert "Input should" not in capsys.readouterr().err, (name, option, value)
+
+
 def test_what_nobody_knows_is_left_to_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "run", "p3.16xlarge", "resnet50", "--qqqq") == "Error: No such option: --qqqq"
     assert "Possible options: " in said(capsys, "run", "p3.16xlarge", "resnet50", "--shar", "x")

@@ -153,7 +153,7 @@ def _topology(wiring: Wiring, gpu: Gpu, lanes: Lanes, file: Path) -> list[str]:
         f"    sockets: [{', '.join(_flow(_devices(domain)) for domain in _domains(wiring))}]",
         *(["    switches:"] if wiring.branches else []),
         *(f"      - {_flow(_branch(branch, lanes))}" for branch in wiring.branches),
-        f"    peer_to_peer: {_peer_to_peer(wiring)}",
+        *_peer_to_peer(wiring),
         "    source:",
         *sources,
         '      peer_to_peer: "NVIDIA/nccl @5067397c src/graph/paths.cc (up to PXB; on AMD with at most two GPUs across sockets)"',
@@ -199,9 +199,10 @@ def _branch(branch: Branch, lanes: Lanes) -> list[tuple[str, str]]:
     return [("name", branch.name), ("parent", branch.parent), *_devices(branch), *link]
 
 
-def _peer_to_peer(wiring: Wiring) -> str:
+def _peer_to_peer(wiring: Wiring) -> list[str]:
     is_amd = wiring.processor is not None and wiring.processor.vendor == "AuthenticAMD"
-    return "sys" if is_amd and wiring.gpus <= 2 else "pxb"
+    of_two = ["    peer_to_peer_of_two: sys"] if is_amd and wiring.gpus > 2 and not (wiring.nvlinks or wiring.switch_links) else []
+    return [f"    peer_to_peer: {'sys' if is_amd and wiring.gpus <= 2 else 'pxb'}", *of_two]
 
 
 def _host(wiring: Wiring, gpu: Gpu, cpu: PartChoice, options: Options) -> list[str]:

@@ -28,7 +28,7 @@ def test_errors_are_grouped_and_counted() -> None:
     assert set(found) == {"T4, host memory, torch-1.13-ddp", "T4, host memory", "host memory", "all runs"}
     assert found["host memory"] | {"sources": []} == {
         "points": 5, "median": 0.25, "p90": 0.25, "low": 0.8, "high": 0.8, "most_nodes": 1, "most_gpus": 2, "sources": [],
-        "most_parameters": 25557032, "families": ["a convolutional network"],
+        "most_parameters": 25557032, "shortest_step_s": 1.0, "families": ["a convolutional network"],
     }  # fmt: skip
     assert summary(Validation((ClusterOutcome("a", None, None, (row,), ()),), ()))["groups"] == {}  # type: ignore[arg-type]
 

@@ -228,6 +228,14 @@ def test_the_processor_has_the_socket_link_that_nccl_assumes(processor, link, tm
     assert node.host.cpu.socket_link.name == link
 
 
+@pytest.mark.parametrize(("vendor", "of_two"), [("AuthenticAMD", "sys"), ("GenuineIntel", None)])
+def test_on_amd_without_nvlink_two_gpus_meet_anywhere(vendor, of_two, tmp_path):
+    """NVIDIA/nccl src/graph/paths.cc: up to PXB, but pairs of GPUs on AMD across sockets."""
+    without_nvlink = re.sub(r"\s*<nvlink[^>]*>", "", XML_DGX_1V_QUAD)
+    topology = written(tmp_path, without_nvlink.replace("GenuineIntel", vendor)).topology
+    assert (topology.peer_to_peer, topology.peer_to_peer_of_two) == ("pxb", of_two)
+
+
 def test_an_unknown_processor_is_an_estimate(tmp_path):
     text = XML_P4D.replace("GenuineIntel", "Neoverse")
     reason = written(tmp_path, text, "A100-SXM4-40GB").host.source["cpu"]  # type: ignore[index,unused-ignore]

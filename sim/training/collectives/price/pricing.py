@@ -23,12 +23,10 @@ from sim.training.collectives.price import in_turn, sends
 from sim.training.collectives.price.layout import JobLayout, depth
 from sim.training.collectives.price.own import own
 from sim.training.collectives.price.recurrence import ring_time
+from sim.training.collectives.price.rendezvous import ROUNDS, rendezvous
 from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
 from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPart, Traffic, latency_of, outward
 from sim.training.collectives.routes.channels import Hop
-
-ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-"""How often each operation goes around a ring."""
 
 _LARGEST_PIECE = 512 * 1024.0
 # NVIDIA/nccl src/enqueue.cc: a step of a Simple buffer (4 MiB in 8)
@@ -51,6 +49,8 @@ def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: floa
         raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
     if algorithm == "Ring":
         priced = _by_thread_blocks(priced, layout, op, protocol, nbytes, channels)
+    if asked := rendezvous(layout, op, algorithm, protocol, nbytes, channels):
+        priced = priced._replace(time=priced.time + asked)
     return cost_of(layout, priced, algorithm, protocol, channels)
 
 

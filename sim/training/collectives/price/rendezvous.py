@@ -1,0 +1,57 @@
+"""What does it cost that a network asks before it sends? One exchange more at every hop between nodes, for messages that are not eager.
+
+A two-sided network sends a message of up to ``eager`` bytes at once; of a longer one it sends word first, and the receiver fetches the rest
+(libfabric man/fi_cxi.7.md). NCCL's plug-in for libfabric sends two-sided, but over EFA since p5 (aws/aws-ofi-nccl
+src/nccl_ofi_sendrecv.c). A message is what one channel passes on at a time, with its protocol's flags:
+
+    T += hops between nodes, one after another * rendezvous        where a message has more than ``eager`` bytes
+
+Rings, trees and sends are counted; algorithms of other libraries are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from sim.training.collectives.nccl import constants as nccl
+from sim.training.collectives.nccl.protocols import WIRE_BYTES
+from sim.training.collectives.price.layout import JobLayout, depth
+
+ROUNDS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+"""How often each operation goes around a ring."""
+
+
+def rendezvous(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> float:
+    """Return the seconds that asking adds to *op* on *nbytes*, which *channels* share."""
+    asking = [part.slot.node.nic.transport for part in layout.parts if part.slot.node.nic.transport.eager is not None]
+    if layout.nodes == 1 or not asking or algorithm not in _HOPS:
+        return 0.0
+    divided = (op in ROUNDS and algorithm == "Ring") or algorithm in ("Pairwise", "Gather", "Scatter")
+    most = math.inf if protocol == "Simple" else nccl.THREADS[protocol] * nccl.BYTES_PER_THREAD[protocol]
+    message = min(most, nbytes / channels / (layout.ranks if divided else 1)) * WIRE_BYTES[protocol]
+    late = max((transport.rendezvous for transport in asking if message > (transport.eager or 0.0)), default=0.0)
+    return _HOPS[algorithm](layout, op) * late
+
+
+def _of_ring(layout: JobLayout, op: str) -> float:
+    """Return the hops between nodes that a chunk crosses; of a pipeline, those from the root to the last node."""
+    return ROUNDS[op] * (layout.ranks - 1) * layout.nodes / layout.ranks if op in ROUNDS else layout.nodes - 1
+
+
+def _of_tree(layout: JobLayout, op: str) -> float:
+    return 2.0 * depth(layout.nodes)
+
+
+def _at_once(layout: JobLayout, op: str) -> float:
+    return 1.0
+
+
+_HOPS: Mapping[str, Callable[[JobLayout, str], float]] = {
+    "Ring": _of_ring,
+    "Tree": _of_tree,
+    "NVLSTree": _of_tree,
+    **dict.fromkeys(("Pairwise", "SendRecv", "Gather", "Scatter"), _at_once),
+}
+"""Hops between nodes that follow one another, by algorithm."""
