@@ -18,6 +18,7 @@ from sim.documents import row as row_of
 from sim.report.beside import Beside
 from sim.report.comparison import comparison_document
 from sim.report.figures import flat
+from sim.report.picture import Picture
 from sim.report.whatif import whatif_document
 from sim.result import Result
 from sim.spec.extensions import FAILURE_LAWS, give

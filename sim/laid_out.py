@@ -36,6 +36,8 @@ def lay_out(
     sequence: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    seed: int = 0,
+    exact: bool = False,
     market: str = "on-demand",
     epochs: float | None = None,
     hours: float | None = None,
@@ -53,15 +55,15 @@ def lay_out(
     *parallel* has the keys of ``training.parallel``, or their short forms: ``{"tp": 8, "pp": 4, "shard": "optimizer"}``. *batch* counts
     samples per micro-batch; *epochs*, *hours* or *tokens* add the whole job, *with_failures* its weeks; *store* a checkpoint written
     there, *power_cap* (``"500 W"``) a limit on GPUs; *prices* is a price source and *collective* an all-reduce of your own, a name or an
-    object.
+    object; *seed* is for steps that are drawn, *exact* simulates ranks by themselves also below uneven switches.
     Raise `SpecError` with what is wrong, also where GPU memory is short.
     """
     if (own := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
         overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
-        stack=stack, layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices), sequence=sequence,
-        plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
+        stack=stack, seed=seed, exact=exact, layout=layout_of(texts_of(parallel), micro_batches=micro_batches),
+        prices=price_source(prices), sequence=sequence, plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
     )  # fmt: skip
     beside = Beside(with_failures, store, power_cap)
     beside.checked(scenario.plan)

@@ -22,7 +22,8 @@ from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import Unit, costs, split, stages
+from sim.parallel.split import Unit, split
+from sim.parallel.stages import costs, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
@@ -164,7 +165,7 @@ def prepare(
     _check_wraps(workload, held)
     shape = workload.model.transformer
     cost = costs(shape) if shape and options.stages_by_cost and parallel.virtual_stages == 1 else None
-    chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less, cost)
+    chunks = stages_of(held, parallel, options.first_stage_less, options.last_stage_less, cost)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares
@@ -234,7 +235,8 @@ def mesh_options(workload: Workload) -> MeshOptions:
 
 def _entering(workload: Workload, chunks: Sequence[tuple[int, ...]]) -> list[float]:
     """Return the bytes per sample (elements of 4) that enter each chunk of the model; an empty one hands on what the next one takes."""
-    all_units = split(workload.model, Parallel())
+    own = workload.training.parallel
+    all_units = split(workload.model, Parallel(shard=own.shard, wrap=own.wrap))
     entering = [0.0]
     for units in reversed(chunks):
         entering.append(all_units[units[0]].boundary if units else entering[-1])
@@ -257,16 +259,17 @@ def run_layout(
     book: PriceBook | None = None,
     seed: int = 0,
     steadily: bool = False,
+    exact: bool = False,
 ) -> LayoutRun:
     """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all).
 
     Layouts of one cluster and stack may share a *book* of prices. *seed* is for steps that are drawn, whose mean is returned; *steadily*
-    simulates few of many equal micro-batches, which the log shows.
+    simulates few of many equal micro-batches, which the log shows; *exact* ranks by themselves below uneven switches (`play`).
     """
     layout = prepare(hardware, workload, gpus_per_node)
     node = worker_node(hardware)
     scene = scene_of(hardware, workload, layout, book, seed)
-    played = play_steadily(scene) if steadily else play(scene, steps)
+    played = play_steadily(scene) if steadily else play(scene, steps, exact=exact)
     return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu), seed)
 
 

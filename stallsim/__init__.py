@@ -76,6 +76,8 @@ class _Asked(TypedDict, total=False):
 
 class _Laid(_Asked, total=False):
     batch: int | None
+    seed: int
+    exact: bool
 
 
 class _Plain(_Asked, total=False):
@@ -120,7 +122,7 @@ def run(
     counts samples per GPU, *gpus* all GPUs; *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your
     own (a name or an object).
     *options* are those of ``sim run``: ``sequence``, ``market``, ``epochs``, ``hours``, ``tokens``, ``evaluation``, ``checkpoints``,
-    ``with_failures``, ``store``, ``power_cap``, and a ``collective`` of your own; without a layout also ``placement``, ``seed``, ``exact``,
+    ``with_failures``, ``store``, ``power_cap``, ``seed``, ``exact``, and a ``collective`` of your own; without a layout also ``placement``,
     ``thorough``, ``loader`` and ``exchange``.
     """
     given: dict[str, Any] = {

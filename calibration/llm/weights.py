@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from calibration.llm.case import Case
-from sim.parallel.split import by_cost, costs
+from sim.parallel.stages import by_cost, costs
 
 
 @dataclass(frozen=True)

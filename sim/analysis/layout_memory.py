@@ -272,8 +272,7 @@ class _Replay:
     def _play(self, instruction: Instruction) -> None:
         match instruction:
             case Start(tag=(what, unit, _)) if what.startswith("gather"):
-                self.gathers[instruction.tag] = instruction.nbytes
-                self._note()
+                self._gather(instruction)
             case Start(tag=(what, unit, _), op="reduce_scatter") if what.startswith("scatter"):
                 self._scatter(instruction)
             case Wait(tag=tag):
@@ -443,17 +442,31 @@ class _Replay:
             self.gathers.pop(self.copied, None)
             self.copied = None
 
+    def _gather(self, start: Start) -> None:
+        """Gather from a rank's share, of which there is a copy in the data type that travels (torch ``foreach_all_gather``)."""
+        narrower = start.axis == "shard" and self.layout.gathered < _WIDTH[self.layout.options.weights]
+        self.gathers[start.tag] = start.nbytes * (1.0 + narrower / self.layout.mesh.group_size(start.axis))
+        self._note()
+        self.gathers[start.tag] = start.nbytes
+
     def _scatter(self, start: Start) -> None:
         if self.layout.options.framework == "fsdp1":
             self.scatters = dict(list(self.scatters.items())[1 - _FSDP1_SCATTERS :])
         self.scatters[start.tag] = start.nbytes
         shards = self.layout.mesh.group_size(start.axis)
         self._note()
+        kept = self._last_gradient(self._wrap(start.tag[1]))
         for number in self._wrap(start.tag[1]):
             self.unreduced.pop(number, None)
         if self.grows:
             self.gradients += start.nbytes / shards * _WIDTH[self.layout.options.gradients] / self.layout.reduced
-            self._note()
+            self._note(kept)
+
+    def _last_gradient(self, wrap: Wrap) -> float:
+        """Return the bytes of a wrap's last gradient, which torch's ``foreach_reduce`` holds (a name in its loop) until it is done."""
+        tensors = [elements for number in wrap for piece in self.layout.units[number].pieces for elements in piece.layer.gradients]
+        unreduced = sum(self.unreduced.get(number, 0.0) for number in wrap)
+        return unreduced * tensors[-1] / sum(map(self._trained, wrap)) if tensors else 0.0
 
 
 def kept_bytes(unit: Unit, workload: Workload) -> float:

@@ -76,7 +76,12 @@ def run(
     ] = None,
     power_cap: PowerCap = None,
     seed: Annotated[int, typer.Option(help="random seed, used only with training.noise.draw: true")] = 0,
-    exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact", help="simulate every step instead of skipping whole periods; layouts: ranks by themselves below uneven switches"
+        ),
+    ] = False,
     fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: JsonOption = False,

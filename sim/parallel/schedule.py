@@ -21,6 +21,9 @@ PASSES: Final[dict[PassKind, str]] = {"F": "forward", "B": "backward", "I": "inp
 MEETING: Final = ("gpipe", "1f1b")
 """Schedules whose messages begin when the receiver asks for them; compute waits until they have gone."""
 
+_ACTIVE: Final = 3
+"""Chunks that a rank holds gathered: ``max_active_stages`` of torch's ``_add_unshard_reshard``."""
+
 
 class Action(NamedTuple):
     """One pass of one micro-batch: forward, backward, or its halves (gradient of the input, gradient of the weights)."""
@@ -106,6 +109,29 @@ def holds(action: Action, following: Action | None, runs_ahead: bool) -> bool:
     waited for later; a send before a pass of the other direction is one batch with the receive after it.
     """
     return not runs_ahead or following is None or following.kind != action.kind
+
+
+class Gathering(NamedTuple):
+    """What torch's runtime does about sharded chunks before a pass: it frees some, then gathers others, by local number."""
+
+    freed: tuple[int, ...]
+    gathered: tuple[int, ...]
+
+
+def gatherings(program: Sequence[Action]) -> list[Gathering]:
+    """Return what comes before each action of *program*, and behind the last: the next three chunks are held, others are freed.
+
+    torch/distributed/pipelining/schedules.py, ``_add_unshard_reshard``, whose runtime plays all schedules but those of MEETING.
+    """
+    order, coming = list[int](), [tuple[int, ...]()]
+    for action in reversed(program):
+        order = [action.chunk, *(chunk for chunk in order if chunk != action.chunk)]
+        coming.append(tuple(order[:_ACTIVE]))
+    steps, held = [], tuple[int, ...]()
+    for ahead in reversed(coming):
+        steps.append(Gathering(tuple(chunk for chunk in held if chunk not in ahead), tuple(chunk for chunk in ahead if chunk not in held)))
+        held = ahead
+    return steps
 
 
 def deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[str] | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Bytes, Count, Fraction, Seconds, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
 from sim.units import shorten
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
@@ -131,7 +131,7 @@ class Parallel(Spec):
     expert_imbalance: float = Field(default=1.0, ge=1.0)
     """Tokens of the most loaded rank of an expert group over the mean; all others of the group have equally many."""
 
-    capacity_factor: float | None = Field(default=None, gt=0.0)
+    capacity_factor: Factor | None = None
     """Most tokens of an expert over their mean; the rest is dropped (Megatron-LM's ``moe_expert_capacity_factor``). None: no limit."""
     pad_to_capacity: bool = False
     """Each expert's tokens are filled up to its capacity, so that no host waits for their number (``moe_pad_expert_input_to_capacity``)."""
@@ -157,8 +157,6 @@ class Parallel(Spec):
             raise ValueError("reshard_after_forward is for sharded parameters (FSDP); write shard: parameters, or leave it out")
         if self.wrap is not None and self.shard != "parameters":
             raise ValueError("wrap is for sharded parameters (FSDP); write shard: parameters, or leave it out")
-        if self.wrap is not None and self.pipeline > 1:
-            raise ValueError("wrap does not go with a pipeline, whose stages wrap their blocks; leave it out, or write pipeline: 1")
         if self.replicate > 1 and self.shard == "none":
             raise ValueError("replicate is for sharded models (HSDP); write shard: parameters, or replicate: 1")
         return self

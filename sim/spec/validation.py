@@ -133,13 +133,21 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
     if error["type"] == "extra_forbidden":
         return key, _unknown(kind, key)
     if error["type"] == _RAISED:
-        return key, str(error["msg"]).removeprefix("Value error, ")
+        text = str(error["msg"]).removeprefix("Value error, ")
+        return _option_of(document, key, text), text
     if error["type"] == "too_short":
         return key, "is empty; write at least one item"
     if key[-1:] == ("gpu",) and isinstance(error["input"], list):
         return key, _UNLIKE
     due = schema.describe(kind, key)
     return key, f"{_found(error['input'])};{_meant(error['input'], due)} write {due}"
+
+
+def _option_of(document: Document, key: Key, text: str) -> Key:
+    """Return the field below *key* that *text* begins with where an option wrote it, and not another one of the block; else *key*."""
+    inner = (*key, text.partition(" ")[0])
+    mark = document.mark(inner)
+    return inner if not mark.line and mark is not document.mark(key) and mark.file.startswith("--") else key
 
 
 _UNLIKE: Final = (

@@ -343,9 +343,11 @@ class Training(Spec):
     """Micro-batches of one step."""
     parallel: Parallel = Parallel()
     """Layout of the model over the GPUs; the default is plain data parallelism."""
-    activation_checkpointing: Literal["model", "none", "blocks", "selective", "operators"] = "model"
-    """What backward recomputes: what the model's code says, nothing, or every numbered block; in layouts also attention
-    alone (selective), or all but attention and every second matrix product (operators, torchtitan's selective mode)."""
+    activation_checkpointing: Annotated[
+        Literal["model", "none", "blocks", "selective", "operators"], BeforeValidator(lambda text: "blocks" if text == "full" else text)
+    ] = "model"
+    """What backward recomputes: what the model's code says, nothing, or every numbered block (also written ``full``); in layouts also
+    attention alone (selective), or all but attention and every second matrix product (operators, torchtitan's selective mode)."""
     recompute_blocks: Whole = 0
     """Of ``blocks``, how many of each stage are recomputed (Megatron's recompute_num_layers with method block); 0: all. Layouts only."""
     recompute_modules: tuple[RecomputedModule, ...] = ()

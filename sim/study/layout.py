@@ -51,12 +51,12 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     if len(each) > 1:
         raise SpecError(f"--placement {scenario.placement}: a layout needs nodes that lend equally many GPUs")
     workload = sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement))
-    run = run_layout(machine.spec, workload, each.pop(), seed=scenario.seed)
+    run = run_layout(machine.spec, workload, each.pop(), seed=scenario.seed, exact=scenario.exact)
     if run.memory_verdict == "does_not_fit":
         raise Infeasible([shortage(run, scenario.plan_command)], run.nodes, run.gpus, "does not fit into GPU memory")
     tokens = scenario.plan.tokens if scenario.plan else None
     parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
-    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market, scenario.plan, parts)
+    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run, scenario.exact)), scenario.market, scenario.plan, parts)
 
 
 def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:
@@ -73,9 +73,10 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
     steps, rest = divmod(scenario.global_batch, max(1, replicas * training.batch))
     if rest or not steps:
         one = replicas * training.batch
+        near = " or ".join(str(one * count) for count in (steps, steps + 1) if count)
         raise SpecError(
             f"--global-batch {scenario.global_batch}: {replicas} data-parallel ranks x {training.batch} samples do not divide it; "
-            f"{one * max(1, steps)} or {one * (steps + 1)} does"
+            f"{near} does"
         )
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 
@@ -141,7 +142,7 @@ def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
     return changes
 
 
-def _warnings(run: LayoutRun) -> list[str]:
+def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
     sentences = []
     if run.memory_verdict == "thrashes":
         fullest = max(run.memory, key=lambda stage: stage.allocated)
@@ -157,9 +158,10 @@ def _warnings(run: LayoutRun) -> list[str]:
         )
     sentences += own_notes(run.workload)
     if not run.played.exact and run.mesh.even:
+        why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""
         sentences.append(
-            "leaf switches hold unlike shares of a stage's nodes: all groups of a stage go as slowly as those over the fullest uplinks; "
-            "for an exact step give each stage as many nodes below every leaf"
+            f"leaf switches hold unlike shares of a stage's nodes{why}: all groups of a stage go as slowly as those over the fullest "
+            f"uplinks; for an exact step {'' if why else 'use --exact, or '}give each stage as many nodes below every leaf"
         )
     elif not run.played.exact:
         sentences.append(

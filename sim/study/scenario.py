@@ -324,8 +324,18 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
     _one_number_of_micro_batches(laid, of_workload)
+    _said_once(laid)
     priced = [PriceOverride(scenario.prices)] if scenario.prices else []
     return [*priced, *of_hardware], [*given, *laid, *of_workload]
+
+
+def _said_once(laid: Sequence[Option]) -> None:
+    """Raise SpecError where two layout options write unequal values for one field."""
+    first: dict[str, Option] = {}
+    for option in laid:
+        other = first.setdefault(option.key, option)
+        if str(other.value) != str(option.value):
+            raise SpecError(f"{other.name} {other.value} and {option.name} {option.value}: write one of the two, or the same value")
 
 
 def _one_number_of_micro_batches(laid: Sequence[Option], overrides: Sequence[str]) -> None:

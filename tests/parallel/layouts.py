@@ -8,7 +8,8 @@ from typing import Any
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.program import Copy, Program, Start
-from sim.parallel.split import split, stages
+from sim.parallel.split import split
+from sim.parallel.stages import stages_of
 from sim.spec.parallel import MeshOptions, Parallel, Schedule
 from sim.spec.workload import Layer, Model
 
@@ -56,7 +57,7 @@ def layout(
     mesh: Mesh = mesh_of(own, [gpus], chosen.order)
     schedule: Schedule = own.schedule or ("interleaved_1f1b" if own.virtual_stages > 1 else "1f1b")
     held = split(model, own, regathers)
-    chunks = stages([unit.kind for unit in held], own)
+    chunks = stages_of(held, own)
     return Layout(
         mesh=mesh, options=chosen, units=held, chunks=chunks, schedule=schedule, micro_batches=micro_batches, gathered=gathered,
         reduced=reduced, entering=(1.0,) * len(chunks), clips=clips, tied=tied, synchronizes_each=synchronizes_each,

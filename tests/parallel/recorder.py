@@ -13,12 +13,12 @@ _OPS = {"_allgather_base_": "all_gather", "allgather_": "all_gather", "_reduce_s
 
 
 @contextmanager
-def fake_group(ranks: int) -> Iterator[None]:
-    """Run as rank 0 of *ranks*."""
+def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
+    """Run as *rank* of *ranks*."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     yield
     dist.destroy_process_group()
 

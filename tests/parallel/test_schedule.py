@@ -9,12 +9,13 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import groupby, islice, zip_longest
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 
-from sim.parallel.schedule import Action, actions, check, deadlock, holder, in_flight, position
+from sim.parallel.schedule import Action, actions, check, deadlock, gatherings, holder, in_flight, position
 from sim.spec.parallel import SPLIT_STAGES, Schedule
 from sim.spec.yaml import SpecError
 
@@ -118,6 +119,32 @@ def test_orders_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(compared) == set(TORCH)
     # what torch refuses is refused here too, but for one chunk without halves, whose micro-batches need no groups
     assert {case for case in refused if case[0] != "zb_h1"} == {case for case in combinations() if case not in set(possible(1))}
+
+
+def test_chunks_are_gathered_and_freed_as_torch_does() -> None:
+    """Oracle: ``_add_unshard_reshard``, to which the order of what it frees at once does not matter."""
+    schedules: Any = pytest.importorskip("torch.distributed.pipelining.schedules", reason="the oracle is torch")
+    wrong, evicted = [], 0
+    for case in islice(possible(), 0, None, 7):
+        for program in programs(*case):
+            given = [schedules._Action(each.chunk, schedules.FORWARD, each.micro_batch) for each in program]
+            theirs = schedules._add_unshard_reshard(given)
+            kinds = {schedules.RESHARD: "freed", schedules.UNSHARD: "gathered", schedules.FORWARD: "pass"}
+            read = [(kinds[action.computation_type], action.stage_index) for action in theirs]
+            ours: list[tuple[str, int]] = []
+            for each, action in zip_longest(gatherings(program), program):
+                ours += [("freed", chunk) for chunk in each.freed] + [("gathered", chunk) for chunk in each.gathered]
+                ours += [("pass", action.chunk)] if action else []
+            evicted += sum(bool(each.freed) for each in gatherings(program)[:-1])
+            if _sorted_frees(ours) != _sorted_frees(read):
+                wrong.append(case)
+    assert wrong == []
+    assert evicted
+
+
+def _sorted_frees(order: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+    runs = [(kind, [number for _, number in run]) for kind, run in groupby(order, key=lambda each: each[0])]
+    return [(kind, sorted(numbers) if kind == "freed" else numbers) for kind, numbers in runs]
 
 
 def test_every_pass_runs_once_and_every_pipeline_ends() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.split import Unit, by_cost, shared, split, stages
+from sim.parallel.split import Unit, shared, split
 from sim.spec.decoder import decoder_layers
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
@@ -143,36 +143,6 @@ def test_keys_of_few_heads_are_held_by_several_ranks() -> None:
     assert (attention.heads, attention.kv_heads) == (1, 1)
 
 
-# --- stages ------------------------------------------------------------------------------------------------------------
-
-
-def test_blocks_are_spread_over_chunks() -> None:
-    kinds = ["first", *["block"] * 8, "last"]
-    cut = stages(kinds, parallel(pipeline=2, virtual_stages=2))  # type: ignore[arg-type]
-    assert cut == ((0, 1, 2), (3, 4), (5, 6), (7, 8, 9))
-    assert stages(kinds, parallel(pipeline=3))[0] == (0, 1, 2, 3)  # type: ignore[arg-type]
-    assert stages(kinds, parallel(pipeline=2, layers_per_stage=(3, 5))) == ((0, 1, 2, 3), (4, 5, 6, 7, 8, 9))  # type: ignore[arg-type]
-
-
-def test_126_layers_on_16_stages() -> None:
-    """Llama 3 405B: 7 blocks on the first and the last stage, 8 on all others (arXiv 2407.21783, section 3.3.2)."""
-    kinds = ["first", *["block"] * 126, "last"]
-    cut = stages(kinds, parallel(pipeline=16), 1, 1)  # type: ignore[arg-type]
-    assert [sum(kinds[unit] == "block" for unit in chunk) for chunk in cut] == [7, *[8] * 14, 7]
-
-
-@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2))
-def test_every_unit_is_in_one_chunk(count: int, pipeline: int, virtual: int, first: int, last: int) -> None:
-    kinds = ["first", *["block"] * count, "last"]
-    own = parallel(pipeline=pipeline, virtual_stages=virtual if pipeline > 1 else 1)
-    if own.pipeline * own.virtual_stages > count:
-        with pytest.raises(SpecError, match=f"use at most {count} stages x virtual stages"):
-            stages(kinds, own, first, last)  # type: ignore[arg-type]
-        return
-    cut = stages(kinds, own, first, last)  # type: ignore[arg-type]
-    assert [unit for chunk in cut for unit in chunk] == list(range(count + 2))
-
-
 # --- what cannot be ------------------------------------------------------------------------------------------------------
 
 
@@ -196,12 +166,3 @@ def test_a_plan_and_attention_are_needed() -> None:
         split(plain, parallel(tensor=2))
     with pytest.raises(SpecError, match="toy has no attention whose sequence could be split; use context: 1"):
         split(plain, parallel(context=2))
-
-
-def test_blocks_by_cost_pass_their_even_share() -> None:
-    # nanotron's course notebook shows Llama 3 8B on eight stages: five blocks on the first one, the head on the last
-    block = 4.0 * 4096 * 4096 + 3.0 * 14336 * 4096
-    counts, head = by_cost(32, block, 128256.0 * 4096, 8)
-    assert (counts[0], sum(counts), head) == (5, 32, 7)
-    assert by_cost(8, 1.0, 0.0, 4)[0] == (2, 2, 2, 2)
-    assert by_cost(6, 1.0, 2.0, 2) == ((4, 2), 1)  # the head counts as two blocks

@@ -245,7 +245,6 @@ def test_reads_what_is_wrapped(said: object, read: Wrapping) -> None:
         {"wrap": ["a"]},
         {"wrap": [], "shard": "parameters"},
         {"wrap": {"min_params": "many"}, "shard": "parameters"},
-        {"wrap": ["a"], "shard": "parameters", "pipeline": 2},
         {"wrap": 0, "shard": "parameters"},
         {"wrap": "a..b", "shard": "parameters"},
     ],

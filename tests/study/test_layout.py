@@ -109,7 +109,36 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, replicate=2), "replicate is for sharded models .*write shard: parameters",
         scenario(LLAMA, replicate=2, shard="parameters"),
     ),
+    (
+        scenario(LLAMA, tp=2, wrap="layers.*"), r"^--parallel wrap layers\.\*: wrap is for sharded parameters .*write shard: parameters",
+        scenario(LLAMA, tp=2, wrap="layers.*", shard="parameters"),
+    ),
+    (
+        scenario(LLAMA, pp=2, schedule="interleaved_1f1b"), "^--parallel schedule interleaved_1f1b: .*write virtual_stages: 2",
+        scenario(LLAMA, pp=2, schedule="interleaved_1f1b", virtual_stages=2, micro_batches=2),
+    ),
+    (
+        scenario("vgg16", pp=2), "stages are cut between numbered blocks .*, of which vgg16 has none; use pipeline: 1",
+        scenario("vgg16", shard="parameters"),
+    ),
+    (
+        scenario(MIXTRAL, shard="parameters", capacity_factor=0), "^--parallel capacity_factor 0: .*above zero", None,
+    ),
 ]  # fmt: skip
+
+
+def test_axes_that_are_given_twice_must_agree() -> None:
+    twice = scenario(LLAMA, tp=2)
+    twice = replace(twice, layout=(*twice.layout, ("--tp", "parallel.tensor", 4)))
+    assert refused(twice) == "--parallel tp 2 and --tp 4: write one of the two, or the same value"
+    same = replace(twice, layout=(*twice.layout[:-1], ("--tp", "parallel.tensor", 2)))
+    assert layout_answer(same).run.mesh.parallel.tensor == 2
+
+
+def test_full_recomputation_is_that_of_blocks() -> None:
+    """Megatron-LM's and torchtitan's word."""
+    named = load_workload(LLAMA, ["training.activation_checkpointing=full"])
+    assert named.spec.training.activation_checkpointing == "blocks"
 
 
 def test_bad_layouts_are_refused_with_a_suggestion_that_works() -> None:

@@ -66,6 +66,11 @@ class Layout:
         wanted = self.mesh.parallel.reshard_after_forward
         return self.mesh.stages == 1 if wanted is None else bool(wanted)
 
+    @property
+    def gathers_chunks(self) -> bool:
+        """Whether torch's pipelining gathers and frees whole chunks of FSDP2 between passes: not with GPipe and 1F1B."""
+        return self.mesh.stages > 1 and self.options.framework == "fsdp2" and not self.meets
+
     def stage_actions(self, stage: int) -> tuple[Action, ...]:
         """Return the schedule's actions on one rank of *stage*."""
         if self.own is not None:
@@ -108,7 +113,8 @@ class Lowering:
         yield from self.before()
         runs_ahead = self.layout.options.sends_ahead
         late: list[Instruction] = []
-        for action, following in zip_longest(self.actions, self.actions[1:]):
+        for at, (action, following) in enumerate(zip_longest(self.actions, self.actions[1:])):
+            yield from self.ahead_of(at)
             chunk = self.layout.chunk_of(self.stage, action.chunk)
             yield from self._received(action, chunk)
             yield from late
@@ -118,6 +124,7 @@ class Lowering:
             sends = self._sent(action, chunk, holds(action, following, runs_ahead))
             late = list(sends) if self._receives_first(action, following) else []
             yield from sends
+        yield from self.ahead_of(len(self.actions))
         yield from self.finish()
         yield from (Wait(tag) for tag in self.open)
         yield from self._tied()
@@ -139,6 +146,10 @@ class Lowering:
 
     def before(self) -> Iterator[Instruction]:
         """Yield what comes before the first action."""
+        yield from ()
+
+    def ahead_of(self, at: int) -> Iterator[Instruction]:
+        """Yield what comes before the action at place *at*, or behind the last one."""
         yield from ()
 
     def after(self) -> Iterator[Instruction]:

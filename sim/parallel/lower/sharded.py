@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
+from typing import Literal
 
 from sim.parallel.lower.copies import gradients_copied, gradients_divided, shard_copied, weights_copied
 from sim.parallel.lower.lowering import Layout, Lowering
 from sim.parallel.lower.wrapped import Wrap, WrapCourse
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Copy, Free, Instruction, Message, PassPart, Start, Tag, Wait, Work
-from sim.parallel.schedule import Action
+from sim.parallel.schedule import Action, gatherings
 
 
 class Sharded(Lowering):
@@ -30,6 +31,35 @@ class Sharded(Lowering):
         self.ends_with: list[Tag] = []
         """Operations that end with this backward."""
         self.courses: dict[tuple[int, ...], WrapCourse] = {}
+        self.gatherings = gatherings(self.actions) if layout.gathers_chunks else []
+        """What is done to whole chunks before each action."""
+        self.coming: dict[tuple[int, ...], _Gathers] = {}
+        """Gathers of whole chunks that nothing has waited for."""
+
+    def ahead_of(self, at: int) -> Iterator[Instruction]:
+        """Free and gather whole chunks as torch's runtime does before the action at place *at*, which waits for all of its own."""
+        if not self.gatherings:
+            return
+        freed, gathered = self.gatherings[at]
+        for wrap in chain.from_iterable(self._course(self._units(chunk)).wraps for chunk in freed):
+            if wrap in self.held:
+                self.held.discard(wrap)
+                yield Free(wrap)
+        for chunk in gathered:
+            wraps, gathers = self._course(self._units(chunk)).wraps, _Gathers(self, Action("F", chunk, at), "U")
+            for wrap in wraps:
+                yield from gathers.started(wrap)
+            self.coming[self._units(chunk)] = gathers
+            self.held |= set(wraps)
+        units = self._units(self.actions[at].chunk) if at < len(self.actions) else ()
+        if units in self.coming:
+            gathers = self.coming.pop(units)
+            for wrap in self._course(units).wraps:
+                yield from gathers.needed(wrap)
+                yield from gathers.copied(wrap)
+
+    def _units(self, chunk: int) -> tuple[int, ...]:
+        return self.layout.chunks[self.layout.chunk_of(self.stage, chunk)]
 
     @property
     def pipelined(self) -> bool:
@@ -174,11 +204,11 @@ class Sharded(Lowering):
 class _Gathers:
     """The gathers of one pass over a chunk: each wrap that is not held is gathered once."""
 
-    def __init__(self, lowering: Sharded, action: Action, part: PassPart) -> None:
+    def __init__(self, lowering: Sharded, action: Action, part: PassPart | Literal["U"]) -> None:
         self.layout = lowering.layout
         self.held = lowering.held.copy()
         self.direction, self.micro_batch = f"gather {part}", action.micro_batch
-        regathered = part != "F" and self.layout.mesh.group_size("reshard") > 1
+        regathered = part not in ("F", "U") and self.layout.mesh.group_size("reshard") > 1
         self.axis: GroupAxis = "reshard" if regathered else "shard"
         self.open: dict[Wrap, list[Start]] = {}
 

@@ -20,7 +20,8 @@ from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING, kept_bytes, width
 from sim.mesh import mesh_options, prepare, times_of, worker_node
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import holder
-from sim.parallel.split import Unit, UnitKind, split, stages
+from sim.parallel.split import Unit, UnitKind, split
+from sim.parallel.stages import blocks_of, stages
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.parallel import MeshOptions, Parallel
@@ -238,17 +239,17 @@ class _Shapes:
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
         times = times_of(self.setting.hardware, workload, layout, self.setting.book)
         sizes = {unit.content: kept_bytes(unit, workload) for unit in {unit.content: unit for unit in layout.units}.values()}
-        numbers = range(len(layout.units))
+        numbers, blocks = range(len(layout.units)), blocks_of(layout.units)
         return ShareShape(
-            forward=self._passes(times, layout.units, "F"),
-            backward=self._passes(times, layout.units, "B"),
-            kept=_summed([sizes[unit.content] for unit in layout.units]),
-            dense=_summed([layout.elements(number, experts=False, trained=True) for number in numbers]),
-            experts=_summed([layout.elements(number, experts=True, trained=True) for number in numbers]),
+            forward=_summed(self._passes(times, layout.units, "F"), blocks),
+            backward=_summed(self._passes(times, layout.units, "B"), blocks),
+            kept=_summed([sizes[unit.content] for unit in layout.units], blocks),
+            dense=_summed([layout.elements(number, experts=False, trained=True) for number in numbers], blocks),
+            experts=_summed([layout.elements(number, experts=True, trained=True) for number in numbers], blocks),
         )
 
-    def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> FloatRow:
-        """Return the seconds of one pass over each unit on the quickest stage, summed up to it."""
+    def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> list[float]:
+        """Return the seconds of one pass over each unit on the quickest stage."""
         least: dict[int, float] = {}
         for number, unit in enumerate(units):
             if unit.content in least:
@@ -258,8 +259,9 @@ class _Shapes:
                 continue
             passes = [of_stage(number, part) for of_stage in times]
             least[unit.content] = min(each.compute + (0.0 if self.structured else each.waits) for each in passes)
-        return _summed([least[unit.content] for unit in units])
+        return [least[unit.content] for unit in units]
 
 
-def _summed(values: Sequence[float]) -> FloatRow:
-    return numpy.concatenate(([0.0], numpy.cumsum(values)))
+def _summed(values: Sequence[float], blocks: Sequence[Sequence[int]]) -> FloatRow:
+    """Return the sums of *values* of units up to the end of each of *blocks*."""
+    return numpy.concatenate(([0.0], numpy.cumsum(values)[[units[-1] for units in blocks]]))

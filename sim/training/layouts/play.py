@@ -15,11 +15,14 @@ MOST_CLASSES: Final = 256
 """Classes of ranks that are simulated; where there are more, as above. 192 of a pipeline of 16 stages take 3 s."""
 
 
-def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False) -> PlayedLayout:
-    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links."""
+def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bool = False) -> PlayedLayout:
+    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links.
+
+    *exact* looks for ranks that step alike also where only switches divide a stage unevenly, which takes some ten times as long.
+    """
     mesh = scene.layout.mesh
-    even = mesh.even or mesh.gpus > MOST_RANKS
-    if not even:
+    alike = mesh.even and (scene.prices.even_below_switches or not exact)
+    if not alike and mesh.gpus <= MOST_RANKS:
         by_rank = _by_rank(scene, steps, keep_rates)
         if by_rank is not None:
             return by_rank

@@ -30,6 +30,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "gather B": "weight gathers",
     "gather I": "weight gathers",
     "gather W": "weight gathers",
+    "gather U": "weight gathers",
     "weights": "weight gathers",
     "scatter": "gradient reduction",
     "reduce": "gradient reduction",

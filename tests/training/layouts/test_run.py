@@ -299,8 +299,12 @@ def test_messages_inside_units_share_links_with_groups(stack: dict[str, Any], pi
 def test_a_run_says_whether_switches_divide_a_stage_alike(per_leaf: int, exact: bool) -> None:
     """Stages of four nodes each: leaves of three have three of one stage, and the next one only one."""
     hardware = cluster(toy_node(1, nic=1e8), count=8, leaf_spine={"nodes_per_leaf": per_leaf, "oversubscription": 2})
-    asked = workload(blocks(2), pipeline=2)
-    assert play(scene_of(hardware, asked, prepare(hardware, asked))).exact is exact
+    asked = workload(blocks(2, elements=1_000_000), pipeline=2)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert play(scene).exact is exact
+    by_rank = play(scene, exact=True)
+    assert by_rank.exact
+    assert_like(Unfolded(scene, 4).run(), by_rank)
 
 
 def test_a_tied_embedding_joins_stages_on_unlike_nodes() -> None:

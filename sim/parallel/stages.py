@@ -1,0 +1,96 @@
+"""Which units does each chunk of a pipeline hold? Blocks evenly, by their cost, or as the layout says; the ends of the model with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from sim.parallel.split import Unit, UnitKind
+from sim.spec.parallel import Parallel
+from sim.spec.transformer import Transformer
+from sim.spec.yaml import SpecError
+
+
+def stages(
+    kinds: Sequence[UnitKind], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the units of each chunk in the order of the model, by number; the head and tail belong to the first and last chunk.
+
+    Blocks are spread evenly, remainders to the early chunks, or by the *cost* of a block and of the head (`by_cost`); the first and last
+    chunk hold *first_less* and *last_less* blocks less. Raise
+    SpecError for more chunks than blocks, and for ``layers_per_stage`` that do not sum to the blocks.
+    """
+    chunks = parallel.pipeline * parallel.chunks
+    numbers = [index for index, kind in enumerate(kinds) if kind == "block"]
+    even = _even(len(numbers), chunks, first_less, last_less)
+    counts = list(parallel.layers_per_stage) or (list(by_cost(len(numbers), *cost, chunks)[0]) if cost and chunks > 1 else even)
+    if len(counts) != chunks or sum(counts) != len(numbers):
+        raise SpecError(
+            f"training.parallel.layers_per_stage: {'+'.join(map(str, counts))} gives {len(counts)} chunks {sum(counts)} blocks; "
+            f"{chunks} chunks and {len(numbers)} blocks need {'+'.join(map(str, _even(len(numbers), chunks, 0, 0)))}"
+        )
+    cut: list[tuple[int, ...]] = []
+    done = 0
+    for count in counts:
+        cut.append(tuple(numbers[done : done + count]))
+        done += count
+    first = tuple(index for index, kind in enumerate(kinds) if kind == "first")
+    last = tuple(index for index, kind in enumerate(kinds) if kind == "last")
+    cut[0] = (*first, *cut[0])
+    cut[-1] = (*cut[-1], *last)
+    return tuple(cut)
+
+
+def stages_of(
+    units: Sequence[Unit], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the *units* of each chunk as `stages` does; those that wraps cut a block into stay together."""
+    blocks = blocks_of(units)
+    if parallel.pipeline > 1 and len(blocks) == 1:
+        raise SpecError(
+            f"training.parallel.pipeline: stages are cut between numbered blocks (layers.0, layers.1, ...), of which {units[0].name} has "
+            "none; use pipeline: 1"
+        )
+    cut = stages([units[numbers[0]].kind for numbers in blocks], parallel, first_less, last_less, cost)
+    return tuple(tuple(number for block in chunk for number in blocks[block]) for chunk in cut)
+
+
+def blocks_of(units: Sequence[Unit]) -> list[tuple[int, ...]]:
+    """Return the *units* of each block, of the head and of the tail, by number: several where wraps cut it."""
+    return [tuple(run) for _, run in groupby(range(len(units)), key=lambda number: (units[number].kind, units[number].name))]
+
+
+def costs(shape: Transformer) -> tuple[float, float]:
+    """Return what a block and the head count when stages are cut by cost (nanotron ``get_block_compute_costs``); the embedding nothing."""
+    block = 4.0 * shape.heads * shape.head_size * shape.hidden + 3.0 * shape.inner * shape.hidden
+    return block, float(shape.vocab) * shape.hidden
+
+
+def by_cost(blocks: int, block: float, head: float, stages: int) -> tuple[tuple[int, ...], int]:
+    """Return the blocks of each of *stages* and the one with the head, where each takes blocks until their cost passes its even share.
+
+    *block* and *head* are the costs of a block and of the head (nanotron models/base.py). The code as stored lets a stage that reaches
+    its share exactly take one block more; it is taken for even here, as the fullest stage is else.
+    """
+    share = (blocks * block + head) / stages
+    counts, stage, passed = [0] * stages, 0, 0.0
+    for _ in range(blocks):
+        counts[stage] += 1
+        passed += block
+        stage += passed >= share * (stage + 1)
+    return tuple(counts), stage
+
+
+def _even(blocks: int, chunks: int, first_less: int, last_less: int) -> list[int]:
+    if chunks > blocks:
+        raise SpecError(
+            f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {blocks} blocks; use at most {blocks} stages x "
+            "virtual stages"
+        )
+    if chunks == 1:
+        return [blocks]
+    total = blocks + first_less + last_less
+    counts = [total // chunks + (index < total % chunks) for index in range(chunks)]
+    counts[0] -= first_less
+    counts[-1] -= last_less
+    return counts if min(counts) >= 0 else _even(blocks, chunks, 0, 0)
