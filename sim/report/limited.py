@@ -51,12 +51,12 @@ def _longer(epoch: Mapping[str, Any], longer: float) -> float | None:
     return None if epoch["cost_usd"] is None else epoch["cost_usd"] * (1.0 + longer / epoch["epoch_time_s"])
 
 
-def _energy(found: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
-    """Return the energy of the document *found*, at the power of the limited GPUs."""
-    energy, steps = found["energy"], limit.steps
+def _energy(document: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
+    """Return the energy of the document *document*, at the power of the limited GPUs."""
+    energy, steps = document["energy"], limit.steps
     site = steps.nodes * limit.power.total * power_model().pue
     grid = energy["grid"]["kg_per_kwh"]
-    kwh = site * found["epoch_time_s"] / KWH
+    kwh = site * document["epoch_time_s"] / KWH
     tokens = energy["energy_per_token_j"]
     per_token = None if tokens is None else tokens * limit.joules / energy["energy_per_sample_j"]
     return dict(energy) | {
@@ -67,16 +67,16 @@ def _energy(found: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _whole_job(before: Mapping[str, Any], found: Mapping[str, Any], plan: JobPlan, ratio: float) -> dict[str, Any]:
-    """Return the whole job of the document *found*, whose steps take *ratio* times those of the one *before*."""
-    job, end = before["whole_job"], found.get("burst_credits_end")
+def _whole_job(before: Mapping[str, Any], after: Mapping[str, Any], plan: JobPlan, ratio: float) -> dict[str, Any]:
+    """Return the whole job of the document *after*, whose steps take *ratio* times those of the one *before*."""
+    job, end = before["whole_job"], after.get("burst_credits_end")
     epochs, parts = job["epochs"], job["parts_s"]
     first = parts["first_epoch"] / min(epochs, 1.0)
     warm = first if before.get("pretraining") else before["epoch_time_s"]
     longer = (ratio - 1.0) * warm
     pace = MachinePace(
-        first + longer, warm + longer, found["stalls_s"]["compute"] / found["step_time_s"], parts["checkpoints"] / epochs,
+        first + longer, warm + longer, after["stalls_s"]["compute"] / after["step_time_s"], parts["checkpoints"] / epochs,
         end["epoch"] if end else inf, end["epoch_time_s"] if end else 0.0,
     )  # fmt: skip
-    asked = plan._replace(epochs=epochs if plan.time is None else None)
-    return whole_job_document(plan, Course(epochs_in(asked, pace), whole_job(asked, pace)), found["price"]["usd_per_h"])
+    as_long = plan._replace(epochs=epochs if plan.time is None else None)
+    return whole_job_document(plan, Course(epochs_in(as_long, pace), whole_job(as_long, pace)), after["price"]["usd_per_h"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from sim.mesh import worker_node
-from sim.spec.foreign.layout_files import Launch, Written, launch_files
+from sim.spec.foreign.layout_files import Launch, LayoutText, launch_files
 from sim.study.plan.question import LayoutPlan
 from sim.study.plan.refine import LayoutWay
 from sim.study.plan.search import Outcome
@@ -69,7 +69,7 @@ def _accelerator(name: str) -> str:
     return f"{model}-80GB" if model == "A100" and "80GB" in name else model
 
 
-def export_files(plan: LayoutPlan, place: int = 0) -> Written:
+def export_files(plan: LayoutPlan, place: int = 0) -> LayoutText:
     """Return the launch files of the layout at *place* in the table."""
     outcome = plan.tally.outcomes[place]
     return launch_files(launch_of(plan, outcome), run_command(plan, outcome.way))

@@ -131,12 +131,12 @@ class Arguments:
         """Return a number above zero, or *default*, Megatron-LM's own, where the option is not there."""
         value = self.said.get(name, str(default))
         try:
-            found = float(value)
+            number = float(value)
         except ValueError:
-            found = 0.0
-        if not 0.0 < found < float("inf"):
+            number = 0.0
+        if not 0.0 < number < float("inf"):
             raise SpecError(f"{self.place}: --{name} {value}: write a number above zero")
-        return found
+        return number
 
 
 def _megatron_shape(given: Arguments) -> dict[str, Any]:

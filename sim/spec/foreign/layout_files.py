@@ -163,8 +163,8 @@ def megatron_arguments(launch: Launch) -> str:
 
 def megatron_notes(shape: Transformer) -> list[str]:
     """Return what the arguments of Megatron-LM leave to its defaults since no description of *shape* tells."""
-    asked = {field: said for field, said in _UNTOLD.items() if field != "rope_base" or shape.positions == "rope"}
-    untold = {field: said for field, said in asked.items() if getattr(shape, field) is None}
+    fields = {field: said for field, said in _UNTOLD.items() if field != "rope_base" or shape.positions == "rope"}
+    untold = {field: said for field, said in fields.items() if getattr(shape, field) is None}
     notes = [
         f"--{option} is {default}, Megatron-LM's default; model.transformer.{field} tells another"
         for field, (option, default) in untold.items()
@@ -317,7 +317,7 @@ def skypilot_yaml(launch: Launch, run: str) -> str:
     return str(yaml.safe_dump(said, sort_keys=False))
 
 
-class Written(NamedTuple):
+class LayoutText(NamedTuple):
     """Launch files of one run."""
 
     files: dict[str, str]
@@ -328,7 +328,7 @@ class Written(NamedTuple):
     """What those that are written do not say."""
 
 
-def launch_files(launch: Launch, command: str) -> Written:
+def launch_files(launch: Launch, command: str) -> LayoutText:
     """Return the files that express *launch*, with *command* (sim run)."""
     writers = {
         "torchtitan.toml": torchtitan_toml, "megatron.args": megatron_arguments,
@@ -346,4 +346,6 @@ def launch_files(launch: Launch, command: str) -> Written:
         program = "pretrain_gpt.py $(cat megatron.args)"
     line = torchrun_line(launch, program)
     notes = [f"megatron.args: {note}" for note in megatron_notes(launch.shape)] if launch.shape and "megatron.args" in files else []
-    return Written({**files, "torchrun.sh": line, "skypilot.yaml": skypilot_yaml(launch, line), "sim.sh": command + "\n"}, left_out, notes)
+    return LayoutText(
+        {**files, "torchrun.sh": line, "skypilot.yaml": skypilot_yaml(launch, line), "sim.sh": command + "\n"}, left_out, notes
+    )

@@ -241,7 +241,7 @@ def _outcome(way: LayoutWay, step: Step, bound: float, limits: Limits) -> Outcom
     assert step.played is not None
     run = LayoutRun(way.setting.hardware, *laid_out(way), step.played, step.memory)
     limit = None if limits.power_cap is None else limited_run(run, limits.power_cap)
-    found = Outcome(way, run, bound, 0.0, limit)
+    outcome = Outcome(way, run, bound, 0.0, limit)
     penalty = THRASH if run.memory_verdict == "thrashes" else 1.0
-    each = found.joules if limits.objective == "energy" else scale(way.setting, limits.objective) * found.step_time
-    return replace(found, value=each * penalty)
+    each = outcome.joules if limits.objective == "energy" else scale(way.setting, limits.objective) * outcome.step_time
+    return replace(outcome, value=each * penalty)

@@ -49,8 +49,8 @@ def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: floa
         raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
     if algorithm == "Ring":
         priced = _by_thread_blocks(priced, layout, op, protocol, nbytes, channels)
-    if asked := rendezvous(layout, op, algorithm, protocol, nbytes, channels):
-        priced = priced._replace(time=priced.time + asked)
+    if asking := rendezvous(layout, op, algorithm, protocol, nbytes, channels):
+        priced = priced._replace(time=priced.time + asking)
     return cost_of(layout, priced, algorithm, protocol, channels)
 
 
