@@ -31,7 +31,7 @@ def under_power_cap(
     ratio = limit.steps.step_time / limit.step_time_without
     longer = (ratio - 1.0) * document["epoch_time_s"]
     first, end = document["first_epoch"], document.get("burst_credits_end")
-    found = dict(document) | {
+    shown = dict(document) | {
         "step_time_s": limit.steps.step_time,
         "stalls_s": dict(limit.steps.stalls),
         "epoch_time_s": document["epoch_time_s"] + longer,
@@ -40,10 +40,10 @@ def under_power_cap(
         **{name: document[name] / ratio for name in _RATES if document.get(name) is not None},
         **{name: document[name] * ratio for name in _PRICES if document.get(name) is not None},
     }
-    found["energy"] = _energy(found, limit)
+    shown["energy"] = _energy(shown, limit)
     if plan is not None and document["whole_job"] is not None:
-        found["whole_job"] = _whole_job(document, found, plan, ratio)
-    return found
+        shown["whole_job"] = _whole_job(document, shown, plan, ratio)
+    return shown
 
 
 def _longer(epoch: Mapping[str, Any], longer: float) -> float | None:
