@@ -41,7 +41,7 @@ _PASSES: Final[Mapping[str, Pass]] = {"forward": "forward", "backward": "backwar
 
 
 @dataclass
-class PassTime:
+class PassSeconds:
     """What one part of a pass took in one step: seconds of the GPU by class, those that no batch changes, and waiting for the host."""
 
     by_class: dict[OperatorClass, float] = field(default_factory=lambda: defaultdict(float))
@@ -69,7 +69,7 @@ class Gradient(NamedTuple):
 class Seen:
     """Mean of the profiled steps over steps and ranks."""
 
-    parts: Mapping[PassKey, PassTime]
+    parts: Mapping[PassKey, PassSeconds]
     gradients: tuple[Gradient, ...]
     """In the order they become ready; empty in a simulated trace."""
     micro_batches: int
@@ -84,9 +84,9 @@ class Seen:
     persistent_cv: float | None
     """Variation of the ranks' mean compute; None where there are too few ranks."""
 
-    def total(self, which: Pass) -> PassTime:
+    def total(self, which: Pass) -> PassSeconds:
         """Return all parts of one pass together."""
-        total = PassTime()
+        total = PassSeconds()
         for (name, _), part in self.parts.items():
             if name == which:
                 _add(total, part, 1.0)
@@ -108,7 +108,7 @@ def passes_seen(imported: Imported, slowdown: float = 1.0) -> Seen:
     """
     pairs = zip(imported.traces, imported.windows, strict=True)
     steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in pairs]
-    parts: dict[PassKey, PassTime] = defaultdict(PassTime)
+    parts: dict[PassKey, PassSeconds] = defaultdict(PassSeconds)
     total = sum(trace.size for trace in imported.traces)
     compute: list[list[float]] = []
     for trace, window, own in zip(imported.traces, imported.windows, steps, strict=True):
@@ -214,9 +214,9 @@ def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> No
 # --- seconds -----------------------------------------------------------------------------------------------------------------
 
 
-def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassTime]:
+def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, PassSeconds]:
     """Return what each part of a step took; of kernels that run at once each moment counts once."""
-    parts: dict[PassKey, PassTime] = defaultdict(PassTime)
+    parts: dict[PassKey, PassSeconds] = defaultdict(PassSeconds)
     done = host = -1.0
     for key, span, upkeep in sorted(step.items, key=lambda item: item.span.t0):
         start = max(span.t0, done)
@@ -241,7 +241,7 @@ def kernel_class(name: str) -> OperatorClass:
 
 
 def _stalls(
-    parts: Mapping[PassKey, PassTime], imported: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
+    parts: Mapping[PassKey, PassSeconds], imported: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int
 ) -> None:
     """Add waits for the host and for other ranks to the parts whose kernel follows.
 
@@ -264,7 +264,7 @@ def _stalls(
             parts[item.key].stall += seconds
 
 
-def _add(part: PassTime, more: PassTime, scale: float) -> None:
+def _add(part: PassSeconds, more: PassSeconds, scale: float) -> None:
     for name, seconds in more.by_class.items():
         part.by_class[name] += scale * seconds
     part.upkeep += scale * more.upkeep

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from calibration.traces.host_lead import launches_scale
-from calibration.traces.passes_seen import PassTime, Seen
+from calibration.traces.passes_seen import PassSeconds, Seen
 from calibration.traces.profiled_job import JobMachine
 from sim.parallel.program import Work
 from sim.spec.measured import MeasuredTimes
@@ -23,7 +23,7 @@ class _Group(NamedTuple):
     """Layers (places in the table, in the order they run) of one pass whose time is shared, and what was seen of them."""
 
     places: Sequence[int]
-    seen: PassTime
+    seen: PassSeconds
     beside: float
     """Seconds of it that are no layer's: gradients copied into buckets."""
     drained: bool = False

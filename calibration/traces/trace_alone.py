@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from calibration.traces.host_lead import launches_scale
-from calibration.traces.passes_seen import Gradient, PassTime, Seen
+from calibration.traces.passes_seen import Gradient, PassSeconds, Seen
 from calibration.traces.table_times import measured_times
 from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.workload import Layer
@@ -17,7 +17,7 @@ _DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::
 
 def layers_seen(seen: Seen, timeline: Timeline) -> tuple[Layer, ...]:
     """Return a table of what was *seen*, in forward order: one layer for each class of kernel up to each gradient."""
-    none = PassTime()
+    none = PassSeconds()
     ahead = seen.parts.get(("forward", -1), none)
     launched = _launches(ahead, timeline)
     behind = [seen.parts.get(("backward", place), none) for place in range(len(seen.gradients))]
@@ -35,7 +35,7 @@ def layers_seen(seen: Seen, timeline: Timeline) -> tuple[Layer, ...]:
     return tuple([*first, *layers])
 
 
-def _segment(place: int, gradient: Gradient, part: PassTime, launches: float) -> list[Layer]:
+def _segment(place: int, gradient: Gradient, part: PassSeconds, launches: float) -> list[Layer]:
     """Return the layers of backward that lead to one gradient, which the first of them, as it runs last, makes ready."""
     classes: list[OperatorClass] = sorted(part.by_class) or ["elementwise"]
     kind = _DTYPES.get(gradient.dtype, "fp32")
@@ -48,12 +48,12 @@ def _segment(place: int, gradient: Gradient, part: PassTime, launches: float) ->
     return layers
 
 
-def _share(part: PassTime, op: OperatorClass) -> float:
+def _share(part: PassSeconds, op: OperatorClass) -> float:
     total = sum(part.by_class.values())
     return part.by_class.get(op, 0.0) / total if total else 0.0
 
 
-def _launches(part: PassTime, timeline: Timeline) -> float:
+def _launches(part: PassSeconds, timeline: Timeline) -> float:
     """Return what the kernels of *part* cost the host, in launches, so that the GPU waits for them as it did; *timeline* goes on."""
     if timeline.launch_cpu <= 0:
         return 0.0
