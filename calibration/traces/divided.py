@@ -98,6 +98,15 @@ def by_stage(passes: Sequence[Passes], layout: Layout) -> list[Passes]:
     return stages
 
 
+def without_copies(base: Workload) -> Workload:
+    """Return *base* without FSDP's copies, which the measured times of passes hold."""
+    stack = base.training.stack
+    if stack.mesh is None or not stack.mesh.copies:
+        return base
+    stack = stack.model_copy(update={"mesh": stack.mesh.model_copy(update={"copies": False})})
+    return base.model_copy(update={"training": base.training.model_copy(update={"stack": stack})})
+
+
 def timed(hardware: Hardware, base: Workload, seen: Sequence[Passes], on: MeasuredOn, launches: bool) -> Workload:
     """Return *base* with the times *seen* of each stage's rank on *hardware*; with *launches* kernels cost the host what is described.
 

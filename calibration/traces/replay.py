@@ -93,9 +93,12 @@ def _of_layout(job: ProfiledJob) -> dict[str, Any]:
     enough = with_nodes(hardware, math.ceil(job.ranks / each))
     seen = divided.by_stage(divided.own_passes(job.profile), prepare(enough, base))
     on = job.measured_on(base).model_copy(update={"tensor": parallel.tensor})
-    workload = divided.timed(enough, base, seen, on, first.gpu != CPU)
-    factor = divided.optimizer_factor(enough, workload, mean(passes.update for passes in seen))
-    return _extended(job, base, workload.model, {"optimizer_factor": factor}, {})
+    bare = divided.without_copies(base)
+    workload = divided.timed(enough, bare, seen, on, first.gpu != CPU)
+    fitted: dict[str, Any] = {"optimizer_factor": divided.optimizer_factor(enough, workload, mean(passes.update for passes in seen))}
+    if bare is not base:
+        fitted["mesh"] = {"copies": False, "source": {"copies": job.source}}
+    return _extended(job, base, workload.model, fitted, {})
 
 
 def _extended(job: ProfiledJob, base: Workload, model: Model, fitted: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:

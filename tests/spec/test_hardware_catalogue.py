@@ -100,7 +100,7 @@ def test_every_source_names_something_public_or_the_reason_of_an_estimate(folder
 # citsjtu2020/LLM-Prof hardware_spec.md (400, 400 and 900 GB/s both ways); none: PCIe boards.
 PORTS = {
     "P100-SXM2": 4, "V100-SXM2": 6, "A100-SXM4": 12, "A800-SXM4": 8, "H100-SXM5": 18, "H800-SXM5": 8, "H20-SXM": 18, "H200-SXM": 18,
-    "GH200": 18, "B200-SXM": 18, "B300-SXM": 18, "GB200": 18, "GB300": 18, "MI300X": 7, "MI325X": 7, "MI355X": 7, "TPU-v": 4,
+    "GH200": 18, "B200-SXM": 18, "B300-SXM": 18, "GB200": 18, "GB300": 18, "MI300X": 7, "MI325X": 7, "MI350X": 7, "MI355X": 7, "TPU-v": 4,
 }  # fmt: skip
 
 

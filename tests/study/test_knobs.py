@@ -29,6 +29,8 @@ WITHOUT_EFFECT = {
     "Training.recompute_blocks": "no scenario recomputes some blocks only: tests/parallel/test_checkpointing.py",
     "Parallel.wrap": "no scenario wraps by name or size: tests/parallel/test_wraps.py",
     "Parallel.capacity_factor": "no scenario limits experts: tests/parallel/test_routing.py",
+    "Transformer.rope_base": "which rotation, not how much work: tests/spec/foreign/test_launch_parsers.py",
+    "Transformer.norm_epsilon": "the same",
     "Training.batches": "no scenario has unlike batches: tests/study/test_batches.py",
     **{f"BatchRamp.{name}": "a run of parts is several: tests/study/test_pretraining.py" for name in ("start", "step", "tokens")},
     **{f"Regime.{name}": "the same" for name in ("tokens", "global_batch", "sequence")},

@@ -74,7 +74,7 @@ def test_steps_are_timed_to_the_end_of_the_device_s_work(tmp_path: Path, monkeyp
             for _ in range(3):
                 cuda.kernel(4e-3)
 
-    monkeypatch.setattr(layout_steps, "Rank", Kernels)
+    monkeypatch.setattr(layout_steps, "LayoutRank", Kernels)
     on_gpus = replace(bench(tmp_path), device="cuda", team=Here(2))
     row = LAYOUTS.answer(on_gpus, LAYOUTS.questions(on_gpus)[0])
     assert [len(times) for times in row["times_by_rank_s"]] == [3, 3]
