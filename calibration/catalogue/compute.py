@@ -71,7 +71,7 @@ def predict(row: FactorRow, factors: Factors) -> float:
 
 
 def fit(rows: Sequence[FactorRow]) -> Factors:
-    """Return the factors that fit best those of the rows *rows* that may be fitted (role ``compute``)."""
+    """Return the factors that fit best those of *rows* that may be fitted (role ``compute``)."""
     rows = [row for row in rows if row.record.role == "compute"]
     keys = names(rows)
     index = {key: number for number, key in enumerate(keys)}
@@ -107,7 +107,7 @@ def _weights(rows: Sequence[FactorRow]) -> Vector:
 
 
 def constant_fraction(rows: Sequence[FactorRow]) -> Callable[[FactorRow], float]:
-    """Return the baseline: FLOP over a fraction of peak, the median of the rows *rows* that work on the same kind of units."""
+    """Return the baseline: FLOP over a fraction of peak, the median of those of *rows* that work on the same kind of units."""
     fractions = {
         kind: float(np.median([row.flop / row.peak / row.measured for row in rows if bool(row.on_tensor_cores.any()) is kind] or [0.5]))
         for kind in (False, True)
@@ -158,7 +158,7 @@ def one_point(rows: Sequence[FactorRow]) -> list[LeftOutPrediction]:
 
 
 def _sweeps(rows: Sequence[FactorRow]) -> list[list[FactorRow]]:
-    """Return the rows *rows* of the same source, GPU, model and stack together, by batch."""
+    """Return *rows* of the same source, GPU, model and stack together, by batch."""
     sweeps: dict[tuple[str, ...], list[FactorRow]] = {}
     for row in rows:
         record = row.record

@@ -245,5 +245,5 @@ def factor_kinds(capability: str) -> tuple[str, ...]:
 
 
 def names(rows: Iterable[FactorRow]) -> Sequence[tuple[str, str]]:
-    """Return every factor of the rows *rows*, sorted."""
+    """Return every factor of *rows*, sorted."""
     return sorted({key for row in rows for key, _ in keys_of(row)})

@@ -51,7 +51,7 @@ def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
 
 
 def rule_times(case: Case, efficiencies: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds that each rule says of a step of *case*, by the efficiencies *efficiencies*."""
+    """Return the seconds that each rule says of a step of *case*, by *efficiencies*."""
     peak = case.gpus * case.chip.peak[case.products]
     utilisation = (
         efficiencies.get(f"mfu:{case.chip.name}:{case.products}")

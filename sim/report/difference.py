@@ -208,7 +208,7 @@ def _input_line(key: str, old: Any, new: Any) -> str:
 
 
 def sentences(difference: Mapping[str, Any]) -> list[str]:
-    """Return what the difference *difference* comes to, the step first."""
+    """Return what *difference* comes to, the step first."""
     inputs, changed = len(difference["inputs"]), difference["changed"]
     moved = any(difference["stalls_s"].values())
     if not changed and not moved:

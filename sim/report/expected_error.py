@@ -111,7 +111,7 @@ def _no_less_than(answer: dict[str, Any], other: Mapping[str, Any] | None) -> di
 
 
 def _of_new_gpu(errors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the errors *errors* of a network with what a chip adds that nobody measured: independent errors, added in squares."""
+    """Return *errors* of a network with what a chip adds that nobody measured: independent errors, added in squares."""
     wider = math.log1p(_UNMEASURED["p90"]) * _TO_95
     ends = {end: math.exp(sign * math.hypot(max(0.0, sign * math.log(errors[end])), wider)) for end, sign in (("low", -1), ("high", 1))}
     return {**errors, **{name: math.hypot(errors[name], error) for name, error in _UNMEASURED.items()}, **ends}

@@ -52,7 +52,7 @@ def _longer(epoch: Mapping[str, Any], longer: float) -> float | None:
 
 
 def _energy(document: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
-    """Return the energy of the document *document*, at the power of the limited GPUs."""
+    """Return the energy that *document* shows, at the power of the limited GPUs."""
     energy, steps = document["energy"], limit.steps
     site = steps.nodes * limit.power.total * power_model().pue
     grid = energy["grid"]["kg_per_kwh"]

@@ -42,7 +42,7 @@ def pretraining_document(parts: Sequence[PretrainingPart], price: float | None) 
 
 
 def pretraining_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return the table of the document *document*."""
+    """Return the table that *document* shows."""
     cost = "" if document["cost_usd"] is None else f", ${document['cost_usd']:,.2f}"
     parts = document["parts"]
     total = f"{document['steps']:,} steps, {show(document['time_s'], 'time')}{cost}"

@@ -91,8 +91,8 @@ def bandwidth_bound(placement: ServerPlacement, workers: int, nbytes: float, com
 
     With N workers, M the model and T the compute time: NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T, CS 4(N-1)/N M/T.
     """
-    if placement not in get_args(ServerPlacement):
-        raise ValueError(f"servers are placed as one of {', '.join(get_args(ServerPlacement))}, not {placement}")
+    if placement not in PLACEMENTS:
+        raise ValueError(f"servers are placed as one of {', '.join(PLACEMENTS)}, not {placement}")
     if not compute_time > 0:
         raise ValueError(f"an exchange hides behind more than {compute_time} s of compute")
     if not 0 < nbytes < math.inf:

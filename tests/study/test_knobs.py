@@ -22,7 +22,7 @@ WITHOUT_EFFECT = {
     "Transformer.dropout": "a mask takes the same bytes and time for every share that is not zero",
     "MeasuredOn.batch": "no scenario replays a measured profile: tests/cluster/test_measured.py",
     "MeasuredOn.tensor": "the same",
-    "Transport.eager": "no scenario is on a network that asks first: tests/training/collectives/test_rendezvous.py",
+    "Transport.eager": "no scenario is on a network that asks first: tests/training/collectives/price/test_rendezvous.py",
     "Transport.rendezvous": "the same",
     "Nic.burst": "no scenario sends over sockets between stages: tests/training/layouts/test_gloo.py",
     **{f"MeasuredTimes.{name}": "the same" for name in ("forward", "backward", "upkeep", "forward_launches", "backward_launches")},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.collectives.price.recurrence import all_reduce_steps
+from sim.training.collectives.price.recurrence import ring_steps
 from tests.oracle.collectives.ports import paced, shared
 from tests.oracle.collectives.ring import (
     all_reduce_wire_bytes,
@@ -42,7 +42,7 @@ def test_all_reduce_sends_the_least_over_every_hop(ranks, nbytes):
     for transfer in transfers:
         sent[transfer.src, transfer.dst] += transfer.nbytes
         reduced[transfer.dst] += transfer.reduce_bytes
-    assert len(transfers) == n * all_reduce_steps(n)
+    assert len(transfers) == n * ring_steps("all_reduce", n)
     if n > 1:
         assert set(sent) == set(zip(ranks, (*ranks[1:], ranks[0]), strict=True))
         assert list(sent.values()) == pytest.approx([all_reduce_wire_bytes(n, nbytes)] * n)

@@ -22,8 +22,8 @@ from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.price import in_turn, sends
 from sim.training.collectives.price.layout import JobLayout, depth
 from sim.training.collectives.price.own import own
-from sim.training.collectives.price.recurrence import ring_time
-from sim.training.collectives.price.rendezvous import ROUNDS, rendezvous
+from sim.training.collectives.price.recurrence import ROUNDS, ring_steps, ring_time
+from sim.training.collectives.price.rendezvous import rendezvous
 from sim.training.collectives.price.spans import EdgeSpan, Priced, heads, held, traffic_of
 from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPart, Traffic, latency_of, outward
 from sim.training.collectives.routes.channels import Hop
@@ -123,7 +123,7 @@ def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     if op not in ROUNDS:
         return _ring_pipeline(layout, protocol, nbytes)
     traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
-    steps = ROUNDS[op] * (layout.ranks - 1)
+    steps = ring_steps(op, layout.ranks)
     rings = [traffic.along(ring, chunk, protocol) for ring in _different(layout)]
     busy = [tuple(chunk / rate for rate in ring.rates) for ring in rings]
     hops = list(zip(busy, _latencies(layout, protocol), strict=True))
@@ -144,17 +144,17 @@ def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str,
     blocks = _blocks(layout)
     if op not in ROUNDS:
         return priced._replace(time=priced.time + blocks.start) if protocol == "Simple" else priced
-    chunk = nbytes / layout.ranks / channels
+    chunk, steps = nbytes / layout.ranks / channels, ring_steps(op, layout.ranks)
     if blocks.cap is not None:
         # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends at once the others, and receives the last
-        time = (ROUNDS[op] * (layout.ranks - 1) + 1) * chunk / blocks.cap.rate
+        time = (steps + 1) * chunk / blocks.cap.rate
         if time > priced.time:
             priced = priced._replace(time=time, slowest=blocks.cap._replace(rate=priced.volume / time))
     if protocol == "Simple":
         return priced._replace(time=priced.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
     if protocol == "LL" and blocks.ll:
         quickest = min(min(ring) for ring in _latencies(layout, protocol))
-        return priced._replace(time=max(priced.time, ROUNDS[op] * (layout.ranks - 1) * (chunk / blocks.ll + quickest)))
+        return priced._replace(time=max(priced.time, steps * (chunk / blocks.ll + quickest)))
     return priced
 
 

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+ROUNDS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+"""How often each operation goes around a ring; others pass along it once."""
 
 _FEW = 1024
 """Windows up to which plain Python has compared them before numpy has set out, let alone been imported."""
@@ -60,9 +63,9 @@ def _dearest(occupancy: Sequence[float], latency: Sequence[float], steps: int) -
     return dearest(occupancy, latency, widths, steps)
 
 
-def all_reduce_steps(n: int) -> int:
-    """Return the steps of a ring all-reduce of *n* ranks."""
-    return 2 * (n - 1)
+def ring_steps(op: str, ranks: int) -> int:
+    """Return the steps of *op*, one of `ROUNDS`, on a ring of *ranks* ranks."""
+    return ROUNDS[op] * (ranks - 1)
 
 
 def _widths(period: int, steps: int) -> list[tuple[int, int]]:

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.nccl.protocols import WIRE_BYTES
 from sim.training.collectives.price.layout import JobLayout, depth
-
-ROUNDS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-"""How often each operation goes around a ring."""
+from sim.training.collectives.price.recurrence import ROUNDS, ring_steps
 
 
 def rendezvous(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> float:
@@ -37,7 +34,7 @@ def rendezvous(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes
 
 def _of_ring(layout: JobLayout, op: str) -> float:
     """Return the hops between nodes that a chunk crosses; of a pipeline, those from the root to the last node."""
-    return ROUNDS[op] * (layout.ranks - 1) * layout.nodes / layout.ranks if op in ROUNDS else layout.nodes - 1
+    return ring_steps(op, layout.ranks) * layout.nodes / layout.ranks if op in ROUNDS else layout.nodes - 1
 
 
 def _of_tree(layout: JobLayout, op: str) -> float:

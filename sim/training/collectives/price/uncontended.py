@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sim.cluster.topology import NodeGraph
-from sim.training.collectives.price.recurrence import RingTime, all_reduce_steps, ring_time
+from sim.training.collectives.price.recurrence import RingTime, ring_steps, ring_time
 from sim.training.collectives.routes.channels import Channel, Channels, Hop
 
 
@@ -38,7 +38,7 @@ def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> RingEst
     crossings = rings.crossings
     chunk = nbytes / ranks / len(rings.channels)
     different = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
-    alone = [_channel_time(graph, crossings, channel, chunk, all_reduce_steps(ranks)) for channel in different.values()]
+    alone = [_channel_time(graph, crossings, channel, chunk, ring_steps("all_reduce", ranks)) for channel in different.values()]
     slowest, bottleneck = max(alone, key=lambda estimate: estimate[0].total)
     return RingEstimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.training.collectives.play.transfer import TransferExecutor
-from sim.training.collectives.price.recurrence import all_reduce_steps, ring_time
+from sim.training.collectives.price.recurrence import ring_steps, ring_time
 from tests.harness import Rig, all_reduce_alone, carried, loads, machine
 
 sizes = st.floats(1e4, 1e9)
@@ -63,7 +63,7 @@ def test_plays_the_recurrence():
     chunk = 6e6 / 3 / rig.plan.channels
     rig.ring("ring", 6e6)
     rig.env.run()
-    expected = ring_time([chunk / 1e9, chunk / 2e9, chunk / 4e9], [1e-3] * 3, all_reduce_steps(3)).total
+    expected = ring_time([chunk / 1e9, chunk / 2e9, chunk / 4e9], [1e-3] * 3, ring_steps("all_reduce", 3)).total
     assert rig.ends["ring"] == pytest.approx(expected, rel=1e-9)
 
 

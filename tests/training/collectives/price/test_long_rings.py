@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.training.collectives.price import long_rings
-from sim.training.collectives.price.recurrence import all_reduce_steps, ring_time
+from sim.training.collectives.price.recurrence import ring_steps, ring_time
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-9, 1.0))
 stretches = st.lists(st.tuples(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=4), st.integers(1, 30)), min_size=1, max_size=4)
@@ -33,5 +33,5 @@ def test_a_long_ring_with_one_slow_node(nodes):
     busy, late = zip(*(quick * (nodes - 1) + slow), strict=True)
     near = long_rings._near_ends(np.array(busy), np.array(late))
     assert near is not None and len(near) < 100
-    steps = all_reduce_steps(len(busy))
+    steps = ring_steps("all_reduce", len(busy))
     assert ring_time(busy, late, steps).total == pytest.approx(3.0 * steps + 0.5, rel=1e-12)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.training.collectives.price.long_rings import dearest
-from sim.training.collectives.price.recurrence import _best_of_few, _widths, all_reduce_steps, ring_time
+from sim.training.collectives.price.recurrence import _best_of_few, _widths, ring_steps, ring_time
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-9, 1.0))
 hops = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=9)
@@ -35,7 +35,7 @@ def test_equals_the_recurrence(pattern, steps):
 def test_a_pattern_stands_for_all_its_repetitions(pattern, nodes):
     """Oracle: the recurrence on the whole ring of up to 360 hops; the pattern alone gives the same to 1e-12."""
     occupancy, latency = zip(*pattern, strict=True)
-    steps = max(1, all_reduce_steps(len(pattern) * nodes))
+    steps = max(1, ring_steps("all_reduce", len(pattern) * nodes))
     whole = step_by_step(occupancy * nodes, latency * nodes, steps)
     assert ring_time(occupancy, latency, steps).total == pytest.approx(whole, rel=1e-12)
     assert ring_time(occupancy * nodes, latency * nodes, steps).total == pytest.approx(whole, rel=1e-12)
@@ -53,7 +53,7 @@ def test_arrays_say_what_plain_python_says(pattern, steps):
 @given(st.integers(2, 512), st.floats(1, 1e10), st.floats(1e6, 1e12), st.floats(0, 1e-3))
 def test_uniform_rings(n, nbytes, bandwidth, latency):
     """Closed form: 2(n-1)/n * S/B + 2(n-1) * latency, to 1e-12."""
-    found = ring_time([nbytes / n / bandwidth], [latency], all_reduce_steps(n))
+    found = ring_time([nbytes / n / bandwidth], [latency], ring_steps("all_reduce", n))
     wire = 2 * (n - 1) / n * nbytes / bandwidth
     assert found.total == pytest.approx(wire + 2 * (n - 1) * latency, rel=1e-12)
     assert found.latency == pytest.approx(2 * (n - 1) * latency, rel=1e-9, abs=1e-12 * found.total)
@@ -72,7 +72,7 @@ def test_more_time_anywhere_never_saves_any(pattern, steps, data):
 
 def test_a_million_nodes_cost_no_more_than_few():
     """Closed form on a pattern whose best walk is plain: no occupancy, so every step moves on and meets every latency in turn."""
-    steps = all_reduce_steps(2_000_000)
+    steps = ring_steps("all_reduce", 2_000_000)
     assert ring_time([0.0, 0.0], [1e-6, 3e-6], steps).total == pytest.approx(2e-6 * steps, rel=1e-12)
 
 
