@@ -17,6 +17,7 @@ from itertools import takewhile
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
+from sim.parallel.lower.copies import unreduced_width
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.lower.wrapped import Wrap, WrapCourse
 from sim.parallel.mesh import GroupAxis
@@ -232,9 +233,6 @@ class _Replay:
         """The gather of this forward that is freed behind the next one's copy, or with the end of forward."""
         self.unreduced: dict[int, float] = {}
         """Gradients of each unit before they are scattered."""
-        alone = layout.micro_batches == 1 or (layout.synchronizes_each and layout.mesh.stages == 1)
-        self.unreduced_width = layout.gathered if alone else layout.reduced
-        """Bytes of an element of those: FSDP adds up over micro-batches in the type that gradients travel in."""
         self.scatters: dict[Tag, float] = {}
         """Input buffers of reduce-scatters."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
@@ -359,7 +357,7 @@ class _Replay:
             sent = self.sent.get(number, 0.0)
             self.activations += sent if part == "F" else -sent
         if part in ("B", "W") and self.layout.sharded_parameters:
-            self.unreduced[number] = self._trained(number) * self.unreduced_width
+            self.unreduced[number] = self._trained(number) * unreduced_width(self.layout)
             self._note()
         elif self.waits and part in ("B", "W"):
             self.unreduced[number] = self._trained(number) * _WIDTH[self.layout.options.weights]
@@ -424,8 +422,9 @@ class _Replay:
         return self.wraps.get(number, (number,))
 
     def _arrived(self, tag: Tag) -> None:
-        """Copy gathered weights out of their buffer, or free that of a reduce-scatter."""
-        if tag in self.gathers and not tag[0].endswith("experts"):
+        """Copy gathered weights out of their buffer, or free that of a reduce-scatter or of what was gathered in vain."""
+        computes = tag[0] in ("gather F", "gather U") or any(self.layout.units[number].has_backward for number in self._wrap(tag[1]))
+        if tag in self.gathers and computes and not tag[0].endswith("experts"):
             for number in self._wrap(tag[1]):
                 self.weights[number] = self._elements(number) * self.layout.gathered
             self._note()

@@ -250,7 +250,13 @@ def _memory_compared(name: str, mesh: tuple[int, int], reshard: bool | None) -> 
 def test_memory_by_kind_is_that_of_torchs_tracker() -> None:
     """The tables have no activations, the models next to none, so that weights decide which moment is the fullest."""
     cases = [("feed", (1, 4), None), ("uneven", (1, 8), None), ("decoder", (1, 2), False), ("one block", (2, 2), None)]
-    cases += [("adapters", (2, 4), True), ("frozen below", (4, 4), None), ("uneven", (1, 2), None), ("frozen above", (1, 2), False)]
+    cases += [
+        ("adapters", (2, 4), True),
+        ("frozen below", (4, 4), None),
+        ("frozen below", (1, 2), None),
+        ("uneven", (1, 2), None),
+        ("frozen above", (1, 2), False),
+    ]
     wrong = [text for case in cases for text in _memory_compared(*case)]
     assert not wrong, "\n".join(wrong)
 

@@ -111,12 +111,17 @@ class Sharded(Lowering):
             for wrap in complete.get(place, ()) if not self.pipelined else ():
                 left.remove(wrap)
                 yield from self._freed(wrap, action.micro_batch, reduces)
-        self.ends_with += gathers.unused()
         if self.pipelined and not final:
+            self.ends_with += gathers.unused(course.wraps)
             self.held |= set(course.wraps)
             return
         self.held -= set(course.wraps)
         for wrap in left:
+            unused = gathers.unused([wrap])
+            if reduces:  # what was gathered in vain is let go wrap by wrap, before the gradients of those behind (``finalize_backward``)
+                yield from map(Wait, unused)
+            else:
+                self.ends_with += unused
             yield from self._freed(wrap, action.micro_batch, reduces)
         if reduces:
             yield from map(Wait, (*self.scatters, *self.ends_with))
@@ -230,9 +235,9 @@ class _Gathers:
         if nbytes := sum(start.nbytes for start in self.open.pop(wrap, ())) / self.layout.gathered * weights_copied(self.layout):
             yield Copy("weights", nbytes, self.micro_batch)
 
-    def unused(self) -> list[Tag]:
-        """Return the gathers that nothing has waited for."""
-        return [start.tag for start in chain.from_iterable(self.open.values())]
+    def unused(self, wraps: Sequence[Wrap]) -> list[Tag]:
+        """Return the gathers of *wraps* that nothing has waited for; the caller does."""
+        return [start.tag for wrap in wraps for start in self.open.pop(wrap, ())]
 
     def _starts(self, wrap: Wrap) -> Iterator[Start]:
         layout, mesh = self.layout, self.layout.mesh
