@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from statistics import stdev
 
 from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_course
@@ -27,7 +27,7 @@ from sim.parallel.stages import costs, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
-from sim.spec.workload import Workload
+from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of
@@ -166,6 +166,7 @@ def prepare(
     shape = workload.model.transformer
     cost = costs(shape) if shape and options.stages_by_cost and parallel.virtual_stages == 1 else None
     chunks = stages_of(held, parallel, options.first_stage_less, options.last_stage_less, cost)
+    _check_shared(workload.model, held, chunks)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares
@@ -178,7 +179,7 @@ def prepare(
         micro_batches=micro_batches,
         gathered=min(activation, WIDTH[options.weights]),
         reduced=WIDTH[options.reduction],
-        entering=tuple(width * nbytes for nbytes in _entering(workload, chunks)),
+        entering=tuple(width * nbytes for nbytes in _entering(workload, held, chunks)),
         clips=training.stack.gradient_clipping,
         tied=_tied(workload, options),
         synchronizes_each=not training.stack.no_sync or (parallel.shard == "parameters" and options.reduces_shards_each),
@@ -233,13 +234,31 @@ def mesh_options(workload: Workload) -> MeshOptions:
     return stack.mesh
 
 
-def _entering(workload: Workload, chunks: Sequence[tuple[int, ...]]) -> list[float]:
+def _starts(units: Sequence[Unit]) -> list[int]:
+    """Return the number of the first layer of each of *units*, in the model's own layers: those of equal units have one's names."""
+    return [0, *accumulate(len(unit.pieces) for unit in units)]
+
+
+def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence[int]]) -> None:
+    """Raise SpecError where layers of two chunks use the same parameters, but for an embedding's table that the head uses again."""
+    starts = _starts(units)
+    chunk_of: dict[str, int] = {}
+    for chunk, numbers in enumerate(chunks):
+        for layer in chain.from_iterable(model.layers[starts[unit] : starts[unit + 1]] for unit in numbers):
+            chunk_of[layer.name] = chunk
+            if chunk_of.get(layer.shares, chunk) != chunk and not next(one for one in model.layers if one.name == layer.shares).rows:
+                raise SpecError(
+                    f"training.parallel.pipeline: {layer.name} of {model.name} uses the parameters of {layer.shares}, which another stage "
+                    "holds; begin stages elsewhere (training.parallel.cuts), or use pipeline: 1"
+                )
+
+
+def _entering(workload: Workload, held: Sequence[Unit], chunks: Sequence[tuple[int, ...]]) -> list[float]:
     """Return the bytes per sample (elements of 4) that enter each chunk of the model; an empty one hands on what the next one takes."""
-    own = workload.training.parallel
-    all_units = split(workload.model, Parallel(shard=own.shard, wrap=own.wrap))
+    starts, layers = _starts(held), workload.model.layers
     entering = [0.0]
     for units in reversed(chunks):
-        entering.append(all_units[units[0]].boundary if units else entering[-1])
+        entering.append(layers[starts[units[0]]].received if units else entering[-1])
     return entering[:0:-1]
 
 

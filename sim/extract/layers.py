@@ -43,6 +43,7 @@ class LayerEvent(Protocol):
     looked_up: int
     sparse: bool
     segment: int
+    entering: int
 
 
 class LayerTable(NamedTuple):
@@ -109,6 +110,7 @@ class _Group:
     frozen: list[Parameter] = field(default_factory=list)
     shares: _Group | None = None
     segment: int = 0
+    entering: int = 0
 
     @property
     def empty(self) -> bool:
@@ -134,7 +136,8 @@ def layers(
         work = _per_sample(event, other, batches)
         group = _joined(groups[-1] if groups else None, event, work)
         if group is None:
-            group = _Group(event.module, event.call, event.leaf, event.operator, segment=event.segment)
+            entering = max(0, (other.entering - event.entering) // (batches[1] - batches[0]))
+            group = _Group(event.module, event.call, event.leaf, event.operator, segment=event.segment, entering=entering)
             groups.append(group)
         _add(group, event, work)
         if event.table is not None:
@@ -274,6 +277,7 @@ def _layer(group: _Group, name: str, shares: str) -> Layer:
         arithmetic=0.0 if products else float(work.arithmetic),
         backward_arithmetic=0.0 if products else float(work.backward_arithmetic),
         read=float(work.read),
+        entering=float(group.entering) if group.entering != work.read else None,
         write=float(work.write),
         backward_traffic=float(work.backward_traffic),
         saved=float(work.saved),

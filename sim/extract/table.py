@@ -24,7 +24,7 @@ from sim.spec.workload import Attention, Layer, Model
 from sim.spec.yaml import SpecError
 
 _WORK: Final = ("forward", "backward", "arithmetic", "backward_arithmetic")
-_UNITS: Final = {**dict.fromkeys(_WORK, "FLOP"), "read": "B", "write": "B", "backward_traffic": "B", "saved": "B"}
+_UNITS: Final = {**dict.fromkeys(_WORK, "FLOP"), "read": "B", "entering": "B", "write": "B", "backward_traffic": "B", "saved": "B"}
 
 
 def write(model: Model, path: Path) -> None:

@@ -22,6 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sim.extract.alive import DataFlow
 from sim.extract.arithmetic import arithmetic
 from sim.extract.checkpointing import checkpointing
 from sim.extract.fused import as_on_cuda
@@ -76,6 +77,8 @@ class Event:
     """Its backward makes a sparse gradient."""
     segment: int = 0
     """Number of the activation-checkpointed segment it runs in; 0 outside."""
+    entering: int = 0
+    """Bytes of activations that were made before it and are read by it or later."""
 
 
 @dataclass
@@ -90,8 +93,9 @@ class ForwardTrace:
 def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> ForwardTrace:
     """Run *model* forward, the loss, and backward on meta tensors and return what ran."""
     _complete(model, positional, named)
-    recorder = _Recorder(list(model.parameters()))
-    inputs = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
+    given = [tensor for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)]
+    recorder = _Recorder(list(model.parameters()), given)
+    inputs = {tensor.untyped_storage()._cdata for tensor in given}
     saved: list[tuple[int, Any, torch.Tensor]] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -105,6 +109,7 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
                 with recorder.inside(LOSS):
                     loss = loss_of(output, recorder.paused)
             recorder.book_saved(saved, inputs)
+            recorder.book_entering()
             recorder.follow(loss)
             loss.backward()
         except (Exception, SystemExit) as error:
@@ -151,8 +156,9 @@ class _Frame(NamedTuple):
 class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     """Book every operator on the module and the forward operator it belongs to."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
+        self._flow = DataFlow(inputs, lambda tensor: int(_operand(tensor).nbytes), element_bytes)
         self.trace = ForwardTrace(parameters=[_parameter(parameter) for parameter in parameters])
         self._parameters = {parameter.untyped_storage()._cdata: number for number, parameter in enumerate(parameters)}
         self._segment = 0
@@ -191,6 +197,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         if event.operator in _LOOK_UPS:
             event.table, event.looked_up = LayerTable(*args[0].shape), args[1].numel()
         self.trace.events.append(event)
+        self._flow.note((args, kwargs), result)
 
     def _used(self, arguments: Any) -> list[int]:
         """Return the numbers of the parameters, or parts of them, among *arguments*."""
@@ -277,6 +284,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 seen.add(storage._cdata)
                 elements = storage.nbytes() // tensor.element_size()
                 self.trace.events[self._made(number)].saved += elements * element_bytes(tensor)
+
+    def book_entering(self) -> None:
+        """Book on each operator the activations that are there before it."""
+        for event, nbytes in zip(self.trace.events, self._flow.entering(), strict=True):
+            event.entering = nbytes
 
     def follow(self, loss: torch.Tensor) -> None:
         """From now on book operators as backward of the event whose autograd node runs."""

@@ -1,18 +1,19 @@
 """Which part of the model does one rank hold, and what must it exchange for it? Units, stages, and shares of layers.
 
-A *unit* is a numbered block of the model, or what comes before the first or after the last one: what FSDP wraps, activation checkpointing
-recomputes and pipelines place. A layer's ``share`` says how a tensor group splits it (`sim.spec.workload.TensorShare`); the messages
-follow from where the split begins and ends (Megatron-LM, arXiv 2205.05198: with sequence parallelism an all-gather in and a
-reduce-scatter out, else one all-reduce out; the mirror image in backward).
+A *unit* is a numbered block of the model, or what comes before the first or after the last one, or a part of these where a pipeline is
+cut inside: what FSDP wraps, activation checkpointing recomputes and pipelines place. A layer's ``share`` says how a tensor group splits
+it (`sim.spec.workload.TensorShare`); the messages follow from where the split begins and ends (Megatron-LM, arXiv 2205.05198: with
+sequence parallelism an all-gather in and a reduce-scatter out, else one all-reduce out; the mirror image in backward).
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice, pairwise
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.mesh import divisors
@@ -61,6 +62,8 @@ class Unit:
     """Number of the first unit that asks the same of a rank."""
     wraps: WrapChain | None = None
     """FSDP's wraps around it, from the outside in, where the layout says what is wrapped; None: units and the root are."""
+    begins_stage: bool = False
+    """Whether the layout begins a stage with it."""
     asked: tuple[Hashable, ...] = field(default=(), repr=False)
     """What it asks of a rank before it is split: its kind, and all of its layers but their names. Equal in units of equal content."""
 
@@ -103,11 +106,53 @@ class Unit:
     @property
     def boundary(self) -> float:
         """Return the bytes per sample (elements of 4) that enter the unit."""
-        return self.pieces[0].layer.read if self.pieces else 0.0
+        return self.pieces[0].layer.received if self.pieces else 0.0
 
 
-def units(model: Model) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
-    """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later one."""
+def units(model: Model, cuts: Sequence[str] = ()) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
+    """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later one.
+
+    A unit in which a module of *cuts* begins is two; raise SpecError where no stage can begin (`cut_layers`).
+    """
+    uncut = _units(model)
+    if not cuts:
+        return uncut
+    path = dict(zip(cut_layers(model, cuts), cuts, strict=True))
+    made: list[tuple[str, UnitKind, tuple[Layer, ...]]] = []
+    first = 0
+    for name, kind, layers in uncut:
+        last = first + len(layers)
+        for start, end in pairwise([first, *(at for at in path if first < at < last), last]):
+            made.append((name if start == first else path[start], kind, model.layers[start:end]))
+        first = last
+    return made
+
+
+def cut_layers(model: Model, cuts: Sequence[str]) -> tuple[int, ...]:
+    """Return the numbers of the layers that the modules *cuts* begin with.
+
+    Raise SpecError for a module that *model* does not have, for the first one, for modules out of order, and inside a decoder's block,
+    whose table does not say what is alive there.
+    """
+    names = [layer.name for layer in model.layers]
+    of_units = {0, *accumulate(len(layers) for _, _, layers in _units(model))}
+    starts: list[int] = []
+    for cut in cuts:
+        at = next((number for number, name in enumerate(names) if name == cut or name.startswith(f"{cut}.")), None)
+        if at is None:
+            near = difflib.get_close_matches(cut, dict.fromkeys([*names, *(block(name) for name in names)]), n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it begins with {', '.join(names[:_NAMED])}, ..."
+            raise SpecError(f"training.parallel.cuts: {model.name} has no module {cut}; {hint}")
+        if at <= max([0, *starts]):
+            before = "begins the model" if at == 0 else f"does not come behind {cuts[len(starts) - 1]}"
+            raise SpecError(f"training.parallel.cuts: {cut} {before}; write modules in the order of the model, without the first")
+        if model.transformer is not None and at not in of_units:
+            raise SpecError(f"training.parallel.cuts: {cut} is inside of {block(cut)}; decoders are cut between blocks: write {block(cut)}")
+        starts.append(at)
+    return tuple(starts)
+
+
+def _units(model: Model) -> list[tuple[str, UnitKind, tuple[Layer, ...]]]:
     runs = [(name, tuple(members)) for name, members in groupby(model.layers, key=lambda layer: block(layer.name))]
     numbered = {index for index, (name, _) in enumerate(runs) if re.search(r"\.\d+$", name)}
     if not numbered:
@@ -149,17 +194,22 @@ def wrapping(model: Model, parallel: Parallel) -> Wrapping | None:
     return None if _is_numbered(model) else TORCHS_SIZE
 
 
+_NAMED: Final = 6
+"""Layers that a message names."""
+
+
 def _is_numbered(model: Model) -> bool:
     return any(re.search(r"\.\d+$", block(layer.name)) for layer in model.layers)
 
 
 @lru_cache(maxsize=256)
-def _split(model: _Held, parallel: Parallel, regathers: bool, wanted: Wrapping | None) -> tuple[Unit, ...]:
+def _split(model: _Held, parallel: Parallel, regathers: bool, wanted: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
     _check(model.model, parallel)
+    begin = _stage_starts(model.model, parallel, cuts)
     around = iter(() if wanted is None else chains(model.model, wanted))
     contents: dict[tuple[object, ...], tuple[Unit, ...]] = {}
     made: list[Unit] = []
-    for name, kind, layers in units(model.model):
+    for name, kind, layers in units(model.model, cuts):
         of_layers = tuple(islice(around, len(layers))) or (None,) * len(layers)
         runs = [(chain, len(list(members))) for chain, members in groupby(of_layers)]
         key = (kind, *(length for _, length in runs), *(_content(layer) for layer in layers))
@@ -167,9 +217,23 @@ def _split(model: _Held, parallel: Parallel, regathers: bool, wanted: Wrapping |
             pieces = iter(_pieces(layers, parallel, regathers))
             parts = (tuple(islice(pieces, length)) for _, length in runs)
             contents[key] = tuple(Unit(name, kind, part, len(made) + index, asked=(index, *key)) for index, part in enumerate(parts))
-        for (chain, _), like in zip(runs, contents[key], strict=True):
-            made.append(replace(like, name=name, wraps=chain))
+        for index, ((chain, _), like) in enumerate(zip(runs, contents[key], strict=True)):
+            made.append(replace(like, name=name, wraps=chain, begins_stage=index == 0 and layers[0].name in begin))
     return tuple(made)
+
+
+def _stage_starts(model: Model, parallel: Parallel, cuts: tuple[str, ...]) -> frozenset[str]:
+    """Return the layers that stages begin with by *cuts*. Raise SpecError for one between layers that ranks hold in parts."""
+    starts = cut_layers(model, cuts)
+    inside = False
+    for number, (before, layer) in enumerate(pairwise(model.layers), 1):
+        inside = parallel.tensor > 1 and _tensor_messages(before, parallel, inside, False, [], [])
+        if number in starts and (inside or before.share == layer.share == "expert"):
+            raise SpecError(
+                f"training.parallel.cuts: {cuts[starts.index(number)]} is between layers that {'tensor' if inside else 'expert'} ranks "
+                "hold in parts; cut in front of a block"
+            )
+    return frozenset(model.layers[number].name for number in starts)
 
 
 class _Held:
@@ -194,10 +258,11 @@ def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Uni
 
     With *regathers* backward gathers the inputs of split products again, which are not kept (Megatron-LM); else they are (torch).
 
-    Raise SpecError where heads or experts do not divide, for layers without a tensor plan, and for context without attention.
+    Raise SpecError where heads or experts do not divide, for layers without a tensor plan, for context without attention, and for cuts
+    where no stage can begin.
     """
     own = {name: getattr(parallel, name) for name in _SPLITTING}
-    return _split(_Held(model), Parallel(**own), regathers, wrapping(model, parallel))
+    return _split(_Held(model), Parallel(**own), regathers, wrapping(model, parallel), parallel.cuts)
 
 
 def _check(model: Model, parallel: Parallel) -> None:
@@ -371,6 +436,7 @@ def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
         "arithmetic": layer.arithmetic * work,
         "backward_arithmetic": layer.backward_arithmetic * work,
         "read": layer.read * read,
+        "entering": None if layer.entering is None else layer.entering * read,
         "write": layer.write * write,
         "backward_traffic": layer.backward_traffic * (layer.read * read + layer.write * write) / max(layer.read + layer.write, 1.0),
         "saved": saved,

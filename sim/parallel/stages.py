@@ -1,9 +1,13 @@
-"""Which units does each chunk of a pipeline hold? Blocks evenly, by their cost, or as the layout says; the ends of the model with them."""
+"""Which units does each chunk of a pipeline hold? Blocks evenly, by their cost, or as the layout says; the ends of the model with them.
+
+Where a layout cuts the model at modules, chunks are what is between the cuts.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 
 from sim.parallel.split import Unit, UnitKind
 from sim.spec.parallel import Parallel
@@ -44,15 +48,43 @@ def stages(
 def stages_of(
     units: Sequence[Unit], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the *units* of each chunk as `stages` does; those that wraps cut a block into stay together."""
+    """Return the *units* of each chunk as `stages` does, or as cuts say; those that wraps cut a block into stay together.
+
+    Raise SpecError as `stages` does, for a model without numbered blocks or cuts, and for cuts of another number than there are chunks.
+    """
+    if parallel.cuts:
+        _check_cuts(parallel)
+        starts = [0, *(number for number, unit in enumerate(units) if unit.begins_stage), len(units)]
+        return tuple(tuple(range(start, end)) for start, end in pairwise(starts))
     blocks = blocks_of(units)
     if parallel.pipeline > 1 and len(blocks) == 1:
         raise SpecError(
             f"training.parallel.pipeline: stages are cut between numbered blocks (layers.0, layers.1, ...), of which {units[0].name} has "
-            "none; use pipeline: 1"
+            f"none; say where they begin, such as training.parallel.cuts: [{', '.join(_even_cuts(units, parallel))}], or use pipeline: 1"
         )
     cut = stages([units[numbers[0]].kind for numbers in blocks], parallel, first_less, last_less, cost)
     return tuple(tuple(number for block in chunk for number in blocks[block]) for chunk in cut)
+
+
+def _check_cuts(parallel: Parallel) -> None:
+    given, wanted = len(parallel.cuts), parallel.pipeline * parallel.chunks - 1
+    if given != wanted:
+        chunks = f"{parallel.pipeline} stages" if parallel.chunks == 1 else f"{parallel.pipeline} stages x {parallel.chunks} chunks"
+        raise SpecError(
+            f"training.parallel.cuts: {'+'.join(parallel.cuts)} divides the model into {given + 1} parts, but there "
+            f"{'is 1 stage' if wanted == 0 else f'are {chunks}'}; name {wanted or 'no'} modules in place of {given}, or change pipeline"
+        )
+
+
+def _even_cuts(units: Sequence[Unit], parallel: Parallel) -> list[str]:
+    """Return the layers at which *units* are cut into chunks of about equal products."""
+    layers, chunks = [piece.layer for unit in units for piece in unit.pieces], parallel.pipeline * parallel.chunks
+    done = list(accumulate(layer.forward for layer in layers))
+    cuts: list[int] = []
+    for chunk in range(1, chunks):
+        even = bisect_left(done, done[-1] * chunk / chunks) + 1
+        cuts.append(min(max(even, max(cuts, default=0) + 1), len(layers) - chunks + chunk))
+    return [layers[number].name for number in cuts]
 
 
 def blocks_of(units: Sequence[Unit]) -> list[tuple[int, ...]]:

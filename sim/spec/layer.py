@@ -67,6 +67,9 @@ class Layer(Spec):
     """The same of backward."""
     read: Bytes = 0.0
     """Activation bytes the forward reads."""
+    entering: Bytes | None = None
+    """Activation bytes that were made before this layer and that it or later ones read: what a pipeline's stage receives that begins here.
+    None: what the layer reads."""
     write: Bytes = 0.0
     """Activation bytes the forward writes."""
     backward_traffic: Bytes = 0.0
@@ -109,6 +112,11 @@ class Layer(Spec):
     """Number of the activation-checkpointed segment of the model's code that the layer is in; 0 for none."""
     measured: MeasuredTimes | None = None
     """What a profile showed, with the model's ``measured`` that says where; elsewhere it is scaled."""
+
+    @property
+    def received(self) -> float:
+        """Return the bytes per sample (elements of 4) that a part of the model receives which begins with this layer."""
+        return self.read if self.entering is None else self.entering
 
     def widths(self, width: float) -> tuple[float, ...]:
         """Return the bytes of an element of each gradient tensor, then of each frozen one, where one of FP32 takes *width*."""

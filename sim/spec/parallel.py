@@ -63,10 +63,26 @@ def _wrapping(value: object) -> object:
         least = value
     if least is not None:
         return _parameters(least)
-    patterns = value.split("+") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else []
-    if not patterns or not all(isinstance(each, str) and re.fullmatch(r"[^\s.]+(\.[^\s.]+)*", each.strip()) for each in patterns):
+    patterns = _paths(value)
+    if not patterns:
         raise ValueError(f"{shorten(value)} is no way to wrap; write patterns of module paths such as [layers.*], or {{min_params: 100M}}")
-    return tuple(each.strip() for each in patterns)
+    return patterns
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    """Read paths of modules, as a list or joined by ``+``; none where *value* is anything else."""
+    paths = value.split("+") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else []
+    if not all(isinstance(each, str) and re.fullmatch(r"[^\s.]+(\.[^\s.]+)*", each.strip()) for each in paths):
+        return ()
+    return tuple(each.strip() for each in paths)
+
+
+def _cuts(value: object) -> tuple[str, ...]:
+    """Read where stages begin: paths of modules, as a list or joined by ``+``."""
+    paths = _paths(value)
+    if not paths and value not in ((), []):
+        raise ValueError(f"{shorten(value)} names no modules; write the modules that stages begin with, such as [layer2.0, layer4.1.conv2]")
+    return paths
 
 
 def _parameters(text: object) -> int:
@@ -94,6 +110,14 @@ Wrapping = Annotated[
     ),
 ]
 """What FSDP wraps: patterns of module paths, or the least parameters of a wrap."""
+Cuts = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_cuts),
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}], "description": "modules, such as [layer2.0, fc]"}
+    ),
+]
+"""Modules that stages begin with."""
 
 
 class Parallel(Spec):
@@ -126,6 +150,8 @@ class Parallel(Spec):
     """Chunks of layers on each rank of the pipeline."""
     layers_per_stage: tuple[Whole, ...] = ()
     """Blocks of each stage (or chunk, in the order of the model); empty: even, as the stack spreads them."""
+    cuts: Cuts = ()
+    """Modules that stages but the first begin with (or chunks, in the order of the model); empty: between numbered blocks."""
     order: tuple[Axis, ...] = ()
     """Axes from the fastest-varying rank number to the slowest; empty: the stack's."""
     expert_imbalance: float = Field(default=1.0, ge=1.0)
@@ -148,6 +174,8 @@ class Parallel(Spec):
             raise ValueError(f"schedule {self.schedule} has one chunk per stage; write schedule: interleaved_1f1b, or virtual_stages: 1")
         if self.virtual_stages > 1 and self.pipeline == 1:
             raise ValueError("virtual_stages without a pipeline; write pipeline: 2 or more, or virtual_stages: 1")
+        if self.cuts and self.layers_per_stage:
+            raise ValueError("cuts and layers_per_stage both say where stages begin; leave one of them out")
         if self.order and sorted(self.order) != sorted(MEGATRON_ORDER):
             raise ValueError(f"order names each of {', '.join(MEGATRON_ORDER)} once, from the fastest-varying to the slowest")
         if self.expert > 1 and self.expert_imbalance > self.expert:

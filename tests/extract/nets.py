@@ -83,6 +83,28 @@ class Attention(nn.Module):
         return result
 
 
+class ReusedLater(nn.Module):
+    """A net in the shape of a U: what the first layers make is read by the last ones, half of it as a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.up = (
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.Conv2d(16, 16, 3, padding=1),
+            nn.ConvTranspose2d(16, 8, 2, stride=2),
+        )
+        self.down = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.ReLU(inplace=True))
+        self.leave = nn.Conv2d(12, 3, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return three scores for every pixel."""
+        wide = self.first(images)
+        deep = self.down(wide)
+        wider = self.up(deep + self.inner(deep))
+        result: torch.Tensor = self.leave(torch.cat([wide.chunk(2, 1)[1], wider], 1))
+        return result
+
+
 class Narrow(nn.Module):
     """A trained layer in 16 bits, a frozen one, and one in 32."""
 

@@ -35,6 +35,7 @@ class Event:
     looked_up: int = 0
     sparse: bool = False
     segment: int = 0
+    entering: int = 0
 
 
 def scaled(event: Event, batch: int, constant: int = 0) -> Event:
@@ -44,7 +45,8 @@ def scaled(event: Event, batch: int, constant: int = 0) -> Event:
         read=event.cost.read * batch + constant,
         write=event.cost.write * batch + (constant if event.cost.write else 0),
     )
-    return replace(event, cost=cost, saved=event.saved * batch, backward_traffic=event.backward_traffic * batch + constant)
+    per_sample = {"saved": event.saved * batch, "entering": event.entering * batch + constant}
+    return replace(event, cost=cost, backward_traffic=event.backward_traffic * batch + constant, **per_sample)
 
 
 def made(*events: Event, ready: tuple[ReadyGradient, ...] = (), constant: int = 0) -> list[Layer]:

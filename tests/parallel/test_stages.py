@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import chain, pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.split import split
+from sim.parallel.split import cut_layers, split
 from sim.parallel.stages import blocks_of, by_cost, stages, stages_of
+from sim.spec.layer import Layer
 from sim.spec.yaml import SpecError
-from tests.parallel.layouts import block_model, parallel
+from tests.parallel.layouts import block_model, model, parallel
 
 
 def test_blocks_are_spread_over_chunks() -> None:
@@ -60,3 +63,81 @@ def test_what_wraps_cut_a_block_into_stays_on_one_stage() -> None:
         return [[piece.layer.name for unit in chunk for piece in units[unit].pieces] for chunk in chunks]  # type: ignore[index,attr-defined]
 
     assert held(cut, stages_of(cut, own)) == held(plain, stages_of(plain, own))
+
+
+NAMES = ("stem.conv", "stem.norm", "layers.0.a", "layers.0.b", "pool", "layers.1.a", "layers.1.b", "head.norm", "head.out")
+
+
+@given(st.sets(st.integers(1, len(NAMES) - 1), min_size=1), st.booleans())
+def test_stages_are_what_is_between_the_cuts(starts: set[int], numbered: bool) -> None:
+    """Every layer is on one stage, in the order of the model, and each stage but the first begins with its module."""
+    names = NAMES if numbered else [name.replace(".0", "").replace(".1", "").replace(".", "_") for name in NAMES]
+    names = [f"{number}_{name}" if not numbered else name for number, name in enumerate(names)]
+    table = block_model({name: [4 + number] for number, name in enumerate(names)})
+    own = parallel(pipeline=len(starts) + 1, cuts=[names[start] for start in sorted(starts)])
+    held = split(table, own)
+    chunks = stages_of(held, own)
+    layers = [[piece.layer for unit in chunk for piece in held[unit].pieces] for chunk in chunks]
+    assert [len(each) for each in layers] == [end - start for start, end in pairwise([0, *sorted(starts), len(names)])]
+    assert list(chain.from_iterable(layers)) == list(table.layers)
+
+
+def test_a_module_begins_with_the_first_of_its_layers() -> None:
+    table = block_model({name: [4] for name in NAMES})
+    assert cut_layers(table, ["layers.0", "pool", "head"]) == (2, 4, 7)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "message"),
+    [
+        (("layers.2",), r"toy has no module layers\.2; did you mean layers\.1 or layers\.0"),
+        (("xyz",), r"toy has no module xyz; it begins with stem\.conv, stem\.norm, layers\.0\.a"),
+        (("stem",), "stem begins the model; write modules in the order of the model, without the first"),
+        (("pool", "layers.0"), "layers.0 does not come behind pool"),
+        (("pool", "pool"), "pool does not come behind pool"),
+    ],
+)
+def test_stages_that_begin_nowhere_are_refused(cuts: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        cut_layers(block_model({name: [4] for name in NAMES}), cuts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"pipeline": 4},
+            r"pool\+head divides the model into 3 parts, but there are 4 stages; name 3 modules in place of 2, or change pipeline",
+        ),
+        ({"pipeline": 2, "virtual_stages": 2}, "there are 2 stages x 2 chunks; name 3 modules in place of 2"),
+        ({}, "there is 1 stage; name no modules in place of 2"),
+    ],
+)
+def test_there_are_as_many_cuts_as_the_pipeline_takes(fields: dict[str, object], message: str) -> None:
+    table, own = block_model({name: [4] for name in NAMES}), parallel(**fields, cuts="pool+head")
+    with pytest.raises(SpecError, match=message):
+        stages_of(split(table, own), own)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"cuts": ["a"], "layers_per_stage": [1, 1]}, "cuts and layers_per_stage both say where stages begin"),
+        ({"cuts": 7}, "7 names no modules; write the modules that stages begin with"),
+    ],
+)
+def test_what_says_no_cuts_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parallel(pipeline=2, **fields)
+
+
+def test_no_stage_begins_between_layers_that_ranks_split() -> None:
+    """Where the first product's columns are the second one's rows, each rank has its part of what is alive."""
+    table = model(
+        Layer.model_validate({"name": name, "op": "gemm", "gradients": [8], "share": name, "read": "8 B", "write": "8 B"})
+        for name in ("replicated", "colwise", "rowwise", "sequence")
+    )
+    for cut, sizes in (("colwise", [1, 3]), ("sequence", [3, 1])):
+        assert [len(unit.pieces) for unit in split(table, parallel(pipeline=2, tensor=2, cuts=[cut]))] == sizes
+    with pytest.raises(SpecError, match="rowwise is between layers that tensor ranks hold in parts; cut in front of a block"):
+        split(table, parallel(pipeline=2, tensor=2, cuts=["rowwise"]))

@@ -176,6 +176,10 @@ SCENARIOS = (
             "model.layers.20.segment=4", "model.layers.21.segment=5", *_SYNTHETIC,
         ),
     ),
+    Scenario(
+        "p3.16xlarge", "resnet18", ("training.parallel.cuts=[layer3.0.conv2]", "training.batch=8", f"{_MICRO}=4"), stack="torchtitan-2.x",
+        layout=(_PP,),
+    ),
     Scenario("hgx-h100", "llama-3.2-1b", ("training.batch=1", "training.stack.cast_traffic=0.8"), precision="fp8", stack="megatron-core"),
     *(
         Scenario("hgx-h100", workload, (*sets, "training.batch=1"), nodes=nodes, stack=stack, layout=layout)

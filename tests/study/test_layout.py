@@ -118,8 +118,21 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, pp=2, schedule="interleaved_1f1b", virtual_stages=2, micro_batches=2),
     ),
     (
-        scenario("vgg16", pp=2), "stages are cut between numbered blocks .*, of which vgg16 has none; use pipeline: 1",
-        scenario("vgg16", shard="parameters"),
+        scenario("vgg16", pp=2),
+        r"stages are cut between numbered blocks .*, of which vgg16 has none; say .*cuts: \[features.15\], or use pipeline: 1",
+        scenario("vgg16", pp=2, cuts="features.15"),
+    ),
+    (
+        scenario("vgg16", pp=2, cuts="features.99"), "vgg16 has no module features.99; did you mean features.9",
+        scenario("vgg16", pp=2, cuts="features.9"),
+    ),
+    (
+        scenario("resnet18", pp=4, cuts="layer2.0"), "cuts: layer2.0 divides .*2 parts, but there are 4 stages; name 3 modules in",
+        scenario("resnet18", pp=4, cuts="layer2.0+layer3.0.conv2+layer4.1"),
+    ),
+    (
+        scenario(LLAMA, pp=2, cuts="layers.8.ffn_norm"), "ffn_norm is inside of layers.8; decoders are cut between blocks: write layers.8",
+        scenario(LLAMA, pp=2, cuts="layers.8"),
     ),
     (
         scenario(MIXTRAL, shard="parameters", capacity_factor=0), "^--parallel capacity_factor 0: .*above zero", None,

@@ -77,6 +77,28 @@ def test_the_slowest_stage_sets_the_pace() -> None:
     """A stage with twice the layers: every micro-batch but the first and the last waits for it."""
     slow = run(free(2), workload(blocks(6), pipeline=2, layers_per_stage=(2, 4), micro_batches=10))
     assert slow.step_time == pytest.approx((10 * 4 + 2) * SLOT, rel=1e-6)
+    cut = run(free(2), workload(blocks(6), pipeline=2, cuts=["layers.2"], micro_batches=10))
+    assert cut.step_time == pytest.approx(slow.step_time, rel=1e-12)
+
+
+def test_a_stage_that_begins_inside_a_block_receives_all_that_is_alive_there() -> None:
+    """Two activations go on there, and one between blocks: 100 MB more forward, and 100 MB back, at 1 GB/s and with nothing beside."""
+    wire = machine(1, 2, nvlink=1e12, nic=1e9, launch=0.0)
+    table = [
+        layer(
+            FORWARD,
+            BACKWARD,
+            name=f"layers.{number}.{part}",
+            read="100 MB",
+            write="100 MB",
+            entering="200 MB" if part == "second" else None,
+        )
+        for number in range(2)
+        for part in ("first", "second")
+    ]
+    between = run(wire, workload(table, pipeline=2, cuts=["layers.1"]))
+    inside = run(wire, workload(table, pipeline=2, cuts=["layers.1.second"]))
+    assert inside.step_time - between.step_time == pytest.approx(2 * 100e6 / 1e9, rel=0.02)
 
 
 def test_fsdp_hides_what_compute_covers() -> None:
