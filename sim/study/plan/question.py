@@ -141,7 +141,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError(f"--objective {question.limits.objective}: write {' or '.join(get_args(Objective))}")
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
-    loaded = [_workload(question.scenario, stack) for stack in ([question.scenario.stack] if question.scenario.stack else STACKS)]
+    loaded = _workloads(question.scenario)
     check_run(machine, loaded[0])
     sizes = _sizes(machine.spec, question)
     batch = question.scenario.global_batch or _default_batch(loaded[0].spec, max(nodes * each for nodes, each in sizes))
@@ -176,9 +176,15 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
     return frozenset(taken)
 
 
-def _workload(scenario: Scenario, stack: str) -> Loaded[Workload]:
-    _, overrides = sorted_overrides(replace(scenario, stack=stack))
-    return load_workload(scenario.workload, overrides)
+def _workloads(scenario: Scenario) -> list[Loaded[Workload]]:
+    """Return the workload under each stack that is tried; once where overrides name the stack."""
+    loaded: list[Loaded[Workload]] = []
+    for stack in [scenario.stack] if scenario.stack else STACKS:
+        _, overrides = sorted_overrides(replace(scenario, stack=stack))
+        one = load_workload(scenario.workload, overrides)
+        if all(one.spec.training != other.spec.training for other in loaded):
+            loaded.append(one)
+    return loaded
 
 
 def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:

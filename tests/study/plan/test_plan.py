@@ -154,6 +154,13 @@ def test_orders_that_only_permute_whole_nodes_are_one_layout() -> None:
     assert any(abs(ratio - 1.0) > 1e-6 for ratio in ratios[4:])
 
 
+def test_a_stack_that_overrides_name_is_searched_once() -> None:
+    by_option = PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x"), (1,))
+    by_override = PlanQuestion(Scenario("p3.16xlarge", "vgg16", ("training.stack=torchtitan-2.x",)), (1,))
+    named, set_ = ([candidates for _, candidates in prepare_plan(question).ways] for question in (by_option, by_override))
+    assert len(named) == len(set_) == 1 and [one[2:] for one in named[0]] == [one[2:] for one in set_[0]]
+
+
 def test_without_contention_the_bound_is_the_simulation() -> None:
     apart = plan(replace(SMALL, scenario=replace(SMALL.scenario, overrides=("training.stack.mesh.shares_device=false",))))
     alone = [each for each in apart.tally.outcomes if each.way.candidate.pipeline == 1 and each.way.candidate.tensor == 1]
