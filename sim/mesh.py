@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from statistics import stdev
 
 from sim.analysis.layout_memory import FitVerdict, StageMemory, memory_by_stage, memory_course
@@ -22,7 +22,7 @@ from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import Unit, split
+from sim.parallel.split import Unit, block_in_parts, split
 from sim.parallel.stages import costs, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
@@ -191,10 +191,10 @@ def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
     """Raise SpecError where FSDP wraps parts of a numbered block that backward runs again as a whole."""
     training = workload.training
     runs_again = training.activation_checkpointing in ("blocks", "operators") or bool(training.recompute_modules)
-    cut = next((one for one, other in pairwise(units) if one.kind == "block" and one.name == other.name != workload.model.name), None)
-    if runs_again and cut is not None:
+    cut = block_in_parts(units, workload.model)
+    if runs_again and cut:
         raise SpecError(
-            f"training.parallel.wrap: wraps parts of {cut.name}, which activation_checkpointing: {training.activation_checkpointing} "
+            f"training.parallel.wrap: wraps parts of {cut}, which activation_checkpointing: {training.activation_checkpointing} "
             "takes as one; wrap whole blocks, or write activation_checkpointing: none"
         )
 

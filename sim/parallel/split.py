@@ -265,6 +265,11 @@ def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Uni
     return _split(_Held(model), Parallel(**own), regathers, wrapping(model, parallel), parallel.cuts)
 
 
+def block_in_parts(units: Sequence[Unit], model: Model) -> str:
+    """Return the first numbered block of *model* of which FSDP wraps parts, so that several of *units* are its; empty: none."""
+    return next((one.name for one, other in pairwise(units) if one.kind == "block" and one.name == other.name != model.name), "")
+
+
 def _check(model: Model, parallel: Parallel) -> None:
     heads = [layer.attention for layer in model.layers if layer.attention is not None]
     if parallel.tensor > 1:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy
 from numpy.typing import NDArray
@@ -44,6 +44,12 @@ class ShareShape(NamedTuple):
     """Bytes of activations of one micro-batch."""
     dense: FloatRow
     experts: FloatRow
+    turned: FloatRow
+    """Elements that sharded weights are gathered of at least as backward enters each block: of the last wrap in it."""
+
+
+_NOT_SEARCHED: Final = ("context_exchange", "capacity_factor", "pad_to_capacity")
+"""Fields of a layout that stay as the workload has them."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +69,16 @@ class Setting:
         return sum(group.count for group in self.hardware.groups if group.role == "worker")
 
     def laid(self, candidate: LayoutCandidate) -> Workload:
-        """Return the workload in the layout of *candidate*."""
+        """Return the workload in the layout of *candidate*, and in what of its own layout is not searched."""
         training = self.workload.training
+        own = training.parallel
+        kept: dict[str, object] = {name: getattr(own, name) for name in _NOT_SEARCHED}
+        kept |= {"wrap": own.wrap if candidate.shard == "parameters" else None}
+        kept |= {"expert_imbalance": min(own.expert_imbalance, float(candidate.expert))}
         update = {
-            "parallel": candidate.parallel, "batch": candidate.batch, "gradient_accumulation_steps": candidate.micro_batches,
-            "activation_checkpointing": candidate.checkpointing, "precision": candidate.precision,
+            "parallel": candidate.parallel.model_copy(update=kept), "batch": candidate.batch,
+            "gradient_accumulation_steps": candidate.micro_batches, "activation_checkpointing": candidate.checkpointing,
+            "precision": candidate.precision,
         }  # fmt: skip
         return self.workload.model_copy(update={"training": training.model_copy(update=update)})
 
@@ -193,7 +204,7 @@ def _gather(
     waits = geometry.schedule == "1f1b" if geometry.pipeline > 1 else setting.workload.training.stack.no_sync
     unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTH[options.reduction]), 0.0)
     if geometry.pipeline == 1:
-        up_to = numpy.stack([each.kept for each in held])[:, 1:] + numpy.diff(elements, axis=1) * element
+        up_to = numpy.stack([each.kept for each in held])[:, 1:] + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element
         bytes_[:, 0] = numpy.where(sharded & ~stays, numpy.maximum(bytes_[:, 0], up_to.max(axis=1)), bytes_[:, 0])
     bytes_ += unreduced
 
@@ -229,7 +240,7 @@ class _Shapes:
     def __call__(self, candidate: LayoutCandidate) -> ShareShape:
         """Return the shape of *candidate*."""
         own = (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)
-        key = (*own, candidate.pipeline, candidate.near)
+        key = (*own, candidate.pipeline, candidate.near, candidate.shard == "parameters")  # which wraps may cut units
         if key not in self._made:
             self._made[key] = self._make(candidate)
         return self._made[key]
@@ -240,12 +251,15 @@ class _Shapes:
         times = times_of(self.setting.hardware, workload, layout, self.setting.book)
         sizes = {unit.content: kept_bytes(unit, workload) for unit in {unit.content: unit for unit in layout.units}.values()}
         numbers, blocks = range(len(layout.units)), blocks_of(layout.units)
+        last = {units[-1] for units in blocks}
+        elements = [sum(layout.elements(number, experts=each, trained=True) for each in (False, True)) for number in numbers]
         return ShareShape(
             forward=_summed(self._passes(times, layout.units, "F"), blocks),
             backward=_summed(self._passes(times, layout.units, "B"), blocks),
             kept=_summed([sizes[unit.content] for unit in layout.units], blocks),
             dense=_summed([layout.elements(number, experts=False, trained=True) for number in numbers], blocks),
             experts=_summed([layout.elements(number, experts=True, trained=True) for number in numbers], blocks),
+            turned=_summed([elements[number] if number in last else 0.0 for number in numbers], blocks),
         )
 
     def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> list[float]:

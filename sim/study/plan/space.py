@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import check
-from sim.parallel.split import split
+from sim.parallel.split import block_in_parts, split
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, turn
 from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, MeshOptions, Parallel, Schedule, Shard
@@ -161,6 +161,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     blocks = kinds.count("block")
     precisions = [workload.training.precision, *(["fp8"] if "fp8" in space.allowed and workload.training.precision != "fp8" else [])]
     modes = checkpointing_modes(workload, space)
+    apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     for tensor, sequence, context, pipeline, expert in _axes(workload, blocks, gpus, each, space):
         data = gpus // (tensor * context * pipeline)
         near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
@@ -169,7 +170,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
             micro_batches = space.global_batch // (data * batch)
             for schedule, virtual in _schedules(options, pipeline, blocks, micro_batches, space):
                 for shard, reshard, replicate in sharded:
-                    for mode in modes:
+                    for mode in modes if not (apart and shard == "parameters") else [mode for mode in modes if mode != "blocks"]:
                         for precision in precisions:
                             for near in (False, True) if near_too else (False,):
                                 yield LayoutCandidate(

@@ -40,6 +40,10 @@ SMALL = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
 """A few hundred layouts of a small decoder on four GPUs."""
 
 
+UNEVEN_EXPERTS = ("training.parallel.expert_imbalance=2", "training.parallel.capacity_factor=1.5")
+WRAPPED = ("training.parallel={shard: parameters, wrap: [layers.*.attention, layers.*.feed]}",)
+
+
 WRITERS = {"titan": torchtitan_toml, "megatron": megatron_arguments, "deepspeed": deepspeed_json, "accelerate": accelerate_yaml}
 
 
@@ -87,6 +91,11 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
         PlanQuestion(
             Scenario("p4d.24xlarge", "gpt2", ("fabric.leaf_spine={nodes_per_leaf: 2, oversubscription: 4}",), global_batch=64), (4,)
         ),
+        PlanQuestion(Scenario("hgx-h100", "mixtral-8x7b", UNEVEN_EXPERTS, stack="megatron-core", global_batch=64), (4,)),
+        PlanQuestion(
+            Scenario("hgx-h100", "llama-3.1-8b", WRAPPED, stack="torchtitan-2.x", global_batch=32), (1,), fixed={"shard": "parameters"}
+        ),
+        PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x", global_batch=64), (1,), fixed={"shard": "parameters"}),
     ]
     tried, met = 0, set[str]()
     for question in asked:
@@ -152,6 +161,19 @@ def test_orders_that_only_permute_whole_nodes_are_one_layout() -> None:
             ratios.append(one[1] / other[1])
             assert made is tiers or (one[1] == pytest.approx(other[1], rel=1e-12) and one[2] == other[2])
     assert any(abs(ratio - 1.0) > 1e-6 for ratio in ratios[4:])
+
+
+def test_what_a_plan_does_not_search_stays_as_the_workload_has_it() -> None:
+    """The experts' imbalance and capacity, where there are experts to spread, and what FSDP wraps, where it does."""
+    ((setting, every),) = prepare_plan(PlanQuestion(Scenario("hgx-h100", "mixtral-8x7b", UNEVEN_EXPERTS, stack="megatron-core"), (4,))).ways
+    for each in every[::500]:
+        own = setting.laid(each).training.parallel
+        assert (own.expert_imbalance, own.capacity_factor) == (min(2.0, each.expert), 1.5)
+    ((setting, every),) = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", WRAPPED, stack="torchtitan-2.x"), (1,))).ways
+    wraps = {(each.shard, setting.laid(each).training.parallel.wrap) for each in every}
+    assert wraps == {("none", None), ("parameters", ("layers.*.attention", "layers.*.feed"))}
+    assert {each.checkpointing for each in every if each.shard == "parameters"} == {"none"}  # blocks are whole where they run again
+    assert {each.checkpointing for each in every if each.shard == "none"} == {"none", "blocks"}
 
 
 def test_a_stack_that_overrides_name_is_searched_once() -> None:
