@@ -113,7 +113,7 @@ class UnitTimes:
         lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
-        again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
+        again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
         recomputed = (*again, stages, batches, training.compute_factor)
         adds = parallel.capacity_factor, parallel.pad_to_capacity, self._adds_shards
