@@ -183,7 +183,7 @@ def prepare(
         entering=tuple(width * nbytes for nbytes in _entering(workload, chunks)),
         clips=training.stack.gradient_clipping,
         tied=_tied(workload, options),
-        synchronizes_each=not training.stack.no_sync or (parallel.shard == "parameters" and options.reduces_shards_each),
+        synchronizes_each=training.stack.synchronizes_each(parallel.shard),
         own=own,
     )
 
@@ -345,7 +345,7 @@ def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceB
 
 
 def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, stage: int, book: PriceBook | None) -> UnitTimes:
-    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
+    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards)
     if book is not None:
         times.share(book)
     return times

@@ -307,7 +307,7 @@ class MeshOptions(Spec):
 
     @property
     def reduces_shards_each(self) -> bool:
-        """Whether gradients of sharded parameters are reduced at each micro-batch, whatever ``no_sync`` says.
+        """Whether gradients of sharded parameters are reduced at each micro-batch, whatever ``no_sync`` of the stack says.
 
         DeepSpeed runtime/engine.py refuses ``no_sync`` from ZeRO-2 on; Megatron-FSDP megatron_fsdp.py, ``grad_reduce_every_bprop``.
         """
