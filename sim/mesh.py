@@ -18,6 +18,7 @@ from sim.analysis.utilization import model_flops_utilization
 from sim.cluster.build import with_nodes
 from sim.cluster.shared_gpu import left_of
 from sim.events import LAYOUT_STALLS, Cause
+from sim.parallel.checkpointing import check_saves
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
@@ -163,6 +164,7 @@ def prepare(
         _ends(schedule, parallel, micro_batches)
     held = split(workload.model, parallel, options.gathers_again)
     _check_wraps(workload, held)
+    check_saves(training, held)
     shape = workload.model.transformer
     cost = costs(shape) if shape and options.stages_by_cost and parallel.virtual_stages == 1 else None
     chunks = stages_of(held, parallel, options.first_stage_less, options.last_stage_less, cost)
@@ -182,7 +184,7 @@ def prepare(
         entering=tuple(width * nbytes for nbytes in _entering(workload, held, chunks)),
         clips=training.stack.gradient_clipping,
         tied=_tied(workload, options),
-        synchronizes_each=not training.stack.no_sync or (parallel.shard == "parameters" and options.reduces_shards_each),
+        synchronizes_each=training.stack.synchronizes_each(parallel.shard),
         own=own,
     )
 
@@ -362,7 +364,7 @@ def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceB
 
 
 def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, stage: int, book: PriceBook | None) -> UnitTimes:
-    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
+    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches, layout.adds_shards)
     if book is not None:
         times.share(book)
     return times

@@ -19,13 +19,13 @@ from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
 from calibration.llm.table import LlmRow
-from calibration.llm.words import Recompute, precision_of, recompute_of, told, zero_of
+from calibration.llm.words import Recompute, precision_of, recompute_of, saves_of, told, zero_of
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives that measured latencies are of (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
-MODULES: Final = ("core_attn", "mlp", "mlp_up", "moe", "moe_act", "layernorm", "mla_up_proj")
+MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 
 _UNITS: Final = {"GiB": 2.0**30, "GB": 1e9}
@@ -68,6 +68,8 @@ class Case:
     """Blocks of a rank that are recomputed, where not all are; 0: all."""
     modules: tuple[str, ...]
     """Parts of each block that are recomputed by themselves (``recompute_modules`` of Megatron): some of `MODULES`."""
+    saves: tuple[str, ...]
+    """Layers whose outputs are saved though their block is recomputed: ends of the simulator's names."""
     flash: bool
     lora: bool
     lora_targets: tuple[str, ...]
@@ -211,6 +213,7 @@ def _case(row: LlmRow) -> Case:
         recompute=recompute,
         recomputed_layers=recomputed,
         modules=_modules(row, practice),
+        saves=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=told(row.text["flash_attention"], True),
         lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
         lora_targets=tuple(practice.get("lora_targets", ())),
@@ -315,8 +318,10 @@ def _virtual(row: LlmRow, practice: Mapping[str, Any], shape: Transformer, pipel
 
 
 def _recompute(row: LlmRow, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
-    text = row.text["activation_checkpointing"]
-    return recompute_of(text, practice["family"]) if text else (practice["recompute"], 0)
+    said, usual = row.text["activation_checkpointing"], practice["recompute"]
+    if not said and not saves_of(usual):
+        return usual, 0
+    return recompute_of(said or usual, practice["family"])
 
 
 def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
 """Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
 REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
 """Families that reduce gradients after the last backward, not beside it (``overlap_gradients: false`` of workloads/stacks)."""
+EARLY_STOP: Final = ("jax",)
+"""Families whose recomputation leaves out what backward does not read (``early_stop`` of workloads/stacks/xla-fsdp.yaml)."""
 NORM_PASSES: Final = 2.0
 """Memory passes of a fused norm's forward: read and written."""
 BY_TENSOR: Final = ("nanotron",)
@@ -92,9 +94,8 @@ def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weight
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
     tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
-    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": factor * core_forward}.get(
-        case.recompute, factor * (0.5 * products + plain)
-    )
+    block = compute_forward + tensor / 2 - factor * _not_again(case, work, share, core_forward)
+    recomputed = {"none": 0.0, "full": block, "attention": factor * core_forward}.get(case.recompute, factor * (0.5 * products + plain))
     recomputed += factor * _modules_again(work, share) + (share * experts / 2 if "moe" in case.modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
@@ -123,6 +124,22 @@ def _micro_batch(case: Case, at: Constants, work: StepWork, wires: Wires, weight
     return layers * one_forward, layers * one_backward, parts
 
 
+def _not_again(case: Case, work: StepWork, share: float, core: float) -> float:
+    """Return the seconds of a recomputed layer's forward that do not run again: of what it saves, and of a last product nobody reads.
+
+    *share* of the layers have experts, which save nothing here and run again; *core* are the seconds of attention itself.
+    """
+    seconds: Mapping[str, Callable[[], float]] = {
+        "attention.qkv": work.attention_inputs,
+        "attention.core": lambda: core,
+        "attention.output": work.attention_output,
+        "feed.gate_up": lambda: (1 - share) * work.dense_up(),
+        "feed.down": lambda: (1 - share) * work.dense_down(),
+    }
+    left = {*case.saves, *(("feed.down",) if case.family in EARLY_STOP else ())}
+    return sum(seconds[name]() for name in seconds if name in left)
+
+
 def _modules_again(work: StepWork, share: float) -> float:
     """Return the seconds of a layer's modules that are recomputed by themselves; *share* of the layers have experts.
 
@@ -131,7 +148,6 @@ def _modules_again(work: StepWork, share: float) -> float:
     seconds: Mapping[str, Callable[[], float]] = {
         "core_attn": lambda: 0.0,
         "mlp": lambda: (1 - share) * (work.dense() + work.activation(experts=False)),
-        "mlp_up": lambda: (1 - share) * (work.dense_up() + work.activation(experts=False)),
         "moe": lambda: share * (work.experts() + work.activation(experts=True) + work.routed_traffic()) if share else 0.0,
         "moe_act": lambda: share * work.activation(experts=True),
         "layernorm": lambda: work.wide(2 * NORM_PASSES, work.held, work.case.shape.hidden),

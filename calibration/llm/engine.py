@@ -71,6 +71,7 @@ def workload_document(case: Case) -> dict[str, Any]:
             "activation_checkpointing": _RECOMPUTE[case.recompute],
             "recompute_blocks": case.recomputed_layers if case.recompute == "full" else 0,
             "recompute_modules": list(case.modules),
+            "recompute_saves": list(case.saves),
             "parallel": parallel,
         },
     }

@@ -6,6 +6,7 @@ A word that is not known is no guess: `NoCase` says what would be.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from calibration.llm.chips import Products
@@ -16,6 +17,20 @@ _NO: Final = ("no", "false", "off", "0", "null", "disabled")
 _NARROW: Final = re.compile(r"fp8|float8|e4m3|e5m2|mxfp8|8.?bit")
 _NARROWEST: Final = re.compile(r"fp4|float4")
 _SIXTEEN: Final = re.compile(r"bf16|bfloat16|fp16|float16|half|16.?mixed|16.?true|^16$|\bamp\b|mixed")
+
+
+SAVED: Final[Mapping[str, tuple[str, ...]]] = {
+    "minimal": ("attention.qkv", "attention.output", "feed.gate_up"),
+    "save_dot_except_mlpwi": ("attention.qkv", "attention.output"),
+    "save_dot_except_mlp": ("attention.qkv", "attention.output"),
+    "save_qkv_proj": ("attention.qkv",),
+    "save_out_proj": ("attention.output",),
+}
+"""Layers of a plain decoder's block whose outputs are saved, by MaxText's ``remat_policy`` (layers/models.py, ``get_remat_policy``).
+
+Some name ``mlpwo`` as well, the last product's output, which no backward reads, so that JAX does not save it. q and k are named behind
+their rotation (layers/attentions.py): as many bytes, but that it runs again here is too much.
+"""
 
 
 def told(text: str, unsaid: bool) -> bool:
@@ -40,6 +55,8 @@ def precision_of(text: str) -> tuple[Products, str]:
 def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
     """Return what software of *family* recomputes, and of how many blocks of a rank where not of all. Raise NoCase for other words."""
     plain = text.strip().lower()
+    if plain in SAVED:
+        return "full", 0
     if re.fullmatch(r"0?\.\d+|\d+(\.\d+)?\s*%", plain):
         raise NoCase(f"activation_checkpointing {text!r} is a share of the blocks, which is not described; full, selective and none are")
     if plain.startswith(("full", "true", "yes", "on", "block", "all", "1")):
@@ -51,7 +68,12 @@ def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
         return "attention", 0
     if plain.startswith(("selective:", "none", "-r 0", "-", *_NO)):
         return "none", 0
-    raise NoCase(f"activation_checkpointing {text!r} is not known; full, selective, selective: MODULES and none are")
+    raise NoCase(f"activation_checkpointing {text!r} is not known; full, selective, selective: MODULES, none and MaxText's policies are")
+
+
+def saves_of(text: str) -> tuple[str, ...]:
+    """Return the layers whose outputs are saved though their block is recomputed, where *text* is one of MaxText's policies; else none."""
+    return SAVED.get(text.strip().lower(), ())
 
 
 def zero_of(text: str) -> int:

@@ -46,6 +46,16 @@ class StepWork:
 
     def attention_products(self) -> float:
         """Return the seconds of the projections around attention."""
+        return self.attention_inputs() + self.attention_output()
+
+    def attention_output(self) -> float:
+        """Return the seconds of the projection behind attention."""
+        shape = self.case.shape
+        width = shape.mla.value_dim if shape.mla is not None else shape.value_size
+        return self.product(self.tokens, shape.heads * width / self.case.tensor, shape.hidden)
+
+    def attention_inputs(self) -> float:
+        """Return the seconds of the projections before attention."""
         shape, case = self.case.shape, self.case
         hidden, tensor, rows = shape.hidden, case.tensor, self.tokens
         queries = shape.heads * shape.head_size
@@ -54,10 +64,9 @@ class StepWork:
             down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
                 self.product(rows, hidden, latent.q_rank) if latent.q_rank else 0
             )
-            return down + self.latent_up() + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
+            return down + self.latent_up()
         keys = shape.groups * (shape.head_size + shape.value_size)
-        merged = self.product(rows, hidden, (queries + max(keys, shape.head_size * 2 * tensor if tensor > shape.groups else keys)) / tensor)
-        return merged + self.product(rows, shape.heads * shape.value_size / tensor, hidden)
+        return self.product(rows, hidden, (queries + max(keys, shape.head_size * 2 * tensor if tensor > shape.groups else keys)) / tensor)
 
     def latent_up(self) -> float:
         """Return the seconds of the projections out of the latents of attention that has some."""
@@ -69,8 +78,11 @@ class StepWork:
 
     def dense(self) -> float:
         """Return the seconds of a plain feed-forward block's products."""
-        shape = self.case.shape
-        return self.dense_up() + self.product(self.tokens, shape.inner / self.case.tensor, shape.hidden)
+        return self.dense_up() + self.dense_down()
+
+    def dense_down(self) -> float:
+        """Return the seconds of the product behind a plain feed-forward block's activation."""
+        return self.product(self.tokens, self.case.shape.inner / self.case.tensor, self.case.shape.hidden)
 
     def dense_up(self) -> float:
         """Return the seconds of the products before a plain feed-forward block's activation."""

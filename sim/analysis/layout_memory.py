@@ -2,8 +2,8 @@
 
 Weights, gradients and states follow the stack's data types and the sharding (ZeRO, arXiv 1910.02054); a forward keeps its activations until
 the backward of the same chunk and micro-batch, so that a pipeline's first stage holds as many as its schedule has in flight; a checkpointed
-block keeps its input alone. FSDP gathers into a buffer, copies weights out of it, and scatters gradients out of another; one of each is in
-flight beside the unit that computes.
+block keeps its input, and outputs that are saved by name. FSDP gathers into a buffer, copies weights out of it, and scatters gradients out
+of another; one of each is in flight beside the unit that computes.
 Blocks of the allocator belong to a stream: what a side stream frees nothing else can use, so that streams count at the fullest of each.
 Limits: no other fragmentation beyond a share for the allocator's rounding; NCCL's buffers are an estimate.
 """
@@ -378,11 +378,9 @@ class _Replay:
 
     def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _Pass:
         workload = self.workload
-        mode = workload.training.activation_checkpointing
         kept = [_saved(piece.layer, workload) for piece in unit.pieces]
         scratch = [self._scratch(piece.layer) for piece in unit.pieces]
-        entering = _bytes(unit.pieces[0].layer, unit.boundary, workload) if checkpointed else 0.0
-        entering += sum(_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(mode, unit)) if checkpointed else 0.0
+        entering = _checkpointed(unit, workload) if checkpointed else 0.0
         total, again = sum(kept), _again(unit, workload)
         if forward:
             done = 0.0
@@ -403,11 +401,8 @@ class _Replay:
         """Return the bytes that one pass over *layer* holds beside what it keeps; of the loss in its backward, which needs most."""
         if layer.op != "loss":
             return _bytes(layer, layer.read + layer.write, self.workload)
-        stack, split = self.workload.training.stack, self.layout.mesh.parallel.tensor > 1
-        each = stack.split_logit_bytes if split and stack.split_logit_bytes else stack.logit_bytes
-        logits = layer.read / 4.0 * self.workload.training.batch
-        self.freed = stack.freed_logit_bytes * logits
-        return max(0.0, each * logits - _bytes(layer, layer.saved, self.workload))
+        self.freed = self.workload.training.stack.freed_logit_bytes * layer.read / 4.0 * self.workload.training.batch
+        return _at_loss(layer, self.workload) - _saved(layer, self.workload)
 
     # --- weights that are gathered and freed ---------------------------------------------------------------------
 
@@ -470,9 +465,15 @@ class _Replay:
 
 def kept_bytes(unit: Unit, workload: Workload) -> float:
     """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch, of the blocks that keep least."""
-    if unit.kind == "block" and workload.training.activation_checkpointing == "blocks":
-        return _bytes(unit.pieces[0].layer, unit.boundary, workload)
+    if unit.kind == "block" and workload.training.activation_checkpointing in ("blocks", "operators"):
+        return _checkpointed(unit, workload)
     return sum(_saved(piece.layer, workload) for piece in unit.pieces) - _again(unit, workload)
+
+
+def _checkpointed(unit: Unit, workload: Workload) -> float:
+    """Return the bytes that a checkpointed block keeps of one micro-batch: what enters it, and outputs that are not made again."""
+    outputs = sum(_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(workload.training, unit))
+    return _bytes(unit.pieces[0].layer, unit.boundary, workload) + outputs
 
 
 def _again(unit: Unit, workload: Workload) -> float:
@@ -486,11 +487,21 @@ def _again(unit: Unit, workload: Workload) -> float:
 def _saved(layer: Layer, workload: Workload) -> float:
     """Return the bytes that *layer* keeps for backward under the stack of *workload*."""
     training = workload.training
+    if layer.op == "loss":
+        return min(_bytes(layer, layer.saved, workload), _at_loss(layer, workload))
     factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, MEANING[training.precision]
     factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
     if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
         factor *= meaning.matrix / meaning.activation
     return _bytes(layer, layer.saved, workload) * factor
+
+
+def _at_loss(layer: Layer, workload: Workload) -> float:
+    """Return the bytes of logits at the fullest moment of the *layer* that is the loss."""
+    training = workload.training
+    stack, split = training.stack, training.parallel.tensor > 1
+    each = stack.split_logit_bytes if split and stack.split_logit_bytes else stack.logit_bytes
+    return each * layer.read / 4.0 * training.batch
 
 
 def _bytes(layer: Layer, amount: float, workload: Workload) -> float:

@@ -1,5 +1,8 @@
 """What does activation checkpointing compute again, and what does it keep? By block: everything, attention alone, or operator by operator.
 
+Of blocks that are computed again the outputs of named layers can be saved (torch.utils.checkpoint, ``CheckpointPolicy.MUST_SAVE``; JAX,
+``save_only_these_names``): such a layer does not run again, nor do the exchanges that sum its output up.
+
 ``operators`` is torchtitan's selective mode (distributed/activation_checkpoint.py): outputs of attention and of every second matrix product
 are kept, all else of a block is computed again; q, k and v, and gate and up, count as products of their own. Megatron can recompute some of
 a stage's blocks, and modules of a block by themselves (megatron/core/transformer/transformer_config.py, ``recompute_modules``).
@@ -14,7 +17,10 @@ from typing import Final, NamedTuple
 from sim.parallel.split import LayerPiece, Unit
 from sim.spec.layer import Layer
 from sim.spec.workload import Training
+from sim.spec.yaml import SpecError
 
+_PRODUCTS: Final = frozenset({"gemm", "conv"})
+"""Operators whose backward reads what entered them, and not what left."""
 _JOINED = {"qkv": 3, "gate_up": 2}
 """Products that a layer of this name joins."""
 
@@ -22,13 +28,12 @@ _JOINED = {"qkv": 3, "gate_up": 2}
 MODULES: Final[Mapping[str, str]] = {
     "core_attn": r"attention\.core",
     "mlp": r"feed\.(gate_up|activation|down)",
-    "mlp_up": r"feed\.(gate_up|activation)",
     "moe": r"router|experts\.\w+|shared\.\w+",
     "moe_act": r"experts\.activation",
     "layernorm": r"attention_norm|ffn_norm",
     "mla_up_proj": r"attention\.(q_up|kv_up)",
 }
-"""The layers of each of Megatron's modules, as the end of a layer's name; ``mlp_up`` is MaxText's ``mlpwi``."""
+"""The layers of each of Megatron's modules, as the end of a layer's name."""
 
 
 _OUTPUTS: Final[Mapping[str, str]] = {
@@ -53,12 +58,23 @@ def recomputed(training: Training, unit: Unit) -> tuple[Recomputed, ...]:
     if unit.kind != "block":
         return ()
     if checkpointing == "blocks":
-        return tuple(Recomputed(piece, 1.0) for piece in unit.pieces)
+        saves = training.recompute_saves
+        return tuple(Recomputed(piece, 1.0) for piece in _run_again(training, unit) if not is_named(piece.layer, saves))
     if checkpointing == "operators":
         shares = _every_second(unit)
         return tuple(Recomputed(piece, share) for piece, share in zip(unit.pieces, shares, strict=True) if share)
     modules = training.recompute_modules
     return tuple(Recomputed(piece, 1.0) for piece in unit.pieces if _alone(piece, checkpointing) or in_modules(piece.layer, modules))
+
+
+def _run_again(training: Training, unit: Unit) -> Sequence[LayerPiece]:
+    """Return the pieces of a block up to the last tensor that backward reads, or all, as the stack does."""
+    options = training.stack.mesh
+    if options is None or not options.early_stop:
+        return unit.pieces
+    last = max((number for number, piece in enumerate(unit.pieces) if piece.layer.saved), default=-1)
+    reads_input_alone = last >= 0 and unit.pieces[last].layer.op in _PRODUCTS
+    return unit.pieces[: last if reads_input_alone else last + 1]
 
 
 def _alone(piece: LayerPiece, checkpointing: str) -> bool:
@@ -93,9 +109,32 @@ def in_modules(layer: Layer, modules: Sequence[str]) -> bool:
     return any(re.search(rf"\.({MODULES[module]})$", layer.name) for module in modules)
 
 
-def kept_outputs(checkpointing: str, unit: Unit) -> list[tuple[Layer, float]]:
-    """Return the layers of a checkpointed block whose outputs are kept all the same, and which share of each."""
-    if checkpointing != "operators" or unit.kind != "block":
+def is_named(layer: Layer, names: Sequence[str]) -> bool:
+    """Tell whether the name of *layer* is one of *names*, or ends with one behind a dot."""
+    return any(f".{layer.name}".endswith(f".{name}") for name in names)
+
+
+def check_saves(training: Training, units: Sequence[Unit]) -> None:
+    """Raise SpecError where ``recompute_saves`` names what is no layer of a block."""
+    layers = {piece.layer.name: piece.layer for unit in units if unit.kind == "block" for piece in unit.pieces}
+    for name in training.recompute_saves:
+        if not any(is_named(layer, (name,)) for layer in layers.values()):
+            ends = dict.fromkeys(re.sub(r"^.*?\.\d+\.", "", each) for each in layers)
+            raise SpecError(f"training.recompute_saves: no block has a layer {name}; write some of {', '.join(ends)}")
+
+
+def kept_outputs(training: Training, unit: Unit) -> list[tuple[Layer, float]]:
+    """Return the layers of a checkpointed block whose outputs are kept all the same, and which share of each.
+
+    A saved output is summed up over tensor ranks; with sequence parallelism a rank has its tokens of it.
+    """
+    if unit.kind != "block":
+        return []
+    if training.activation_checkpointing == "blocks":
+        tokens = 1.0 / training.parallel.tensor if training.parallel.sequence_parallel else 1.0
+        saved = (piece.layer for piece in unit.pieces if is_named(piece.layer, training.recompute_saves))
+        return [(layer, tokens if layer.share == "rowwise" else 1.0) for layer in saved]
+    if training.activation_checkpointing != "operators":
         return []
     shares = _every_second(unit)
     return [

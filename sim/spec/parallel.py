@@ -241,6 +241,9 @@ class MeshOptions(Spec):
     """FSDP copies weights out of what it gathers and gradients into what it reduces; not where the compiler lays them out."""
     separate_reduce_scatter: bool = False
     """Reduce-scatters have a communicator of their own and overlap gathers."""
+    early_stop: bool = False
+    """What backward computes again ends with the last tensor that backward reads (torch's ``set_checkpoint_early_stop``; XLA drops
+    what nothing reads): not with a block's last product."""
     tensor_overlap: Fraction = 0.0
     """Share of tensor-parallel communication hidden under products."""
     pipeline_overlap: bool = False
@@ -332,7 +335,7 @@ class MeshOptions(Spec):
 
     @property
     def reduces_shards_each(self) -> bool:
-        """Whether gradients of sharded parameters are reduced at each micro-batch, whatever ``no_sync`` says.
+        """Whether gradients of sharded parameters are reduced at each micro-batch, whatever ``no_sync`` of the stack says.
 
         DeepSpeed runtime/engine.py refuses ``no_sync`` from ZeRO-2 on; Megatron-FSDP megatron_fsdp.py, ``grad_reduce_every_bprop``.
         """

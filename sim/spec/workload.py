@@ -323,7 +323,7 @@ class Noise(Spec):
     """Draw each step from the seed's random numbers, for its distribution; else every step has the expected slowest rank."""
 
 
-RecomputedModule = Literal["core_attn", "mlp", "mlp_up", "moe", "moe_act", "layernorm", "mla_up_proj"]
+RecomputedModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj"]
 
 
 class Training(Spec):
@@ -351,8 +351,10 @@ class Training(Spec):
     recompute_blocks: Whole = 0
     """Of ``blocks``, how many of each stage are recomputed (Megatron's recompute_num_layers with method block); 0: all. Layouts only."""
     recompute_modules: tuple[RecomputedModule, ...] = ()
-    """Parts of every block that backward computes again by themselves, under Megatron's names (recompute_modules); ``mlp_up`` is all of
-    mlp but its last product (MaxText's mlpwi). Layouts only."""
+    """Parts of every block that backward computes again by themselves, under Megatron's names (recompute_modules). Layouts only."""
+    recompute_saves: tuple[str, ...] = ()
+    """Of ``blocks``, layers whose outputs are saved all the same, by the end of their names, such as ``attention.qkv``; all else of a block
+    is computed again (torch's ``CheckpointPolicy.MUST_SAVE``, JAX's ``save_only_these_names``). Layouts only."""
     compute_factor: Factor = 1.0
     """Measured compute time over the model's, where the user knows it."""
     noise: Noise = Noise()
@@ -370,6 +372,15 @@ class Training(Spec):
             raise ValueError("gradient_accumulation_steps and parallel.micro_batches are the same; write one of the two")
         rest = {key: inner for key, inner in parallel.items() if key != "micro_batches"}
         return {**value, "parallel": rest, "gradient_accumulation_steps": parallel["micro_batches"]}
+
+    @model_validator(mode="after")
+    def _saves_of_blocks(self) -> Training:
+        if self.recompute_saves and self.activation_checkpointing != "blocks":
+            raise ValueError(
+                f"recompute_saves is for blocks that are computed again, and activation_checkpointing is {self.activation_checkpointing}; "
+                "write activation_checkpointing: blocks, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _unlike_batches(self) -> Training:

@@ -142,6 +142,13 @@ def test_the_last_stage_holds_logits() -> None:
     assert last - first == pytest.approx(4.0 * TOKENS * 512 + (2 + 2 - 1) * TOKENS * HIDDEN, rel=0.01)
 
 
+def test_logits_in_16_bits_that_their_gradient_overwrites() -> None:
+    """XLA's two bytes of a logit, in place of four that the loss keeps."""
+    two = adam().training.stack.model_copy(update={"logit_bytes": 2.0})
+    first, last = kept(gpt(4, gpus=2, pipeline=2, micro_batches=1), stack=two)
+    assert last - first == pytest.approx(2.0 * TOKENS * 512 + (2 + 2 - 1) * TOKENS * HIDDEN, rel=0.01)
+
+
 def test_verdicts_follow_the_memory_of_the_gpu() -> None:
     (stage,) = memory_by_stage(layout(block_model(BLOCKS), 1), adam(), GPU)
     needed = stage.reserved + stage.communication_buffers + stage.context

@@ -60,7 +60,8 @@ def layout(
     chunks = stages_of(held, own)
     return Layout(
         mesh=mesh, options=chosen, units=held, chunks=chunks, schedule=schedule, micro_batches=micro_batches, gathered=gathered,
-        reduced=reduced, entering=(1.0,) * len(chunks), clips=clips, tied=tied, synchronizes_each=synchronizes_each,
+        reduced=reduced, entering=(1.0,) * len(chunks), clips=clips, tied=tied,
+        synchronizes_each=synchronizes_each or own.shard == "gradients",
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from sim.parallel.split import Unit, split
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from tests.parallel.torch_blocks import products_again
 
 
 def trained(model: str = "llama-3.1-8b", **training: Any) -> Workload:
@@ -40,7 +42,6 @@ def test_modules_are_those_of_a_block() -> None:
     }
     feed = ["feed.gate_up", "feed.activation", "feed.down"]
     assert names["mlp"] == [feed, []]
-    assert names["mlp_up"] == [feed[:2], []]
     assert names["moe"] == [[], ["router", "experts.dispatch", "experts.gate_up", "experts.activation", "experts.down", "experts.combine"]]
     assert names["moe_act"] == [[], ["experts.activation"]]
     assert names["layernorm"] == [["attention_norm", "ffn_norm"]] * 2
@@ -75,3 +76,87 @@ def test_modules_cost_their_forward_and_free_what_they_save() -> None:
     share = mlp / (3 * sum(done))
     assert again.step_time / plain.step_time - 1 == pytest.approx(share, rel=0.2)
     assert again.memory_peak_bytes < plain.memory_peak_bytes
+
+
+GATED = ("qkv", "output", "gate_up", "down")
+"""Products of a block of Llama, in order."""
+
+
+def names(workload: Workload) -> list[str]:
+    return [each.piece.layer.name.split(".", 2)[2] for each in recomputed(workload.training, block(workload))]
+
+
+def test_blocks_again_but_what_they_save() -> None:
+    """Hand count of Llama 3.1 8B, 8,192 tokens: block input 2 s h, q, k and v 2 s (h + 2 h / 4), attention's projection 2 s h bytes."""
+    saves = "[attention.qkv, attention.output]"
+    again, some = trained(activation_checkpointing="blocks"), trained(activation_checkpointing="blocks", recompute_saves=saves)
+    shape, tokens = again.model.transformer, again.model.sequence or 0
+    assert shape is not None
+    stream = 2.0 * tokens * shape.hidden
+    assert kept_bytes(block(again), again) == stream
+    assert kept_bytes(block(some), some) == stream * (1 + 1.5 + 1)
+    left = set(names(again)) - set(names(some))
+    assert left == {"attention.qkv", "attention.output"}
+    flop = [sum(each.piece.layer.forward for each in recomputed(one.training, block(one))) for one in (again, some)]
+    assert flop[0] - flop[1] == 2.0 * tokens * shape.hidden * (1.5 * shape.hidden + shape.hidden)
+
+
+def test_what_blocks_save_costs_memory_and_spares_time() -> None:
+    """Of 32 blocks each keeps q, k and v: 1.5 x 64 MiB; a block's share of products is not computed again."""
+    again, some = (run(activation_checkpointing="blocks", recompute_saves=saves) for saves in ("[]", "[attention.qkv]"))
+    tokens, shape = again.workload.model.sequence or 0, again.workload.model.transformer
+    assert shape is not None
+    assert some.memory_peak_bytes - again.memory_peak_bytes == pytest.approx(32 * 1.5 * 2.0 * tokens * shape.hidden, rel=0.01)
+    product = 2.0 * tokens * 1.5 * shape.hidden**2 * 32
+    assert again.step_time - some.step_time == pytest.approx(product / (0.7 * 989e12), rel=0.25)
+
+
+def test_a_saved_sum_is_split_along_the_sequence() -> None:
+    """Megatron's sequence parallelism: a rank has its tokens of what leaves attention; q, k and v are those of its heads."""
+    for sequence, share in (("true", 1 / 4), ("false", 1.0)):
+        given = {"activation_checkpointing": "blocks", "parallel.tensor": 4, "parallel.sequence": sequence}
+        kept = []
+        for saves in ("[]", "[attention.output]", "[attention.qkv]"):
+            one = trained(**given, recompute_saves=saves)
+            unit = next(unit for unit in split(one.model, one.training.parallel) if unit.kind == "block")
+            kept.append(kept_bytes(unit, one))
+        stream = 2.0 * (one.model.sequence or 0) * 4096
+        assert kept[1] - kept[0] == stream * share
+        assert kept[2] - kept[0] == stream * 1.5 / 4
+
+
+def test_operators_keep_the_block_s_input_and_every_second_product() -> None:
+    """Torchtitan's selective mode: the input, q and v of the joined product, attention, the gate of gate and up, the last product."""
+    one = trained(activation_checkpointing="operators")
+    shape, tokens = one.model.transformer, one.model.sequence or 0
+    assert shape is not None
+    joined = 1.5 * shape.hidden * 2 / 3 + shape.inner
+    attention = shape.hidden + 2 * shape.heads  # one number of 32 bits a row and head
+    assert kept_bytes(block(one), one) == pytest.approx(2.0 * tokens * (shape.hidden + joined + attention + shape.hidden))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"activation_checkpointing": "blocks", "recompute_saves": "[out_proj]"}, "no block has a layer out_proj; write some of"),
+        ({"activation_checkpointing": "none", "recompute_saves": "[attention.qkv]"}, "write activation_checkpointing: blocks"),
+        ({"recompute_saves": "[attention.qkv]"}, "activation_checkpointing is model"),
+    ],
+)  # fmt: skip
+def test_saves_that_cannot_be_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        run(**changes)
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("saves", [(), ("qkv",), ("qkv", "output"), ("down",)])
+def test_torch_computes_the_same_products_again(saves: tuple[str, ...], early_stop: bool) -> None:
+    """Oracle: torch.utils.checkpoint with the saved products' outputs as ``MUST_SAVE``, on the CPU."""
+    pytest.importorskip("torch")
+    wanted = [f"{'attention' if name in ('qkv', 'output') else 'feed'}.{name}" for name in saves]
+    one = trained(
+        activation_checkpointing="blocks", recompute_saves=f"[{', '.join(wanted)}]",
+        **{"stack.mesh.early_stop": str(early_stop).lower()},
+    )  # fmt: skip
+    ours = [name.split(".")[1] for name in names(one) if name.split(".")[-1] in GATED]
+    assert products_again(GATED, saves, early_stop) == ours

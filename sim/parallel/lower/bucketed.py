@@ -106,8 +106,7 @@ class Bucketed(Lowering):
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
         """Yield one backward, which reduces a bucket as soon as its gradients are there."""
         layout = self.layout
-        each = layout.synchronizes_each or layout.mesh.parallel.shard == "gradients"
-        if action.kind == "I" or not (final or each):
+        if action.kind == "I" or not (final or layout.reduces_each):
             yield from _runs(action.kind, units, action)
             return
         for bucket in self.buckets[layout.chunk_of(self.stage, action.chunk)]:

@@ -48,7 +48,7 @@ def gradients_copied(layout: Layout, reduces: bool) -> float:
 
 def unreduced_width(layout: Layout) -> float:
     """Return the bytes of a gradient before it is reduced: as autograd made it, or added up over micro-batches in the type that travels."""
-    adds = layout.micro_batches > 1 and not (layout.synchronizes_each and layout.mesh.stages == 1)
+    adds = layout.micro_batches > 1 and not layout.reduces_each
     return layout.reduced if adds else layout.gathered
 
 

@@ -39,7 +39,7 @@ class Layout:
     tied: float
     """Bytes of a gradient that the first and the last stage share; 0 for none."""
     synchronizes_each: bool
-    """Whether every micro-batch reduces its gradients, not just the last one."""
+    """Whether the stack lets every micro-batch reduce its gradients, not just the last one (`Stack.synchronizes_each`)."""
     own: OwnPasses | None = None
     """What the schedule runs where it is the user's."""
     programs: dict[int, tuple[Instruction, ...]] = field(init=False, default_factory=dict, repr=False, compare=False)
@@ -54,6 +54,17 @@ class Layout:
     def sharded_parameters(self) -> bool:
         """Whether weights are sharded (FSDP, ZeRO-3)."""
         return self.mesh.parallel.shard == "parameters" and self.mesh.group_size("shard") > 1
+
+    @property
+    def reduces_each(self) -> bool:
+        """Whether every micro-batch reduces its gradients: stages of sharded parameters wait for the last one (torch's pipelining)."""
+        return self.synchronizes_each and not (self.mesh.parallel.shard == "parameters" and self.mesh.stages > 1)
+
+    @property
+    def adds_shards(self) -> bool:
+        """Whether gradients are reduced to shards before those of micro-batches are added up."""
+        sharded = self.mesh.parallel.shard in ("gradients", "parameters") and self.mesh.group_size("shard") > 1
+        return sharded and self.reduces_each
 
     @property
     def rooted(self) -> bool:

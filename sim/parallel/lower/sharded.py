@@ -92,7 +92,7 @@ class Sharded(Lowering):
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
         """Yield one backward: the wrap that forward left before is gathered while one computes."""
         course, gathers = self._course(units), _Gathers(self, action, action.kind)
-        reduces = final or (self.layout.synchronizes_each and not self.pipelined)
+        reduces = final or self.layout.reduces_each
         left = list(course.wraps)
         """Wraps whose gradients are not reduced yet: autograd tells of the end of a module only where gradients pass through its input."""
         lowest = next((place for place, unit in enumerate(units) if self.layout.units[unit].has_backward), 0)

@@ -230,18 +230,19 @@ def _assumptions(run: LayoutRun) -> list[str]:
 
 
 _RECOMPUTED: Final = {
-    "blocks": "activations of all blocks recomputed",
     "selective": "attention recomputed",
     "operators": "activations recomputed but for attention and every second matrix product",
 }
-"""What backward computes again, by ``activation_checkpointing``."""
+"""What backward computes again, by ``activation_checkpointing``; of blocks see `_recomputing`."""
 
 
 def _recomputing(run: LayoutRun) -> str:
     """Return in words what backward computes again."""
     training = run.workload.training
-    if training.recompute_blocks and training.activation_checkpointing == "blocks":
-        return f"activations of {counted(training.recompute_blocks, 'block')} recomputed"
+    if training.activation_checkpointing == "blocks":
+        blocks = counted(training.recompute_blocks, "block") if training.recompute_blocks else "all blocks"
+        saves = f", outputs of {', '.join(training.recompute_saves)} saved" if training.recompute_saves else ""
+        return f"activations of {blocks} recomputed{saves}"
     if (words := _RECOMPUTED.get(training.activation_checkpointing)) is not None:
         return words
     again = any(recomputed(training, unit) for unit in run.layout.units)

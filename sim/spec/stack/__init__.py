@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pydantic import model_validator
 
 from sim.spec.fields import Fraction, Source
-from sim.spec.parallel import MeshOptions
+from sim.spec.parallel import MeshOptions, Shard
 from sim.spec.stack.contradictions import Contradiction, refuse
 from sim.spec.stack.exchange import Compression, Exchange, Fusion, Strategy
 from sim.spec.stack.kernels import StackKernels, UpdateWork
@@ -38,6 +38,11 @@ class Stack(StackKernels, UpdateWork, Library, Exchange):
     def _parts_agree(self) -> Stack:
         refuse(self._contradictions())
         return self
+
+    def synchronizes_each(self, shard: Shard) -> bool:
+        """Return whether a layout's gradients do not wait for the last micro-batch: no ``no_sync``, or shards that it does not go with."""
+        reduces = self.mesh is not None and self.mesh.reduces_shards_each
+        return not self.no_sync or shard == "gradients" or (shard == "parameters" and reduces)
 
     @property
     def host_waits_for_gradients(self) -> bool:

@@ -32,9 +32,9 @@ class StackKernels(Spec):
     operator_memory: Mapping[str, Factor] = Field(default_factory=dict)
     """Bytes that single operators keep for backward in layouts, relative to the layer table's, by the last part of their layers' names:
     ``activation``."""
-    logit_bytes: float = Field(default=12.0, ge=4)
+    logit_bytes: float = Field(default=12.0, ge=2)
     """Bytes of a logit of layouts at the loss's fullest moment: copies in 16 and 32 bits, the softmax, gradients."""
-    split_logit_bytes: float | None = Field(default=None, ge=4)
+    split_logit_bytes: float | None = Field(default=None, ge=2)
     """The same where tensor ranks split the vocabulary; None: as many."""
     freed_logit_bytes: float = Field(default=0.0, ge=0)
     """Bytes of a logit that were freed before that moment, in blocks that nothing after them fits in: the allocator keeps them."""

@@ -201,7 +201,7 @@ def _gather(
     of_stage = _staged(geometry, elements[:, geometry.high] - elements[:, geometry.low])
     bytes_ += numpy.where(stays[:, None], of_stage * element, 0.0)
     again = sharded[:, None] & (numpy.array([each.micro_batches for each in own])[:, None] > flying)
-    waits = geometry.schedule == "1f1b" if geometry.pipeline > 1 else setting.workload.training.stack.no_sync
+    waits = geometry.schedule == "1f1b" if geometry.pipeline > 1 else not setting.workload.training.stack.synchronizes_each("parameters")
     unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTH[options.reduction]), 0.0)
     if geometry.pipeline == 1:
         up_to = numpy.stack([each.kept for each in held])[:, 1:] + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element

@@ -190,7 +190,7 @@ def checkpointing_modes(workload: Workload, space: Space) -> list[Checkpointing]
     modes: list[Checkpointing] = ["none" if own == "model" and not any(layer.segment for layer in workload.model.layers) else own]
     if "recompute" in space.allowed and "blocks" not in modes:
         modes.append("blocks")
-    if "selective" in space.allowed and "selective" not in modes:
+    if "selective" in space.allowed and "selective" not in modes and not workload.training.recompute_saves:  # which are of blocks
         modes.append("selective")
     return modes
 

@@ -99,6 +99,8 @@ class UnitTimes:
     stage: int
     options: MeshOptions
     micro_batches: int
+    adds_shards: bool
+    """Whether gradients are reduced to shards before those of micro-batches are added up."""
     _known: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
     _spans: dict[tuple[int, int, PassPart], UnitTime] = field(default_factory=dict)
     _shared: dict[object, UnitTime] = field(default_factory=dict)
@@ -113,10 +115,10 @@ class UnitTimes:
         lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
-        again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
+        again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
         recomputed = (*again, stages, batches, training.compute_factor)
-        adds = parallel.capacity_factor, parallel.pad_to_capacity, self._adds_shards
+        adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
         key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
@@ -251,20 +253,13 @@ class UnitTimes:
         nodes = len({mesh.place(rank)[0] for rank in group})
         return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
 
-    @property
-    def _adds_shards(self) -> bool:
-        """Whether gradients are reduced to shards before those of micro-batches are added up."""
-        mesh = self.prices.mesh
-        sharded = mesh.parallel.shard == "parameters" and mesh.group_size("shard") > 1
-        return sharded and mesh.stages == 1 and not self.workload.training.stack.no_sync
-
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the passes that add a micro-batch's gradients to those before it: read and written once each.
 
-        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic. FSDP that
-        reduces at each micro-batch adds up shards, on another stream.
+        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic. What is
+        reduced at each micro-batch is added up as shards, on another stream.
         """
-        if self.micro_batches == 1 or self._adds_shards:
+        if self.micro_batches == 1 or self.adds_shards:
             return UnitTime((Burst(0.0, 0.0),))
         moved = memory_time(2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:

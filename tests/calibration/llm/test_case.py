@@ -82,8 +82,9 @@ def test_what_a_sources_scripts_recompute_holds_where_the_row_is_blank(tmp_path:
         {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "precision": "bf16"},
         {**base, "set": "NVIDIA DGX Cloud benchmarking v25.02.02", "activation_checkpointing": "none"},
     )
-    said = [(case.recompute, case.modules, case.stack) for case in found if isinstance(case, Case)]
-    kept = [("attention", modules, "xla-fsdp") for modules in (("mlp_up",), ("mlp",), ("mlp",))]
+    said = [(case.recompute, case.saves, case.stack) for case in found if isinstance(case, Case)]
+    projections = ("attention.qkv", "attention.output")
+    kept = [("full", saves, "xla-fsdp") for saves in (projections, projections, projections[:1])]
     assert said == [*kept, ("none", (), "xla-fsdp")]
 
 

@@ -250,6 +250,23 @@ def test_modules_recomputed_by_themselves_take_their_forward_again(tmp_path: Pat
     assert kept["full"] < kept["selective: mlp"] < kept["selective: layernorm"]
 
 
+def test_saved_outputs_are_not_made_again(tmp_path: Path) -> None:
+    # Llama 2 70B: of 8,192 x (10,240 + 8,192 + 57,344 + 28,672) weights of a block MaxText's policies compute again what they do not save
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    base = dict(blank, framework="MaxText", model="Llama 2 70B", gpus="128", nodes="16", tp="1", dp="128", zero_stage="3", seq_len="4096")
+    at = {**defaults(), "kernel": 1e-12, "depth": 0.0}
+    parts = {
+        text: predict(one(tmp_path, **base, global_batch="128", activation_checkpointing=text), at).parts
+        for text in ("full", "save_qkv_proj", "save_dot_except_mlp", "save_dot_except_mlpwi", "minimal")
+    }
+    products = parts["full"]["products"] / 3
+    all_weights = 10240 + 8192 + 57344 + 28672
+    spared = {"save_qkv_proj": 10240, "save_dot_except_mlp": 18432, "save_dot_except_mlpwi": 18432, "minimal": 18432 + 57344}
+    for text, columns in spared.items():
+        less = parts["full"]["recompute"] - parts[text]["recompute"]
+        assert less == pytest.approx(products * columns / all_weights, rel=0.05), text
+
+
 def test_deepspeed_waits_for_each_of_four_messages(tmp_path: Path) -> None:
     # BLOOM's shape over 50 Gbps a GPU: a message of 2048 x 14336 elements takes 9.4 ms at full rate
     case = one(

@@ -12,7 +12,7 @@ from calibration.llm.network import nic_of
 from calibration.llm.shapes import NoCase
 from calibration.llm.table import read_table
 from calibration.llm.validate import llm_table, validate_tables
-from calibration.llm.words import precision_of, recompute_of, told, zero_of
+from calibration.llm.words import SAVED, precision_of, recompute_of, told, zero_of
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -42,6 +42,15 @@ def test_yes_no_and_stages() -> None:
     for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("FSDP")):
         with pytest.raises(NoCase):
             wrong()
+
+
+def test_policies_of_maxtext_are_blocks_that_save_outputs(tmp_path: Path) -> None:
+    """MaxText/layers/models.py, ``get_remat_policy``; what its policies of other layers name is no guess."""
+    assert {recompute_of(policy, "jax") for policy in SAVED} == {("full", 0)}
+    case = one(tmp_path, activation_checkpointing="save_out_proj")
+    assert (case.recompute, case.saves) == ("full", ("attention.output",))
+    with pytest.raises(NoCase, match="MaxText's policies"):
+        recompute_of("save_dot_with_context_except_mlp", "jax")
 
 
 def test_a_share_of_the_blocks_is_no_guess() -> None:

@@ -71,10 +71,11 @@ def test_widths_that_tensor_cores_do_not_want_are_told() -> None:
     [
         ("model", "no activations recomputed"), ("none", "no activations recomputed"), ("selective", "attention recomputed"),
         ("blocks", "activations of all blocks recomputed"),
+        ("blocks;training.recompute_saves=[attention.qkv]", "activations of all blocks recomputed, outputs of attention.qkv saved"),
     ],
 )  # fmt: skip
 def test_what_is_recomputed_is_said_in_words(checkpointing: str, words: str) -> None:
     layout = (("--shard", "parallel.shard", "parameters"),)
-    override = f"training.activation_checkpointing={checkpointing}"
-    found = layout_document(layout_answer(Scenario("hgx-h100", "llama-3.2-1b", (override,), nodes=1, layout=layout)))
+    overrides = tuple(f"training.activation_checkpointing={checkpointing}".split(";"))
+    found = layout_document(layout_answer(Scenario("hgx-h100", "llama-3.2-1b", overrides, nodes=1, layout=layout)))
     assert found["assumptions"][0] == f"software stack torchtitan-2.x, bf16, {words}"

@@ -249,6 +249,29 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     assert document["layouts"][0]["name"] in page
 
 
+def test_outputs_that_blocks_save_stay_saved() -> None:
+    """Attention alone is no other way to run blocks again that save some outputs; bounds of memory count what they save."""
+    sets = ("training.activation_checkpointing=blocks", "training.recompute_saves=[project, output]")
+    asked = replace(SMALL, scenario=replace(SMALL.scenario, overrides=sets), allowed=frozenset({"selective"}), fixed={"tp": "1"})
+    ways = prepare_plan(asked).ways
+    assert {candidate.checkpointing for _, every in ways for candidate in every} == {"blocks"}
+    for setting, every in ways:
+        least = floors(setting, every)
+        for place in range(0, len(every), 20):
+            assert least.memory[place] <= played(setting, every[place])[2] * (1 + 1e-9)
+
+
+def test_no_bound_holds_gradients_that_are_reduced_at_each_micro_batch() -> None:
+    """DeepSpeed reduces gradients of sharded parameters at once, so that none wait for the last micro-batch."""
+    scenario = Scenario("hgx-h100", "llama-3.1-8b", global_batch=32, stack="megatron-deepspeed", sequence=1024)
+    fixed = {"tp": "1", "pp": "1", "shard": "parameters", "micro_batches": "4"}
+    for setting, every in prepare_plan(PlanQuestion(scenario, (1,), fixed=fixed)).ways:
+        least = floors(setting, every)
+        assert every
+        for place, candidate in enumerate(every):
+            assert least.memory[place] <= played(setting, candidate)[2] * (1 + 1e-9)
+
+
 def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
     asked = replace(SMALL, scenario=Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), nodes=(2,), gpus=None, fixed={})
     made = prepare_plan(asked)

@@ -8,7 +8,7 @@ import pytest
 
 from sim.cluster.build import with_nodes
 from sim.events import Cause
-from sim.mesh import run_layout
+from sim.mesh import prepare, run_layout, times_of
 from sim.spec.library import load_hardware, load_workload
 from sim.training.layouts.prices import PriceBook
 from tests.parallel.layouts import parallel
@@ -69,6 +69,29 @@ def test_a_weight_is_brought_to_8_bits_once_a_step() -> None:
     weights = sum(sum(layer.gradients) for layer in given.model.layers if layer.op == "gemm")
     moved = stack.cast_traffic * 6.0 * weights * stack.compute_factor / (gpu.memory_bandwidth * gpu.memory_efficiency)
     assert steps[False] - steps[True] == pytest.approx((BATCHES - 1) * moved, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("stack", "shard", "stages", "shards"),
+    [
+        ("torchtitan-2.x", "parameters", 1, True), ("megatron-core", "parameters", 1, True), ("megatron-deepspeed", "parameters", 1, True),
+        ("megatron-deepspeed", "gradients", 1, True), ("megatron-deepspeed", "optimizer", 1, False),
+        ("megatron-core", "optimizer", 1, False),
+        ("megatron-core", "gradients", 2, True), ("torchtitan-2.x", "parameters", 2, False), ("torchtitan-2.x", "none", 1, False),
+    ],
+)  # fmt: skip
+def test_gradients_that_are_reduced_at_once_are_added_up_as_shards(stack: str, shard: str, stages: int, shards: bool) -> None:
+    """FSDP2 without set_requires_gradient_sync; Megatron-FSDP; DeepSpeed from ZeRO-2 on (zero/stage_1_and_2.py). Others add whole ones."""
+    hardware = load_hardware("hgx-h100").spec
+    found = []
+    for count in (1, 4):
+        own = [f"stack={stack}", f"parallel.shard={shard}", f"parallel.pipeline={stages}", f"gradient_accumulation_steps={count}"]
+        given = load_workload("llama-3.2-1b", [f"training.{each}" for each in [*own, "precision=bf16", "batch=1"]]).spec
+        layout = prepare(hardware, given)
+        number = next(number for number, unit in enumerate(layout.units) if unit.kind == "block")
+        found.append(times_of(hardware, given, layout, PriceBook())[0](number, "B").compute)
+    assert (found[1] == found[0]) is shards
+    assert found[1] >= found[0]
 
 
 def test_layouts_with_one_book_share_times_by_what_units_hold() -> None:
