@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Mapping
+from typing import Final
 
 from sim.mesh import worker_node
 from sim.spec.foreign.layout_files import Launch, LayoutText, launch_files
+from sim.spec.parallel import Parallel
 from sim.study.plan.question import LayoutPlan
 from sim.study.plan.refine import LayoutWay
 from sim.study.plan.search import Outcome
 
+_DECIDED: Final = frozenset(f"training.{name}" for name in ("batch", "gradient_accumulation_steps", "precision", "stack"))
+"""Fields that a plan decides and options say."""
+
 
 def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
-    """Return the `sim run` line of *way*."""
+    """Return the `sim run` line of *way*; what overrides say and the plan decides is said once, as the plan has it."""
     scenario, candidate, setting = plan.question.scenario, way.candidate, way.setting
-    own = candidate.parallel
+    own = setting.laid(candidate).training.parallel
+    words = ["python", "-m", "sim", "run", scenario.hardware, scenario.workload, "--nodes", str(setting.nodes)]
+    if setting.gpus_per_node != worker_node(setting.hardware).gpu_count:
+        words += ["--gpus", str(setting.nodes * setting.gpus_per_node)]
+    words += ["--stack", candidate.stack]
+    sets: dict[str, str] = {"training.activation_checkpointing": candidate.checkpointing}
+    if setting.workload.training.parallel == Parallel():
+        words += ["--parallel", ",".join(_axes(own))]
+        if own.reshard_after_forward is not None:
+            sets["training.parallel.reshard_after_forward"] = str(own.reshard_after_forward).lower()
+        if own.order:
+            sets["training.parallel.order"] = f"[{', '.join(own.order)}]"
+    else:  # in place of the workload's own layout, with what of that the plan keeps
+        sets["training.parallel"] = json.dumps(own.model_dump(mode="json", exclude_defaults=True))
+    words += ["--batch", str(candidate.batch), "--micro-batches", str(candidate.micro_batches)]
+    words += ["--precision", candidate.precision]
+    words += ["--sequence", str(scenario.sequence)] if scenario.sequence is not None else []
+    undecided = (text for text in scenario.overrides if not _decides(text.partition("=")[0].strip(), sets))
+    for text in (*(f"{key}={value}" for key, value in sets.items()), *undecided):
+        words += ["--set", text]
+    return shlex.join(words)
+
+
+def _decides(key: str, sets: Mapping[str, str]) -> bool:
+    """Tell whether a plan decides the field *key*, or the command says it in *sets*."""
+    return key in _DECIDED or key in sets or (key.startswith("training.parallel.") and "training.parallel" in sets)
+
+
+def _axes(own: Parallel) -> list[str]:
+    """Return what ``--parallel`` says of the layout *own*."""
     layout = {
         "tp": own.tensor, "pp": own.pipeline, "cp": own.context, "ep": own.expert, "replicate": own.replicate,
         "virtual_stages": own.virtual_stages,
@@ -23,22 +59,7 @@ def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
     said += [f"shard={own.shard}"] if own.shard != "none" else []
     usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
     said += [f"schedule={own.schedule}"] if own.schedule not in (None, usual) else []
-    said += ["sequence=false"] if own.sequence is False and (own.tensor > 1 or not said) else []
-    words = ["python", "-m", "sim", "run", scenario.hardware, scenario.workload, "--nodes", str(setting.nodes)]
-    if setting.gpus_per_node != worker_node(setting.hardware).gpu_count:
-        words += ["--gpus", str(setting.nodes * setting.gpus_per_node)]
-    words += ["--stack", candidate.stack, "--parallel", ",".join(said)]
-    words += ["--batch", str(candidate.batch), "--micro-batches", str(candidate.micro_batches)]
-    words += ["--precision", candidate.precision]
-    words += ["--sequence", str(scenario.sequence)] if scenario.sequence is not None else []
-    sets: dict[str, str] = {"training.activation_checkpointing": candidate.checkpointing}
-    if own.reshard_after_forward is not None:
-        sets["training.parallel.reshard_after_forward"] = str(own.reshard_after_forward).lower()
-    if own.order:
-        sets["training.parallel.order"] = f"[{', '.join(own.order)}]"
-    for text in (*(f"{key}={value}" for key, value in sets.items()), *scenario.overrides):
-        words += ["--set", text]
-    return shlex.join(words)
+    return said + (["sequence=false"] if own.sequence is False and (own.tensor > 1 or not said) else [])
 
 
 def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:

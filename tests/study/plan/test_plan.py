@@ -6,6 +6,7 @@ import json
 import random
 import shlex
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,10 +27,12 @@ from sim.spec.foreign.layout_files import launch_files as launch_files_of
 from sim.spec.library import load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer
+from sim.study.layout_options import layout_of
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import LayoutWay, needed_bytes
-from sim.study.plan.search import Limits, search
+from sim.study.plan.search import Limits, Outcome, search
 from sim.study.plan.sensitivity import _flip, _least, _slower, sensitivity
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Infeasible, Scenario
@@ -226,23 +229,45 @@ def test_each_change_that_is_tried_is_told() -> None:
     assert str(refused.value).endswith(f"; {tried[-1]} would do")
 
 
-def test_the_document_counts_every_layout_and_its_command_simulates_the_same_step(small: LayoutPlan) -> None:
-    from sim.study.layout import layout_answer
-    from sim.study.layout_options import layout_of
-
-    document = plan_document(small)
-    assert document["candidates"] == document["infeasible"] + document["excluded_by_bound"] + document["open"] + document["simulated"]
-    json.dumps(document)
-    for outcome in small.tally.outcomes[:6]:
-        words = shlex.split(run_command(small, outcome.way))
+def assert_commands_repeat(made: LayoutPlan, outcomes: Sequence[Outcome]) -> None:
+    """The command that is printed of each of *outcomes* simulates the same step."""
+    for outcome in outcomes:
+        words = shlex.split(run_command(made, outcome.way))
         value = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
         sets = tuple(words[place + 1] for place, word in enumerate(words) if word == "--set")
         scenario = Scenario(
-            words[4], words[5], sets, nodes=int(value["--nodes"]), gpus=int(value["--gpus"]), stack=value["--stack"],
-            precision=value["--precision"], batch=int(value["--batch"]),
-            layout=layout_of([value["--parallel"]], micro_batches=int(value["--micro-batches"])),
+            words[4], words[5], sets, nodes=int(value["--nodes"]), gpus=int(value["--gpus"]) if "--gpus" in value else None,
+            stack=value["--stack"], precision=value["--precision"], batch=int(value["--batch"]),
+            layout=layout_of([value["--parallel"]] if "--parallel" in value else [], micro_batches=int(value["--micro-batches"])),
         )  # fmt: skip
         assert layout_answer(scenario).run.step_time == pytest.approx(outcome.run.step_time, rel=1e-9), words
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "fixed"),
+    [
+        ("deepseek-v2-lite", UNEVEN_EXPERTS, {"ep": "8", "micro_batches": "4"}),
+        ("llama-3.2-1b", WRAPPED, {"shard": "parameters", "micro_batches": "4"}),
+        (
+            "llama-3.2-1b",
+            ("training.parallel.pipeline=2", "training.parallel.tensor=2", "training.activation_checkpointing=blocks", "training.batch=7"),
+            {"tp": "1", "pp": "1", "recompute": "blocks"},
+        ),
+    ],
+)
+def test_the_command_says_what_the_plan_decided_and_what_it_kept(model: str, overrides: tuple[str, ...], fixed: dict[str, str]) -> None:
+    """Also where the workload has a layout of its own."""
+    scenario = Scenario("hgx-h100", model, overrides, global_batch=64, stack="torchtitan-2.x")
+    made = plan(PlanQuestion(scenario, (2,), fixed=fixed, limits=Limits(simulations=3)))
+    assert made.tally.outcomes
+    assert_commands_repeat(made, made.tally.outcomes[:3])
+
+
+def test_the_document_counts_every_layout_and_its_command_simulates_the_same_step(small: LayoutPlan) -> None:
+    document = plan_document(small)
+    assert document["candidates"] == document["infeasible"] + document["excluded_by_bound"] + document["open"] + document["simulated"]
+    json.dumps(document)
+    assert_commands_repeat(small, small.tally.outcomes[:6])
     text, page = plan_text(document), plan_page(document)
     assert document["layouts"][0]["name"] in text
     assert "proven best" in text
