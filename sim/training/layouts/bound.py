@@ -61,7 +61,8 @@ class _Rank:
     floor: float = 0.0
     """When the host goes on behind what it launches now, where it waits for memory to be freed."""
     place: int = 0
-    worked: float = 0.0
+    behind: float = 0.0
+    """Seconds by which the slowest rank is behind."""
     worked_in_step: float = 0.0
     queues: dict[str, float] = field(default_factory=dict)
     """When each communicator has played everything so far."""
@@ -145,15 +146,20 @@ class _Recurrence:
             elif kind is Start:
                 self._start(rank, stage, instruction, now, program, place)  # type: ignore[arg-type]
             elif kind is Wait:
-                tag = instruction.tag  # type: ignore[union-attr]
-                over = rank.ends.get(tag)
+                over = self._awaited(rank, instruction.tag, now)  # type: ignore[union-attr]
                 if over is None:
-                    over = self.shared.get(tag)
-                    if over is None:
-                        break
-                now = max(now, over)
+                    break
+                now = over
             place += 1
         rank.place, rank.now = place, now
+
+    def _awaited(self, rank: _Rank, tag: Tag, now: float) -> float | None:
+        """Return when compute goes on that waits for the operation *tag* from *now*, and its slowest rank later; None: not known yet."""
+        over = rank.ends.get(tag)
+        over = self.shared.get(tag) if over is None else over
+        if over is not None and over > now:
+            rank.behind = max(0.0, now + rank.behind - over)
+        return None if over is None else max(now, over)
 
     def _compute(self, rank: _Rank, stage: int, instruction: Instruction, now: float) -> float:
         """Return when the work or the update is over, of which the host launches each kernel first."""
@@ -175,7 +181,7 @@ class _Recurrence:
             host += launching
             now = max(now, host)
         rank.host = max(host, rank.floor)
-        rank.worked += compute
+        rank.behind += self.scene.noise.mean.data * compute
         rank.worked_in_step += compute
         return now + tail
 
@@ -232,10 +238,7 @@ class _Recurrence:
 
     def _start(self, rank: _Rank, stage: int, start: Start, now: float, program: Sequence[Instruction], place: int) -> None:
         shared, spread, prices = start.axis in SHARED, self.scene.noise.mean, self.scene.prices
-        if start.axis == "everyone":
-            late = spread.all * rank.worked_in_step
-        else:
-            late, rank.worked = spread.data * rank.worked, 0.0
+        late = rank.behind + (spread.all * rank.worked_in_step if start.axis == "everyone" else 0.0)
         if start.prefetch:
             times, cpu = self.scene.times[stage], self.scene.launch_cpu
             works = before_use(program, place)

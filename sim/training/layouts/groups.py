@@ -1,6 +1,7 @@
 """How does a stage take part in operations of its groups? It starts them in the order of its program and waits where that says.
 
-Data-parallel ranks wait for the slowest of them, by the expected maximum of their spread, where they reduce gradients.
+Data-parallel ranks wait for the slowest of them, by the expected maximum of their spread, wherever they meet. An operation that compute
+hides begins when the slowest has come and delays nobody, so that this one falls further behind until they do wait for it.
 """
 
 from __future__ import annotations
@@ -77,11 +78,8 @@ class Groups:
 
     def _late(self, axis: GroupAxis) -> float:
         """Return how much later than the mean the slowest rank of a meeting comes."""
-        spread = self.kernels.spread
-        if axis == "everyone":
-            return spread.all * self.kernels.worked_in_step
-        worked, self.kernels.worked = self.kernels.worked, 0.0
-        return spread.data * worked
+        kernels = self.kernels
+        return max(0.0, kernels.behind) + (kernels.spread.all * kernels.worked_in_step if axis == "everyone" else 0.0)
 
     def wait(self, wait: Wait, _: int) -> SimProcess:
         """Wait until an operation has ended."""
@@ -91,6 +89,7 @@ class Groups:
             return
         start = meeting.env.now
         yield from meeting.until_over()
+        self.kernels.behind = max(0.0, start + self.kernels.behind - meeting.env.now)  # the slowest waits for what is left
         self.account.blame(meeting.blamed(start, self.stage))
         came = start if meeting.last == self.stage else meeting.met(start)
         group = _group(tag[0])

@@ -45,13 +45,15 @@ class StageKernels:
         """When the host will have launched everything so far."""
         self.floor = 0.0
         """When the host goes on behind what it launches now, where it waits for memory to be freed."""
-        self.worked = 0.0
-        """Seconds of compute since the ranks of the stage last met."""
+        self.behind = 0.0
+        """Seconds by which the slowest rank of the stage is behind."""
+        self.spared, self.spared_since = 0.0, 0.0
+        """Of each second of compute since then, what blocks that wait for the slowest rank take from the others and not from it."""
         self.worked_in_step = 0.0
         self.playing = 0
         """Operations beside the compute."""
-        self.blocks, self.memory_rate = 0, 0.0
-        """Of operations on the GPU."""
+        self.blocks, self.waiting, self.memory_rate = 0, 0, 0.0
+        """Of operations on the GPU; and those of the blocks that wait for slower ranks."""
         self.at_work: tuple[int, int, PassPart] | Copy | None = None
         """Units that compute now, or what is copied."""
 
@@ -63,24 +65,32 @@ class StageKernels:
         if self.gpu.slows and bool(before) != bool(self.playing):
             self.gpu.communicating(bool(self.playing))
         self.memory_rate += change * price.memory_rate
-        self.occupies(change, price)
-
-    def occupies(self, change: int, price: GroupPrice) -> None:
-        """Note that the thread blocks of one operation more or less are on the GPU."""
         self.blocks += change * price.blocks
+        self._shares()
+
+    def awaits(self, change: int, price: GroupPrice) -> None:
+        """Note that the thread blocks of one operation more or less wait on the GPU for slower ranks."""
+        self.blocks += change * price.blocks
+        self.waiting += change * price.blocks
         self._shares()
 
     def _shares(self) -> None:
         """Let what is computed now take as long as beside all operations on the GPU."""
-        beside = self.scene.beside
-        if beside is None:
+        if self.scene.beside is None:
             return
-        factor = 1.0
-        if self.at_work is not None and self.blocks:
-            left = self._computed(beside(self.stage, self.blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
-            alone = self._computed(self.times)
-            factor = max(1.0, left / alone) if alone else 1.0
+        now, factor = self.env.now, self._longer(self.blocks)
+        self.behind -= self.spared * (now - self.spared_since)
+        self.spared, self.spared_since = 1.0 - self._longer(self.blocks - self.waiting) / factor if self.waiting else 0.0, now
         self.gpu.beside(factor)
+
+    def _longer(self, blocks: int) -> float:
+        """Return how many times longer what is computed now takes beside so many thread blocks."""
+        beside = self.scene.beside
+        if self.at_work is None or not blocks or beside is None:
+            return 1.0
+        left = self._computed(beside(self.stage, blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
+        alone = self._computed(self.times)
+        return max(1.0, left / alone) if alone else 1.0
 
     def _computed(self, times: UnitTimes) -> float:
         """Return the seconds of what is computed now at the rates of *times*."""
@@ -163,7 +173,7 @@ class StageKernels:
             yield from self._launched(self.host)
         self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
-        self.worked += seconds
+        self.behind += self.spread.data * seconds
         self.worked_in_step += seconds
 
     def _launched(self, time: float) -> SimProcess:

@@ -153,9 +153,9 @@ class Meetings:
         """Play *meeting*, whose turn has come, once it may begin."""
         early = meeting.launched and not meeting.come.processed  # its blocks wait on the GPU for slower ranks
         for kernels in meeting.kernels if early else ():
-            kernels.occupies(1, meeting.price)
+            kernels.awaits(1, meeting.price)
         if not meeting.come.processed:
             yield meeting.come
         for kernels in meeting.kernels if early else ():
-            kernels.occupies(-1, meeting.price)
+            kernels.awaits(-1, meeting.price)
         yield from self.play(meeting)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sim.events import Cause
 from sim.mesh import prepare, run_layout, scene_of
 from sim.spec.lengths import Lengths
 from sim.spec.workload import Workload
@@ -17,6 +18,7 @@ from sim.training.layouts.bound import least_time
 from sim.training.layouts.noise import Ranks, slowest
 from sim.training.layouts.play import play
 from sim.training.spread import expected_maximum
+from tests.harness import machine
 from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, free, split_block, workload
 
 DRAWS = 20_000
@@ -108,6 +110,31 @@ def test_lateness_of_a_step_is_that_of_a_pipeline_rank_by_rank(
     assert late - plain == pytest.approx(np.mean(lost), rel=0.15, abs=3 * float(np.std(lost)) / 20)
     scene = scene_of(hardware, noisy(given, cv, 0.0), prepare(hardware, noisy(given, cv, 0.0)))
     assert least_time(scene) <= play(scene).time * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize(
+    ("framework", "shard", "micro_batches"),
+    [
+        ("fsdp2", "parameters", 1), ("fsdp2", "parameters", 4), ("fsdp1", "parameters", 1), ("megatron", "optimizer", 1),
+        ("megatron", "optimizer", 4), ("deepspeed", "gradients", 2),
+    ],
+)  # fmt: skip
+def test_what_compute_hides_makes_no_rank_faster(framework: str, shard: str, micro_batches: int, clips: bool, shares: bool) -> None:
+    """The slowest of 16 ranks computes m(16) cv longer, and no step is shorter than its compute, however its exchange overlaps.
+
+    Blocks of operations that wait for it slow the others, and not the step.
+    """
+    cv, table = 0.03, blocks(16, elements=200_000)
+    hardware = machine(8, 2, nvlink=1e9, nic=4e8, launch=0.0)
+    mesh = {"framework": framework, "shares_device": shares}
+    given = workload(table, mesh=mesh, stack={"gradient_clipping": clips}, shard=shard, micro_batches=micro_batches)
+    plain, late = (run_layout(hardware, noisy(given, each, 0.0)) for each in (0.0, cv))
+    assert late.step_time - plain.step_time == pytest.approx(expected_maximum(16) * cv * plain.stalls[Cause.COMPUTE], rel=0.02)
+    assert math.fsum(late.stalls.values()) == pytest.approx(late.step_time, rel=1e-9)
+    scene = scene_of(hardware, noisy(given, cv, 0.0), prepare(hardware, noisy(given, cv, 0.0)))
+    assert least_time(scene) <= late.step_time * (1 + 1e-9)
 
 
 def test_drawn_steps_have_the_mean_step_and_differ() -> None:
