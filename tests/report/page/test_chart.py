@@ -73,6 +73,38 @@ def test_labels_do_not_lie_on_each_other() -> None:
             assert left + wide <= other + 0.1 or other + width <= left + 0.1 or abs(base - low) >= 12.9
 
 
+def _labels(points: list[ChartPoint]) -> list[str]:
+    across, up = axis("x", [1, 5], str), axis("y", [1, 6], str)
+    return [text.text for text in Page(chart(points, across, up, "label")).all("text", class_="label")]
+
+
+def test_points_on_one_place_share_a_name() -> None:
+    """Oracle: two dots whose centres are nearer than two radii overlap, so a name of one alone would hide the other."""
+    at = (("a", 1.0), ("b", 1.0))
+    one, same, near, far = (ChartPoint(x, 2.0, name, "", at, named=True) for name, x in zip("1234", (2.0, 2.0, 2.01, 4.0), strict=True))
+    assert _labels([one, far]) == ["1", "4"]
+    assert _labels([one, same, far]) == ["1, 2", "4"]
+    assert _labels([one, same, near, far]) == ["1, 2 and 1 more", "4"]
+    unnamed = ChartPoint(2.0, 2.0, "5", "", at)
+    assert _labels([one, unnamed, far]) == ["1", "4"]
+    best = ChartPoint(2.0, 2.0, "6", "", at, best=True, named=True)
+    assert _labels([one, best, far]) == ["6, 1", "4"]
+    assert _labels([one, one, far]) == ["1", "4"]
+
+
+def test_a_name_keeps_off_lines_where_there_is_room() -> None:
+    """Oracle: without the line the name stands at the dot's right, on its height; the line takes that place, and the one at its left."""
+    point = ChartPoint(3.0, 2.0, "name", "", (("a", 1.0), ("b", 1.0)), named=True)
+    across, up = axis("x", [1, 5], str), axis("y", [1, 6], str)
+    free, crossed = (
+        Page(chart([point], across, up, "label", lines)).all("text", class_="label")[0].attributes
+        for lines in ((), [("ideal", [(1.0, 2.0), (5.0, 2.0)])])
+    )
+    line = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * math.log(2.0 / up.low) / math.log(up.high / up.low)
+    assert abs(float(free["y"]) - line) < 5
+    assert float(crossed["y"]) < line - 5
+
+
 def test_error_bars_are_whole_and_their_axis_holds_them() -> None:
     """Oracle: the axis' own inverse. Ends are at -20% and +20%; a bar that the axis cuts off has no end mark there."""
     point = ChartPoint(10.0, 5.0, "name", "says", (("a", 10.0), ("b", 5.0)), off=0.2, off_up=0.2)
