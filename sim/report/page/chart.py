@@ -21,6 +21,8 @@ _FEWEST = 3
 
 _FEW = 4
 """Names of points that a narrow chart has room for."""
+_NARROW = 23 / 13
+"""Times that letters of such names are as large in a narrow chart (page.css)."""
 
 _LONG = 5
 """Letters of a value up beyond which values are written smaller in a narrow chart."""
@@ -183,8 +185,11 @@ def chart(
     written: list[_Room] = []
     barred = [room for _, room in errors] + [room for _, line in traced for room in _along(line)]
     names = []
-    for group in _together(first, [place(point.x, point.y) for point in first]):
-        there = (_name(group[0], text, *place(group[0].x, group[0].y), taken, barred, written) for text in _texts(group))
+    groups = _together(first, [place(point.x, point.y) for point in first])
+    letter = _LABEL_WIDTH * (_NARROW if len(groups) <= _FEW else 1.0)
+    for group in groups:
+        at = place(group[0].x, group[0].y)
+        there = (_name(group[0], text, letter * len(text), *at, taken, barred, written) for text in _texts(group))
         names += [name for name in islice(filter(None, there), 1)]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # written out where it is narrow
@@ -224,13 +229,12 @@ def _texts(group: Sequence[ChartPoint]) -> list[str]:
 
 
 def _name(
-    point: ChartPoint, text: str, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]
+    point: ChartPoint, text: str, wide: float, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]
 ) -> Html | None:
-    """Return *text* beside *point* where *dots*, *errors* and names *written* leave room.
+    """Return *text*, so *wide*, beside *point* where *dots*, *errors* and names *written* leave room.
 
     Over errors and lines if need be, the best over dots too.
     """
-    wide = _LABEL_WIDTH * len(text)
     for taken in ((*dots, *errors), dots, *([()] if point.best else [])):
         for left, base in (
             (x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ChartPoint, axis, chart, linear_axis, with_errors
 from tests.report.page.reading import Page
+
+ROOT = Path(__file__).resolve().parents[3]
 
 VALUES = st.floats(1e-3, 1e6)
 
@@ -90,6 +93,17 @@ def test_points_on_one_place_share_a_name() -> None:
     best = ChartPoint(2.0, 2.0, "6", "", at, best=True, named=True)
     assert _labels([one, best, far]) == ["6, 1", "4"]
     assert _labels([one, one, far]) == ["1", "4"]
+
+
+def test_few_names_fit_a_phone_too() -> None:
+    """Oracle: a narrow chart writes its few names in letters of 23 instead of 13 (page.css), which must end before the chart does."""
+    css = (ROOT / "sim/report/page/page.css").read_text(encoding="utf-8")
+    [size] = re.findall(r"\.chart\.few \.label\{[^}]*font-size:(\d+)px", css)
+    point = ChartPoint(5.0, 2.0, "batch 64", "", (("a", 1.0), ("b", 1.0)), named=True)
+    [label] = Page(chart([point], axis("x", [1, 5], str), axis("y", [1, 6], str), "label")).all("text", class_="label")
+    wide = 6.6 * len(point.name) * int(size) / 13
+    at = float(label.attributes["x"])
+    assert (at + wide if label.attributes["text-anchor"] == "start" else at) <= WIDTH
 
 
 def test_a_name_keeps_off_lines_where_there_is_room() -> None:
