@@ -80,7 +80,7 @@ readme: $(VENV)/.dev
 
 # Writes the pages of docs/reference from the program and builds the documentation as a site in build/site.
 docs: $(VENV)/.dev
-	$(INSTALL) '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	$(BIN)/python -m tests.reference
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
 

@@ -90,8 +90,13 @@ class RecordFile:
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
-    file = _read(path, lambda header: (list(header), list, []))
+    return whole(_read(path, lambda header: (list(header), list, [])))
+
+
+def whole(file: RecordFile) -> RecordFile:
+    """Return *file*. Raise SpecError with what is wrong with its rows, if anything is."""
     if file.left_out:
+        path = file.left_out[0].where.rpartition(":")[0]
         problems = [f"{one.where}: {one.reason}" for one in file.left_out]
         more = len(problems) - TOO_MANY_PROBLEMS
         raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))

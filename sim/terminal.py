@@ -94,7 +94,11 @@ def print_json(value: Any) -> None:
 
 
 def show_text(text: str) -> None:
-    """Print *text* on stdout: on a terminal as wide as that is, in colours unless NO_COLOR or TERM=dumb forbids them."""
+    """Print *text* on stdout, the program named as it was called: on a terminal as wide as that is, in colours.
+
+    NO_COLOR or TERM=dumb forbid colours.
+    """
+    text = named_as_called(text)
     if sys.stdout.isatty():
         from sim.report.fitting import coloured, fitted
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -193,6 +193,12 @@ an energy."""
 def counted(count: int, what: str) -> str:
     """Return *count* of *what* in words: 1 GPU, 2 GPUs."""
     return f"{count} {what}{'s' * (count != 1)}"
+
+
+def axis_unit(seconds: Sequence[float]) -> tuple[str, float]:
+    """Return in which unit an axis shows *seconds*, and how long it is: the longest that half of them reach, hours at most."""
+    middle = sorted(seconds)[(len(seconds) - 1) // 2] if seconds else 0.0
+    return next(((name, length) for name, length in (("hours", 3600.0), ("minutes", 60.0)) if middle >= length), ("seconds", 1.0))
 
 
 def show(value: float, dimension: str, digits: int = 3) -> str:

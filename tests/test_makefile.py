@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,14 @@ def test_oracles_leave_torch_as_it_is() -> None:
     assert "--constraint .venv/constraints.txt" in transformers
     made = [number for number, line in enumerate(would_run("oracles")) if "pip freeze" in line]
     assert made and made[0] < would_run("oracles").index(transformers)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
+@pytest.mark.parametrize("target", ["run", "test", "docs"])
+def test_no_target_installs_a_copy_of_the_program(target: str) -> None:
+    """A copy in .venv would stay as it is while the sources change, and `stallsim` there would run it."""
+    ours = [line for line in would_run(target) if " -m pip install" in line and shlex.split(line)[-1].startswith(".")]
+    assert [line for line in ours if "--editable" not in line] == []
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")

@@ -141,3 +141,5 @@ def test_what_is_said_names_the_program_as_it_was_called(monkeypatch: pytest.Mon
         monkeypatch.setattr(sys, "argv", [called])
         talk("wrote mine.yaml\nnext: python -m sim run hgx-h100 mine.yaml")
         assert capsys.readouterr().err == f"wrote mine.yaml\nnext: {named} run hgx-h100 mine.yaml\n"
+        show_text("Run the best: python -m sim run hgx-h100 mine.yaml")
+        assert capsys.readouterr().out == f"Run the best: {named} run hgx-h100 mine.yaml\n"

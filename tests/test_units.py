@@ -144,3 +144,19 @@ def test_any_text_is_a_finite_number_or_a_unit_error(text: str, dimension: str) 
         assert math.isfinite(units.parse(text, dimension))
     except units.UnitError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"),
+    [
+        ([8.0, 9.0, 112.0], "seconds"),
+        ([59.0], "seconds"),
+        ([60.0], "minutes"),
+        ([5.0, 203.0, 3e5], "minutes"),
+        ([3600.0, 7200.0], "hours"),
+        ([], "seconds"),
+    ],
+)
+def test_an_axis_of_times_has_the_unit_that_half_of_them_reach(seconds: list[float], unit: str) -> None:
+    name, length = units.axis_unit(seconds)
+    assert (name, length) == (unit, {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}[unit])

@@ -25,6 +25,7 @@ from calibration.validate.scores import Scored
 from calibration.validate.splits import DISAGREEMENT, contradicting
 from sim.spec.yaml import SpecError
 from sim.study.pool import replaced_quietly
+from sim.units import counted
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -154,9 +155,10 @@ def validate_clusters(
     solved_scales = solved([row for row in questions if id(row) in wanted], Evaluator(folders, processes))
     if processes == 1 or len(names) < 2 * processes:
         clusters = []
+        progress(0, len(names))
         for name in names:
+            say(f"{name}: {counted(len(rows[name]), 'row')}")
             clusters.append(_validate_cluster(name, rows[name], near[name], solved_scales, Evaluator(folders, processes), carried))
-            say(f"{name}: {len(rows[name])} rows")
             progress(len(clusters), len(names))
     else:
         from joblib import Parallel, delayed

@@ -138,7 +138,7 @@ def validation_table(validation: Validation, by: Sequence[str] = ()) -> str:
         lines += ["", group_table(validation.scored, key, key)]
     lines += _traffic_lines(validation)
     if validation.not_described:
-        lines += ["", f"{len(validation.not_described)} rows that cannot be predicted:", *by_reason(validation.not_described)]
+        lines += ["", f"{counted(len(validation.not_described), 'row')} that cannot be predicted:", *by_reason(validation.not_described)]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
 

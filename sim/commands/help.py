@@ -19,11 +19,11 @@ HEADINGS: Final[Mapping[str, str]] = {
     "Job": "--batch --global-batch --sequence --precision --stack --set --epochs --hours --tokens --days --steps --evaluation "
     "--checkpoints --seed --exact --op --bytes --shares --compute-time --input --example --arg --from --name --model --models --workload",
     "Layout": "--tp --pp --cp --ep --replicate --shard --wrap --micro-batches --schedule --parallel",
-    "Machine": "--nodes --gpus --placement --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu --cpu "
-    "--nic-bandwidth --transport --memory --algo --proto --channels --per-process --nccl --device --ranks --folder",
+    "Machine": "--nodes --gpus --placement --power-cap --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu "
+    "--cpu --nic-bandwidth --transport --memory --algo --proto --channels --per-process --nccl --device --ranks --folder",
     "Money": "--market --prices --on-demand --budget-hours --budget-usd --today --refresh --date --region",
     "Failures": "--with-failures --mean-lifetime --reliability --failure-rate --failure-law --checkpoint --store --checkpoint-interval "
-    "--spares --repair --elastic --in-place --new-fleet --power-cap --trials",
+    "--spares --repair --elastic --in-place --new-fleet --trials",
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
     "Output": "--json --csv --output --html --trace --export --journal --verbose --layers --force --plot --score --list --record --fail-if "

@@ -17,7 +17,7 @@ from sim.report.table import rate_text
 from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, front
-from sim.units import rounded, show
+from sim.units import axis_unit, rounded, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -293,9 +293,15 @@ def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[ShownColumn, ShownColum
     """Return by what *rows* are compared: time and cost of an epoch, or of the whole job; of one of a given time, epochs and cost."""
     job = next((row["whole_job"] for row in rows if row["whole_job"]), None)
     if job is None:
-        return ShownColumn("epoch_time_s", "hours per epoch", 3600.0), ShownColumn("cost_per_epoch_usd", "USD per epoch")
-    time = ShownColumn("whole_job/time_s", "hours, whole job", 3600.0) if is_long(job) else ShownColumn("whole_job/epochs", _EPOCHS)
+        return _time("epoch_time_s", " per epoch", rows), ShownColumn("cost_per_epoch_usd", "USD per epoch")
+    time = _time("whole_job/time_s", ", whole job", rows) if is_long(job) else ShownColumn("whole_job/epochs", _EPOCHS)
     return time, ShownColumn("whole_job/cost_usd", "USD, whole job")
+
+
+def _time(path: str, of: str, rows: Sequence[Mapping[str, Any]]) -> ShownColumn:
+    """Return the column of the times on *path*, each of what *of* says, in a unit that suits *rows*."""
+    unit, length = axis_unit([seconds for row in rows if (seconds := ShownColumn(path, of).of(row)) is not None])
+    return ShownColumn(path, f"{unit}{of}", length)
 
 
 def comparison_plot(document: dict[str, Any]) -> Picture:

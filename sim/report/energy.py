@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sim.analysis.energy import KWH, NodesOfKind, energy_figures, grid_of
+from sim.analysis.energy import KWH, GridIntensity, NodesOfKind, energy_figures, grid_of
 from sim.report.whole_job import tokens_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -108,6 +108,12 @@ def epoch_tokens(document: Mapping[str, Any]) -> float | None:
     """Return the tokens of an epoch of a run's *document*, to three digits; None where samples are no sequences."""
     rate = document.get("tokens_per_s")
     return None if rate is None else float(f"{rate * document['epoch_time_s']:.3g}")
+
+
+def grid_text(grid: GridIntensity) -> str:
+    """Return of which *grid* a carbon figure is, and how much carbon a kWh of it is."""
+    where = "the world's mean" if grid.assumed else grid.region
+    return f"CO2 at {1000 * KWH * grid.intensity:.0f} g/kWh, {where}, {grid.year}"
 
 
 def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None) -> str:

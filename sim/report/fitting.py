@@ -14,12 +14,14 @@ _FEWEST = 8
 """Columns of the shortest bar (estimate: still tells an eighth)."""
 _WRAPPED = 20
 """Columns that a last column of text needs to be wrapped rather than moved below."""
+_COMMAND = re.compile(r"(\s*(?:[\w ]+: )?)((?:python -m (?:sim|calibration)|stallsim(?:-calibrate)?) .*)")
+"""A line that ends with a command to type, behind what it is for."""
 _GAP = "  "
 _BOLD, _DIM, _GREEN, _YELLOW, _CYAN, _END = (f"\x1b[{code}m" for code in (1, 2, 32, 33, 36, 0))
 
 
 def fitted(text: str, width: int) -> str:
-    """Return *text* with no line longer than *width*, which is at least 40, unless a single word or cell is."""
+    """Return *text* with no line longer than *width*, which is at least 40, unless a single word, cell or command is."""
     width = max(width, 40)
     shown: list[str] = []
     for lines, celled, notes in _blocks(text.split("\n")):
@@ -72,7 +74,10 @@ def _indent(line: str) -> int:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """Return *line* in several, those that follow below its text."""
+    """Return *line* in several, those that follow below its text; a command stays whole, so that it can be copied."""
+    if command := _COMMAND.fullmatch(line):
+        label, typed = command.groups()
+        return [*([label.rstrip()] if label.strip() else []), f"{' ' * _indent(line)}{typed}"]
     start = re.match(r"\s*(?:- )?", line)
     indent = " " * (start.end() if start else 0)
     return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [line]

@@ -282,7 +282,7 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of the table of outcomes."""
     shown: Sequence[tuple[str, str, float, str]] = (
         ("effective_share", "effective share, %", 100.0, ".1f"), ("ettr", "ETTR (Meta) = goodput (Google), %", 100.0, ".1f"),
-        _length(document), ("interruptions", "interruptions", 1.0, ".0f" if document["interruptions"] >= 10 else ".1f"),
+        _length(document), ("interruptions", "interruptions", 1.0, ".0f" if document["interruptions"] >= 10 else ".2g"),
         ("cost_usd", "cost, USD", 1.0, ",.0f" if (document["cost_usd"] or 0.0) >= 100 else ",.2f"),
         _sized(document, "energy_kwh", "energy", ("kWh", "MWh")), _sized(document, "co2_kg", "CO2", ("kg", "t")),
     )  # fmt: skip

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sim import __version__
-from sim.analysis.energy import KWH, grid_of
+from sim.analysis.energy import KWH, GridIntensity, grid_of
 from sim.events import Cause
-from sim.report.energy import kwh_text, power_cap_figures, power_cap_text
+from sim.mesh import LayoutRun
+from sim.report.energy import grid_text, kwh_text, power_cap_figures, power_cap_text
 from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document, layout_name
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.layouts.layout_files import run_command
+from sim.report.prices import price_lines, price_rows
 from sim.report.table import basis_lines
 from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
@@ -27,7 +29,7 @@ from sim.units import counted, show
 
 SCHEMA: Final = 1
 _OWN_BATCH: Final = ", the workload's batch on every GPU (--global-batch)"
-_PARTS: Final[Mapping[str, str]] = {
+PARTS: Final[Mapping[str, str]] = {
     "compute": "compute",
     "data": "gradient reduction",
     "shard": "gathering shards",
@@ -40,6 +42,7 @@ _PARTS: Final[Mapping[str, str]] = {
     "straggler": "stragglers",
     "launch": "launches",
 }
+"""What a step goes to, in words."""
 
 
 _PRICED: Final = "--set price.on_demand='10 USD/h'"
@@ -151,16 +154,13 @@ def _energy_of(plan: LayoutPlan, outcome: Outcome, tokens: int | None) -> dict[s
     """Return the energy of a step, a token and the job, and its CO2 by the grid of the price; None where no power of the GPU is given."""
     if outcome.run.node.gpu.power is None:
         return dict.fromkeys(("energy_per_step_j", "energy_per_sample_j", "energy_per_token_j", "job_energy_kwh", "job_co2_kg"))
-    hardware = outcome.run.hardware
-    own = hardware.groups[0].price
-    grid = grid_of(own.region if own else None, hardware.provider)
     joules = outcome.joules
     return {
         "energy_per_step_j": joules,
         "energy_per_sample_j": joules / outcome.run.global_batch,
         "energy_per_token_j": joules / tokens if tokens else None,
         "job_energy_kwh": None if plan.steps is None else plan.steps * joules / KWH,
-        "job_co2_kg": None if plan.steps is None else plan.steps * joules * grid.intensity,
+        "job_co2_kg": None if plan.steps is None else plan.steps * joules * _grid(outcome.run).intensity,
     }
 
 
@@ -206,7 +206,7 @@ def limit(outcome: Outcome) -> str:
     """Return what a step goes to, largest first: compute, and what waits for more than 2 % of it."""
     shares = {name: seconds / outcome.step_time for name, seconds in parts(outcome).items()}
     waits = sorted((name for name in shares if name != "compute" and shares[name] > 0.02), key=lambda name: -shares[name])
-    return ", ".join(f"{_PARTS[name]} {100 * shares[name]:.0f}%" for name in ("compute", *waits[:2]))
+    return ", ".join(f"{PARTS[name]} {100 * shares[name]:.0f}%" for name in ("compute", *waits[:2]))
 
 
 def why(outcome: Outcome, best: Outcome) -> str:
@@ -221,7 +221,7 @@ def why(outcome: Outcome, best: Outcome) -> str:
     lost = outcome.value / best.value - 1.0
     if lost < 1e-6:
         return "equal to the best"
-    named = [f"{_PARTS[name]} +{show(seconds, 'time')}" for seconds, name in more[:2] if seconds > 0.1 * lost * best.step_time]
+    named = [f"{PARTS[name]} +{show(seconds, 'time')}" for seconds, name in more[:2] if seconds > 0.1 * lost * best.step_time]
     return f"+{100 * lost:.1f}%: {', '.join(named) or 'a little of everything'}"
 
 
@@ -261,7 +261,15 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
         texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it runs (--stack)")
-    return texts
+    run = plan.tally.outcomes[0].run
+    texts += price_lines(price_rows(run.hardware, (plan.question.scenario.market,)))
+    return texts if plan.steps is None or run.node.gpu.power is None else [*texts, grid_text(_grid(run))]
+
+
+def _grid(run: LayoutRun) -> GridIntensity:
+    """Return the intensity of the grid where *run* is paid for."""
+    own = run.hardware.groups[0].price
+    return grid_of(own.region if own else None, run.hardware.provider)
 
 
 def _batches_said(plan: LayoutPlan) -> str:

@@ -14,7 +14,7 @@ from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
-from sim.units import show
+from sim.units import axis_unit, show
 
 SHOWN = 10
 """Candidates in the table; JSON has them all."""
@@ -166,22 +166,29 @@ def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, st
     ]
 
 
+def time_axis(seconds: Sequence[float]) -> tuple[str, float]:
+    """Return what an axis of whole jobs that take so many *seconds* is called, and the length of its unit."""
+    unit, length = axis_unit(seconds)
+    return f"{unit}, whole job", length
+
+
 def recommendation_plot(document: dict[str, Any]) -> Picture:
     """Return a picture: cost over time of every candidate, or over the epochs of a job of a given time; the budget dashed."""
     by_time, budget = document["job"]["time_s"] is not None, document["budget"]
+    title, scale = ("epochs done", 1.0) if by_time else time_axis([row["total_time_s"] for row in document["candidates"]])
     points = [
         NamedPoint(
-            row["epochs"] if by_time else row["total_time_s"] / 3600, row["total_cost_usd"], _named(row),
+            row["epochs"] if by_time else row["total_time_s"] / scale, row["total_cost_usd"], _named(row),
             place == 0 and document["best"] is not None,
         )
         for place, row in enumerate(document["candidates"]) if row["epochs"] > 0
     ]  # fmt: skip
-    drawn, axes = scattered(document["workload"], points, "epochs done" if by_time else "hours, whole job", "USD, whole job")
+    drawn, axes = scattered(document["workload"], points, title, "USD, whole job")
     if points:
         if budget["money_usd"] is not None:
             axes.axhline(budget["money_usd"], color="black", linestyle="--", linewidth=1, label="budget")
         elif not by_time:
-            axes.axvline(budget["time_s"] / 3600, color="black", linestyle="--", linewidth=1, label="budget")
+            axes.axvline(budget["time_s"] / scale, color="black", linestyle="--", linewidth=1, label="budget")
         best = [point for point in points if point.bold]
         axes.scatter([point.x for point in best], [point.y for point in best], s=70, color="#ee6677", zorder=4, label="to rent")
         axes.legend(frameon=False, fontsize=8)

@@ -130,6 +130,8 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
             return f"; it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, all_names, most=1))}"
+    if folder == "hardware" and not path and (provider := _provider_like(name)):
+        return f"; it is a provider: 'python -m sim list hardware --where provider={provider}' lists its machines"
     if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
         return f"; it is a layout, not a stack: use {layout}, with any stack that has NCCL"
     if near := suggestions(name, all_names):
@@ -151,7 +153,7 @@ _LAYOUTS: Final = {
 
 def _gpu_like(name: str) -> str:
     """Return *name* as GPUs are called, where it is one of the catalogue or the first word of one; empty elsewhere."""
-    word = re.sub(r"^(nvidia|tesla|geforce)[-_ ]?", "", name.lower()).strip()
+    word = re.sub(r"^\d+ ?x ?|^(nvidia|tesla|geforce)[-_ ]?|(?<=\d)[-_ ]?x ?\d+$", "", name.lower()).strip()
     gpus = catalogue("hardware/parts/gpus")
     if word and any(word in (each, each.partition("-")[0]) for each in gpus):
         return word.upper()
@@ -162,6 +164,13 @@ def _gpu_like(name: str) -> str:
 def _owned(gpu: str) -> bool:
     """Tell whether a machine of the catalogue names *gpu*."""
     return any(gpu.lower() in file.read_text(encoding="utf-8").lower() for file in catalogue("hardware").values())
+
+
+def _provider_like(name: str) -> str:
+    """Return *name* as a provider of machines of the catalogue is called; empty where it is none."""
+    said = re.compile(rf"^provider: *({re.escape(name)})$", re.IGNORECASE | re.MULTILINE)
+    found = (said.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
+    return next((match[1] for match in found if match), "")
 
 
 def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:

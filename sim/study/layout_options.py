@@ -10,6 +10,8 @@ from sim.spec.yaml import SpecError
 
 _LISTS = ("order", "layers_per_stage")
 _SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
+FIELDS = {name: f"training.parallel.{key}" for name, key in _SHORT.items()} | {"micro_batches": "training.gradient_accumulation_steps"}
+"""Fields of a workload by the short names that options have for them."""
 
 
 def texts_of(parallel: Mapping[str, object]) -> list[str]:

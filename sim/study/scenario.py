@@ -29,6 +29,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
 from sim.study.jobs_file import jobs_file, place_jobs
+from sim.study.layout_options import FIELDS
 from sim.study.memory_fit import memory_problem, most_that_fits, shortage
 from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
@@ -368,7 +369,7 @@ def _is_of_workload(text: str) -> bool:
     first_words = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
     if "=" in text and first and first not in _WORKLOAD_KEYS | _HARDWARE_KEYS:
         key = text.partition("=")[0].strip()
-        places = [home(kind, first) for kind in (Hardware, Workload)]
+        places = [FIELDS.get(key), *(home(kind, first) for kind in (Hardware, Workload))]
         near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, first_words, most=1)
         hint = f"did you mean '{near[0]}'?" if near else f"a key starts with one of {', '.join(first_words)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")

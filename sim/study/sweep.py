@@ -24,6 +24,7 @@ from sim.spec.shelf import standing
 from sim.spec.yaml import SpecError
 from sim.study.cluster import each_on_cluster, pack
 from sim.study.journal import Journal, RowFigures
+from sim.study.layout_options import FIELDS
 from sim.study.pool import each
 from sim.study.scenario import Infeasible, Scenario, prepare
 from sim.study.space import Point
@@ -162,7 +163,7 @@ def _check_keys(points: Sequence[Point]) -> None:
     for key, value in dict.fromkeys(pair for point in points for pair in point):
         if key in OPTIONS:
             _option(key, value)
-        elif "." not in key and (near := suggestions(key, list(OPTIONS), most=1)):
+        elif "." not in key and key not in FIELDS and (near := suggestions(key, list(OPTIONS), most=1)):
             raise SpecError(f"--vary {key}={value}: unknown key '{key}'; did you mean '{near[0]}'?")
 
 

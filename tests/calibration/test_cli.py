@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
+from calibration.run_records import read_table
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,6 +29,20 @@ def test_json_stands_alone_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_text("hardware,workload,role,throughput_samples_per_s\na,b,network,5\n")
     assert main(["records", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"rows": [{"hardware": "a", "workload": "b", "role": "network", "rows": 1}]}
+
+
+def test_records_reads_the_columns_that_validate_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `read_table`, which validate reads with; a row that it leaves out is an error here."""
+    path = tmp_path / "runs.csv"
+    path.write_text("machine,model,world_size,step_time_ms\na,b,8,110\n")
+    assert main(["records", str(path), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["rows"] == [{"hardware": "a", "workload": "b", "role": "prediction", "rows": 1}]
+    assert shown.err.splitlines() == list(read_table(path).notes)
+    path.write_text("machine,model,world_size,step_time_ms\na,b,8,110\na,b,8,-4\n")
+    assert main(["records", str(path)]) == 2
+    [left_out] = read_table(path).left_out
+    assert capsys.readouterr().err.splitlines()[-1] == f"{left_out.where}: {left_out.reason}"
 
 
 def test_the_module_runs() -> None:

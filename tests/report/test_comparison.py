@@ -63,7 +63,7 @@ def test_the_text_has_a_line_a_machine_and_the_reasons() -> None:
 def test_what_is_compared_is_an_epoch_or_the_whole_job() -> None:
     time, cost = shown_by(comparison_document("w", (FASTEST,))["rows"])
     row = comparison_document("w", (FASTEST,))["rows"][0]
-    assert (time.of(row), cost.of(row)) == (10 / 3600, 4.0)
+    assert (time.title, time.of(row), cost.of(row)) == ("seconds per epoch", 10.0, 4.0)
     for given, value in (("epochs", 7200 / 3600), ("time", 3.0)):
         whole = comparison_document("w", (machine("a", 10, 4.0, job(given, 3.0, 7200.0, 8.0)),))["rows"]
         time, cost = shown_by(whole)
@@ -107,7 +107,7 @@ def texts(svg: bytes) -> set[str]:
 
 def test_the_picture_names_axes_and_machines() -> None:
     said = texts(comparison_plot(comparison_document("w", (*PRICED, UNPRICED))).svg)
-    assert {"a", "b", "c", "hours per epoch", "USD per epoch"} <= said and "d" not in said
+    assert {"a", "b", "c", "seconds per epoch", "USD per epoch"} <= said and "d" not in said
     whole = comparison_document("w", [machine("a", 10, 4.0, job("epochs", 3.0, 7200.0, 8.0))])
     assert {"hours, whole job", "USD, whole job"} <= texts(comparison_plot(whole).svg)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,17 @@ def test_a_sentence_wraps_at_words_below_its_own_indent(words: list[str], width:
     assert max(map(len, shown)) <= width
     assert [word for line in shown for word in line.split()] == ["-", *words]
     assert all(line.startswith("      ") for line in shown[1:])
+
+
+@pytest.mark.parametrize("program", ["python -m sim", "stallsim"])
+def test_a_command_stays_on_one_line(program: str) -> None:
+    """Oracle: what a shell reads; a newline in it would end the command."""
+    command = f"{program} run hgx-h100 llama-3.1-8b --nodes 4 --set price.on_demand='10 USD/h'"
+    assert fitted(f"  Run the best: {command}", 60).split("\n") == ["  Run the best:", f"  {command}"]
+    assert fitted(f"  {command}", 60) == f"  {command}"
+    assert fitted(f"  Run the best: {command}", 200) == f"  Run the best: {command}"
+    said = f"  spot prices without interruptions, of this machine ({program} spot simulates them, as nothing else does here)"
+    assert max(map(len, fitted(said, 60).split("\n"))) <= 60
 
 
 def test_a_table_of_bars_by_hand() -> None:

@@ -62,5 +62,5 @@ def test_the_picture_names_the_best_and_the_budget() -> None:
     for best, budget in ((BEST, Budget(time=3600.0)), (None, Budget(money=1.0))):
         svg = ElementTree.fromstring(recommendation_plot(recommendation_document("w", found(best, (BEST, OTHER), budget))).svg)
         texts = {"".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text")}
-        assert {"w", "hours, whole job", "USD, whole job", "budget", "2 x p3.2xlarge (spot)"} <= texts
+        assert {"w", "minutes, whole job", "USD, whole job", "budget", "2 x p3.2xlarge (spot)"} <= texts
     assert recommendation_plot(recommendation_document("w", found(None, ()))).png.startswith(b"\x89PNG")

@@ -137,6 +137,11 @@ def test_rows_may_be_read_again_and_are_not_held(tmp_path: Path) -> None:
         ("node.nic.bandwith=10,20 Gbps", r"--vary node\.nic\.bandwith=10 Gbps: unknown key; did you mean 'bandwidth'\?"),
         ("node.nic.bandwidth=10..20 parsec:3", r"--vary node\.nic\.bandwidth=10 parsec: unknown unit 'parsec'"),
         ("node.nic.bandwidth=10..20:3", r"--vary node\.nic\.bandwidth=10: the number 10 has no unit"),
+        ("tp=1,2", r"--vary tp=1: unknown key 'tp'; did you mean 'training\.parallel\.tensor'\?"),
+        (
+            "micro_batches=1,2",
+            r"--vary micro_batches=1: unknown key 'micro_batches'; did you mean 'training\.gradient_accumulation_steps'\?",
+        ),
         ("btach=16..64", r"--vary btach=16: unknown key 'btach'; did you mean 'batch'\?"),
         ("flavour=1,2", r"--vary flavour=1: unknown key 'flavour'; a key starts with one of"),
         ("batch=16,32.5", r"--vary batch=32\.5: expected a whole number"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 
 from sim.report.page.markup import Html, joined, tag
 
@@ -20,9 +21,17 @@ _FEWEST = 3
 
 _FEW = 4
 """Names of points that a narrow chart has room for."""
+_NARROW = 23 / 13
+"""Times that letters of such names are as large in a narrow chart (page.css)."""
 
 _LONG = 5
 """Letters of a value up beyond which values are written smaller in a narrow chart."""
+
+_DOT = 5.5
+"""Radius of a dot."""
+
+_NAMED = 2
+"""Names that points on one place have at most; the others are counted."""
 
 _Room = tuple[float, float, float, float]
 """Left, top, right, bottom."""
@@ -147,10 +156,8 @@ def chart(
     def place(x: float, y: float) -> tuple[float, float]:
         return across.place(x, LEFT, WIDTH - RIGHT), up.place(y, HEIGHT - BOTTOM, TOP)
 
-    drawn = [
-        tag("polyline", points=" ".join(f"{px:.1f},{py:.1f}" for px, py in (place(*corner) for corner in line)), class_=look)
-        for look, line in lines
-    ]
+    traced = [(look, [place(*corner) for corner in line]) for look, line in lines]
+    drawn = [tag("polyline", points=" ".join(f"{px:.1f},{py:.1f}" for px, py in line), class_=look) for look, line in traced]
     errors = [_error(point, across, up) for point in points if point.off > 0]
     errors += [_error_up(point, across, up) for point in points if point.off_up > 0]
     drawn += [bar for bar, _ in errors]
@@ -165,7 +172,7 @@ def chart(
                 "circle",
                 cx=f"{x:.1f}",
                 cy=f"{y:.1f}",
-                r="7" if point.best else "5.5",
+                r="7" if point.best else f"{_DOT:g}",
                 class_=look,
                 data_tip=point.says,
                 data_x=repr(point.at[0][1]),
@@ -176,11 +183,14 @@ def chart(
         )
     first = sorted((point for point in points if point.named), key=lambda point: (not point.best, not point.first))
     written: list[_Room] = []
-    names = [
-        name
-        for point in first
-        if (name := _name(point, *place(point.x, point.y), taken, [room for _, room in errors], written)) is not None
-    ]
+    barred = [room for _, room in errors] + [room for _, line in traced for room in _along(line)]
+    names = []
+    groups = _together(first, [place(point.x, point.y) for point in first])
+    letter = _LABEL_WIDTH * (_NARROW if len(groups) <= _FEW else 1.0)
+    for group in groups:
+        at = place(group[0].x, group[0].y)
+        there = (_name(group[0], text, letter * len(text), *at, taken, barred, written) for text in _texts(group))
+        names += [name for name in islice(filter(None, there), 1)]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # written out where it is narrow
     long = any(len(up.write(value)) > _LONG for value in up.ticks)
@@ -188,9 +198,43 @@ def chart(
     return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
 
 
-def _name(point: ChartPoint, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]) -> Html | None:
-    """Return the name of *point* where *dots*, *errors* and names *written* leave room; over errors if need be, the best over dots too."""
-    wide = _LABEL_WIDTH * len(point.name)
+def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Room]:
+    """Yield the room of points of *line*, less than half the height of a name apart."""
+    for (left, y), (right, other) in pairwise(line):
+        parts = max(1, math.ceil(math.dist((left, y), (right, other)) / (_LABEL_HEIGHT / 2)))
+        for part in range(parts + 1):
+            x, height = left + (right - left) * part / parts, y + (other - y) * part / parts
+            yield x - 1, height - 1, x + 1, height + 1
+
+
+def _together(points: Sequence[ChartPoint], places: Sequence[tuple[float, float]]) -> list[list[ChartPoint]]:
+    """Return *points*, each with those after it whose dots on *places* overlap its own: one name stands for all of them."""
+    groups: list[tuple[tuple[float, float], list[ChartPoint]]] = []
+    for point, at in zip(points, places, strict=True):
+        there = next((group for leader, group in groups if math.dist(leader, at) < 2 * _DOT), None)
+        if there is None:
+            groups.append((at, [point]))
+        else:
+            there.append(point)
+    return [group for _, group in groups]
+
+
+def _texts(group: Sequence[ChartPoint]) -> list[str]:
+    """Return what may name *group*, the fullest first: its first names and how many more there are, or the count alone."""
+    names = list(dict.fromkeys(point.name for point in group))
+    if len(names) == 1:
+        return names
+    more = len(names) - _NAMED
+    return [", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else ""), f"{names[0]} and {len(names) - 1} more"]
+
+
+def _name(
+    point: ChartPoint, text: str, wide: float, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]
+) -> Html | None:
+    """Return *text*, so *wide*, beside *point* where *dots*, *errors* and names *written* leave room.
+
+    Over errors and lines if need be, the best over dots too.
+    """
     for taken in ((*dots, *errors), dots, *([()] if point.best else [])):
         for left, base in (
             (x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19),
@@ -201,7 +245,7 @@ def _name(point: ChartPoint, x: float, y: float, dots: Sequence[_Room], errors: 
                 written.append(room)
                 start = left > x
                 return tag(
-                    "text", point.name, x=f"{left if start else left + wide:.1f}", y=f"{base:.1f}", text_anchor="start" if start else "end",
+                    "text", text, x=f"{left if start else left + wide:.1f}", y=f"{base:.1f}", text_anchor="start" if start else "end",
                     class_="label",
                 )  # fmt: skip
     return None

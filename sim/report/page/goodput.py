@@ -12,7 +12,18 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, chart, linear_axis
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
+from sim.report.page.words import (
+    as_carbon,
+    as_energy,
+    as_expected,
+    as_memory,
+    as_money,
+    as_number,
+    as_percent,
+    as_plain,
+    as_tenths,
+    as_time,
+)
 from sim.study.descriptions import Descriptions
 from sim.study.goodput import DAY
 from sim.units import counted, show
@@ -22,7 +33,7 @@ _SHOWN = (
     ("ettr", "ETTR, as Meta defines it", lambda value: f"{100 * value:.1f}%"),
     ("goodput", "goodput, as Google's library counts it", lambda value: f"{100 * value:.1f}%"),
     ("days", "days", lambda value: f"{value:.2f}"),
-    ("interruptions", "interruptions", as_number),
+    ("interruptions", "interruptions", as_expected),
     ("cost_usd", "cost", as_money),
     ("energy_kwh", "energy", as_energy),
     ("co2_kg", "CO2", as_carbon),
@@ -51,7 +62,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     most = max(LOST, key=lambda name: document["lost_s"][name])
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
     return (
-        f"{100 * document['effective_share']:.1f}% of the time is work that counts; {document['interruptions']:.0f} interruptions "
+        f"{100 * document['effective_share']:.1f}% of the time is work that counts; {as_expected(document['interruptions'])} interruptions "
         f"are expected in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f}%). {died_text(document)}"
     ).rstrip()
 
@@ -60,7 +71,7 @@ def _tiles(figures: Figures) -> Html:
     low, high = (f"{100 * value:.1f}" for value in figures.value("interval95/effective_share"))
     rows: list[tuple[str, Child, Child]] = [
         ("Effective share", figures.shown("effective_share", _per_cent), f"95% of courses: {low} to {high}%"),
-        ("Interruptions", figures.shown("interruptions", as_number), joined(figures.shown("replaced_nodes", as_number), " nodes replaced")),
+        ("Interruptions", figures.shown("interruptions", as_expected), _replaced(figures)),
         ("Days", figures.shown("days", as_tenths), None),
         ("Cost", figures.shown("cost_usd", as_money), "spares included"),
         ("Energy", figures.shown("energy_kwh", as_energy), joined(figures.shown("co2_kg", as_carbon), " CO2")),
@@ -73,6 +84,10 @@ def _tiles(figures: Figures) -> Html:
     if figures.value("model_flops_utilization"):
         rows.append(("MFU of a step", figures.shown("model_flops_utilization", as_percent), "the effective share leaves it out"))
     return tiles(rows)
+
+
+def _replaced(figures: Figures) -> Html:
+    return joined(figures.shown("replaced_nodes", as_expected), " nodes replaced")
 
 
 def _per_cent(share: float) -> str:
@@ -113,8 +128,8 @@ def _timeline(figures: Figures) -> PagePart:
     ]  # fmt: skip
     across = linear_axis("day", [point.x for point in points], as_plain)
     up = linear_axis("minutes until it works again", [0.0, *(point.y for point in points)], as_plain)
-    drawn = tag("figure", chart(points, across, up, "Interruptions of one drawn course"))
-    lead = "Each point is an interruption of one of the drawn courses: its cause, and how long the job then stops."
+    drawn = tag("figure", chart(points, across, up, "Interruptions and planned stops of one drawn course"))
+    lead = "Each point is an interruption or a planned stop of one of the drawn courses: its cause, and how long the job then stops."
     return PagePart("timeline", "One course", section("timeline", "One course, day by day", drawn, lead=lead))
 
 

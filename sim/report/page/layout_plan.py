@@ -11,7 +11,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
-from sim.report.plan import rate_text
+from sim.report.plan import PARTS, rate_text
 from sim.units import show
 
 SHOWN: Final = 10
@@ -112,7 +112,7 @@ def _time(figures: Figures, rows: list[Figures]) -> PagePart:
     for place, row in enumerate(rows):
         pieces = [BarPiece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
         drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale, off), row.shown("step_time_s", as_time)))
-    key = tag("ul", *(tag("li", swatch(_COLOURS[name]), name) for name in names), class_="key")
+    key = tag("ul", *(tag("li", swatch(_COLOURS[name]), PARTS[name]) for name in names), class_="key")
     lead = "A step of each layout of the table, by its number: compute, and what compute waits for, mean over ranks."
     lead += f" {ERROR_BARS}" if off else ""
     return PagePart("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))

@@ -58,7 +58,9 @@ def prices(figures: Figures) -> list[PagePart]:
         return []
     head = [("machine", False), ("market", False), ("a node", True), ("region", False), ("of", False), ("source", False)]
     lead = "What a node costs, on which day and where."
-    return [PagePart("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources"), lead=lead))]
+    return [
+        PagePart("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources dated"), lead=lead))
+    ]
 
 
 def _text(figures: Figures, path: str) -> Html:

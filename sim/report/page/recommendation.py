@@ -12,6 +12,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
+from sim.report.recommendation import time_axis
 from sim.report.whole_job import epochs_text
 from sim.study.compare import front
 from sim.study.descriptions import Descriptions
@@ -92,11 +93,13 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     by_time = figures.value("job/time_s") is not None
     keys = ("epochs", -1.0) if by_time else ("total_time_s", 1.0)
     on_front = front((keys[1] * row.value(keys[0]), row.value("total_cost_usd")) for row in rows)
-    points = [_point(row, place, by_time, first) for place, (row, first) in enumerate(zip(rows, on_front, strict=True))]
-    time, money = figures.value("budget/time_s"), figures.value("budget/money_usd")
-    hours = [*with_errors(points), *([time / 3600] if time is not None and not by_time else [])]
+    title, scale = ("epochs done", 1.0) if by_time else time_axis([row.value("total_time_s") for row in rows])
+    points = [_point(row, place, by_time, scale, first) for place, (row, first) in enumerate(zip(rows, on_front, strict=True))]
+    seconds, money = figures.value("budget/time_s"), figures.value("budget/money_usd")
+    time = None if seconds is None else seconds / scale
+    times = [*with_errors(points), *([time] if time is not None and not by_time else [])]
     usd = [*(point.y for point in points), *([money] if money is not None else [])]
-    across, up = axis("epochs done" if by_time else "hours, whole job", hours, _plain), axis("USD, whole job", usd, _plain)
+    across, up = axis(title, times, _plain), axis("USD, whole job", usd, _plain)
     budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
     drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", budget)
     orange = joined(tag("span", "Orange", class_="flag"), ": the one to rent. ") if figures.value("best") is not None else None
@@ -110,9 +113,9 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     return PagePart("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
 
 
-def _point(row: Figures, place: int, by_time: bool, first: bool) -> ChartPoint:
+def _point(row: Figures, place: int, by_time: bool, scale: float, first: bool) -> ChartPoint:
     own = {key: row.value(key) for key in ("hardware", "nodes", "market", "total_time_s", "total_cost_usd", "epochs")}
-    across, scale = ("epochs", 1.0) if by_time else ("total_time_s", 3600.0)
+    across = "epochs" if by_time else "total_time_s"
     met = "within the budget" if row.value("within_budget") else "misses the budget"
     marked = (row.marked(across), row.marked("total_cost_usd"))
     says = f"{_named(own)}\n{_taken(own)} for {epochs_text(own['epochs'])}\n{met}"
@@ -123,7 +126,7 @@ def _point(row: Figures, place: int, by_time: bool, first: bool) -> ChartPoint:
 
 def _budget(time: float | None, money: float | None, across: ChartAxis, up: ChartAxis) -> list[tuple[float, float]]:
     if time is not None:
-        return [(time / 3600, up.low), (time / 3600, up.high)]
+        return [(time, up.low), (time, up.high)]
     return [(across.low, money or across.low), (across.high, money or across.low)]
 
 

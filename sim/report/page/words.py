@@ -53,6 +53,11 @@ def as_number(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def as_expected(number: float) -> str:
+    """Return a *number* of events to expect in words: few are not rounded to none."""
+    return as_number(number) if number >= 10 else f"{number:.2g}"
+
+
 def as_tenths(value: float) -> str:
     """Return *value* with a digit after the point."""
     return f"{value:.1f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ChartPoint, axis, chart, linear_axis, with_errors
 from tests.report.page.reading import Page
+
+ROOT = Path(__file__).resolve().parents[3]
 
 VALUES = st.floats(1e-3, 1e6)
 
@@ -71,6 +74,49 @@ def test_labels_do_not_lie_on_each_other() -> None:
     for place, (left, base, wide) in enumerate(boxes):
         for other, low, width in boxes[place + 1 :]:
             assert left + wide <= other + 0.1 or other + width <= left + 0.1 or abs(base - low) >= 12.9
+
+
+def _labels(points: list[ChartPoint]) -> list[str]:
+    across, up = axis("x", [1, 5], str), axis("y", [1, 6], str)
+    return [text.text for text in Page(chart(points, across, up, "label")).all("text", class_="label")]
+
+
+def test_points_on_one_place_share_a_name() -> None:
+    """Oracle: two dots whose centres are nearer than two radii overlap, so a name of one alone would hide the other."""
+    at = (("a", 1.0), ("b", 1.0))
+    one, same, near, far = (ChartPoint(x, 2.0, name, "", at, named=True) for name, x in zip("1234", (2.0, 2.0, 2.01, 4.0), strict=True))
+    assert _labels([one, far]) == ["1", "4"]
+    assert _labels([one, same, far]) == ["1, 2", "4"]
+    assert _labels([one, same, near, far]) == ["1, 2 and 1 more", "4"]
+    unnamed = ChartPoint(2.0, 2.0, "5", "", at)
+    assert _labels([one, unnamed, far]) == ["1", "4"]
+    best = ChartPoint(2.0, 2.0, "6", "", at, best=True, named=True)
+    assert _labels([one, best, far]) == ["6, 1", "4"]
+    assert _labels([one, one, far]) == ["1", "4"]
+
+
+def test_few_names_fit_a_phone_too() -> None:
+    """Oracle: a narrow chart writes its few names in letters of 23 instead of 13 (page.css), which must end before the chart does."""
+    css = (ROOT / "sim/report/page/page.css").read_text(encoding="utf-8")
+    [size] = re.findall(r"\.chart\.few \.label\{[^}]*font-size:(\d+)px", css)
+    point = ChartPoint(5.0, 2.0, "batch 64", "", (("a", 1.0), ("b", 1.0)), named=True)
+    [label] = Page(chart([point], axis("x", [1, 5], str), axis("y", [1, 6], str), "label")).all("text", class_="label")
+    wide = 6.6 * len(point.name) * int(size) / 13
+    at = float(label.attributes["x"])
+    assert (at + wide if label.attributes["text-anchor"] == "start" else at) <= WIDTH
+
+
+def test_a_name_keeps_off_lines_where_there_is_room() -> None:
+    """Oracle: without the line the name stands at the dot's right, on its height; the line takes that place, and the one at its left."""
+    point = ChartPoint(3.0, 2.0, "name", "", (("a", 1.0), ("b", 1.0)), named=True)
+    across, up = axis("x", [1, 5], str), axis("y", [1, 6], str)
+    free, crossed = (
+        Page(chart([point], across, up, "label", lines)).all("text", class_="label")[0].attributes
+        for lines in ((), [("ideal", [(1.0, 2.0), (5.0, 2.0)])])
+    )
+    line = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * math.log(2.0 / up.low) / math.log(up.high / up.low)
+    assert abs(float(free["y"]) - line) < 5
+    assert float(crossed["y"]) < line - 5
 
 
 def test_error_bars_are_whole_and_their_axis_holds_them() -> None:

@@ -17,6 +17,7 @@ from sim.report.goodput import goodput_of
 from sim.report.layouts.layout import layout_document
 from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.plan import plan_document, plan_text
+from sim.report.prices import price_rows
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
@@ -42,6 +43,17 @@ ASKED = PlanQuestion(
 @pytest.fixture(scope="module")
 def made() -> LayoutPlan:
     return plan(ASKED)
+
+
+def test_money_and_carbon_say_what_they_are_counted_with(made: LayoutPlan) -> None:
+    """Oracle: the price and the grid of a single run with the same machine: 1 000 g a kg, and the day of the price."""
+    answer = plan(replace(ASKED, scenario=replace(ASKED.scenario, hardware="gpu_8x_h100_sxm5")))
+    best, document = answer.tally.outcomes[0].run, plan_document(answer)
+    grid = layout_document(LayoutAnswer(best, {}))["energy"]["grid"]
+    [row] = price_rows(best.hardware)
+    assert [text for text in document["assumptions"] if row["date"] in text and row["source"] in text]
+    assert [text for text in document["assumptions"] if f"CO2 at {1000 * grid['kg_per_kwh']:.0f} g/kWh" in text]
+    assert not any(text.startswith("Prices") for text in plan_document(made)["assumptions"])  # nobody knows a price of hgx-h100
 
 
 def test_the_least_energy_is_that_of_every_layout_simulated(made: LayoutPlan) -> None:

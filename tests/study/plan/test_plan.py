@@ -466,7 +466,7 @@ def test_no_two_lines_of_a_table_are_called_alike(small: LayoutPlan) -> None:
 
 
 def test_everything_that_a_step_goes_to_has_words(small: LayoutPlan) -> None:
-    known = plan_report._PARTS
+    known = plan_report.PARTS
     assert all(set(plan_report.parts(outcome)) <= set(known) for outcome in small.tally.outcomes)
 
 
