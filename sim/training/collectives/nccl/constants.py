@@ -101,6 +101,7 @@ COLLNET_GATHER_SHARE = 0.9  # of the network's speed
 NVLS_EFFICIENCY: Mapping[Generation, float] = {"volta": 0, "ampere": 0, "hopper": 0.85, "blackwell": 0.74}
 NVLS_LEAST_CAPABILITY = 90
 NVLS_LEAST_RANKS = 3  # of a node; src/transport/nvls.cc
+NVLS_MOST_HEADS = 32  # NCCL_MAX_NVLS_ARITY: src/graph/search.cc, src/enqueue.cc
 NVLS_CHANNELS = {90: (16, 16), 100: (24, 32)}  # one node, several; src/transport/nvls.cc
 PAT_LEAST_CAPABILITY = 60
 LL128_LEAST_CAPABILITY = 70

@@ -164,6 +164,10 @@ def _needs(case: TunerCase, algorithm: str) -> list[tuple[bool, str]]:
         (nvls is not None, "NVSwitch and GPUs that reduce in it, from compute capability 9.0"),
         (machine.local_ranks >= nccl.NVLS_LEAST_RANKS, f"{nccl.NVLS_LEAST_RANKS} ranks or more per node"),
         (nvls is None or nvls.channels > 1, "two channels or more"),
+        (
+            only_reduces[0] or machine.local_ranks <= nccl.NVLS_MOST_HEADS,
+            f"at most {nccl.NVLS_MOST_HEADS} ranks per node but for all_reduce",
+        ),
     ]
     needs: dict[str, list[tuple[bool, str]]] = {
         "Tree": [only_reduces],

@@ -148,6 +148,18 @@ def test_gathers_of_nvls_and_pat_by_hand():
     assert pat.latency * 1e6 == pytest.approx(8 + 3 * 14 / 3.5 + 8 * 2.8)
 
 
+def test_no_more_than_32_gpus_are_heads_of_a_reduction_in_nvswitch() -> None:
+    """NCCL_MAX_NVLS_ARITY: search.cc caps the channels, and enqueue.cc leaves all but all-reduce out beyond as many ranks."""
+    graph = node_graph(load_hardware("gb200-nvl72").spec.groups[0].node)
+    for gpus, heads in ((8, 8), (32, 32), (40, 32), (72, 32)):
+        nvls = nccl_machine(graph, tuple(range(gpus)), 1).nvls
+        assert nvls is not None and nvls.channels == heads
+    few, many = (nccl_machine(graph, tuple(range(gpus)), 1) for gpus in (32, 33))
+    assert choose("all_gather", MIB, few, algorithms="NVLS").algorithm == "NVLS"
+    with pytest.raises(SpecError, match="NVLS needs at most 32 ranks per node but for all_reduce"):
+        choose("all_gather", MIB, many, algorithms="NVLS")
+
+
 def test_reduction_in_the_network_by_hand():
     """Closed form of two nodes of eight H100: one NIC per GPU, so no penalty but 0.85; hops 3.7, 0.4 a GPU, 31; chain 2.8 and 30."""
     table = choose("all_reduce", MIB, PODS)
