@@ -91,7 +91,7 @@ class _Elsewhere(NamedTuple):
 
     ranks: tuple[int, ...]
     node: int
-    count: int
+    groups: int
 
 
 class _Lying(NamedTuple):
@@ -255,7 +255,7 @@ class LayoutPrices:
             here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
             groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
             others = self._elsewhere(stage, axis, groups) if self._switches.links and axis != "everyone" else ()
-            elsewhere = tuple((self._lies(each.ranks, each.node), each.count) for each in others)
+            elsewhere = tuple((self._lies(each.ranks, each.node), each.groups) for each in others)
             key = (*(self._lies(group, node) for group in groups), *elsewhere)
             self._lying[stage, axis] = _Lying(key, groups, node, others)
         return self._lying[stage, axis]
