@@ -10,6 +10,9 @@ from hypothesis import Phase, settings
 
 from sim.__main__ import OBJECTS
 
+# A process for each core runs tests: threads of torch would wait for one another in a loop, for several times the work of small products.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.register_profile("mutants", derandomize=True, deadline=None, max_examples=50, phases=[Phase.explicit, Phase.generate])

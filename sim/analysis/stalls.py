@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from sim.events import FULL, STALLS, Cause, EventLog, WorkSpan
+from sim.events import FULL, STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 _INSTANT = 1e-12  # seconds
@@ -45,10 +45,15 @@ _Piece = tuple[Cause, str, float]
 """Cause, resource and seconds."""
 
 
-def blame(log: EventLog, windows: Sequence[Window]) -> list[list[Blame]]:
-    """Return for each of *windows* who lost how much time to what, one entry per rank, cause and resource."""
-    evidence = _Evidence(log)
-    return [_blame(log, evidence, window) for window in windows]
+def blame(log: EventLog, windows: Sequence[Window], ranks: Container[int] | None = None) -> list[list[Blame]]:
+    """Return for each of *windows* who lost how much time to what, one entry per rank, cause and resource.
+
+    *ranks* are all of some jobs; None stands for those of every job.
+    """
+    waits = log.waits if ranks is None else [wait for wait in log.waits if wait.rank in ranks]
+    works = log.work if ranks is None else [work for work in log.work if work.rank in ranks]
+    evidence = _Evidence(log.ranks, works)
+    return [_blame(waits, evidence, window) for window in windows]
 
 
 def whole_steps(windows: Iterable[Window], times: Sequence[float], until: float) -> list[Window]:
@@ -82,10 +87,9 @@ def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> li
     total = sum(ranks.values())
     steps = sum(window.steps * window.repeats for window in windows)
     seconds_of: dict[tuple[Cause, str], float] = defaultdict(float)
-    for window, rows in zip(windows, blame(log, windows), strict=True):
+    for window, rows in zip(windows, blame(log, windows, ranks), strict=True):
         for rank, cause, resource, seconds in rows:
-            if rank in ranks:
-                seconds_of[cause, resource] += seconds * window.repeats * ranks[rank] / total / steps
+            seconds_of[cause, resource] += seconds * window.repeats * ranks[rank] / total / steps
     mean = [Blame(-1, cause, resource, seconds) for (cause, resource), seconds in seconds_of.items()]
     return sorted(mean, key=lambda row: (-row.seconds, row.cause, row.resource))
 
@@ -114,12 +118,12 @@ def in_turn(spans: Iterable[WorkSpan]) -> list[WorkSpan]:
 class _Evidence:
     """The work of a log by whom it can be blamed on."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, ranks: Sequence[LoggedRank], works: Iterable[WorkSpan]) -> None:
         comm: dict[int, list[WorkSpan]] = defaultdict(list)
         decoding: dict[int, list[WorkSpan]] = defaultdict(list)
         self.builds: dict[tuple[int, int], list[WorkSpan]] = defaultdict(list)
         """The loader's work by rank and batch."""
-        for work in log.work:
+        for work in works:
             if work.stream == "comm":
                 comm[work.rank].append(work)
             elif work.stream not in _NOT_LOADER:
@@ -127,8 +131,8 @@ class _Evidence:
                 if work.stream == "pipeline gpu":
                     decoding[work.rank].append(work)
         self._comm = {rank: _Timeline(in_turn(spans)) for rank, spans in comm.items()}
-        self._first = {log.ranks[rank].job: rank for rank in sorted(comm, reverse=True)}
-        self._ranks = log.ranks
+        self._first = {ranks[rank].job: rank for rank in sorted(comm, reverse=True)}
+        self._ranks = ranks
         self.decoding = {rank: _Timeline(spans) for rank, spans in decoding.items()}
 
     def comm(self, rank: int) -> _Timeline:
@@ -164,9 +168,9 @@ class _Timeline:
         return pieces
 
 
-def _blame(log: EventLog, evidence: _Evidence, window: Window) -> list[Blame]:
+def _blame(waits: Iterable[WaitSpan], evidence: _Evidence, window: Window) -> list[Blame]:
     lost: dict[tuple[int, Cause, str], float] = defaultdict(float)
-    for wait in log.waits:
+    for wait in waits:
         start, end = max(wait.t0, window.start), min(wait.t1, window.end)
         if end <= start:
             continue

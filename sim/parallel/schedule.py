@@ -218,8 +218,7 @@ def _dualpipev(stages: int, micro_batches: int, stage: int) -> tuple[Action, ...
 
 def _numbered(steps: Iterable[str]) -> Iterator[Action]:
     """Number the micro-batches of *steps* ("F0": forward of chunk 0), each kind upwards; W takes the oldest I that waits (of its chunk)."""
-    forwards: Counter[int] = Counter()
-    backwards: Counter[int] = Counter()
+    count: Counter[tuple[PassKind, int]] = Counter()
     pending: list[Action] = []
     for step in steps:
         if step[0] == "W":
@@ -228,9 +227,10 @@ def _numbered(steps: Iterable[str]) -> Iterator[Action]:
             yield oldest._replace(kind="W")
             continue
         kind: PassKind = "F" if step[0] == "F" else "B" if step[0] == "B" else "I"
-        count, chunk = forwards if kind == "F" else backwards, int(step[1])
-        action = Action(kind, chunk, count[chunk])
-        count[chunk] += 1
+        way: PassKind = "B" if kind == "I" else kind
+        chunk = int(step[1])
+        action = Action(kind, chunk, count[way, chunk])
+        count[way, chunk] += 1
         if kind == "I":
             pending.append(action)
         yield action

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from sim.analysis.stalls import Window, blame, resource_table, stall_table, whole_steps
-from sim.events import STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
+from sim.events import FULL, STALLS, Cause, EventLog, LoggedRank, WaitSpan, WorkSpan
 
 GPU, CPU, DISK = "gpu", "cpu cores", "disk"
 
@@ -80,6 +80,52 @@ def test_a_gap_before_a_stage_is_queueing_for_it() -> None:
     ]
 
 
+def test_the_one_resource_that_is_full_bears_the_whole_wait() -> None:
+    """Of 2 s the disk took three parts and the cores one; the disk is full, so that quicker cores would have filled no batch sooner."""
+    found = log(
+        work("worker 0", Cause.FETCH, 0, 3, DISK + FULL, ident=7),
+        work("worker 0", Cause.PREP, 3, 4, CPU, ident=7),
+        wait(Cause.INPUT, 2, 4, ident=7),
+    )
+    assert table(found, 2, 4) == {"fetch": pytest.approx(2.0)}
+
+
+def test_of_two_full_resources_none_bears_all() -> None:
+    """Disk and cores are full, the copy waits for nobody: each second of the build is worth as much."""
+    found = log(
+        work("worker 0", Cause.FETCH, 0, 2, DISK + FULL, ident=7),
+        work("worker 0", Cause.PREP, 2, 3, CPU + FULL, ident=7),
+        work("pin", Cause.COPY, 3, 4, "pin thread", ident=7),
+        wait(Cause.INPUT, 0, 4, ident=7),
+    )
+    assert table(found, 0, 4) == {"fetch": pytest.approx(2.0), "prep": pytest.approx(1.0), "copy": pytest.approx(1.0)}
+
+
+def test_a_stage_in_pieces_bears_its_own_time_and_no_more() -> None:
+    """A second from the disk, one from the cache and one of the pin thread; the largest row comes first."""
+    found = log(
+        work("worker 0", Cause.FETCH, 0, 1, DISK, ident=7),
+        work("worker 0", Cause.FETCH, 1, 2, "page cache", ident=7),
+        work("pin", Cause.PREP, 2, 3, "pin thread", ident=7),
+        wait(Cause.INPUT, 0, 3, ident=7),
+        wait(Cause.COMPUTE, 3, 5, GPU),
+    )
+    rows = [(row.resource, row.seconds) for row in resource_table(found, [Window(0, 5, 1)])]
+    assert rows[0] == (GPU, 2)
+    assert dict(rows[1:]) == {DISK: pytest.approx(1.0), "page cache": pytest.approx(1.0), "pin thread": pytest.approx(1.0)}
+
+
+def test_collectives_of_which_some_overlap_are_counted_once() -> None:
+    """Bucket 0 holds the NIC to 2 s, bucket 1 the switch from 1 s to 3 s, bucket 2 the NIC again from 4 s on."""
+    found = log(
+        work("comm", Cause.NETWORK, 0, 2, "nic", ident=0),
+        work("comm", Cause.INTERCONNECT, 1, 3, "switch", ident=1),
+        work("comm", Cause.NETWORK, 4, 5, "nic", ident=2),
+        wait(Cause.GRADIENT, 0, 5),
+    )
+    assert table(found, 0, 5) == {"network": 3, "interconnect": 1, "straggler": 1}
+
+
 def test_gradients_are_blamed_on_what_bounds_the_collective_then() -> None:
     """From 0 to 1 s nothing runs (the slowest rank computes), then NVLink bounds it to 3 s, then the NIC to 4 s."""
     found = log(
@@ -148,6 +194,7 @@ def test_windows_are_moved_to_whole_steps_of_another_job() -> None:
     """By hand: steps of 3 s from 1 s on; [2, 9] reaches from 1 to 7, and a window within one step holds none."""
     times = [1.0, 4.0, 7.0, 10.0]
     assert whole_steps([Window(2, 9, 5, 3.0)], times, 10.0) == [Window(1, 7, 2, 3.0)]
+    assert whole_steps([Window(4, 11, 2)], times, 10.0) == [Window(4, 10, 2)]
     assert whole_steps([Window(0, 4, 5)], times, 10.0) == [Window(1, 4, 1)]
     assert whole_steps([Window(5, 6, 9)], times, 9.9) == [Window(4, 7, 1)]
     assert whole_steps([], times, 2.0) == [Window(1, 4, 1)]

@@ -23,7 +23,7 @@ from tests.late import torch
 
 pytestmark = pytest.mark.needs("torch")
 
-QUICK = ["alexnet", "resnet18", "vgg11", "cifar10-resnet18", "ncf", "recoder-ml20m", "gnmt", "transformer-multi30k"]
+QUICK = ["alexnet", "resnet18", "vgg11", "cifar10-resnet18", "ncf", "recoder-ml20m", "transformer-multi30k"]
 SLOW = sorted(set(traced_models()) - {*QUICK, "dlrm-criteo"})
 
 STEP_BY_STEP = ["deepspeech2"]

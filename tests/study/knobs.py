@@ -219,19 +219,24 @@ class Knob(NamedTuple):
 
 def knobs() -> list[Knob]:
     """Return every numeric field that the descriptions of a run can hold."""
-    kinds: dict[type[Spec], None] = {Hardware: None, Workload: None}
+    return [
+        Knob(kind.__name__, name)
+        for kind in _kinds(Hardware, Workload)
+        for name, field in kind.model_fields.items()
+        if {int, float} & {*_leaves(field.annotation)}
+    ]
+
+
+def _kinds(*of: type[Spec]) -> Sequence[type[Spec]]:
+    """Return the kinds *of* blocks and of all inside them."""
+    kinds = dict.fromkeys(of)
     for kind in (queue := list(kinds)):
         for field in kind.model_fields.values():
             for leaf in _leaves(field.annotation):
                 if isinstance(leaf, type) and issubclass(leaf, Spec) and leaf not in kinds:
                     kinds[leaf] = None
                     queue.append(leaf)
-    return [
-        Knob(kind.__name__, name)
-        for kind in kinds
-        for name, field in kind.model_fields.items()
-        if {int, float} & {*_leaves(field.annotation)}
-    ]
+    return queue
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:
@@ -358,9 +363,17 @@ def _remade(workload: Workload, before: Workload) -> Workload:
     return workload.model_copy(update={"model": model.model_copy(update={"layers": layers})})
 
 
+@cache
+def _blocks_in(kind: type[Spec]) -> frozenset[str]:
+    """Return the names of the blocks that one of *kind* can be or hold."""
+    return frozenset(each.__name__ for each in _kinds(kind))
+
+
 def _turn(value: Any, knob: Knob, factor: float, found: bool = False) -> Any:
     """Return *value* with the numbers of *knob* multiplied; whole numbers move by one or more, zeros stay."""
     if isinstance(value, Spec):
+        if knob.block not in _blocks_in(type(value)):
+            return value
         mine = type(value).__name__ == knob.block
         return value.model_copy(
             update={name: _turn(getattr(value, name), knob, factor, mine and name == knob.field) for name in type(value).model_fields}

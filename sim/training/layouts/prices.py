@@ -86,6 +86,14 @@ class Outline(NamedTuple):
     """With the load per unit."""
 
 
+class _Elsewhere(NamedTuple):
+    """Groups that load links between switches alike: the ranks of one, a node of these, and how many there are."""
+
+    ranks: tuple[int, ...]
+    node: int
+    groups: int
+
+
 class _Lying(NamedTuple):
     """How the groups of one axis of one stage lie."""
 
@@ -93,8 +101,8 @@ class _Lying(NamedTuple):
     groups: list[tuple[int, ...]]
     """Those with ranks on the node that is looked at, by their ranks."""
     node: int
-    others: Sequence[tuple[tuple[int, ...], int]]
-    """Those elsewhere that load links between switches as well, each with how many load them alike."""
+    others: Sequence[_Elsewhere]
+    """Those elsewhere that load links between switches as well."""
 
 
 @dataclass(eq=False)
@@ -247,23 +255,23 @@ class LayoutPrices:
             here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
             groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
             others = self._elsewhere(stage, axis, groups) if self._switches.links and axis != "everyone" else ()
-            elsewhere = tuple((self._lies(group, self.mesh.place(group[0])[0]), count) for group, count in others)
+            elsewhere = tuple((self._lies(each.ranks, each.node), each.groups) for each in others)
             key = (*(self._lies(group, node) for group in groups), *elsewhere)
             self._lying[stage, axis] = _Lying(key, groups, node, others)
         return self._lying[stage, axis]
 
-    def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], int]]:
-        """Return the groups of *axis* in *stage* but for those *here* that cross nodes, one for all that load switches alike."""
+    def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[_Elsewhere]:
+        """Return the groups of *axis* in *stage* but for those *here* that cross nodes."""
         seen = {rank for group in here for rank in group}
-        alike_groups: dict[object, list[tuple[int, ...]]] = defaultdict(list)
+        alike: dict[object, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
         for rank in self._ranks_of[stage]:
             if rank not in seen:
                 group = self.mesh.group(rank, axis)
                 seen.update(group)
                 nodes = {self.mesh.place(member)[0] for member in group}
                 if len(nodes) > 1:
-                    alike_groups[self._lies(group, min(nodes))].append(group)
-        return [(alike[0], len(alike)) for alike in alike_groups.values()]
+                    alike[self._lies(group, min(nodes))].append((group, min(nodes)))
+        return [_Elsewhere(*groups[0], len(groups)) for groups in alike.values()]
 
     @cached_property
     def _ranks_of(self) -> Sequence[Sequence[int]]:
@@ -281,8 +289,8 @@ class LayoutPrices:
         load: dict[str, float] = defaultdict(float)
         meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
         loading = [(plan, own, cost, 1) for (plan, own), cost in zip(plans, costs, strict=True)]
-        for group, count in lying.others:
-            plan, _ = self._plan(group, self.mesh.place(group[0])[0])
+        for ranks, node, count in lying.others:
+            plan, _ = self._plan(ranks, node)
             loading.append((plan, FABRIC, plan.cost(skew * nbytes, op), count))
         for plan, own, cost, count in loading:
             for (slot, link), amount in cost.load.items():

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
 from sim.spec.hardware import Hardware
-from sim.training.layouts.prices import LayoutPrices, PriceBook
+from sim.training.layouts.prices import GroupPrice, LayoutPrices, PriceBook
 from tests.harness import cluster, machine, toy_node
 from tests.training.layouts.test_gloo import gloo
 from tests.training.layouts.toys import split_block, workload
@@ -77,6 +78,17 @@ def test_least_is_what_a_group_takes_and_never_more() -> None:
     assert found.least(0, "shard", "all_reduce", N) == found.price(0, "shard", "all_reduce", N).alone
 
 
+def test_where_groups_lie_unlike_the_least_is_what_the_first_rank_takes_by_itself() -> None:
+    """Pairs on two nodes of three GPUs: the first is inside a node, the second is not, and has a NIC to itself."""
+    hardware = machine(3, 2, nvlink=NVLINK, nic=NIC, launch=1e-3)
+    found = prices(hardware, tensor=2)
+    assert found.least(0, "tensor", "all_reduce", N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
+    staged = prices(hardware, pipeline=2, order=STAGES_INSIDE)
+    assert staged.least_send(0, 1, N) == pytest.approx(1e-3 + N / NVLINK, rel=1e-3)
+    over_gloo = prices(hardware, gloo(launch="2 ms", flow_cap=f"{NIC / 2} B/s"), pipeline=2, order=STAGES_INSIDE)
+    assert over_gloo.least_send(0, 1, N) == pytest.approx(2e-3 + N / (NIC / 2), rel=1e-3)
+
+
 def test_latency_is_a_share_of_small_messages_only() -> None:
     found = prices(machine(4, nvlink=NVLINK, hop_latency=1e-4), tensor=4)
     small, large = (found.price(0, "tensor", "all_reduce", nbytes).latency_share for nbytes in (1e3, 1e9))
@@ -104,6 +116,104 @@ def test_groups_of_stages_on_other_nodes_lie_alike() -> None:
     found = prices(machine(4, 2, nvlink=1e12, nic=NIC), tensor=2, pipeline=2)
     assert found.lying(0, "tensor") == found.lying(1, "tensor")
     assert found.lying(0, "tensor") != found.lying(0, "shard")
+
+
+def test_groups_inside_nodes_lie_alike_however_many_nodes_a_stage_has() -> None:
+    """Elsewhere they load no link between switches."""
+    hardware = cluster(toy_node(2, nvlink=NVLINK, nic=NIC), count=4, core_bandwidth=f"{NIC} B/s")
+    one, two = (prices(hardware, tensor=2, pipeline=stages) for stages in (1, 2))
+    assert one.lying(0, "tensor") == two.lying(0, "tensor")
+    assert one.lying(0, "shard") != two.lying(0, "shard")
+
+
+def leaving(price: GroupPrice) -> dict[str, float]:
+    """Bytes that leave by each node's NIC."""
+    return {link.partition(".")[0]: amount * price.volume for link, amount in price.load.items() if link.endswith("nic0>net")}
+
+
+def test_what_spans_stages_loads_the_nodes_of_each_and_no_other() -> None:
+    """Three stages of a node each. All nodes join an all-reduce of everyone and send 2 (n-1)/n S, of the embeddings' group the first
+    and the last, S for each of two tensor ranks; that of a stage's own ranks stays on its node."""
+    found = prices(machine(2, 3, nvlink=1e12, nic=NIC), tensor=2, pipeline=3)
+    everyone = leaving(found.price(0, "everyone", "all_reduce", N))
+    assert everyone == pytest.approx(dict.fromkeys(("stage0", "stage1", "stage2"), 2 * (5 / 6) * N), rel=1e-3)
+    assert leaving(found.price(0, "ends", "all_reduce", N)) == pytest.approx(dict.fromkeys(("stage0", "stage2"), 2 * N), rel=1e-3)
+    for stage in range(3):
+        assert {link.partition(".")[0] for link in found.price(stage, "tensor", "all_reduce", N).load} == {f"stage{stage}"}
+
+
+def test_stages_whose_groups_lie_alike_beyond_their_first_node_have_one_price() -> None:
+    """Stages of three nodes of four GPUs in shard groups of six ranks; the second group of each leaves from the GPUs 2 and 3 of the
+    stage's second node. The other stage is as many nodes further: nothing else differs."""
+    hardware = cluster(toy_node(4, nvlink=1e12, nic=NIC), count=6, core_bandwidth=f"{NIC / 10} B/s")
+    found = prices(hardware, pipeline=2, replicate=2, shard="parameters")
+    assert found.lying(0, "shard") == found.lying(1, "shard")
+    first, second = (found.price(stage, "shard", "all_gather", N) for stage in range(2))
+    assert first.alone == second.alone == pytest.approx(2 * 2 * (5 / 6) * N / (NIC / 10), rel=1e-3), "two groups, each over two nodes"
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("skew", [1.0, 1.5, 3.0])
+def test_the_rank_that_receives_most_fills_the_nic_of_its_node(nodes: int, skew: float) -> None:
+    """Of n ranks, two a node, those elsewhere send *skew* S/n each to the first and what is left, even, to its neighbour and to others;
+    what the first sends, and what the other GPU of its node receives, is even, too."""
+    ranks, others = 2 * nodes, 2 * nodes - 2
+    rest, block = (ranks - skew) / (ranks - 1), N / ranks
+    found = prices(machine(2, nodes, nvlink=1e15, nic=NIC, pcie=1e15)).outline(0, "shard", "all_to_all", N, skew)
+    moved = {each.name: each.amount * found.price.volume for each in found.links}
+    assert moved["net>nic0"] == pytest.approx(others * (skew + rest) * block)
+    assert moved["nic0>net"] == pytest.approx(2 * others * rest * block)
+    assert moved["plx0>gpu0"] == pytest.approx(others * skew * block)
+    assert moved["plx0>gpu1"] == pytest.approx(others * rest * block)
+    assert found.price.alone == pytest.approx(max(moved["net>nic0"], moved["nic0>net"]) / NIC, rel=1e-3)
+
+
+@pytest.mark.parametrize("nodes_per_leaf", [1, 2, 4])
+def test_rings_of_a_group_load_uplinks_and_the_links_of_its_nodes(nodes_per_leaf: int) -> None:
+    """Four nodes in order: a ring leaves each leaf once with 2 (n-1)/n S, and each node. Uplinks are the machine's, NICs a stage's."""
+    leaves = {"nodes_per_leaf": nodes_per_leaf, "uplink_bandwidth": f"{NIC / 10} B/s"}
+    found = prices(cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves))
+    price = found.price(0, "shard", "all_reduce", N)
+    assert price.alone == pytest.approx(2 * (3 / 4) * N / (NIC if nodes_per_leaf == 4 else NIC / 10), rel=1e-3)
+    assert leaving(price) == pytest.approx({"stage0": 2 * (3 / 4) * N}, rel=1e-3)
+    assert {link.partition(".")[0] for link in price.load} <= {"stage0", "fabric"}
+
+
+@pytest.mark.parametrize("filled", [0.5, 0.25])
+def test_hashed_paths_carry_a_share_of_what_a_node_sends(filled: float) -> None:
+    """Nothing is said of switches: each node is below its own, whose uplinks are as fast as its NIC were they filled."""
+    hardware = cluster(toy_node(1, nic=NIC, pcie=1e15, nvlink=NVLINK), count=4, path_efficiency=filled)
+    reduced = prices(hardware).price(0, "shard", "all_reduce", N)
+    assert reduced.alone == pytest.approx(2 * (3 / 4) * N / (filled * NIC), rel=1e-3)
+    sent = prices(hardware, pipeline=4).send(0, 1, N)
+    assert sent.alone == pytest.approx(N / (filled * NIC), rel=1e-3)
+    assert {link for link in sent.load if "fabric" in link} == {"stage0.fabric.leaf0.up", "stage1.fabric.leaf1.down"}
+
+
+@pytest.mark.parametrize(("nodes_per_leaf", "even"), [(1, True), (2, True), (3, False), (4, True), (8, True)])
+def test_switches_carry_like_shares_where_each_has_as_many_of_a_stages_nodes(nodes_per_leaf: int, even: bool) -> None:
+    """Two stages of four nodes in order: of leaves of three the first has three nodes of the first stage, the second one."""
+    leaves = {"nodes_per_leaf": nodes_per_leaf, "uplink_bandwidth": f"{NIC} B/s"}
+    assert prices(cluster(toy_node(1), count=8, leaf_spine=leaves), pipeline=2).even_below_switches == even
+    assert prices(cluster(toy_node(1), count=8), pipeline=2).even_below_switches
+
+
+def test_collectives_take_memory_bandwidth_while_they_run() -> None:
+    """A ring moves 2 (n-1)/n S through each GPU of an all-reduce, twice what it gathers (`traffic_of`); sends move their bytes."""
+    found = prices(machine(4, nvlink=NVLINK), tensor=2, pipeline=2)
+    reduced, gathered = (found.price(0, "tensor", op, N) for op in ("all_reduce", "all_gather"))
+    for op, price in (("all_reduce", reduced), ("all_gather", gathered)):
+        assert price.memory_rate * price.alone == pytest.approx(traffic_of(op, 2, N))
+        assert price.blocks > 0
+    sent = found.send(0, 1, N)
+    assert sent.memory_rate * sent.alone == pytest.approx(N)
+    assert sent.blocks > 0
+    assert found.send(0, 1, 1.0).latency_share == 0.0
+
+
+def test_over_gloo_no_thread_blocks_are_kept() -> None:
+    price = prices(machine(1, 2, nic=NIC), gloo()).price(0, "shard", "all_reduce", N)
+    assert (price.blocks, price.memory_rate) == (0, 0.0)
 
 
 def test_a_book_keeps_what_lies_alike_for_another_mesh() -> None:
@@ -178,6 +288,8 @@ def test_sends_between_scattered_nodes_load_uplinks_by_the_mean() -> None:
     leaves = {"nodes_per_leaf": 2, "uplink_bandwidth": f"{NIC / 10} B/s"}
     hardware = cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves, rank_order="scattered")
     assert prices(hardware, pipeline=2).send(0, 1, N).alone == pytest.approx(2 / 3 * N / (NIC / 10), rel=1e-3)
+    two = cluster(toy_node(2, nvlink=NVLINK, nic=NIC, pcie=1e15), count=4, leaf_spine=leaves, rank_order="scattered")
+    assert prices(two, pipeline=2).send(0, 1, N).alone == pytest.approx(2 * 2 / 3 * N / (NIC / 10), rel=1e-3), "twice the messages"
 
 
 def test_an_oversubscribed_leaf_slows_sends_by_its_ratio() -> None:
@@ -198,6 +310,7 @@ def test_what_a_send_needs_of_each_end_lies_there() -> None:
     """Out of the node of the one stage, into that of the other; the same loads the other way round."""
     found = prices(machine(1, 2, nic=NIC), pipeline=2)
     there, back = found.send(0, 1, N).load, found.send(1, 0, N).load
+    assert {link for link in there if "net" in link} == {"stage0.nic0>net", "stage1.net>nic0"}
     assert set(there) != set(back)
     other = {"stage0": "stage1", "stage1": "stage0"}
     swapped = {".".join((other[nodes], link)): amount for name, amount in back.items() for nodes, _, link in [name.partition(".")]}
@@ -254,9 +367,30 @@ def test_a_gloo_send_is_held_back_by_its_cores_and_its_flows() -> None:
     assert gloo_send(flow_cap=f"{NIC} B/s", flows=2).alone == pytest.approx(N / NIC, rel=1e-6)
 
 
+@pytest.mark.parametrize(("lost", "uplinks", "seconds"), [
+    (0.5, {"oversubscription": 10}, 2 * 10 * N / NIC), (0.5, {"uplink_bandwidth": f"{NIC / 10} B/s"}, 2 * N / (NIC / 10)),
+    (1.0, {"oversubscription": 10}, 10 * N / NIC),
+])  # fmt: skip
+def test_what_sockets_lose_of_the_nic_they_lose_of_its_uplinks_where_these_are_told_by_it(
+    lost: float, uplinks: dict[str, Any], seconds: float
+) -> None:
+    """Both nodes of a leaf send: an uplink of a tenth of the NICs above it, of which sockets reach *lost*; of one in bytes/s all."""
+    hardware = cluster(toy_node(1, nic=NIC, pcie=1e15), count=4, leaf_spine={"nodes_per_leaf": 2} | uplinks)
+    assert prices(hardware, sockets(total_efficiency=lost), pipeline=2).send(0, 1, N).alone == pytest.approx(seconds, rel=1e-3)
+
+
+def test_a_gloo_send_is_held_back_by_slow_links_inside_its_node() -> None:
+    """The PCIe of the node is slower than its NIC, of which sockets reach half: bytes weigh once on the one, twice on the other."""
+    price = prices(machine(1, 2, nic=NIC, pcie=NIC / 4, dram=1e19), sockets(total_efficiency=0.5), pipeline=2).send(0, 1, N)
+    assert price.alone == pytest.approx(4 * N / NIC, rel=1e-3)
+    assert price.latency_share == 0.0
+    assert price.load["stage0.gpu0>plx0"] == 1.0
+
+
 def test_what_sockets_lose_of_the_nic_weighs_like_bytes() -> None:
     """NCCL's transport reaches all of this NIC, sockets half: their bytes weigh twice."""
     price = gloo_send(total_efficiency=0.5)
     assert price.alone == pytest.approx(2 * N / NIC, rel=1e-6)
+    assert price.cap == pytest.approx(NIC / 2, rel=1e-6), "with nothing beside it"
     on_nic = [amount for name, amount in price.load.items() if "nic" in name]
     assert on_nic and max(on_nic) == pytest.approx(2.0)

@@ -449,6 +449,14 @@ def test_a_tree_shares_the_core_of_a_fabric(nodes, nbytes, latency):
     assert cost(toys, nbytes, "Tree").alone == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("nics", [1, 2, 4])
+def test_all_channels_of_a_ring_share_the_core_of_a_fabric(nics):
+    """Closed form: each of four nodes sends 2 (n-1)/n S through 1 GB/s, over as many channels as it has cards."""
+    toys = cluster(toy_node(4, nics=nics, nic=1e15, nvlink=1e18, pcie=1e18, dram=1e20), count=4, core_bandwidth="1 GB/s")
+    assert Rig(toys, fold=True).plan.layout.channels >= nics
+    assert cost(toys, 1e9, "Ring").alone == pytest.approx(4 * 2 * (15 / 16), rel=1e-3)
+
+
 def test_unlike_nodes_cross_leaves_as_equal_ones_do():
     """Nodes that differ in nothing a ring uses: 2 (n-1)/n S through uplinks of 100 MB/s, however its hops are told apart."""
     leaves = {"nodes_per_leaf": 2, "uplink_bandwidth": "100 MB/s"}
