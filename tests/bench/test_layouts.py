@@ -19,11 +19,15 @@ from tests.training.layouts.toys import with_parallel
 
 STACK = ("training.stack=megatron-core", "training.activation_checkpointing=blocks")
 MEGATRON = "--stack megatron-core --set training.activation_checkpointing=blocks"
+LARGEST = f"llama-3.1-405b --nodes 2048 --tp 8 --pp 16 --micro-batches 16 {MEGATRON}"
+LEAVES = "--set fabric.leaf_spine.oversubscription=2 --set fabric.leaf_spine.nodes_per_leaf"
 PROCESSES = {
     "`llama-3.1-405b` on 16 384 GPUs (tp 8, pp 16, dp 128)": (
         "2 s, 300 MB",
-        f"llama-3.1-405b --nodes 2048 --tp 8 --pp 16 --micro-batches 16 {MEGATRON}",
+        LARGEST,
     ),
+    "the same below leaf switches of 32 nodes": ("2 s, 300 MB", f"{LARGEST} {LEAVES}=32"),
+    "the same below leaf switches of 20 nodes, which stages do not divide": ("6 s", f"{LARGEST} {LEAVES}=20"),
     "`gpt3-175b` on 1 024 GPUs (tp 8, pp 8)": (
         "1.5 s", f"gpt3-175b --nodes 128 --tp 8 --pp 8 --micro-batches 16 {MEGATRON}",
     ),
