@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from sim import __version__
-from sim.events import STALLS
+from sim.events import LAYOUT_STALLS, STALLS
 from sim.study.scenario import Scenario
 
 MOST = 2000
@@ -57,7 +57,8 @@ def _row(row: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
     written = {key: str(row[key]) for key in varied}
     numbers = {key: float(match[0]) for key, text in written.items() if (match := _NUMBER.match(text))}
     figures = {key: row.get(key) for key in _KEPT}
-    stalls = {cause.value: row.get(f"{cause.value}_s") for cause in STALLS}
+    causes = LAYOUT_STALLS if row.get("pipeline_s") is not None else STALLS
+    stalls = {cause.value: row.get(f"{cause.value}_s") for cause in causes}
     errors = {name: row.get(f"expected_error_{name}") for name in ("median", "p90")}
     expected = None if errors["p90"] in (None, "") else errors
     return {"point": written, "numbers": numbers, **figures, "stalls_s": stalls, "expected_error": expected, "problem": row["problem"]}

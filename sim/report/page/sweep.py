@@ -164,7 +164,7 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
     bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
     lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if apart > 1 else "")
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
-    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
+    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(*chosen), lead=lead))
 
 
 def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
