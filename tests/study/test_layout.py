@@ -383,6 +383,11 @@ def test_what_is_not_simulated_is_said_in_one_sentence(name: str) -> None:
     assert re.search("(is|are) not simulated", text) and "unknown key" not in text and "\n" not in text
 
 
+def test_a_value_that_may_be_of_two_kinds_is_refused_once() -> None:
+    text = refused(scenario(LLAMA, shard="parameters", reshard_after_forward="maybe"))
+    assert text == "--parallel reshard_after_forward maybe: found 'maybe'; write true or false, or a whole number, 1 or more"
+
+
 def test_exact_and_fast_are_one_way() -> None:
     """Nothing of a layout is skipped, so there is nothing for --exact to add: also where stages and groups share a narrow core."""
     narrow = {"fabric.core_bandwidth": "1 GB/s"}
