@@ -106,6 +106,10 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, stack=MEGATRON, shard="optimizer"),
     ),
     (
+        scenario(LLAMA, shard="parameters", expert_imbalance=3), "training.parallel.expert_imbalance: llama-3.2-1b has no experts; leave it out",
+        scenario(LLAMA, shard="parameters"),
+    ),
+    (
         scenario(LLAMA, replicate=2), "replicate is for sharded models .*write shard: parameters",
         scenario(LLAMA, replicate=2, shard="parameters"),
     ),
