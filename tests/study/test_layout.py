@@ -106,7 +106,7 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, stack=MEGATRON, shard="optimizer"),
     ),
     (
-        scenario(LLAMA, shard="parameters", expert_imbalance=3), "training.parallel.expert_imbalance: llama-3.2-1b has no experts; leave it out",
+        scenario(LLAMA, shard="parameters", expert_imbalance=3), "parallel.expert_imbalance: llama-3.2-1b has no experts; leave it out",
         scenario(LLAMA, shard="parameters"),
     ),
     (
