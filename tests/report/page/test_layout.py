@@ -85,6 +85,24 @@ def test_a_comparison_and_a_sweep_show_time_in_the_pipeline(tmp_path: Path) -> N
         assert "pipeline" in _key(path)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
+def test_stages_show_what_they_send_and_the_key_names_all_that_is_drawn(schedule: str, tmp_path: Path) -> None:
+    """Oracle: of 4 stages and 8 micro-batches, 3 send 8 activations on, and 3 send 8 gradients back (arXiv 2104.04473, 2.2)."""
+    command = ["run", "hgx-h100", "llama-3.2-1b", "--parallel", f"tp=2,pp=4,schedule={schedule},micro_batches=8", "--nodes", "2"]
+    path = written(tmp_path, command)
+    lanes = [lane for lane in read(path).all("div", class_="lane") if "high" not in lane.attributes["class"].split()]
+    marks = [[mark for mark in lane.inside if "mark" in mark.attributes.get("class", "").split()] for lane in lanes]
+    sent = [[mark.attributes["data-tip"] for mark in lane if "sent" in mark.attributes["class"].split()] for lane in marks]
+    counts = [[sum(f"sends {what} between" in tip for tip in lane) for what in ("activations", "gradients")] for lane in sent]
+    assert counts == [[8, 0], [8, 8], [8, 8], [0, 8]]
+    worked = {
+        mark.attributes["data-tip"].partition("\n")[0] for lane in marks for mark in lane if "background:#" in mark.attributes["style"]
+    }
+    drawn = {mark.attributes["style"].partition("var(--")[2].partition(")")[0] for lane in marks for mark in lane} - {""}
+    assert {"forward", "optimizer", "backward of weights" if schedule == "zb_h1" else "backward"} <= worked and "pipeline" in drawn
+    assert worked | drawn <= {*_key(path)}
+
+
 def test_weeks_are_on_the_page_of_a_data_parallel_run(tmp_path: Path) -> None:
     path = written(tmp_path, ["run", "p4d.24xlarge", "resnet18", "--epochs", "9", "--with-failures", "--fast"])
     page = checked(path)
