@@ -319,6 +319,8 @@ def recommend(
     sequence: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    parallel: Mapping[str, object] | None = None,
+    micro_batches: int | None = None,
     on_demand: bool = False,
     evaluation: float = 0.0,
     checkpoints: bool = True,
@@ -332,8 +334,8 @@ def recommend(
     """Return a row for each machine and number of *nodes* that could be rented, those within the budget first.
 
     One of *budget_hours* (the cheapest machine that meets it) and *budget_usd* (the fastest within it) is given; the job is one epoch
-    unless *epochs*, *hours* or *tokens* say otherwise. ``DataFrame.attrs`` holds ``best``, ``runner_up`` and ``notes``.
-    Raise `SpecError` where the question is wrong.
+    unless *epochs*, *hours* or *tokens* say otherwise. *parallel* is a layout, as of `compare`. ``DataFrame.attrs`` holds ``best``,
+    ``runner_up`` and ``notes``. Raise `SpecError` where the question is wrong.
     """
     import pandas
 
@@ -347,7 +349,7 @@ def recommend(
     job = plan_of(epochs, hours, evaluation, checkpoints, tokens) if tokens else plan_due(epochs, hours, evaluation, checkpoints)
     scenario = scenario_of(
         "", workload, overrides, batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack, plan=job,
-        prices=price_source(prices),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices),
     )  # fmt: skip
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
     names, conditions = several("hardware", hardware), several("where", where)

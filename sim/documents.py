@@ -10,6 +10,7 @@ from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
+from sim.report.basis import named, said_once
 from sim.report.document import run_document, run_figures
 from sim.report.expected_error import expected_error
 from sim.report.goodput import beside_run, goodput_of
@@ -23,7 +24,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, compare, machines
 from sim.study.descriptions import Descriptions, descriptions
-from sim.study.layout import LayoutAnswer, layout_answer
+from sim.study.layout import LayoutAnswer, layout_answer, not_validated
 from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch
 from sim.study.pretraining import parts_of
@@ -62,7 +63,8 @@ def weeks_document(
         if weeks.tokens is not None:
             parts = parts_of(scenario, run, weeks.tokens, lambda other: layout_answer(other).run)
             laid_out = replace(laid_out, parts=parts)
-        return goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
+        made = goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
+        return made | {"notes": [*made["notes"], *not_validated(run)]}
     answered = _one_job(scenario)
     described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market)
     machine, workload = answered.run.hardware, answered.run.jobs[0].job.workload
@@ -176,6 +178,9 @@ def recommended(
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
     document["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
+    document["notes"] += said_once(
+        {named(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
+    )
     return document, [each.hardware for each in rows if each.document]
 
 

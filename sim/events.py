@@ -8,7 +8,7 @@ somebody else's work, and `sim.analysis.stalls` blames what that work itself was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -39,6 +39,11 @@ STALLS: tuple[Cause, ...] = tuple(cause for cause in Cause if cause not in (Caus
 
 LAYOUT_STALLS: tuple[Cause, ...] = (*STALLS, Cause.PIPELINE)
 """The same of a run with a layout: waiting for other stages of a pipeline is a cause of its own."""
+
+
+def causes_of(*tables: Container[str]) -> tuple[Cause, ...]:
+    """Return the causes that any of the stall *tables* has, in the order of a table: only those of layouts have `Cause.PIPELINE`."""
+    return tuple(cause for cause in LAYOUT_STALLS if any(cause.value in table for table in tables))
 
 
 class LoggedRank(NamedTuple):

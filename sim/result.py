@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.events import STALLS
+from sim.events import causes_of
 from sim.report.beside import Beside
 from sim.report.document import run_document
 from sim.report.files import write_file
@@ -122,7 +122,7 @@ def _section(document: Mapping[str, Any]) -> str:
         f"<tr><td>{cause.value}</td><td style='text-align:right'>{show(seconds, 'time')}</td>"
         f"<td style='text-align:right'>{100 * seconds / step:.1f}%</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"
         f"width:{16 * seconds / step:.2f}em;background:{COLOURS[cause]}'></div></td></tr>"
-        for cause in STALLS
+        for cause in causes_of(document["stalls_s"])
         if (seconds := document["stalls_s"][cause.value]) > 1e-12
     ]
     rate = f"{document['throughput_samples_per_s']:,.0f}"

@@ -19,6 +19,7 @@ from sim.commands.options import (
     Hours,
     HtmlOption,
     JsonOption,
+    LayoutFields,
     MeanLifetime,
     Nodes,
     PowerCap,
@@ -33,6 +34,7 @@ from sim.commands.options import (
     WithFailures,
     Wl,
     positive,
+    takes_layout,
 )
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_text, talk, write_result
@@ -43,6 +45,7 @@ from sim.terminal import print_json, show_text, talk, write_result
     "  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8\n"
     "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-usd 100 --epochs 90"
 )
+@takes_layout
 def recommend(
     workload: Wl,
     hardware: Annotated[
@@ -70,6 +73,7 @@ def recommend(
     sequence: SampleTokens = None,
     precision: PrecisionOption = None,
     stack: StackOption = None,
+    layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
     processes: Processes = None,
@@ -97,7 +101,7 @@ def recommend(
         raise SpecError("--batch and --global-batch: write one of the two")
     scenario = Scenario(
         "", workload, tuple(sets), batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack, plan=plan,
-        prices=prices,
+        layout=layout, prices=prices,
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes, spares)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sim.report.basis import basis_of
+from sim.report.basis import basis_of, said_once
 from sim.report.columns import Title, aligned
 from sim.report.energy import brief_energy, epoch_tokens, power_cap_text
 from sim.report.layouts.layout import layout_words
@@ -144,6 +144,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             *([_BEYOND] if any((row["expected_error"] or {}).get("extrapolates") for row in rows) else []),
             *too_close(rows),
             *laid_out_lines(rows),
+            *not_validated_lines(rows),
             *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
             *price_lines(document["prices"]),
         ]
@@ -244,6 +245,12 @@ def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "Too little memory for the whole model on each GPU; these run the best layout that a short search found:",
         *(f"  - {_at(row)}: {row['layout']}{_above(row['layout_gap'])}" for row in planned),
     ]
+
+
+def not_validated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what layouts of *rows* use that no measured run has, each once, with the machines where not all do."""
+    said = said_once({_at(row): (row["expected_error"] or {}).get("not_validated", ()) for row in rows})
+    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in said]
 
 
 def _above(gap: float) -> str:

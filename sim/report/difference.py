@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from sim.events import STALLS
+from sim.events import STALLS, causes_of
 from sim.report.columns import Title, aligned
 from sim.spec.strict import read_json, typed
 from sim.spec.yaml import SpecError
@@ -136,7 +136,8 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 def _stalls(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
     """Return the change of each cause in a step; what is rounding is 0."""
     noise = SAME * max(before["step_time_s"], after["step_time_s"])
-    changes = {cause.value: after["stalls_s"][cause.value] - before["stalls_s"][cause.value] for cause in STALLS}
+    old, new = before["stalls_s"], after["stalls_s"]
+    changes = {cause.value: new.get(cause.value, 0.0) - old.get(cause.value, 0.0) for cause in causes_of(old, new)}
     return {name: change if abs(change) > noise else 0.0 for name, change in changes.items()}
 
 
@@ -183,9 +184,9 @@ def difference_text(difference: Mapping[str, Any], before: Mapping[str, Any], af
         if key in ("step_time_s", "epoch_time_s") or key in difference["changed"]
     ]
     rows += [
-        [name, show(before["stalls_s"][name], "time"), show(after["stalls_s"][name], "time"), _signed(seconds)]
-        for name, seconds in difference["stalls_s"].items()
-        if max(before["stalls_s"][name], after["stalls_s"][name]) > 0
+        [name, *(show(seconds, "time") for seconds in pair), _signed(change)]
+        for name, change in difference["stalls_s"].items()
+        if any(pair := [document["stalls_s"].get(name, 0.0) for document in (before, after)])
     ]
     table = aligned([Title("", True), Title("before"), Title("after"), Title("change")], rows)
     lines = input_lines(difference["inputs"], SHOWN)

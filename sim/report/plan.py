@@ -18,7 +18,7 @@ from sim.report.prices import price_lines, price_rows
 from sim.report.table import basis_lines
 from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
-from sim.study.layout import LayoutAnswer
+from sim.study.layout import LayoutAnswer, not_validated
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
@@ -143,6 +143,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
         "seconds": parts(outcome),
         "limit": limit(outcome),
         "why": why(outcome, best),
+        "not_validated": not_validated(run),
         "tie_within": tie_between(outcome, best),
         "tie": outcome.value <= best.value * (1.0 + tie_between(outcome, best)),
         "pareto": on_front,
@@ -232,7 +233,12 @@ def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
     ties = sum(row["tie"] for row in rows) - 1
     widest = max(row["tie_within"] for row in rows if row["tie"])
     beside = f"; {ties} more within the expected error ({100 * widest:.0f}%), which the model cannot tell apart" if ties else ""
-    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} a step, {proof}{beside}."
+    unproven = "".join(f" {sentence[:1].upper()}{sentence[1:]}." for sentence in best["not_validated"])
+    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} a step, {proof}{beside}.{unproven}"
+
+
+NOT_VALIDATED: Final = " (not validated)"
+"""Stands behind what uses something that no measured run has; a sentence says what."""
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
@@ -293,6 +299,8 @@ def _warnings(plan: LayoutPlan) -> list[str]:
             f"planned for the workload's own steps, global batch {plan.global_batch} of {plan.sequence or 0:,} tokens each{counted_alike}: "
             "'run' and 'goodput' with --tokens simulate ramps and other parts of pretraining by themselves"
         )
+    others = {sentence for outcome in plan.tally.outcomes[1:] for sentence in not_validated(outcome.run)}
+    texts += sorted(others - {*not_validated(plan.tally.outcomes[0].run)})  # the verdict has those of the best
     for way in plan.refused:
         texts.append(f"the schedule {way.candidate.schedule} runs none of these pipelines; '{run_command(plan, way)}' says why")
     return texts
@@ -376,7 +384,7 @@ def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> li
         cells = "".join(f"{figure:>{width}}" for figure, width in zip(figures, widths, strict=True))
         mark = "~" if row["tie"] and place > 1 else " "
         on = f"{counted(row['nodes'], 'node')}: " if len(document["nodes"]) > 1 else ""
-        lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]")
+        lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]{NOT_VALIDATED if row['not_validated'] else ''}")
         lines.append(f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"))
     return lines
 

@@ -31,6 +31,7 @@ def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
     row |= energy_columns(document.get("energy"))
     error = document.get("expected_error") or {}
     row |= {f"expected_error_{name}": error.get(name) for name in ("median", "p90")}
+    row |= {"not_validated": "; ".join(error["not_validated"])} if "not_validated" in error else {}
     return row | {"gpu_memory_bytes": document["gpu_memory_bytes"]["total"]}
 
 

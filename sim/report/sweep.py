@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from sim import __version__
-from sim.events import STALLS
+from sim.events import LAYOUT_STALLS, STALLS
 from sim.study.scenario import Scenario
+from sim.units import counted
 
 MOST = 2000
 """Points that a document holds; of a longer sweep it has as many, evenly among all."""
@@ -40,11 +41,17 @@ def sweep_document(
         "rows": [row for row in points_shown if not row["problem"]],
         "left_out": [row for row in points_shown if row["problem"]],
         "assumptions": [_ALIKE, *(f"set for all points: {text}" for text in [*_options(scenario), *scenario.overrides])],
-        "warnings": [],
+        "warnings": _not_validated([row for row in points_shown if not row["problem"]]),
         "seed": scenario.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),
     }
+
+
+def _not_validated(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what layouts of *rows* use that no measured run has, each once, and of how many points it is said."""
+    counts = Counter(row["not_validated"] for row in rows if row["not_validated"])
+    return [f"{counted(count, 'point')}: {text}" for text, count in counts.items()]
 
 
 def _options(scenario: Scenario) -> list[str]:
@@ -57,10 +64,12 @@ def _row(row: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
     written = {key: str(row[key]) for key in varied}
     numbers = {key: float(match[0]) for key, text in written.items() if (match := _NUMBER.match(text))}
     figures = {key: row.get(key) for key in _KEPT}
-    stalls = {cause.value: row.get(f"{cause.value}_s") for cause in STALLS}
+    causes = LAYOUT_STALLS if row.get("pipeline_s") is not None else STALLS
+    stalls = {cause.value: row.get(f"{cause.value}_s") for cause in causes}
     errors = {name: row.get(f"expected_error_{name}") for name in ("median", "p90")}
     expected = None if errors["p90"] in (None, "") else errors
-    return {"point": written, "numbers": numbers, **figures, "stalls_s": stalls, "expected_error": expected, "problem": row["problem"]}
+    says = {"not_validated": row.get("not_validated") or "", "problem": row["problem"]}
+    return {"point": written, "numbers": numbers, **figures, "stalls_s": stalls, "expected_error": expected, **says}
 
 
 def influence(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

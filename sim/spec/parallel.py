@@ -50,6 +50,10 @@ NOT_SIMULATED: Final[dict[str, str]] = {
         ("expert_tensor", "expert_tensor_parallel", "etp"), "expert tensor parallelism is not simulated; expert places whole experts"
     ),
     **dict.fromkeys(("cpu_offload", "offload"), "CPU offload is not simulated; shard divides what ranks hold"),
+    "gspmd": "GSPMD is not simulated; tensor, context and shard say how ranks split the model",
+    **dict.fromkeys(
+        ("rollouts", "rollout"), "rollouts of reinforcement learning are not simulated; a step is forward, backward and update"
+    ),
 }
 """What users write of a layout that is not simulated, and in words that it is not."""
 

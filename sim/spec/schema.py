@@ -160,7 +160,7 @@ def _due(annotation: Any) -> str:
         described = [schema["description"] for piece in get_args(annotation)[1:] if (schema := getattr(piece, "json_schema", None))]
         return str(described[0]) if described else _due(get_args(annotation)[0]) + _bound(get_args(annotation)[1:])
     if get_origin(annotation) in (Union, types.UnionType):
-        return _due(next(argument for argument in get_args(annotation) if argument is not types.NoneType))
+        return ", or ".join(dict.fromkeys(_due(argument) for argument in get_args(annotation) if argument is not types.NoneType))
     arguments = get_args(annotation)
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(map(str, arguments))}"

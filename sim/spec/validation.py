@@ -93,6 +93,7 @@ def _same(part: BaseModel) -> BaseModel:
 
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
     errors = [error for error in errors if error.get("input") is not UNRESOLVED and not _is_consequence(error, errors)]
+    errors = _once(errors, document)
     placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
     sentences = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
     if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
@@ -107,6 +108,17 @@ def _other_kind(kind: type[BaseModel], document: Document) -> str:
     due = {name for name, field in kind.model_fields.items() if field.is_required()} - {"name", "source"}
     other = None if due & document.value.keys() else schema.kind_of(document.value)
     return other.__name__.lower() if other not in (None, kind) else ""
+
+
+def _once(errors: list[Any], document: Document) -> list[Any]:
+    """Return *errors* with one for each value that is no member of a union, in place of one for each member."""
+    kept: dict[Any, Any] = {}
+    for error in errors:
+        key = _present(document.value, tuple(error["loc"]))
+        is_member = len(key) < len(error["loc"]) and error["type"] != "missing" and not isinstance(error["input"], dict | list)
+        each = key if is_member else (*key, len(kept))
+        kept[each] = {**error, "type": "union"} if each in kept else error
+    return list(kept.values())
 
 
 def _is_consequence(error: Any, errors: list[Any]) -> bool:

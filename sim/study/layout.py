@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sim.analysis.cost import Market
-from sim.analysis.layout_memory import StageMemory
+from sim.analysis.layout_memory import StageMemory, memory_by_stage
 from sim.analysis.whole_job import JobPlan
 from sim.check import check_run, own_notes
 from sim.cluster.build import place
-from sim.mesh import LayoutRun, mesh_options, run_layout
-from sim.spec.hardware import Gpu
+from sim.mesh import LayoutRun, mesh_options, prepare, run_layout, worker_node
+from sim.parallel.lower.layouts import Layout
+from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -39,6 +41,24 @@ class LayoutAnswer:
 
 def layout_answer(scenario: Scenario) -> LayoutAnswer:
     """Load, check and simulate *scenario*. Raise SpecError with what is wrong, Infeasible where memory is short."""
+    machine, loaded, workload, gpus = _placed(scenario)
+    run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact)
+    _require_memory(scenario, machine.spec, workload, run.layout, run.memory)
+    tokens = scenario.plan.tokens if scenario.plan else None
+    parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
+    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run, scenario.exact)), scenario.market, scenario.plan, parts)
+
+
+def able_hardware(scenario: Scenario) -> Hardware:
+    """Return the hardware of *scenario*, checked as `layout_answer` does, memory included, but nothing is simulated. Raise as it does."""
+    machine, _, workload, gpus = _placed(scenario)
+    layout = prepare(machine.spec, workload, gpus)
+    _require_memory(scenario, machine.spec, workload, layout, memory_by_stage(layout, workload, worker_node(machine.spec).gpu))
+    return machine.spec
+
+
+def _placed(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Workload, int]:
+    """Return what *scenario* names, checked: hardware, workload, the workload with its micro-batches, and GPUs of each node."""
     machine = loaded_hardware(scenario)
     _, of_workload = sorted_overrides(scenario)
     loaded = load_workload(scenario.workload, of_workload)
@@ -50,13 +70,15 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     each = {len(part.gpus) for part in placement}
     if len(each) > 1:
         raise SpecError(f"--placement {scenario.placement}: a layout needs nodes that lend equally many GPUs")
-    workload = sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement))
-    run = run_layout(machine.spec, workload, each.pop(), seed=scenario.seed, exact=scenario.exact)
-    if run.memory_verdict == "does_not_fit":
-        raise Infeasible([shortage(run, scenario.plan_command)], run.nodes, run.gpus, "does not fit into GPU memory")
-    tokens = scenario.plan.tokens if scenario.plan else None
-    parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
-    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run, scenario.exact)), scenario.market, scenario.plan, parts)
+    return machine, loaded, sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement)), each.pop()
+
+
+def _require_memory(scenario: Scenario, hardware: Hardware, workload: Workload, layout: Layout, memory: Sequence[StageMemory]) -> None:
+    """Raise Infeasible where a stage needs more *memory* than its GPUs have."""
+    if any(stage.verdict(worker_node(hardware).gpu) == "does_not_fit" for stage in memory):
+        problem = shortage(hardware, workload, layout, memory, scenario.plan_command)
+        nodes = layout.mesh.gpus // layout.mesh.gpus_per_node
+        raise Infeasible([problem], nodes, layout.mesh.gpus, "does not fit into GPU memory")
 
 
 def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:
@@ -81,17 +103,17 @@ def sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 
 
-def shortage(run: LayoutRun, plan: str = "") -> str:
+def shortage(hardware: Hardware, workload: Workload, layout: Layout, memory: Sequence[StageMemory], plan: str = "") -> str:
     """Return what a layout needs more than its GPUs have, and what would help: the command *plan*, where no small change does."""
-    gpu = run.node.gpu
-    fullest = max(run.memory, key=lambda stage: stage.total)
+    gpu = worker_node(hardware).gpu
+    fullest = max(memory, key=lambda stage: stage.total)
     uses = {name: value for name, value in fullest.by_use().items() if name not in ("allocated", "reserved", "total")}
     largest = sorted(uses, key=lambda name: -uses[name])[:2]
-    where = f"stage {fullest.stage}" if len(run.memory) > 1 else "each GPU"
+    where = f"stage {fullest.stage}" if len(memory) > 1 else "each GPU"
     named = " and ".join(f"{_gib(uses[name])} of {name.replace('_', ' ')}" for name in largest)
     return (
-        f"{run.workload.name} does not fit: {where} needs {_gib(_needed(fullest))}, {gpu.name} has {_gib(gpu.memory)}; "
-        f"most is {named}; {_remedy(run, gpu, plan)}"
+        f"{workload.name} does not fit: {where} needs {_gib(_needed(fullest))}, {gpu.name} has {_gib(gpu.memory)}; "
+        f"most is {named}; {_remedy(hardware, workload, layout.mesh.gpus_per_node, plan)}"
     )
 
 
@@ -103,17 +125,15 @@ def _gib(nbytes: float) -> str:
     return f"{nbytes / 2**30:.1f} GiB"
 
 
-def _remedy(run: LayoutRun, gpu: Gpu, plan: str) -> str:
+def _remedy(hardware: Hardware, workload: Workload, gpus_per_node: int, plan: str) -> str:
     """Return the first change of the layout that makes it fit, by simulation of memory alone."""
-    from sim.analysis.layout_memory import memory_by_stage
-    from sim.mesh import prepare
-
-    for text, workload in _changes(run.workload, run.node.gpu_count):
+    node = worker_node(hardware)
+    for text, changed in _changes(workload, node.gpu_count):
         try:
-            layout = prepare(run.hardware, workload, run.mesh.gpus_per_node)
+            layout = prepare(hardware, changed, gpus_per_node)
         except SpecError:
             continue
-        if all(stage.verdict(gpu) != "does_not_fit" for stage in memory_by_stage(layout, workload, gpu)):
+        if all(stage.verdict(node.gpu) != "does_not_fit" for stage in memory_by_stage(layout, changed, node.gpu)):
             return f"{text} would fit"
     looks = f": '{plan}' tries every layout and says what would fit" if plan else ""
     return f"it needs another layout, more GPUs, or GPUs with more memory{looks}"
@@ -142,6 +162,35 @@ def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
     return changes
 
 
+MEASURED_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
+"""Schedules of the measured runs with pipelines."""
+OVERLAPPED: Final = ("megatron",)
+"""Frameworks of which several measured runs overlap tensor-parallel messages
+(``tensor_overlap`` of calibration/records/llm/practice.yaml)."""
+
+
+def not_validated(run: LayoutRun) -> list[str]:
+    """Return in sentences what the layout of *run* uses that no measured training run of the records has, or too few to speak for it.
+
+    Whatever shows a figure of the run says it.
+    """
+    parallel, options, schedule = run.workload.training.parallel, run.layout.options, run.layout.schedule
+    sentences = []
+    if run.layout.own is not None:
+        sentences.append(f"schedule {schedule} is your own: it is not validated, and the expected error is that of other schedules")
+    elif parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
+        sentences.append(f"schedule {schedule} is not validated: no measured run in the records uses it")
+    if parallel.tensor > 1 and options.tensor_overlap and options.framework not in OVERLAPPED:
+        sentences.append(f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one run was measured")
+    if options.framework == "deepspeed" and parallel.shard in _ZERO:
+        sentences.append(f"ZeRO stage {_ZERO[parallel.shard]} of DeepSpeed is not validated: no measured run in the records uses it")
+    return sentences
+
+
+_ZERO: Final[Mapping[str, int]] = {"gradients": 2, "parameters": 3}
+"""Stages of DeepSpeed's ZeRO that no measured run has, by what they shard."""
+
+
 def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
     sentences = []
     if run.memory_verdict == "thrashes":
@@ -150,13 +199,7 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
             f"GPU memory is nearly full ({_gib(fullest.allocated)} of {_gib(run.node.gpu.memory)}): the allocator frees and retries, and "
             "steps may take several times longer; use a smaller micro-batch or activation checkpointing"
         )
-    if run.workload.training.parallel.schedule in ("zb_h1", "zbv", "dualpipev"):
-        sentences.append(f"schedule {run.layout.schedule} is not validated: no measured run in the records uses it")
-    elif run.layout.own is not None:
-        sentences.append(
-            f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules"
-        )
-    sentences += own_notes(run.workload)
+    sentences += [*not_validated(run), *own_notes(run.workload)]
     if not run.played.exact and run.mesh.even:
         why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""
         sentences.append(

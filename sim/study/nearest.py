@@ -1,7 +1,7 @@
 """Which machine could run what none of those asked for can? The smallest of the catalogue that passes every check, or how much is missing.
 
-Small means GPU memory first, as that is what workloads do not fit into, then the price. Nothing is simulated. The least
-memory that is enough is found by bisection, since less never is.
+Small means GPU memory first, as that is what workloads do not fit into, then the price. Nothing is simulated. In data parallelism the least
+memory that is enough is found by bisection, since less never is; what a layout needs of a GPU depends on how many there are.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from itertools import groupby
 
 from sim.spec.listing import Row, hardware_rows
 from sim.spec.yaml import SpecError
+from sim.study.layout import able_hardware
 from sim.study.memory_fit import is_shortage
-from sim.study.scenario import Scenario, prepare
+from sim.study.scenario import Scenario, has_layout, prepare
 from sim.units import show
 
 
@@ -24,11 +25,13 @@ def nearest_that_runs(scenario: Scenario, tried: Collection[str]) -> str:
     rows.sort(key=lambda row: (_memory(row), float(row["price"] or 1e9), str(row["name"])))
     sizes = [list(some) for _, some in groupby(rows, _memory)]
     problem = ""
-    for some in sizes[bisect_left(sizes, True, key=lambda some: not _short(scenario, some[0])) :]:
+    laid = has_layout(scenario)
+    for some in sizes[0 if laid else bisect_left(sizes, True, key=lambda some: not _short(scenario, some[0])) :]:
         for row in some:
             name = str(row["name"])
             try:
-                machine = prepare(replace(scenario, hardware=name)).hardware
+                there = replace(scenario, hardware=name)
+                machine = able_hardware(there) if laid else prepare(there).hardware
             except SpecError as error:
                 problem = error.problems[0]
                 continue

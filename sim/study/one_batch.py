@@ -62,4 +62,5 @@ def at_global_batch(scenario: Scenario, total: int) -> Scenario:
             f"{scenario.hardware}{nodes}: a global batch of {total:,} does not divide over {gpus:,} GPUs; --global-batch sets another"
         )
     accumulated = f"training.gradient_accumulation_steps={steps}"
-    return replace(scenario, batch=each, overrides=(*scenario.overrides, accumulated))
+    laid = tuple(field for field in scenario.layout if field[1] != "gradient_accumulation_steps")
+    return replace(scenario, batch=each, layout=laid, overrides=(*scenario.overrides, accumulated))

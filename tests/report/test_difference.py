@@ -72,6 +72,25 @@ def test_causes_explain_the_whole_change_of_the_step(before: dict[str, Any]) -> 
     assert found["changed"] == ["step_time_s", "epoch_time_s", "first_epoch_time_s", "cost_per_epoch_usd"]
 
 
+PIPELINE = ("training.parallel.tensor=8", "training.parallel.pipeline=2")
+
+
+@pytest.mark.parametrize(("older", "newer"), [
+    ((*PIPELINE, "training.gradient_accumulation_steps=4"), (*PIPELINE, "training.gradient_accumulation_steps=8")),
+    (("training.parallel.shard=parameters",), (*PIPELINE, "training.gradient_accumulation_steps=8")),
+])  # fmt: skip
+def test_waiting_for_other_stages_is_one_of_the_causes(older: tuple[str, ...], newer: tuple[str, ...]) -> None:
+    old, new = (document(Scenario("hgx-h100", "llama-3.1-8b", overrides, nodes=2)) for overrides in (older, newer))
+    found = difference(old, new)
+    assert sum(found["stalls_s"].values()) == pytest.approx(new["step_time_s"] - old["step_time_s"], rel=1e-5)
+    assert found["stalls_s"]["pipeline"] == pytest.approx(new["stalls_s"]["pipeline"] - old["stalls_s"]["pipeline"]) != 0
+    assert any(line.split()[:1] == ["pipeline"] for line in difference_text(found, old, new).splitlines())
+
+
+def test_plain_data_parallelism_has_no_pipeline(before: dict[str, Any]) -> None:
+    assert "pipeline" not in difference(before, before)["stalls_s"] and "pipeline" not in said(before, before)
+
+
 def test_whole_jobs_of_other_lengths(before: dict[str, Any]) -> None:
     short, long = (document(replace(BEFORE, plan=plan_of(epochs, None))) for epochs in (2, 10))
     found = difference(short, long)

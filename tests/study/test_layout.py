@@ -106,6 +106,10 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, stack=MEGATRON, shard="optimizer"),
     ),
     (
+        scenario(LLAMA, shard="parameters", expert_imbalance=3), "parallel.expert_imbalance: llama-3.2-1b has no experts; leave it out",
+        scenario(LLAMA, shard="parameters"),
+    ),
+    (
         scenario(LLAMA, replicate=2), "replicate is for sharded models .*write shard: parameters",
         scenario(LLAMA, replicate=2, shard="parameters"),
     ),
@@ -377,10 +381,15 @@ def test_what_was_not_counted_is_not_claimed(gpus: int, text: str) -> None:
     assert text in _too_many(gpus)
 
 
-@pytest.mark.parametrize("name", ["ulysses", "etp", "expert_tensor_parallel", "cpu_offload"])
+@pytest.mark.parametrize("name", ["ulysses", "etp", "expert_tensor_parallel", "cpu_offload", "gspmd", "rollouts"])
 def test_what_is_not_simulated_is_said_in_one_sentence(name: str) -> None:
     text = refused(scenario(LLAMA, **{name: 2}))
-    assert "is not simulated" in text and "unknown key" not in text and "\n" not in text
+    assert re.search("(is|are) not simulated", text) and "unknown key" not in text and "\n" not in text
+
+
+def test_a_value_that_may_be_of_two_kinds_is_refused_once() -> None:
+    text = refused(scenario(LLAMA, shard="parameters", reshard_after_forward="maybe"))
+    assert text == "--parallel reshard_after_forward maybe: found 'maybe'; write true or false, or a whole number, 1 or more"
 
 
 def test_exact_and_fast_are_one_way() -> None:

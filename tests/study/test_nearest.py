@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sim.cli import main
+from sim.spec.library import load_hardware
 from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer
+from sim.study.layout_options import layout_of
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, prepare
 
@@ -19,6 +24,27 @@ def test_it_is_the_smallest_that_fits() -> None:
     for other in (other for other, size in memory.items() if size < memory[name] and not other.startswith("cm-dare")):
         with pytest.raises(SpecError):
             prepare(Scenario(other, "resnet50", batch=300))
+
+
+@pytest.mark.parametrize(("model", "fields"), [
+    ("llama-3.1-8b", "pp=2"), ("llama-3.1-8b", "shard=parameters"), ("llama-3.2-1b", "tp=4,shard=parameters"),
+])  # fmt: skip
+def test_a_layout_fits_where_it_is_said_to_and_on_no_smaller_gpu(model: str, fields: str) -> None:
+    given = Scenario("", model, layout=layout_of([fields]))
+    name = nearest_that_runs(given, []).removeprefix("nearest that can: ").partition(",")[0]
+    rows = {str(row["name"]): row for row in hardware_rows()[0] if row["gpus"]}
+    assert layout_answer(replace(given, hardware=name)).run.memory_verdict != "does_not_fit"
+    smaller = [other for other in rows if float(rows[other]["gpu_memory"] or 0) < float(rows[name]["gpu_memory"] or 0)]
+    able = [other for other in smaller if runs(replace(given, hardware=other))]
+    assert all(load_hardware(other).spec.hypothetical for other in able)
+
+
+def runs(given: Scenario) -> bool:
+    try:
+        layout_answer(given)
+    except SpecError:
+        return False
+    return True
 
 
 def test_where_nothing_fits_it_says_what_is_missing() -> None:

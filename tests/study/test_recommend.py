@@ -11,6 +11,7 @@ import pytest
 
 from sim.analysis.transient import checkpoint_time, restore_time, survival
 from sim.analysis.whole_job import START_UP, JobPlan
+from sim.api import recommend as stallsim_recommend
 from sim.cli import main
 from sim.documents import Renting, document, recommended
 from sim.spec.library import load_hardware, load_part, load_workload
@@ -365,3 +366,44 @@ def test_rankings_are_those_of_limited_gpus(capsys: pytest.CaptureFixture[str]) 
         "dgx-a100"
     ]
     assert ratio > 1.05 and plain[0]["step_time_s"] < capped[0]["step_time_s"]
+
+
+RENT = [
+    "recommend",
+    "llama-3.2-1b",
+    "p4d.24xlarge",
+    "--tokens",
+    "1B",
+    "--budget-usd",
+    "1e6",
+    "--nodes",
+    "1..2",
+    "--jobs",
+    "1",
+    "-q",
+    "--json",
+]
+
+
+@pytest.mark.parametrize(("options", "fields", "asked"), [
+    (
+        ["--tp", "2", "--shard", "parameters"], {"parallel.tensor": 2, "parallel.shard": "parameters"},
+        {"parallel": {"tp": 2, "shard": "parameters"}},
+    ),
+    (
+        ["--parallel", "pp=2", "--micro-batches", "4"], {"parallel.pipeline": 2, "gradient_accumulation_steps": 4},
+        {"parallel": {"pp": 2}, "micro_batches": 4},
+    ),
+])  # fmt: skip
+def test_layout_options_are_fields_of_the_workload(
+    options: list[str], fields: dict[str, Any], asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Written as --set, by the options of other commands, or in Python, it is one question: 2 nodes take half the micro-batches of 1."""
+    documents = []
+    for given in (options, [word for key, value in fields.items() for word in ("--set", f"training.{key}={value}")]):
+        assert main([*RENT, *given]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    shown, written = ({key: document[key] for key in ("best", "candidates")} for document in documents)
+    assert shown == written and shown["best"]["layout"]
+    frame = stallsim_recommend("llama-3.2-1b", ["p4d.24xlarge"], tokens="1B", budget_usd=1e6, nodes=[1, 2], **asked)
+    assert frame.attrs["best"] == shown["best"] and len(frame) == len(shown["candidates"])

@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sim.report.validated import validated_groups
 from sim.spec.transformer import Transformer
+from sim.study.layout import not_validated
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun
 
 SUMMARY: Final = "hardware/validated_llm.json"
 EVERYTHING: Final = "all layouts"
-MEASURED_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
-"""Schedules of the measured runs with pipelines."""
-OVERLAPPED: Final = ("megatron",)
-"""Frameworks of which several measured runs overlap tensor-parallel messages
-(``tensor_overlap`` of calibration/records/llm/practice.yaml)."""
 WIDER: Final = 1.5
 """Factor on errors, and on the interval's logarithms, outside what was measured: estimate (sources left out differ so from others)."""
 
@@ -49,22 +45,14 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
     """Return the error (fractions) to expect of *run*, and what it rests on; None where nothing was validated."""
     parallel, gpu = run.workload.training.parallel, run.node.gpu.name
     kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
-    return _error(kind, run.workload.model.transformer, gpu, run.gpus, unmeasured(run))
+    error = _error(kind, run.workload.model.transformer, gpu, run.gpus, unmeasured(run))
+    return None if error is None else error | {"not_validated": not_validated(run)}
 
 
 def unmeasured(run: LayoutRun) -> list[str]:
     """Return in words what of *run* no measured training run of the records has, or too few to speak for it."""
-    training, options, schedule = run.workload.training, run.layout.options, run.layout.schedule
-    sentences = []
-    if run.workload.model.sequence is None:
-        sentences.append("no model without a sequence of tokens was measured")
-    if training.parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
-        sentences.append(f"no run with schedule {schedule} was measured")
-    if training.parallel.tensor > 1 and options.tensor_overlap and options.framework not in OVERLAPPED:
-        sentences.append(f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one run was measured")
-    if options.framework == "deepspeed" and training.parallel.shard in ("gradients", "parameters"):
-        sentences.append("no run with ZeRO stage 2 or 3 of DeepSpeed was measured")
-    return sentences
+    of_model = [] if run.workload.model.sequence is not None else ["no model without a sequence of tokens was measured"]
+    return [*of_model, *not_validated(run)]
 
 
 def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:

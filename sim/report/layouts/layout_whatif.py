@@ -66,4 +66,6 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
     share = document["twice_micro_batches_time_per_sample"]
     if share is not None:
         lines.append(f"  Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sim.events import LAYOUT_STALLS, STALLS, Cause
+from sim.events import LAYOUT_STALLS, STALLS, Cause, causes_of
 from sim.report.page.colours import fill
 from sim.report.page.markup import Child, Figures, Html, joined, table, tag
 from sim.report.page.words import as_percent, as_time
@@ -95,7 +95,7 @@ def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:
 def stall_pieces(figures: Figures) -> list[BarPiece]:
     """Return a piece for every cause of the stall table in *figures*."""
     pieces = []
-    for cause in STALLS:
+    for cause in causes_of(figures.value("stalls_s")):
         path = f"stalls_s/{cause.value}"
         pieces.append(BarPiece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
     return pieces
@@ -154,6 +154,7 @@ def stall_table(figures: Figures) -> Html:
     return table(head, rows, "Where a step goes")
 
 
-def stall_key() -> Html:
-    """Return which colour stands for which cause."""
-    return tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in STALLS), class_="key")
+def stall_key(*runs: Figures) -> Html:
+    """Return which colour stands for which cause: those of any run, and what else *runs* have."""
+    causes = causes_of([cause.value for cause in STALLS], *(run.value("stalls_s") for run in runs))
+    return tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")

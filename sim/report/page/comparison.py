@@ -112,7 +112,9 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
     ]
     bars = tag("div", named_bars(drawn, "Shares of a step by cause, on each machine"), class_="short long")
     lead = "Share of step time by cause; step time at right." + (f" The first {_BARS} machines." if len(rows) > _BARS else "")
-    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
+    return PagePart(
+        "steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(*rows[:_BARS]), lead=lead)
+    )
 
 
 def _table(rows: Sequence[Figures]) -> PagePart:

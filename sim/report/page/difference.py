@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.events import STALLS
+from sim.events import causes_of
 from sim.report.difference import FIGURES, input_lines, sentences
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces, swatch
 from sim.report.page.frame import PagePart, outcome, page
@@ -53,21 +53,28 @@ def _steps(old: Figures, new: Figures) -> PagePart:
             (name, bar(run, stall_pieces(run), "step_time_s", scale), run.shown("step_time_s", as_time)) for name, run in pair
         ]
         shown += [tag("h3", f"{epoch} epoch"), tag("figure", named_bars(drawn, f"Seconds of a step by cause, {epoch} epoch"))]
-    return PagePart("steps", "Steps", section("steps", "Where a step goes", *shown, stall_key(), lead="Seconds of a step by cause."))
+    return PagePart(
+        "steps", "Steps", section("steps", "Where a step goes", *shown, stall_key(old, new), lead="Seconds of a step by cause.")
+    )
 
 
 def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
-            joined(swatch(cause.value), cause.value), old.shown(f"stalls_s/{cause.value}", as_time),
-            new.shown(f"stalls_s/{cause.value}", as_time), figures.shown(f"stalls_s/{cause.value}", _signed), MEANINGS[cause],
+            joined(swatch(cause.value), cause.value), *(_spent(run, cause.value) for run in (old, new)),
+            figures.shown(f"stalls_s/{cause.value}", _signed), MEANINGS[cause],
         ]
-        for cause in STALLS
-        if max(run.value(f"stalls_s/{cause.value}") for run in (old, new)) > 0
+        for cause in causes_of(figures.value("stalls_s"))
+        if any(run.value("stalls_s").get(cause.value) for run in (old, new))
     ]  # fmt: skip
     head = [("cause", False), ("before", True), ("after", True), ("change", True), ("what happens meanwhile", False)]
     lead = "A step is the sum of its causes, so the changes sum to its own."
     return PagePart("causes", "Causes", section("causes", "What changed in a warm step", table(head, rows, "Causes"), lead=lead))
+
+
+def _spent(run: Figures, cause: str) -> Html:
+    """Return the seconds of *cause* in a step of *run*; a dash where such a run has no such cause."""
+    return run.shown(f"stalls_s/{cause}", as_time) if cause in run.value("stalls_s") else Html("-")
 
 
 def _signed(seconds: float) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sim.analysis.layout_memory import StageMemory
-from sim.events import Cause, WorkSpan
+from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
 from sim.mesh import LayoutRun
 from sim.report.energy import epoch_tokens
 from sim.report.layouts.layout import LAYOUT_MEANINGS, layout_name
@@ -30,7 +30,13 @@ MOST_COURSES: Final = 8
 """Stages whose memory is drawn against time."""
 COLUMNS: Final = 400
 """Moments of a step at which memory is drawn, each at its fullest."""
-_SHADES: Final = {"forward": "#77aadd", "backward": "#4477aa", "backward of inputs": "#4477aa", "backward of weights": "#225588"}
+_SHADES: Final = {
+    "forward": "#77aadd", "backward": "#4477aa", "backward of inputs": "#4477aa", "backward of weights": "#225588", "optimizer": "#99aa77",
+}  # fmt: skip
+_OTHER: Final = "#bbbb99"
+"""Shade of work that has none of its own."""
+_SENT: Final = " between stages"
+"""Ends the names of messages of a pipeline (`sim.training.layouts.scene.words`)."""
 _SHOWN_USES: Final = (
     "weights",
     "gradients",
@@ -120,7 +126,7 @@ def _time(figures: Figures) -> PagePart:
 
 
 def _stages(run: LayoutRun) -> PagePart:
-    """Return a lane for each stage: forward, backward and optimizer against time, waits in between; below them the memory of each."""
+    """Return a lane for each stage: its work against time, waits in between, what it sends in a strip below; then the memory of each."""
     stages = run.played.stages
     begin, end = min(stage.begin for stage in stages), max(stage.end for stage in stages)
     span = TimelineSpan(begin, end, [end])
@@ -135,10 +141,16 @@ def _stages(run: LayoutRun) -> PagePart:
         lanes.append(tag("div", class_="title"))
         lanes += [tag("div", _course(course, span, run.node.gpu.memory), class_="lane high") for course in courses.values()]
     figure = lanes_of(names, lanes, span, "Stages and their memory against time")
-    shades = (tag("li", tag("i", class_="swatch", style=f"background:{_SHADES[name]}"), name) for name in ("forward", "backward"))
+    seen = [mark for stage in shown for mark in _shown(run, stage, span)]
+    names_of = dict.fromkeys(mark.name for mark in seen if isinstance(mark, WorkSpan) and mark.stream == "gpu")
+    shades = (tag("li", tag("i", class_="swatch", style=f"background:{_SHADES.get(name, _OTHER)}"), name) for name in _in_order(names_of))
+    found = {mark.cause for mark in seen if isinstance(mark, WaitSpan) or mark.stream != "gpu"}
+    causes = (tag("li", swatch(cause.value), cause.value) for cause in LAYOUT_STALLS if cause in found)
     uses = (tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES) if courses else ()
-    key = tag("ul", *shades, *uses, class_="key")
-    lead = f"One step of {as_time(end - begin)}: light blue is forward, dark blue backward; colored gaps are waits by cause."
+    key = tag("ul", *shades, *causes, *uses, class_="key")
+    lead = f"One step of {as_time(end - begin)}: what each stage computes; colored gaps are waits by cause."
+    if len(stages) > 1:
+        lead += " The strip below each lane is what the stage sends to others, by the network that carries it."
     if courses:
         lead += f" Below, the memory of one GPU by use at each moment; the full height is its {as_memory(run.node.gpu.memory)}."
     return PagePart("stages", "Stages against time", section("stages", "Stages against time", figure, key, lead=lead))
@@ -179,23 +191,38 @@ def _course(course: Sequence[tuple[float, float, StageMemory]], span: TimelineSp
     return tag("div", svg, class_="mark", style="left:0;width:100%", data_tip=f"at most {as_memory(peak.total)}\n{says}")
 
 
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return *names* of work in the order of a step, those without a shade of their own last."""
+    order = [*_SHADES]
+    return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+
+
+def _shown(run: LayoutRun, stage: int, span: TimelineSpan) -> list[WorkSpan | WaitSpan]:
+    """Return what the lane of *stage* shows: what it computes, sends to other stages, and waits for."""
+    log = run.played.log
+    work = [one for one in log.work if one.rank == stage and (one.stream == "gpu" or one.name.endswith(_SENT))]
+    waits = [one for one in log.waits if one.rank == stage and one.cause != Cause.COMPUTE]
+    marks: list[WorkSpan | WaitSpan] = [*work, *waits]
+    return [one for one in marks if one.t1 > span.start and one.t0 < span.end]
+
+
 def _lane(run: LayoutRun, stage: int, span: TimelineSpan) -> list[Html]:
-    marks = []
-    for work in run.played.log.work:
-        if work.rank == stage and work.stream == "gpu" and work.t1 > span.start and work.t0 < span.end:
-            marks.append(_work(work, span))
-    for wait in run.played.log.waits:
-        if wait.rank == stage and wait.cause != Cause.COMPUTE and wait.t1 > span.start and wait.t0 < span.end:
-            says = f"waits: {wait.resource}\n{as_time(wait.t1 - wait.t0)}"
-            style = f"{span.place(wait.t0, wait.t1)};{fill(wait.cause.value)};opacity:0.55"
-            marks.append(tag("div", class_="mark", style=style, data_tip=says))
-    return marks
+    return [_wait(one, span) if isinstance(one, WaitSpan) else _work(one, span) for one in _shown(run, stage, span)]
+
+
+def _wait(wait: WaitSpan, span: TimelineSpan) -> Html:
+    says = f"waits: {wait.resource}\n{as_time(wait.t1 - wait.t0)}"
+    style = f"{span.place(wait.t0, wait.t1)};{fill(wait.cause.value)};opacity:0.55"
+    return tag("div", class_="mark", style=style, data_tip=says)
 
 
 def _work(work: WorkSpan, span: TimelineSpan) -> Html:
+    if work.stream != "gpu":
+        says = f"sends {work.resource}\n{as_time(work.t1 - work.t0)}"
+        return tag("div", class_="mark sent", style=f"{span.place(work.t0, work.t1)};{fill(work.cause.value)}", data_tip=says)
     number = f"\nmicro-batch {work.ident}" if work.ident >= 0 else ""
     says = f"{work.name}{number}\n{as_time(work.t1 - work.t0)}"
-    return tag("div", class_="mark", style=f"{span.place(work.t0, work.t1)};background:{_SHADES.get(work.name, '#99aa77')}", data_tip=says)
+    return tag("div", class_="mark", style=f"{span.place(work.t0, work.t1)};background:{_SHADES.get(work.name, _OTHER)}", data_tip=says)
 
 
 def _memory(figures: Figures, memory: float) -> PagePart:

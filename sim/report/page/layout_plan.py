@@ -11,7 +11,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
-from sim.report.plan import PARTS, rate_text
+from sim.report.plan import NOT_VALIDATED, PARTS, rate_text
 from sim.units import show
 
 SHOWN: Final = 10
@@ -98,9 +98,16 @@ def _table(rows: Mapping[int, Figures]) -> PagePart:
 def _named(row: Figures, place: int) -> Html:
     """Return a layout's name, and below it what limits it and why it is not the best."""
     tie = tag("span", " ~", class_="flag", title="within the expected error of the best") if row.value("tie") and place else None
+    unproven = (
+        tag("span", NOT_VALIDATED, class_="flag", title="; ".join(row.value("not_validated"))) if row.value("not_validated") else None
+    )
     reasons = "; ".join(text for text in (row.value("limit"), row.value("why")) if text)
     return joined(
-        f"{place + 1}. ", row.value("name"), tie, tag("div", reasons, style="font-weight:normal;color:var(--muted);white-space:normal")
+        f"{place + 1}. ",
+        row.value("name"),
+        tie,
+        unproven,
+        tag("div", reasons, style="font-weight:normal;color:var(--muted);white-space:normal"),
     )
 
 

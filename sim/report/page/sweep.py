@@ -10,7 +10,7 @@ from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, 
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, linear_axis
 from sim.report.page.frame import PagePart, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, details, section, step, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, step, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.study.descriptions import Descriptions
 from sim.units import counted
@@ -164,7 +164,7 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
     bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
     lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if apart > 1 else "")
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
-    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
+    return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(*chosen), lead=lead))
 
 
 def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
@@ -173,7 +173,7 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
             *(row.value(f"point/{step(key)}") for key in varied), row.shown("step_time_s", as_time),
             row.shown("throughput_samples_per_s", as_number), row.share("stalls_s/compute", "step_time_s"),
             row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
-            row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
+            joined(row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-", _flag(row)),
         ]
         for row in rows[:_ROWS]
     ]  # fmt: skip
@@ -183,6 +183,12 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
     ]
     lead = f"The first {_ROWS} points; the file has all." if len(rows) > _ROWS else "A click on a title sorts."
     return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))
+
+
+def _flag(row: Figures) -> Html | None:
+    """Return a mark on a point whose layout uses something that no measured run has."""
+    said = row.value("not_validated")
+    return tag("span", " not validated", class_="flag", title=said) if said else None
 
 
 def _left_out(failed: Sequence[Mapping[str, Any]]) -> PagePart:

@@ -17,6 +17,7 @@ from sim.mesh import LayoutRun
 from sim.parallel.program import Tag
 from sim.report.trace.chrome_trace import TraceEvent, headed, span, write_traces
 from sim.report.trace.layout_groups import arguments, groups, sent_by
+from sim.study.layout import not_validated
 from sim.training.layouts.scene import words
 from sim.units import counted
 
@@ -53,7 +54,7 @@ def _document(run: LayoutRun, ranks: Sequence[int]) -> dict[str, Any]:
     events: list[TraceEvent] = []
     for rank in ranks:
         events += _rank(run, rank)
-    shows = {"hardware": run.hardware.name, "workload": run.workload.name}
+    shows = {"hardware": run.hardware.name, "workload": run.workload.name, "not_validated": not_validated(run)}
     return headed(ranks[0], run.gpus, shows, events, groups(run, ranks[0]))
 
 

@@ -19,7 +19,7 @@ def run(gpu: str, gpus: int, sequence: int | None = 2048, framework: str = "mega
     training = SimpleNamespace(parallel=Parallel(**parallel))
     workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=None, sequence=sequence))
     layout = SimpleNamespace(
-        schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap)
+        schedule=training.parallel.schedule or "1f1b", options=SimpleNamespace(framework=framework, tensor_overlap=overlap), own=None
     )
     return SimpleNamespace(layout=layout, workload=workload, node=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), gpus=gpus)
 
@@ -40,9 +40,10 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
 
 UNLIKE: dict[str, dict[str, Any]] = {
     "no model without a sequence of tokens": {"sequence": None, "pipeline": 2},
-    "no run with schedule zb_h1": {"pipeline": 2, "schedule": "zb_h1"},
+    "schedule zb_h1 is not validated": {"pipeline": 2, "schedule": "zb_h1"},
     "overlapped tensor-parallel messages of fsdp2 are not validated": {"framework": "fsdp2", "tensor": 2, "overlap": 0.5},
-    "no run with ZeRO stage 2 or 3 of DeepSpeed": {"framework": "deepspeed", "shard": "parameters"},
+    "ZeRO stage 2 of DeepSpeed is not validated": {"framework": "deepspeed", "shard": "gradients"},
+    "ZeRO stage 3 of DeepSpeed is not validated": {"framework": "deepspeed", "shard": "parameters"},
 }
 
 
