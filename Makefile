@@ -71,8 +71,8 @@ spelling: $(VENV)/.dev
 # them from then on. HolisticTraceAnalysis 0.5 fails with pandas 3, so it has an interpreter of its own; of what it asks for it needs
 # these (not jupyterlab). SimGrid comes from the system: apt install python3-simgrid.
 oracles: $(VENV)/.oracles
-	$(BIN)/python -m pytest -rs --benchmark-disable tests/oracle tests/report/trace/test_run_trace.py tests/report/test_figures.py \
-	  tests/spec/test_json_schema.py $(if $(TORCH),tests/extract/test_sources.py tests/extract/test_unusual.py)
+	$(BIN)/python -m pytest -rs --benchmark-disable tests/oracle tests/report/trace/test_run_trace.py tests/report/trace/test_layout_trace.py \
+	  tests/report/test_figures.py tests/spec/test_json_schema.py $(if $(TORCH),tests/extract/test_sources.py tests/extract/test_unusual.py)
 
 # Runs the commands that README.md and docs/ show again and writes their output there.
 readme: $(VENV)/.dev

@@ -67,3 +67,13 @@ def test(number):
     workers = {name: {(tmp_path / f"test_{name}.{number}").read_text() for number in range(4)} for name in "abcd"}
     assert [len(found) for found in workers.values()] == [1, 1, 1, 1]
     assert set.union(*workers.values()) == {"gw0", "gw1"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
+def test_oracles_run_the_tests_that_ask_for_them() -> None:
+    """A test that skips for want of what `make oracles` installs stands in a file, or in a folder, that it runs."""
+    (tests,) = [line for line in " ".join(would_run("oracles")).replace("\\", "").split(".venv/bin/python") if "pytest" in line]
+    runs = [ROOT / word for word in tests.split() if word.startswith("tests/")]
+    asking = [path for path in (ROOT / "tests").rglob("*.py") if "is not installed: make oracles" in path.read_text(encoding="utf-8")]
+    assert asking
+    assert [path for path in asking if not any(path.is_relative_to(place) for place in runs) and path != Path(__file__)] == []

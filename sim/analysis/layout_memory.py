@@ -53,10 +53,11 @@ class StageMemory:
     stage: int
     weights: float
     gradients: float
+    """Gradients of shards, whole ones before they are reduced, and inputs of reduce-scatters."""
     optimizer_state: float
     activations: float
     gathered: float
-    """Weights gathered from shards, and gradients on their way to them."""
+    """Weights gathered from shards, and the buffers they are gathered into."""
     workspace: float
     cached: float
     """Blocks that the allocator keeps though nothing is in them at this moment: of other streams, of the loss, of the optimizer's step."""
@@ -205,10 +206,11 @@ class _Moment(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """One pass over a unit, in bytes beyond those before it: what remains, and the fullest moment."""
+    """One pass over a unit, in bytes beyond those before it: what remains, and the fullest moment with the gradients made until then."""
 
     net: float
     peak: float
+    made: float
 
 
 class _Replay:
@@ -285,20 +287,21 @@ class _Replay:
                 for number in numbers if instruction.part == "F" else reversed(numbers):
                     self._work(number, instruction.part, instruction.micro_batch)
 
-    def _now(self, workspace: float = 0.0) -> _Moment:
+    def _now(self, workspace: float = 0.0, made: float = 0.0) -> _Moment:
+        """Return this moment with *workspace* and gradients just *made* beside what is held."""
         gathers, scatters = sum(self.gathers.values()), sum(self.scatters.values())
-        unsharded = sum(self.weights.values()) + sum(self.unreduced.values())
-        made = self.gradients if self.grows else 0.0
-        streams = (self.activations + self.buffered + unsharded + workspace, gathers, scatters + made)
+        weights, unreduced = sum(self.weights.values()), sum(self.unreduced.values()) + made
+        shards = self.gradients if self.grows else 0.0
+        streams = (self.activations + self.buffered + weights + unreduced + workspace, gathers, scatters + shards)
         self.fullest_of = list(map(max, self.fullest_of, streams))
-        return _Moment(self.gradients, self.activations, gathers + scatters + unsharded, workspace + self.buffered)
+        return _Moment(self.gradients + unreduced + scatters, self.activations, gathers + weights, workspace + self.buffered)
 
-    def _note(self, workspace: float = 0.0) -> None:
-        self.best = max(self.best, self._now(workspace), key=sum)
+    def _note(self, workspace: float = 0.0, made: float = 0.0) -> None:
+        self.best = max(self.best, self._now(workspace, made), key=sum)
 
     def cached(self, moment: _Moment) -> float:
         """Return the bytes of blocks that are kept though nothing is in them at *moment*; ask when the step is over."""
-        held = sum(moment) - (0.0 if self.grows else moment.gradients)
+        held = sum(moment) - (0.0 if self.grows else self.gradients)
         return max(0.0, sum(self.fullest_of) - held) + self.freed + self.recorded + self.alone
 
     def _recorded(self, stage: int) -> float:
@@ -351,7 +354,7 @@ class _Replay:
         if self.waits and (part == "F" or (part, micro_batch) != self.backward):
             self.unreduced.clear()
             self.backward = part, micro_batch
-        self._note(own.peak)
+        self._note(own.peak - own.made, own.made)
         if part != "I":  # where backward is split, products keep their inputs for the weights' half
             self.activations = max(0.0, self.activations + own.net)
             sent = self.sent.get(number, 0.0)
@@ -374,7 +377,8 @@ class _Replay:
         if share == 1.0:
             return recomputed
         plain = self._one_pass(unit, forward, checkpointed=False)
-        return _Pass(share * recomputed.net + (1.0 - share) * plain.net, max(recomputed.peak, plain.peak))
+        fuller = max(recomputed, plain, key=lambda each: each.peak)
+        return fuller._replace(net=share * recomputed.net + (1.0 - share) * plain.net)
 
     def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _Pass:
         workload = self.workload
@@ -388,14 +392,14 @@ class _Replay:
             for own, beside in zip(kept, scratch, strict=True):
                 peaks.append(done + beside)
                 done += 0.0 if checkpointed else own
-            return _Pass(entering if checkpointed else total - again, max(peaks, default=0.0))
+            return _Pass(entering if checkpointed else total - again, max(peaks, default=0.0), 0.0)
         left, made = (total if checkpointed else again), 0.0
-        peaks = []
+        fullest = (0.0, 0.0)
         for piece, own, beside in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
             made += sum(piece.layer.gradients) * self.layout.gathered if self.layout.sharded_parameters else 0.0
-            peaks.append(left + made + beside)
+            fullest = max(fullest, (left + made + beside, made))
             left -= own
-        return _Pass(-(entering if checkpointed else total - again), max(peaks, default=0.0))
+        return _Pass(-(entering if checkpointed else total - again), *fullest)
 
     def _scratch(self, layer: Layer) -> float:
         """Return the bytes that one pass over *layer* holds beside what it keeps; of the loss in its backward, which needs most."""
@@ -454,7 +458,7 @@ class _Replay:
             self.unreduced.pop(number, None)
         if self.grows:
             self.gradients += start.nbytes / shards * _WIDTH[self.layout.options.gradients] / self.layout.reduced
-            self._note(kept)
+            self._note(made=kept)
 
     def _last_gradient(self, wrap: Wrap) -> float:
         """Return the bytes of a wrap's last gradient, which torch's ``foreach_reduce`` holds (a name in its loop) until it is done."""

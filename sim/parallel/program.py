@@ -128,7 +128,10 @@ class Send(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Hold compute until the *nbytes* that *tag* names have come from stage *stage*."""
+    """Hold compute until the *nbytes* that *tag* names have come from stage *stage*.
+
+    It stands where they are used; buffers are taken to be there before, as torch's runtime posts receives in the order of sends.
+    """
 
     tag: Tag
     stage: int

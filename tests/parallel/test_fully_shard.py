@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from sim.analysis.layout_memory import memory_by_stage
+from sim.analysis.layout_memory import StageMemory, memory_by_stage, memory_course
 from sim.spec.workload import Model, Workload
 from tests.harness import toy_node, toy_workload
 from tests.parallel.layouts import block_model, copied, layout, sent
@@ -70,15 +71,15 @@ class Net(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(32, WIDTH)
         self.layers = nn.ModuleList(blocks)
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 32, bias=False)
+        self.last = nn.Sequential(OrderedDict(norm=nn.LayerNorm(WIDTH), head=nn.Linear(WIDTH, 32, bias=False)))
         if tied:
-            self.head.weight = self.tokens.weight
+            self.last.head.weight = self.tokens.weight
 
     def forward(self, x: Any) -> Any:
         x = self.tokens(x)
         for block in self.layers:
             x = block(x)
-        return self.head(self.norm(x))
+        return self.last(x)
 
 
 def _plain(*parts: type[nn.Module] | nn.Module) -> Net:
@@ -94,7 +95,7 @@ def _frozen_below(count: int) -> Net:
 
 def _adapted() -> Net:
     net = _plain(Adapted, Adapted, Adapted)
-    for part in (net.tokens, net.norm, net.head):
+    for part in (net.tokens, net.last.norm, net.last.head):
         part.requires_grad_(False)
     return net
 
@@ -114,14 +115,15 @@ MESHES: list[tuple[int, int]] = [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 4)]
 def _frozen_from_above() -> Net:
     net = _plain(Feed, Attention, Feed)
     net.layers[1].requires_grad_(False)
-    net.head.requires_grad_(False)
+    net.last.head.requires_grad_(False)
     return net
 
 
 def _table(net: Net) -> Model:
     """Return the layer table of *net*: a row for each module that holds parameters."""
     sizes, frozen = {}, []
-    for name, module in net.named_modules():
+    for path, module in net.named_modules():
+        name = path.removeprefix("last.")
         if own := list(module.parameters(recurse=False)):
             sizes[name] = [parameter.numel() for parameter in own]
             if not own[0].requires_grad:
@@ -129,8 +131,8 @@ def _table(net: Net) -> Model:
     return block_model(sizes, frozen)
 
 
-def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: bool) -> None:
-    """Wrap *net* with ``fully_shard`` as torchtitan does, or its blocks and the *root* alone."""
+def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: bool, listed: bool = True) -> None:
+    """Wrap *net* with ``fully_shard`` as torchtitan does, norm and head *listed* or as one module; or its blocks and the *root* alone."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -145,7 +147,7 @@ def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: 
     for block in net.layers:
         fully_shard(block, reshard_after_forward=wanted, **keys)
     if not root:
-        fully_shard([net.norm, net.head], reshard_after_forward=reshard is True, **keys)
+        fully_shard([net.last.norm, net.last.head] if listed else net.last, reshard_after_forward=reshard is True, **keys)
     fully_shard(net, reshard_after_forward=reshard is True, **keys)
 
 
@@ -208,12 +210,22 @@ def adam_workload() -> Workload:
 
 
 def _tracked(net: Net, steps: int = 2) -> dict[str, float]:
-    """Return the bytes of each kind at the fullest moment of the second step that torch's tracker sees."""
+    """Return the bytes of each kind at the fullest moment of the second step that torch's tracker sees, on one token."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
+    class Tracker(FSDPMemTracker):
+        """Says what temporary bytes are: in the hooks before a block what is gathered into, else gradients."""
+
+        def _update_peak_stats(self, peak_state: Any) -> None:
+            before = dict(self._peak_mem)
+            super()._update_peak_stats(peak_state)
+            if self._peak_mem != before:
+                (snapshot,) = self._peak_mem_snap.values()
+                snapshot["gathers" if self._fsdp_state.name.startswith("PRE") else "gradients"] = snapshot["Temp"]
+
     adam = torch.optim.Adam([parameter for parameter in net.parameters() if parameter.requires_grad], fused=True)
-    tracker = FSDPMemTracker(net, adam)
-    numbers = torch.zeros(1, 2, dtype=torch.long)
+    tracker = Tracker(net, adam)
+    numbers = torch.zeros(1, 1, dtype=torch.long)
     tracker.track_inputs((numbers,))
     with tracker:
         for step in range(steps):
@@ -227,23 +239,35 @@ def _tracked(net: Net, steps: int = 2) -> dict[str, float]:
 
 
 def _memory_compared(name: str, mesh: tuple[int, int], reshard: bool | None) -> list[str]:
-    """Return the kinds of memory that differ by more than 5 % at the fullest moment."""
+    """Return the kinds of memory that differ by more than 5 % at the fullest moment.
+
+    Of moments that are equally full here, to 1 %, the few bytes of activations decide in torch; the one that is nearest is compared.
+    """
     torch.manual_seed(0)
     net = MODELS[name]()
     table = _table(net)
-    _sharded(net, mesh, reshard, False)
+    _sharded(net, mesh, reshard, False, listed=False)  # the tracker's hooks take modules of a list apart
     theirs = _tracked(net)
     made = layout(table, mesh[0] * mesh[1], shard="parameters", replicate=mesh[0], reshard_after_forward=reshard)
-    (own,) = memory_by_stage(made, adam_workload(), GPU)
-    moving = ("Sharded Grad", "Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter", "Temp")
+    (fullest,) = memory_by_stage(made, adam_workload(), GPU)
+    course = memory_course(made, adam_workload(), GPU, 0)
+    equally = [moment for moment in course if moment.allocated == pytest.approx(fullest.allocated, rel=0.01)]
+    case = f"{name} on {mesh}, reshard {reshard}"
+    wrong = [[f"{case}: {text}" for text in _kinds_apart(own, theirs)] for own in equally]
+    return min(wrong, key=len)
+
+
+def _kinds_apart(own: StageMemory, theirs: Mapping[str, float]) -> list[str]:
+    gathered = sum(theirs.get(kind, 0.0) for kind in ("Unsharded Param", "All Gather", "gathers"))
+    gradients = sum(theirs.get(kind, 0.0) for kind in ("Sharded Grad", "Unsharded Grad", "Reduce Scatter", "gradients"))
     pairs = {
         "weights": (own.weights, theirs["Sharded Param"]),
         "states": (own.optimizer_state, theirs["OptState"]),
-        "what comes and goes": (own.gradients + own.gathered + own.workspace, sum(theirs[kind] for kind in moving)),
+        "gathered weights": (own.gathered, gathered),
+        "gradients": (own.gradients, gradients),
         "all": (own.allocated, theirs["Total"] - theirs["Activation"]),
     }
-    case = f"{name} on {mesh}, reshard {reshard}"
-    return [f"{case}: {kind} {mine:.0f}, torch's {his:.0f}" for kind, (mine, his) in pairs.items() if abs(mine / his - 1) > 0.05]
+    return [f"{kind} {mine:.0f}, torch's {his:.0f}" for kind, (mine, his) in pairs.items() if abs(mine - his) > 0.05 * his]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
