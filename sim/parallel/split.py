@@ -103,6 +103,19 @@ class Unit:
         shares = ("sequence", "per_head") if sequence else ("per_head",)
         return tuple(elements for piece in self.pieces if piece.layer.share in shares for elements in piece.layer.gradients)
 
+    def flattened(self, sequence: bool) -> int:
+        """Return the elements whose gradients Megatron-LM adds up over tensor ranks in one buffer: those of norms of heads.
+
+        With *sequence* parallelism all that it marks ``sequence_parallel``, too: other norms, biases of rowwise products, and what all
+        ranks hold (routers, MLA's down projections). Positions are looked up for all tokens before these are split.
+        """
+        layers = [piece.layer for piece in self.pieces]
+        heads = sum(sum(layer.gradients) for layer in layers if layer.share == "per_head")
+        if not sequence:
+            return heads
+        replicated = sum(sum(layer.gradients) for layer in layers if layer.share in ("sequence", "replicated") and layer.op != "embedding")
+        return heads + replicated + sum(layer.gradients.count(bias) * bias for layer in layers if (bias := _rowwise_bias(layer)))
+
     @property
     def boundary(self) -> float:
         """Return the bytes per sample (elements of 4) that enter the unit."""
@@ -458,9 +471,14 @@ def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float, re
     return min(read, write) if layer.share in ("heads", "per_head", "sequence", "expert", "rowwise") else read
 
 
+def _rowwise_bias(layer: Layer) -> int:
+    """Return the elements that the bias of a rowwise product has if there is one; of other layers 0."""
+    return layer.channels[1] if layer.share == "rowwise" and len(layer.channels) == 2 and layer.channels[0] > 1 else 0
+
+
 def _parts(layer: Layer, elements: Sequence[int], share: float) -> tuple[int, ...]:
     """Return what one rank has of tensors of *elements*; the bias of a rowwise product is added to its sum, and is everywhere."""
-    bias = layer.channels[1] if layer.share == "rowwise" and len(layer.channels) == 2 and layer.channels[0] > 1 else 0
+    bias = _rowwise_bias(layer)
     return tuple(count if count == bias else max(1, round(count * share)) for count in elements) if share != 1.0 else tuple(elements)
 
 

@@ -1,7 +1,8 @@
 """When do gradients travel where each rank has whole weights? Data parallelism and sharded optimizers: in buckets, from the last backward.
 
 Megatron-LM ``distributed_data_parallel.py``: gradients are reduced in buckets as the last micro-batch's backward makes them; a sharded
-optimizer's weights are gathered before their next use, the next bucket while one is used.
+optimizer's weights are gathered before their next use, the next bucket while one is used. Behind these reductions gradients of norms are
+added up over tensor ranks (``finalize_model_grads.py``).
 """
 
 from __future__ import annotations
@@ -120,9 +121,16 @@ class Bucketed(Lowering):
                 self.late += starts
 
     def finish(self) -> Iterator[Instruction]:
-        """Yield the reductions that nothing overlaps."""
+        """Yield the reductions that nothing overlaps; then what Megatron-LM adds up over tensor ranks, in one buffer."""
         yield from self.late
         self.open += [start.tag for start in self.late]
+        parallel = self.layout.mesh.parallel
+        if self.layout.options.framework == "megatron" and parallel.tensor > 1:
+            elements = sum(self.layout.units[unit].flattened(parallel.sequence_parallel) for unit in self.layout.units_of(self.stage))
+            if elements:
+                yield from map(Wait, self.open)
+                self.open = [("reduce norms", 0, 0)]
+                yield Start(self.open[0], "all_reduce", "tensor", elements * self.layout.reduced, "tensor")
 
 
 def _runs(part: PassPart, units: Sequence[int], action: Action) -> Iterator[Work]:

@@ -35,6 +35,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "scatter": "gradient reduction",
     "reduce": "gradient reduction",
     "partial": "gradients of norms",
+    "reduce norms": "gradients of norms",
     "norm": "gradient norm",
     "tied": "gradient of the tied embedding",
     "activations": "activations between stages",
