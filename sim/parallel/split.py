@@ -113,8 +113,8 @@ class Unit:
         heads = sum(sum(layer.gradients) for layer in layers if layer.share == "per_head")
         if not sequence:
             return heads
-        whole = sum(sum(layer.gradients) for layer in layers if layer.share in ("sequence", "replicated") and layer.op != "embedding")
-        return heads + whole + sum(layer.gradients.count(bias) * bias for layer in layers if (bias := _rowwise_bias(layer)))
+        replicated = sum(sum(layer.gradients) for layer in layers if layer.share in ("sequence", "replicated") and layer.op != "embedding")
+        return heads + replicated + sum(layer.gradients.count(bias) * bias for layer in layers if (bias := _rowwise_bias(layer)))
 
     @property
     def boundary(self) -> float:
@@ -310,8 +310,6 @@ def _check(model: Model, parallel: Parallel) -> None:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
     if parallel.capacity_factor is not None and not groups:
         raise SpecError(f"training.parallel.capacity_factor: {model.name} has no experts; leave it out")
-    if parallel.expert_imbalance > 1 and not groups:
-        raise SpecError(f"training.parallel.expert_imbalance: {model.name} has no experts; leave it out")
     if groups and groups % parallel.expert:
         raise SpecError(
             f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {divisors(groups, parallel.expert)}"
