@@ -82,7 +82,7 @@ class Model(Spec):
     """The same with a forward of their own: torch's ``size_based_auto_wrap_policy`` looks into them, but does not wrap them."""
     leaves: tuple[str, ...] = ()
     """Modules that this policy neither wraps nor looks into (``nn.MultiheadAttention``)."""
-    tensor_plan: Mapping[str, PlanWord] = Field(default={})
+    tensor_plan: dict[str, PlanWord] = Field(default={})
     """How tensor ranks divide the layers of a traced table, by patterns of module paths in the order of precedence (``*`` one name, ``**``
     any number): ``{"block.*.feed": colwise, "block.*.feed_output": rowwise}``."""
     source: Source
