@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, groupby, islice, pairwise
@@ -286,6 +286,11 @@ def block_in_parts(units: Sequence[Unit], model: Model) -> str:
 def _check(model: Model, parallel: Parallel) -> None:
     heads = [layer.attention for layer in model.layers if layer.attention is not None]
     if parallel.tensor > 1:
+        if model.tensor_plan and parallel.sequence_parallel and "sequence" not in model.tensor_plan.values():
+            raise SpecError(
+                f"training.parallel.sequence: the tensor_plan of {model.name} has no sequence layers, and tokens stay whole; "
+                "write sequence: false, or sequence for its norms"
+            )
         if parallel.expert > 1 and not parallel.sequence_parallel:
             raise SpecError(
                 "training.parallel.sequence: experts beside tensor ranks need sequence parallelism (Megatron-LM); "
@@ -295,9 +300,9 @@ def _check(model: Model, parallel: Parallel) -> None:
         if bare is not None:
             raise SpecError(
                 f"training.parallel.tensor: layer {bare} of {model.name} has no tensor plan; write its share (colwise, rowwise, ...) "
-                "in the model file, or use tensor: 1"
+                "in model.tensor_plan, or use tensor: 1"
             )
-        wrong = next((head.heads for head in heads if head.heads % parallel.tensor), None)
+        wrong = next((count for count in _split_heads(model.layers) if count % parallel.tensor), None)
         if wrong is not None:
             raise SpecError(
                 f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; "
@@ -314,6 +319,19 @@ def _check(model: Model, parallel: Parallel) -> None:
         raise SpecError(
             f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {divisors(groups, parallel.expert)}"
         )
+
+
+def _split_heads(layers: Iterable[Layer]) -> Iterator[int]:
+    """Yield the heads of each attention that tensor ranks split; of separate products those that the columns before them hold."""
+    columns = 0
+    for layer in layers:
+        if layer.share == "colwise" and layer.channels:
+            columns = layer.channels[-1]
+        elif layer.attention is not None and layer.share in _SPLIT:
+            yield layer.attention.heads
+        elif layer.op == "attention" and layer.share in _SPLIT and columns and layer.channels:
+            yield columns // layer.channels[0]
+            columns = 0  # the product with values combines keys, not the elements of a head
 
 
 def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> list[LayerPiece]:
@@ -350,7 +368,7 @@ def _tensor_messages(
 ) -> bool:
     """Add what the tensor group exchanges for *layer*; return whether the layers after it work on split activations."""
     sequence, context = parallel.sequence_parallel, parallel.context
-    if layer.op == "loss":  # maximum, sum and target's logit of each token
+    if layer.op == "loss" and layer.share in _SPLIT:  # maximum, sum and target's logit of each token
         forward += [LayerMessage("tensor", "all_reduce", 4.0 * max(layer.tokens, 1) / context)] * 3
         return False
     if layer.share in _SPLIT and not inside:
@@ -503,6 +521,8 @@ def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
         shape["channels"] = (k, max(1, n // tensor)) if layer.share == "colwise" else (max(1, k // tensor), n)
     if layer.attention is not None:
         own = layer.attention
+        if layer.share == "replicated":
+            tensor = 1
         heads, kv_heads = max(1, own.heads // tensor), max(1, own.kv_heads // tensor)
         shape["attention"] = own.model_copy(
             update={"heads": heads, "kv_heads": kv_heads, "queries": max(1, own.queries // context), "shares": own.shares * context}

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
-from itertools import accumulate
 from typing import Final
 
+from sim.spec.module_paths import matches, paths
 from sim.spec.parallel import Wrapping
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
@@ -20,11 +19,6 @@ TORCHS_SIZE: Final = 100_000_000
 """Parameters from which on torch wraps a module where nobody says so: ``min_num_params`` of ``size_based_auto_wrap_policy``."""
 _NAMED: Final = 12
 """Modules that a message names."""
-
-_OPERATORS: Final = frozenset(
-    ("add", "mul", "sub", "div", "mm", "addmm", "bmm", "baddbmm", "clone", "copy", "cat", "expand", "index", "convolution", "embedding")
-) | {"embedding_bag", "native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "prelu"}
-"""ATen's operators that take parameters, after which layers of modules with several operators are named."""
 
 WrapChain = tuple[str, ...]
 """The wraps around a layer, from the outermost to the one that holds its parameters; empty: the root holds them."""
@@ -37,7 +31,7 @@ def chains(model: Model, wrapping: Wrapping) -> tuple[WrapChain, ...]:
     """
     sizes = _sizes(model.layers)
     chosen = _by_size(model, sizes, wrapping) if isinstance(wrapping, int) else _by_pattern(model, sizes, wrapping)
-    around = [tuple(path for path in _paths(layer.name) if path in chosen) for layer in model.layers]
+    around = [tuple(path for path in paths(layer.name) if path in chosen) for layer in model.layers]
     holders = {chain[-1] for chain, layer in zip(around, model.layers, strict=True) if chain and _elements(layer)}
     of_layers = tuple(tuple(path for path in chain if path in holders) for chain in around)
     _check_shared(model, of_layers)
@@ -48,22 +42,12 @@ def _elements(layer: Layer) -> int:
     return sum(layer.gradients) + sum(layer.frozen)
 
 
-def _paths(name: str) -> list[str]:
-    """Return the modules that the layer *name* is in, from the outside in."""
-    names = name.split(".")
-    if len(names) > 1 and names[-1].isdecimal() and names[-2] in _OPERATORS:
-        names.pop()  # the second call of an operator
-    if names[-1] in _OPERATORS:
-        names.pop()
-    return list(accumulate(names, "{}.{}".format))
-
-
 def _sizes(layers: Iterable[Layer]) -> Mapping[str, int]:
     """Return the parameters in each module that has any."""
     sizes: dict[str, int] = defaultdict(int)
     for layer in layers:
         if elements := _elements(layer):
-            for path in _paths(layer.name):
+            for path in paths(layer.name):
                 sizes[path] += elements
     return sizes
 
@@ -78,11 +62,11 @@ def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str])
     for pattern in patterns:
         matched = {path for path in sizes if matches(pattern, path)}
         if not matched:
-            paths = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
-            more = ", ..." if len(paths) > _NAMED else ""
+            known = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
+            more = ", ..." if len(known) > _NAMED else ""
             raise SpecError(
                 f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has "
-                f"{', '.join(paths[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
+                f"{', '.join(known[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
             )
         if bare := sorted(matched & lists):
             raise SpecError(
@@ -91,19 +75,6 @@ def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str])
             )
         chosen |= matched
     return frozenset(chosen)
-
-
-def matches(pattern: str, path: str) -> bool:
-    """Tell whether *pattern* matches the module *path* name by name; ``**`` stands for any number of names."""
-    return _matches(pattern.split("."), path.split("."))
-
-
-def _matches(pattern: list[str], names: list[str]) -> bool:
-    if not pattern:
-        return not names
-    if pattern[0] == "**":
-        return any(_matches(pattern[1:], names[skipped:]) for skipped in range(len(names) + 1))
-    return bool(names) and fnmatchcase(names[0], pattern[0]) and _matches(pattern[1:], names[1:])
 
 
 def _by_size(model: Model, sizes: Mapping[str, int], least: int) -> frozenset[str]:

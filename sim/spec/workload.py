@@ -33,6 +33,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.pretraining import Pretraining
 from sim.spec.stack import Stack
 from sim.spec.stream import Stream
+from sim.spec.tensor_plan import PlanWord, planned
 from sim.spec.transformer import Transformer
 
 TOKEN_INPUT = 16.0
@@ -81,6 +82,9 @@ class Model(Spec):
     """The same with a forward of their own: torch's ``size_based_auto_wrap_policy`` looks into them, but does not wrap them."""
     leaves: tuple[str, ...] = ()
     """Modules that this policy neither wraps nor looks into (``nn.MultiheadAttention``)."""
+    tensor_plan: dict[str, PlanWord] = Field(default={})
+    """How tensor ranks divide the layers of a traced table, by patterns of module paths in the order of precedence (``*`` one name, ``**``
+    any number): ``{"block.*.feed": colwise, "block.*.feed_output": rowwise}``."""
     source: Source
 
     @model_validator(mode="before")
@@ -108,6 +112,15 @@ class Model(Spec):
                 f"{given} needs a model described by its sizes (a block transformer); {self.name} is a table of layers as they were "
                 f"traced: leave {given} out, or trace it anew"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _planned(self) -> Model:
+        """Give the layers of a traced table the shares of the plan."""
+        if self.tensor_plan and self.transformer is not None:
+            raise ValueError(f"tensor_plan is for tables of layers; {self.name} is described by its sizes and has a plan: leave it out")
+        if self.tensor_plan:
+            object.__setattr__(self, "layers", planned(self.layers, self.tensor_plan))
         return self
 
     @model_validator(mode="after")

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from sim.parallel.wraps import chains, matches
+from sim.parallel.wraps import chains
 from sim.spec.library import load_part
+from sim.spec.module_paths import matches
 from sim.spec.parallel import Parallel, Wrapping
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError

@@ -1,0 +1,110 @@
+"""How do the layers of a traced table divide over tensor ranks, where the user says so for some modules in torch's words?
+
+A plan maps patterns of module paths to words, as torch's ``parallelize_module`` and transformers' ``tp_plan`` do. Between a ``colwise`` and
+the next ``rowwise`` product, what has no weights works on its share of heads or columns; what no pattern matches is otherwise replicated.
+In a plan with ``sequence`` layers, the stream is split by tokens from the first ``rowwise``, ``vocabulary`` or ``sequence`` layer on.
+Limits: ``colwise`` products that follow each other read one input, which is gathered once (torch: ``PrepareModuleInput`` around them); all
+else is complete or split by tokens, so that layers with weights on split tokens have to be in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+from sim.spec.layer import Layer, TensorShare
+from sim.spec.module_paths import matches, paths
+
+PlanWord = Literal["colwise", "rowwise", "vocabulary", "per_head", "sequence", "replicated"]
+"""A tensor share that a plan can give; ``rowwise`` of an embedding is ``vocabulary``, as in torch."""
+
+_NAMED: Final = 12
+"""Modules that a message names."""
+_FLOAT: Final = 4.0
+"""Bytes of an element in a layer table."""
+
+
+def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Layer, ...]:
+    """Return *layers* with the shares that *plan* gives them.
+
+    Raise ValueError for a pattern that matches nothing, and for a word that does not fit a layer or its place.
+    """
+    _check_patterns(layers, plan)
+    split_tokens = "sequence" in plan.values()
+    stream: TensorShare = "replicated"  # what a layer outside of split products gets
+    columns = 0  # of the last colwise product while activations are split
+    made = []
+    for layer in layers:
+        word = _word(layer, plan)
+        if word == "" and columns:
+            word = _inside(layer)
+        elif word in ("", "replicated"):
+            word = _outside(layer, stream)
+        elif columns and word in ("vocabulary", "sequence"):
+            raise ValueError(f"{layer.name} ({word}) comes between a colwise and a rowwise product; write {word} for what is outside")
+        made.append(layer.model_copy(update={"share": word} | _tokens(layer, columns)))
+        if word == "colwise":
+            columns = layer.channels[1]
+        elif word in ("rowwise", "vocabulary", "sequence"):
+            columns, stream = 0, "sequence" if split_tokens else "replicated"
+        elif layer.op == "loss":
+            columns = 0
+    if columns:
+        raise ValueError(
+            "the last colwise product has no rowwise one and no loss behind it; write rowwise for the product that ends the split"
+        )
+    return tuple(made)
+
+
+def _check_patterns(layers: Iterable[Layer], plan: Mapping[str, PlanWord]) -> None:
+    known = list(dict.fromkeys(_path(layer) for layer in layers if _weighs(layer)))
+    for pattern in plan:
+        if not any(matches(pattern, _path(layer)) for layer in layers):
+            more = ", ..." if len(known) > _NAMED else ""
+            raise ValueError(
+                f"no layer matches {pattern}; modules with weights are {', '.join(known[:_NAMED])}{more} "
+                "(* stands for one name, ** for any number of them)"
+            )
+
+
+def _path(layer: Layer) -> str:
+    return paths(layer.name)[-1] if paths(layer.name) else layer.name
+
+
+def _weighs(layer: Layer) -> bool:
+    return bool(layer.gradients or layer.frozen or layer.shares)
+
+
+def _word(layer: Layer, plan: Mapping[str, PlanWord]) -> TensorShare:
+    """Return the word of the first pattern that matches *layer*, empty without one; raise ValueError where it cannot be divided so."""
+    word: TensorShare = next((word for pattern, word in plan.items() if matches(pattern, _path(layer))), "")
+    if layer.op == "embedding" and word == "rowwise":
+        word = "vocabulary"
+    if word in ("colwise", "rowwise") and (layer.op != "gemm" or len(layer.channels) != 2):
+        raise ValueError(f"{layer.name} ({layer.op}) is no matrix product of known input and output channels; {word} is for these alone")
+    if word == "vocabulary" and not layer.rows:
+        raise ValueError(f"{layer.name} ({layer.op}) has no table of known rows; vocabulary is for embeddings that have one")
+    return word
+
+
+def _inside(layer: Layer) -> TensorShare:
+    if _weighs(layer) or layer.op in ("gemm", "conv", "embedding"):
+        raise ValueError(
+            f"{layer.name} ({layer.op}) comes between a colwise and a rowwise product and has weights; "
+            "write rowwise for the product that ends the split, and per_head for weights that serve all heads"
+        )
+    return "heads"
+
+
+def _outside(layer: Layer, stream: TensorShare) -> TensorShare:
+    if stream == "sequence" and _weighs(layer):
+        raise ValueError(
+            f"{layer.name} ({layer.op}) has weights and gets tokens that ranks split, as the plan has sequence layers; "
+            "write sequence for a norm, colwise for a product, or leave all sequence layers out"
+        )
+    return stream
+
+
+def _tokens(layer: Layer, columns: int) -> dict[str, int]:
+    """Return the tokens of a loss over split *columns*, which ranks exchange sums of."""
+    return {"tokens": round(layer.read / (_FLOAT * columns))} if layer.op == "loss" and columns else {}
