@@ -89,8 +89,9 @@ class Groups:
             return
         start = meeting.env.now
         yield from meeting.until_over()
-        self.kernels.behind = max(0.0, start + self.kernels.behind - meeting.env.now)  # the slowest waits for what is left
-        self.account.blame(meeting.blamed(start, self.stage))
+        behind = max(0.0, self.kernels.behind)
+        self.kernels.behind = max(0.0, start + behind - meeting.env.now)  # the slowest waits for what is left
+        self.account.blame(meeting.blamed(start, self.stage, behind - self.kernels.behind))
         came = start if meeting.last == self.stage else meeting.met(start)
         group = _group(tag[0])
         self.account.exposes("pipeline", came - start)  # another stage was still at work

@@ -50,12 +50,15 @@ class Meeting(Operation):
         """Return when the last member had come, for one that waits from *start* until now."""
         return min(max(start, self.arrived), self.env.now)
 
-    def blamed(self, start: float, stage: int = -1) -> Iterator[HeldPiece]:
-        """Yield why compute of *stage* (-1: one that no member of a message is of) waited for it from *start* until now."""
+    def blamed(self, start: float, stage: int = -1, late: float = 0.0) -> Iterator[HeldPiece]:
+        """Yield why compute of *stage* (-1: one that no member of a message is of) waited for it from *start* until now.
+
+        The slowest rank has *late* seconds of that less to wait: so much sooner it would have been over without it.
+        """
         now, came, what = self.env.now, self.met(start), words(self.tag)
         missed = SLOWEST if self.last == stage >= 0 else (Cause.PIPELINE, "other stages")  # who was still at work
         yield HeldPiece(*missed, start, came)
-        ready = min(max(came, self.ready), now)
+        ready = min(max(came, self.ready, came + late if self.late is SLOWEST else came), now)
         yield HeldPiece(*self.late, came, ready)
         begin = min(max(ready, self.begin), now)
         yield HeldPiece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in its queue
