@@ -156,12 +156,12 @@ def records(
     """Check a file of measured runs and count what it holds."""
     from collections import Counter
 
-    from calibration.run_records import read_table, whole
+    from calibration.run_records import of_all_rows, read_table
 
     file_read = read_table(file)
     for note in file_read.notes:
         talk(note)
-    whole(file_read)
+    of_all_rows(file_read)
     counts = Counter((record.hardware, record.workload, record.role) for record in file_read.records)
     rows = [{"hardware": key[0], "workload": key[1], "role": key[2], "rows": count} for key, count in sorted(counts.items())]
     if as_json:

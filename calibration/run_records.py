@@ -90,10 +90,10 @@ class RecordFile:
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
-    return whole(_read(path, lambda header: (list(header), list, [])))
+    return of_all_rows(_read(path, lambda header: (list(header), list, [])))
 
 
-def whole(file: RecordFile) -> RecordFile:
+def of_all_rows(file: RecordFile) -> RecordFile:
     """Return *file*. Raise SpecError with what is wrong with its rows, if anything is."""
     if file.left_out:
         path = file.left_out[0].where.rpartition(":")[0]

@@ -24,7 +24,8 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, compare, machines
 from sim.study.descriptions import Descriptions, descriptions
-from sim.study.layout import LayoutAnswer, layout_answer, not_validated
+from sim.study.layout import LayoutAnswer, layout_answer
+from sim.study.not_validated import not_validated
 from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch
 from sim.study.pretraining import parts_of

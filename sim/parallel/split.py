@@ -315,6 +315,8 @@ def _check(model: Model, parallel: Parallel) -> None:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
     if parallel.capacity_factor is not None and not groups:
         raise SpecError(f"training.parallel.capacity_factor: {model.name} has no experts; leave it out")
+    if parallel.expert_imbalance > 1 and not groups:
+        raise SpecError(f"training.parallel.expert_imbalance: {model.name} has no experts; leave it out")
     if groups and groups % parallel.expert:
         raise SpecError(
             f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {divisors(groups, parallel.expert)}"

@@ -62,11 +62,11 @@ def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str])
     for pattern in patterns:
         matched = {path for path in sizes if matches(pattern, path)}
         if not matched:
-            known = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
-            more = ", ..." if len(known) > _NAMED else ""
+            modules = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
+            more = ", ..." if len(modules) > _NAMED else ""
             raise SpecError(
                 f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has "
-                f"{', '.join(known[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
+                f"{', '.join(modules[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
             )
         if bare := sorted(matched & lists):
             raise SpecError(

@@ -18,7 +18,8 @@ from sim.report.prices import price_lines, price_rows
 from sim.report.table import basis_lines
 from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
-from sim.study.layout import LayoutAnswer, not_validated
+from sim.study.layout import LayoutAnswer
+from sim.study.not_validated import not_validated
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn

@@ -169,8 +169,8 @@ def _owned(gpu: str) -> bool:
 def _provider_like(name: str) -> str:
     """Return *name* as a provider of machines of the catalogue is called; empty where it is none."""
     said = re.compile(rf"^provider: *({re.escape(name)})$", re.IGNORECASE | re.MULTILINE)
-    found = (said.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
-    return next((match[1] for match in found if match), "")
+    matched = (said.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
+    return next((match[1] for match in matched if match), "")
 
 
 def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:

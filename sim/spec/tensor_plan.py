@@ -57,12 +57,12 @@ def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Laye
 
 
 def _check_patterns(layers: Iterable[Layer], plan: Mapping[str, PlanWord]) -> None:
-    known = list(dict.fromkeys(_path(layer) for layer in layers if _weighs(layer)))
+    modules = list(dict.fromkeys(_path(layer) for layer in layers if _weighs(layer)))
     for pattern in plan:
         if not any(matches(pattern, _path(layer)) for layer in layers):
-            more = ", ..." if len(known) > _NAMED else ""
+            more = ", ..." if len(modules) > _NAMED else ""
             raise ValueError(
-                f"no layer matches {pattern}; modules with weights are {', '.join(known[:_NAMED])}{more} "
+                f"no layer matches {pattern}; modules with weights are {', '.join(modules[:_NAMED])}{more} "
                 "(* stands for one name, ** for any number of them)"
             )
 

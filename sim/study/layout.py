@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory, memory_by_stage
@@ -20,6 +19,7 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.not_validated import not_validated
 from sim.study.pretraining import PretrainingPart, parts_of
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_CLASSES, MOST_RANKS
@@ -160,35 +160,6 @@ def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
         changed(f"--tp {tensor} --shard parameters --set training.activation_checkpointing=blocks", parallel=wider, **checkpoint)
         tensor *= 2
     return changes
-
-
-MEASURED_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
-"""Schedules of the measured runs with pipelines."""
-OVERLAPPED: Final = ("megatron",)
-"""Frameworks of which several measured runs overlap tensor-parallel messages
-(``tensor_overlap`` of calibration/records/llm/practice.yaml)."""
-
-
-def not_validated(run: LayoutRun) -> list[str]:
-    """Return in sentences what the layout of *run* uses that no measured training run of the records has, or too few to speak for it.
-
-    Whatever shows a figure of the run says it.
-    """
-    parallel, options, schedule = run.workload.training.parallel, run.layout.options, run.layout.schedule
-    sentences = []
-    if run.layout.own is not None:
-        sentences.append(f"schedule {schedule} is your own: it is not validated, and the expected error is that of other schedules")
-    elif parallel.pipeline > 1 and schedule not in MEASURED_SCHEDULES:
-        sentences.append(f"schedule {schedule} is not validated: no measured run in the records uses it")
-    if parallel.tensor > 1 and options.tensor_overlap and options.framework not in OVERLAPPED:
-        sentences.append(f"overlapped tensor-parallel messages of {options.framework} are not validated: at most one run was measured")
-    if options.framework == "deepspeed" and parallel.shard in _ZERO:
-        sentences.append(f"ZeRO stage {_ZERO[parallel.shard]} of DeepSpeed is not validated: no measured run in the records uses it")
-    return sentences
-
-
-_ZERO: Final[Mapping[str, int]] = {"gradients": 2, "parameters": 3}
-"""Stages of DeepSpeed's ZeRO that no measured run has, by what they shard."""
 
 
 def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sim.report.validated import validated_groups
 from sim.spec.transformer import Transformer
-from sim.study.layout import not_validated
+from sim.study.not_validated import not_validated
 
 if TYPE_CHECKING:
     from sim.mesh import LayoutRun

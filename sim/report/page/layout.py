@@ -144,8 +144,8 @@ def _stages(run: LayoutRun) -> PagePart:
     seen = [mark for stage in shown for mark in _shown(run, stage, span)]
     names_of = dict.fromkeys(mark.name for mark in seen if isinstance(mark, WorkSpan) and mark.stream == "gpu")
     shades = (tag("li", tag("i", class_="swatch", style=f"background:{_SHADES.get(name, _OTHER)}"), name) for name in _in_order(names_of))
-    found = {mark.cause for mark in seen if isinstance(mark, WaitSpan) or mark.stream != "gpu"}
-    causes = (tag("li", swatch(cause.value), cause.value) for cause in LAYOUT_STALLS if cause in found)
+    waits = {mark.cause for mark in seen if isinstance(mark, WaitSpan) or mark.stream != "gpu"}
+    causes = (tag("li", swatch(cause.value), cause.value) for cause in LAYOUT_STALLS if cause in waits)
     uses = (tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES) if courses else ()
     key = tag("ul", *shades, *causes, *uses, class_="key")
     lead = f"One step of {as_time(end - begin)}: what each stage computes; colored gaps are waits by cause."

@@ -17,7 +17,7 @@ from sim.mesh import LayoutRun
 from sim.parallel.program import Tag
 from sim.report.trace.chrome_trace import TraceEvent, headed, span, write_traces
 from sim.report.trace.layout_groups import arguments, groups, sent_by
-from sim.study.layout import not_validated
+from sim.study.not_validated import not_validated
 from sim.training.layouts.scene import words
 from sim.units import counted
 

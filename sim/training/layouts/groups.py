@@ -79,7 +79,7 @@ class Groups:
     def _late(self, axis: GroupAxis) -> float:
         """Return how much later than the mean the slowest rank of a meeting comes."""
         kernels = self.kernels
-        return max(0.0, kernels.behind) + (kernels.spread.all * kernels.worked_in_step if axis == "everyone" else 0.0)
+        return kernels.late() + (kernels.spread.all * kernels.worked_in_step if axis == "everyone" else 0.0)
 
     def wait(self, wait: Wait, _: int) -> SimProcess:
         """Wait until an operation has ended."""
@@ -87,11 +87,11 @@ class Groups:
         meeting = meetings.get((step, self.number, tag)) or meetings[step, tag]
         if meeting.over:
             return
-        start = meeting.env.now
+        start, late = meeting.env.now, self.kernels.late()
         yield from meeting.until_over()
-        behind = max(0.0, self.kernels.behind)
-        self.kernels.behind = max(0.0, start + behind - meeting.env.now)  # the slowest waits for what is left
-        self.account.blame(meeting.blamed(start, self.stage, behind - self.kernels.behind))
+        left = max(0.0, start + late - meeting.env.now)  # the slowest waits for the rest
+        self.kernels.met(left)
+        self.account.blame(meeting.blamed(start, self.stage, late - left))
         came = start if meeting.last == self.stage else meeting.met(start)
         group = _group(tag[0])
         self.account.exposes("pipeline", came - start)  # another stage was still at work

@@ -32,7 +32,9 @@ def again(folder: Path, scenario: Scenario, stack: str) -> GraphRun:
 
 
 def laid_out(nodes: int, stack: str | None = None, **layout: Any) -> tuple[Scenario, LayoutRun]:
-    scenario = Scenario("hgx-h100", "llama-3.2-1b", nodes=nodes, stack=stack, layout=layout_of(**{"parallel": []} | layout))
+    """Run a layout whose ranks are alike: a trace says how long each operation takes, and not how ranks differ."""
+    alike = ("node.gpu.compute_cv=0", "node.gpu.persistent_cv=0")
+    scenario = Scenario("hgx-h100", "llama-3.2-1b", alike, nodes=nodes, stack=stack, layout=layout_of(**{"parallel": []} | layout))
     return scenario, layout_answer(scenario).run
 
 
