@@ -26,6 +26,7 @@ from sim.parallel.schedule import actions, check, deadlock
 from sim.parallel.split import Unit, block_in_parts, split
 from sim.parallel.stages import costs, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
+from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
 from sim.spec.workload import Model, Workload
@@ -37,7 +38,7 @@ from sim.training.layouts.play import play
 from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
 from sim.training.layouts.steady import play_steadily
-from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
+from sim.training.layouts.times import UnitTimes, optimizer_time
 from sim.training.sequences import length_variation
 
 VERDICTS: tuple[FitVerdict, ...] = ("fits", "thrashes", "does_not_fit")
@@ -179,8 +180,8 @@ def prepare(
         chunks=chunks,
         schedule=schedule,
         micro_batches=micro_batches,
-        gathered=min(activation, WIDTH[options.weights]),
-        reduced=WIDTH[options.reduction],
+        gathered=min(activation, WIDTHS[options.weights]),
+        reduced=WIDTHS[options.reduction],
         entering=tuple(width * nbytes for nbytes in _entering(workload, held, chunks)),
         clips=training.stack.gradient_clipping,
         tied=_tied(workload, options),
@@ -269,7 +270,7 @@ def _tied(workload: Workload, options: MeshOptions) -> float:
     model = workload.model
     shared = {layer.shares for layer in model.layers if layer.shares}
     table = next((layer for layer in model.layers if layer.name in shared and layer.rows), None)
-    return sum(table.gradients) / workload.training.parallel.tensor * WIDTH[options.gradients] if table else 0.0
+    return sum(table.gradients) / workload.training.parallel.tensor * WIDTHS[options.gradients] if table else 0.0
 
 
 def run_layout(

@@ -27,8 +27,8 @@ from sim.cluster.build import with_nodes
 from sim.mesh import LayoutRun, prepare, run_layout
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Send, Start, Work
-from sim.parallel.split import units
 from sim.parallel.stages import stages
+from sim.parallel.units import units
 from sim.spec.hardware import Hardware
 from sim.spec.measured import MeasuredOn
 from sim.spec.parallel import Parallel

@@ -21,7 +21,8 @@ from calibration.traces.table_times import measured_times
 from sim.cluster.gpu import layer_time
 from sim.mesh import mesh_options, prepare, scene_of
 from sim.parallel.lower.layouts import Layout
-from sim.parallel.split import shared, units
+from sim.parallel.shares import shared
+from sim.parallel.units import units
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.measured import MeasuredOn, MeasuredTimes
 from sim.spec.workload import Layer, Workload

@@ -1,7 +1,7 @@
 """How much GPU memory does each stage of a layout need at its fullest? Its program replayed: what each instruction allocates and frees.
 
-Weights, gradients and states follow the stack's data types and the sharding (ZeRO, arXiv 1910.02054); a forward keeps its activations until
-the backward of the same chunk and micro-batch, so that a pipeline's first stage holds as many as its schedule has in flight; a checkpointed
+What a rank holds from step to step (`held_memory`) stays; a forward keeps its activations (`kept_activations`) until the backward of the
+same chunk and micro-batch, so that a pipeline's first stage holds as many as its schedule has in flight; a checkpointed
 block keeps its input, and outputs that are saved by name. FSDP gathers into a buffer, copies weights out of it, and scatters gradients out
 of another; one of each is in flight beside the unit that computes.
 Blocks of the allocator belong to a stream: what a side stream frees nothing else can use, so that streams count at the fullest of each.
@@ -11,12 +11,14 @@ Limits: no other fragmentation beyond a share for the allocator's rounding; NCCL
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Final, Literal, NamedTuple
 
-from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
+from sim.analysis.held_memory import HeldMemory, held_by
+from sim.analysis.kept_activations import activation_bytes, again_bytes, checkpointed_bytes, loss_bytes, saved_bytes
+from sim.parallel.checkpointing import checkpointed_share
 from sim.parallel.lower.copies import unreduced_width
 from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.lower.wrapped import Wrap, WrapCourse
@@ -24,14 +26,13 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Start, Tag, Update, Wait, Work
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
-from sim.spec.parallel import MeshOptions
+from sim.spec.layer import WIDTHS
 from sim.spec.precision import MEANING
 from sim.spec.workload import Layer, Workload
 
 _AXES: Final[tuple[GroupAxis, ...]] = ("tensor", "context", "shard", "replicate", "expert", "pipeline")
 FitVerdict = Literal["fits", "thrashes", "does_not_fit"]
 
-_WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
 ROUNDING: Final = 1.03
 """Reserved over allocated bytes: estimate (blocks of 2 MiB and 20 MiB, c10/cuda/CUDACachingAllocator.cpp; expandable segments)."""
 THRASHING: Final = 0.875
@@ -39,9 +40,6 @@ THRASHING: Final = 0.875
 _FSDP1_SCATTERS: Final = 2
 """Reduce-scatters of FSDP1, which holds no reference to their inputs, that still read them: the gather of the next block but one is behind
 them in their communicator's queue. Where backward gathers nothing (SHARD_GRAD_OP) they are taken to keep up with it as well."""
-COPIES_8BIT: Final = 2.0
-"""Bytes of an element's copies in 8 bits, along rows and columns (TransformerEngine pytorch/tensor/float8_tensor.py); where scales are
-of whole tensors, Blackwell needs one of them alone."""
 COMMUNICATOR: Final = 0.3 * 2.0**30
 """Bytes of one NCCL communicator: estimate (1 to 3 GB for a process with several, NVIDIA/Megatron-Bridge performance guide)."""
 
@@ -124,7 +122,7 @@ def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> t
 def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
     """Return the replay of *stage*, and what makes the memory of one of its moments."""
     options = layout.options
-    held = _held(layout, stage, workload)
+    held = held_by(layout, stage, workload)
     replay = _Replay(layout, stage, workload, held)
     communicators = options.communicators + sum(layout.mesh.group_size(axis) > 1 for axis in _AXES)
 
@@ -143,57 +141,6 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_R
         )
 
     return replay, at
-
-
-class _Held(NamedTuple):
-    """Bytes that a rank of a stage holds from step to step, and those of the optimizer's step."""
-
-    weights: float
-    gradients: float
-    states: float
-    casts: float
-    """Gradients in 32 bits that the step makes of others."""
-    stepping: float
-    """Blocks of the step that nothing else fits in."""
-
-
-def _held(layout: Layout, stage: int, workload: Workload) -> _Held:
-    """Return what one rank of *stage* holds: experts and the rest, each over the ranks that it is sharded over."""
-    units = layout.units_of(stage)
-    each = (_held_of(layout, units, workload, experts) for experts in (False, True))
-    return _Held(*map(math.fsum, zip(*each, strict=True)))
-
-
-def _held_of(layout: Layout, held: Sequence[int], workload: Workload, experts: bool) -> _Held:
-    mesh, options = layout.mesh, layout.options
-    level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[mesh.parallel.shard]
-    in_8_bits = workload.training.precision == "fp8"
-    shards = mesh.group_size("expert_data" if experts else "shard")
-    elements = {unit: layout.elements(unit, experts=experts) for unit in held}
-    trained = {unit: layout.elements(unit, experts=experts, trained=True) for unit in held}
-    total, learning = sum(elements.values()), sum(trained.values())
-    frozen = total - learning if options.frozen_8bit and in_8_bits else 0.0
-    weights = ((total - frozen) * _WIDTH[options.weights] + frozen) / (shards if level == 3 else 1)
-    if in_8_bits and options.keeps_8bit_weights and not options.parameters_8bit:
-        weights += COPIES_8BIT * max(0.0, sum(elements[unit] for unit in held if layout.units[unit].kind == "block") - frozen)
-    gradients = learning * _WIDTH[options.gradients] / (shards if level >= 2 else 1)
-    gradients += learning * _WIDTH[options.weights] if shards > 1 and options.reducer_buckets else 0.0
-    states = sum(of * _state_width(workload, options, layout.units[unit].kind == "block") for unit, of in trained.items())
-    cast = options.gradients != "fp32" and (options.casts_gradients == "always" or (options.casts_gradients == "fp8" and in_8_bits))
-    stepping = learning * (options.step_share_bytes / shards + (options.step_whole_bytes if shards > 1 else 0.0)) if level else 0.0
-    share = shards if level else 1
-    return _Held(weights, gradients, states / share, 4.0 * learning / share if cast else 0.0, stepping)
-
-
-def widths(workload: Workload, options: MeshOptions) -> tuple[float, float, float]:
-    """Return the bytes of an element's weight, gradient, and states (of any element at least)."""
-    states = min(_state_width(workload, options, in_block) for in_block in (False, True))
-    return _WIDTH[options.weights], _WIDTH[options.gradients], states
-
-
-def _state_width(workload: Workload, options: MeshOptions, in_block: bool) -> float:
-    """Return the bytes of states and master weights of one element, *in_block* or in embedding and head."""
-    return workload.training.optimizer.state_width(_WIDTH[options.states], in_block) + (4.0 if options.master else 0.0)
 
 
 class _Moment(NamedTuple):
@@ -216,7 +163,7 @@ class _Pass(NamedTuple):
 class _Replay:
     """A stage's program played without time: what each instruction allocates and frees."""
 
-    def __init__(self, layout: Layout, stage: int, workload: Workload, held: _Held) -> None:
+    def __init__(self, layout: Layout, stage: int, workload: Workload, held: HeldMemory) -> None:
         self.layout, self.workload = layout, workload
         self.casts = held.casts
         gradients = 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else held.gradients
@@ -317,8 +264,10 @@ class _Replay:
     def _alone(self, stage: int) -> float:
         """Return the bytes of the gradient of embedding or head, one block, where those of activations are too small for it."""
         units = [self.layout.units[unit] for unit in self.layout.units_of(stage)]
-        blocks = max((_bytes(piece.layer, piece.layer.write, self.workload) for unit in units for piece in unit.pieces), default=0.0)
-        width = _WIDTH[self.layout.options.weights]
+        blocks = max(
+            (activation_bytes(piece.layer, piece.layer.write, self.workload) for unit in units for piece in unit.pieces), default=0.0
+        )
+        width = WIDTHS[self.layout.options.weights]
         tables = (self._trained(number) * width for number in self.layout.units_of(stage) if self.layout.units[number].kind != "block")
         return sum(table for table in tables if table > blocks)
 
@@ -363,7 +312,7 @@ class _Replay:
             self.unreduced[number] = self._trained(number) * unreduced_width(self.layout)
             self._note()
         elif self.waits and part in ("B", "W"):
-            self.unreduced[number] = self._trained(number) * _WIDTH[self.layout.options.weights]
+            self.unreduced[number] = self._trained(number) * WIDTHS[self.layout.options.weights]
             self._note()
 
     def _pass(self, unit: Unit, forward: bool) -> _Pass:
@@ -382,10 +331,10 @@ class _Replay:
 
     def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _Pass:
         workload = self.workload
-        kept = [_saved(piece.layer, workload) for piece in unit.pieces]
+        kept = [saved_bytes(piece.layer, workload) for piece in unit.pieces]
         scratch = [self._scratch(piece.layer) for piece in unit.pieces]
-        entering = _checkpointed(unit, workload) if checkpointed else 0.0
-        total, again = sum(kept), _again(unit, workload)
+        entering = checkpointed_bytes(unit, workload) if checkpointed else 0.0
+        total, again = sum(kept), again_bytes(unit, workload)
         if forward:
             done = 0.0
             peaks = []
@@ -404,9 +353,9 @@ class _Replay:
     def _scratch(self, layer: Layer) -> float:
         """Return the bytes that one pass over *layer* holds beside what it keeps; of the loss in its backward, which needs most."""
         if layer.op != "loss":
-            return _bytes(layer, layer.read + layer.write, self.workload)
+            return activation_bytes(layer, layer.read + layer.write, self.workload)
         self.freed = self.workload.training.stack.freed_logit_bytes * layer.read / 4.0 * self.workload.training.batch
-        return _at_loss(layer, self.workload) - _saved(layer, self.workload)
+        return loss_bytes(layer, self.workload) - saved_bytes(layer, self.workload)
 
     # --- weights that are gathered and freed ---------------------------------------------------------------------
 
@@ -442,7 +391,7 @@ class _Replay:
 
     def _gather(self, start: Start) -> None:
         """Gather from a rank's share, of which there is a copy in the data type that travels (torch ``foreach_all_gather``)."""
-        narrower = start.axis == "shard" and self.layout.gathered < _WIDTH[self.layout.options.weights]
+        narrower = start.axis == "shard" and self.layout.gathered < WIDTHS[self.layout.options.weights]
         self.gathers[start.tag] = start.nbytes * (1.0 + narrower / self.layout.mesh.group_size(start.axis))
         self._note()
         self.gathers[start.tag] = start.nbytes
@@ -457,7 +406,7 @@ class _Replay:
         for number in self._wrap(start.tag[1]):
             self.unreduced.pop(number, None)
         if self.grows:
-            self.gradients += start.nbytes / shards * _WIDTH[self.layout.options.gradients] / self.layout.reduced
+            self.gradients += start.nbytes / shards * WIDTHS[self.layout.options.gradients] / self.layout.reduced
             self._note(made=kept)
 
     def _last_gradient(self, wrap: Wrap) -> float:
@@ -465,49 +414,3 @@ class _Replay:
         tensors = [elements for number in wrap for piece in self.layout.units[number].pieces for elements in piece.layer.gradients]
         unreduced = sum(self.unreduced.get(number, 0.0) for number in wrap)
         return unreduced * tensors[-1] / sum(map(self._trained, wrap)) if tensors else 0.0
-
-
-def kept_bytes(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch, of the blocks that keep least."""
-    if unit.kind == "block" and workload.training.activation_checkpointing in ("blocks", "operators"):
-        return _checkpointed(unit, workload)
-    return sum(_saved(piece.layer, workload) for piece in unit.pieces) - _again(unit, workload)
-
-
-def _checkpointed(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that a checkpointed block keeps of one micro-batch: what enters it, and outputs that are not made again."""
-    outputs = sum(_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(workload.training, unit))
-    return _bytes(unit.pieces[0].layer, unit.boundary, workload) + outputs
-
-
-def _again(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that a block does not keep since modules of it are recomputed."""
-    modules = workload.training.recompute_modules
-    if unit.kind != "block" or not modules:
-        return 0.0
-    return sum(_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded(modules, unit), strict=True))
-
-
-def _saved(layer: Layer, workload: Workload) -> float:
-    """Return the bytes that *layer* keeps for backward under the stack of *workload*."""
-    training = workload.training
-    if layer.op == "loss":
-        return min(_bytes(layer, layer.saved, workload), _at_loss(layer, workload))
-    factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, MEANING[training.precision]
-    factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
-    if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
-        factor *= meaning.matrix / meaning.activation
-    return _bytes(layer, layer.saved, workload) * factor
-
-
-def _at_loss(layer: Layer, workload: Workload) -> float:
-    """Return the bytes of logits at the fullest moment of the *layer* that is the loss."""
-    training = workload.training
-    stack, split = training.stack, training.parallel.tensor > 1
-    each = stack.split_logit_bytes if split and stack.split_logit_bytes else stack.logit_bytes
-    return each * layer.read / 4.0 * training.batch
-
-
-def _bytes(layer: Layer, amount: float, workload: Workload) -> float:
-    width = 4.0 if layer.op in ("softmax", "loss") else MEANING[workload.training.precision].activation
-    return amount * width / 4.0 * workload.training.batch

@@ -9,7 +9,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 
-from sim.parallel.split import Unit, UnitKind
+from sim.parallel.split import Unit
+from sim.parallel.units import UnitKind
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError

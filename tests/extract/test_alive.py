@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sim.extract import extract
-from sim.parallel.split import cut_layers
+from sim.parallel.units import cut_layers
 from sim.spec.workload import Model
 from tests.extract.conftest import NETS
 from tests.extract.test_extract import built

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.layout_memory import kept_bytes
+from sim.analysis.kept_activations import kept_bytes
 from sim.mesh import LayoutRun, run_layout
 from sim.parallel.checkpointing import MODULES, discarded, recomputed
 from sim.parallel.split import Unit, split

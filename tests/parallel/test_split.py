@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.split import Unit, shared, split
+from sim.parallel.shares import shared
+from sim.parallel.split import Unit, split
 from sim.spec.decoder import decoder_layers
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer

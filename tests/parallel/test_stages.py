@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.split import cut_layers, split
+from sim.parallel.split import split
 from sim.parallel.stages import blocks_of, by_cost, stages, stages_of
+from sim.parallel.units import cut_layers
 from sim.spec.layer import Layer
 from sim.spec.yaml import SpecError
 from tests.parallel.layouts import block_model, model, parallel

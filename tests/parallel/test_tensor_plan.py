@@ -11,7 +11,8 @@ from sim.extract import extract
 from sim.extract.target import find
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Start, Work
-from sim.parallel.split import shared, split
+from sim.parallel.shares import shared
+from sim.parallel.split import split
 from sim.spec.library import load_part
 from sim.spec.parallel import Parallel
 from sim.spec.tensor_plan import planned

@@ -16,20 +16,24 @@ from typing import Final, NamedTuple, cast
 import numpy
 from numpy.typing import NDArray
 
-from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING, kept_bytes, widths
+from sim.analysis.held_memory import widths
+from sim.analysis.kept_activations import kept_bytes
+from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING
 from sim.mesh import mesh_options, prepare, times_of, worker_node
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import holder
-from sim.parallel.split import Unit, UnitKind, split
+from sim.parallel.split import Unit, split
 from sim.parallel.stages import blocks_of, stages
+from sim.parallel.units import UnitKind
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
+from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.study.plan.space import LayoutCandidate
 from sim.training.layouts.prices import PriceBook
-from sim.training.layouts.times import WIDTH, UnitTimes
+from sim.training.layouts.times import UnitTimes
 
 FloatRow = NDArray[numpy.float64]
 Marks = NDArray[numpy.bool_]
@@ -195,14 +199,14 @@ def _gather(
     without a pipeline where only the last micro-batch reduces.
     """
     options = mesh_options(setting.workload)
-    element = numpy.array([min(MEANING[cast(Precision, each.precision)].activation, WIDTH[options.weights]) for each in own])[:, None]
+    element = numpy.array([min(MEANING[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[:, None]
     elements = numpy.stack([each.dense + each.experts for each in held])
     stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
     of_stage = _staged(geometry, elements[:, geometry.high] - elements[:, geometry.low])
     bytes_ += numpy.where(stays[:, None], of_stage * element, 0.0)
     again = sharded[:, None] & (numpy.array([each.micro_batches for each in own])[:, None] > flying)
     waits = geometry.schedule == "1f1b" if geometry.pipeline > 1 else not setting.workload.training.stack.synchronizes_each("parameters")
-    unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTH[options.reduction]), 0.0)
+    unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTHS[options.reduction]), 0.0)
     if geometry.pipeline == 1:
         up_to = numpy.stack([each.kept for each in held])[:, 1:] + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element
         bytes_[:, 0] = numpy.where(sharded & ~stays, numpy.maximum(bytes_[:, 0], up_to.max(axis=1)), bytes_[:, 0])

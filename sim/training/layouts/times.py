@@ -19,18 +19,18 @@ from sim.cluster.measured import PassSetting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.parallel.collective_check import check_time
+from sim.parallel.layer_messages import LayerMessage
 from sim.parallel.program import Copy, Op, PassPart
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes
-from sim.parallel.split import LayerMessage, LayerPiece, Unit
+from sim.parallel.split import LayerPiece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.identity import content
+from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
 from sim.training.layouts.prices import LayoutPrices, LinkShare, PriceBook
 from sim.training.muon import muon_work
 
-WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
-"""Bytes of an element."""
 _PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "rnn"})
 GroupName = Literal["tensor", "context", "expert"]
 
@@ -261,7 +261,7 @@ class UnitTimes:
         """
         if self.micro_batches == 1 or self.adds_shards:
             return UnitTime((Burst(0.0, 0.0),))
-        moved = memory_time(2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
+        moved = memory_time(2.0 * WIDTHS[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:
             products = sum(self._kernels(piece.layer, True).time * _of_weights(piece.layer) for piece in unit.pieces)
             moved = both(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
@@ -325,9 +325,9 @@ def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements:
     optimizer, stack = workload.training.optimizer, workload.training.stack
     if optimizer.name == "none" or not elements:
         return 0.0, 0.0
-    states = 2.0 * optimizer.state_width(WIDTH[options.states])
-    weights = 2.0 * (4.0 if options.master else WIDTH[options.weights]) + (WIDTH[options.weights] if options.master else 0.0)
-    moved = elements * (WIDTH[options.gradients] + states + weights)
+    states = 2.0 * optimizer.state_width(WIDTHS[options.states])
+    weights = 2.0 * (4.0 if options.master else WIDTHS[options.weights]) + (WIDTHS[options.weights] if options.master else 0.0)
+    moved = elements * (WIDTHS[options.gradients] + states + weights)
     fused = stack.optimizer == "fused"
     scale = 1.0 if fused else max(1.0, optimizer.separate_passes / max(optimizer.passes, 1.0))
     kernels = 4.0 if stack.optimizer in ("fused", "foreach") else tensors * optimizer.separate_kernels

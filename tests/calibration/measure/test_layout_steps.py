@@ -8,7 +8,7 @@ from calibration.lab.layout_score import described
 from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
 from calibration.measure.division import Division
 from calibration.measure.layout_steps import LaidOut
-from sim.parallel.split import units
+from sim.parallel.units import units
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.nightly]
 

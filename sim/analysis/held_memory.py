@@ -1,0 +1,70 @@
+"""What does a rank of a layout hold from step to step? Weights, gradients and states, by the stack's data types and the sharding.
+
+The stages of sharding are ZeRO's (arXiv 1910.02054).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sim.parallel.lower.layouts import Layout
+from sim.spec.layer import WIDTHS
+from sim.spec.parallel import MeshOptions
+from sim.spec.workload import Workload
+
+COPIES_8BIT: Final = 2.0
+"""Bytes of an element's copies in 8 bits, along rows and columns (TransformerEngine pytorch/tensor/float8_tensor.py); where scales are
+of whole tensors, Blackwell needs one of them alone."""
+
+
+class HeldMemory(NamedTuple):
+    """Bytes that a rank of a stage holds from step to step, and those of the optimizer's step."""
+
+    weights: float
+    gradients: float
+    states: float
+    casts: float
+    """Gradients in 32 bits that the step makes of others."""
+    stepping: float
+    """Blocks of the step that nothing else fits in."""
+
+
+def held_by(layout: Layout, stage: int, workload: Workload) -> HeldMemory:
+    """Return what one rank of *stage* holds: experts and the rest, each over the ranks that it is sharded over."""
+    units = layout.units_of(stage)
+    each = (_held_of(layout, units, workload, experts) for experts in (False, True))
+    return HeldMemory(*map(math.fsum, zip(*each, strict=True)))
+
+
+def _held_of(layout: Layout, held: Sequence[int], workload: Workload, experts: bool) -> HeldMemory:
+    mesh, options = layout.mesh, layout.options
+    level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[mesh.parallel.shard]
+    in_8_bits = workload.training.precision == "fp8"
+    shards = mesh.group_size("expert_data" if experts else "shard")
+    elements = {unit: layout.elements(unit, experts=experts) for unit in held}
+    trained = {unit: layout.elements(unit, experts=experts, trained=True) for unit in held}
+    total, learning = sum(elements.values()), sum(trained.values())
+    frozen = total - learning if options.frozen_8bit and in_8_bits else 0.0
+    weights = ((total - frozen) * WIDTHS[options.weights] + frozen) / (shards if level == 3 else 1)
+    if in_8_bits and options.keeps_8bit_weights and not options.parameters_8bit:
+        weights += COPIES_8BIT * max(0.0, sum(elements[unit] for unit in held if layout.units[unit].kind == "block") - frozen)
+    gradients = learning * WIDTHS[options.gradients] / (shards if level >= 2 else 1)
+    gradients += learning * WIDTHS[options.weights] if shards > 1 and options.reducer_buckets else 0.0
+    states = sum(of * _state_width(workload, options, layout.units[unit].kind == "block") for unit, of in trained.items())
+    cast = options.gradients != "fp32" and (options.casts_gradients == "always" or (options.casts_gradients == "fp8" and in_8_bits))
+    stepping = learning * (options.step_share_bytes / shards + (options.step_whole_bytes if shards > 1 else 0.0)) if level else 0.0
+    share = shards if level else 1
+    return HeldMemory(weights, gradients, states / share, 4.0 * learning / share if cast else 0.0, stepping)
+
+
+def widths(workload: Workload, options: MeshOptions) -> tuple[float, float, float]:
+    """Return the bytes of an element's weight, gradient, and states (of any element at least)."""
+    states = min(_state_width(workload, options, in_block) for in_block in (False, True))
+    return WIDTHS[options.weights], WIDTHS[options.gradients], states
+
+
+def _state_width(workload: Workload, options: MeshOptions, in_block: bool) -> float:
+    """Return the bytes of states and master weights of one element, *in_block* or in embedding and head."""
+    return workload.training.optimizer.state_width(WIDTHS[options.states], in_block) + (4.0 if options.master else 0.0)

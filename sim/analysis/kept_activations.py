@@ -1,0 +1,55 @@
+"""What does the forward of a unit keep for its backward? By the stack's kernels, and by what is computed again."""
+
+from __future__ import annotations
+
+from sim.parallel.checkpointing import discarded, kept_outputs
+from sim.parallel.split import Unit
+from sim.spec.precision import MEANING
+from sim.spec.workload import Layer, Workload
+
+
+def kept_bytes(unit: Unit, workload: Workload) -> float:
+    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch, of the blocks that keep least."""
+    if unit.kind == "block" and workload.training.activation_checkpointing in ("blocks", "operators"):
+        return checkpointed_bytes(unit, workload)
+    return sum(saved_bytes(piece.layer, workload) for piece in unit.pieces) - again_bytes(unit, workload)
+
+
+def checkpointed_bytes(unit: Unit, workload: Workload) -> float:
+    """Return the bytes that a checkpointed block keeps of one micro-batch: what enters it, and outputs that are not made again."""
+    outputs = sum(activation_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(workload.training, unit))
+    return activation_bytes(unit.pieces[0].layer, unit.boundary, workload) + outputs
+
+
+def again_bytes(unit: Unit, workload: Workload) -> float:
+    """Return the bytes that a block does not keep since modules of it are recomputed."""
+    modules = workload.training.recompute_modules
+    if unit.kind != "block" or not modules:
+        return 0.0
+    return sum(activation_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded(modules, unit), strict=True))
+
+
+def saved_bytes(layer: Layer, workload: Workload) -> float:
+    """Return the bytes that *layer* keeps for backward under the stack of *workload*."""
+    training = workload.training
+    if layer.op == "loss":
+        return min(activation_bytes(layer, layer.saved, workload), loss_bytes(layer, workload))
+    factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, MEANING[training.precision]
+    factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
+    if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
+        factor *= meaning.matrix / meaning.activation
+    return activation_bytes(layer, layer.saved, workload) * factor
+
+
+def loss_bytes(layer: Layer, workload: Workload) -> float:
+    """Return the bytes of logits at the fullest moment of the *layer* that is the loss."""
+    training = workload.training
+    stack, split = training.stack, training.parallel.tensor > 1
+    each = stack.split_logit_bytes if split and stack.split_logit_bytes else stack.logit_bytes
+    return each * layer.read / 4.0 * training.batch
+
+
+def activation_bytes(layer: Layer, amount: float, workload: Workload) -> float:
+    """Return the bytes of a micro-batch for *amount* of one sample in 32 bits, in the type that *layer* has them."""
+    width = 4.0 if layer.op in ("softmax", "loss") else MEANING[workload.training.precision].activation
+    return amount * width / 4.0 * workload.training.batch

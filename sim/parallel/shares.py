@@ -1,0 +1,107 @@
+"""Which part of a layer does one rank of a tensor, context and expert group compute and hold? By the layer's ``share``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from sim.parallel.routing import expert_load
+from sim.spec.parallel import Parallel
+from sim.spec.workload import Layer
+
+
+def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
+    """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`."""
+    load = expert_load(parallel).most if layer.share == "expert" else 1.0
+    if parallel.tensor == parallel.context == parallel.expert == 1 and load == 1.0:
+        return layer
+    tensor, context = parallel.tensor, parallel.context
+    work, read, write, weights = _shares(layer.share, tensor, parallel.sequence_parallel, parallel.expert)
+    work, read, write = work * load / context, read * load / context, write * load / context
+    saved = layer.saved * _saved_share(layer, parallel, read, write, regathers)
+    within = {
+        "forward": layer.forward * work,
+        "backward": layer.backward * work,
+        "arithmetic": layer.arithmetic * work,
+        "backward_arithmetic": layer.backward_arithmetic * work,
+        "read": layer.read * read,
+        "entering": None if layer.entering is None else layer.entering * read,
+        "write": layer.write * write,
+        "backward_traffic": layer.backward_traffic * (layer.read * read + layer.write * write) / max(layer.read + layer.write, 1.0),
+        "saved": saved,
+        "gradients": _parts(layer, layer.gradients, weights),
+        "frozen": _parts(layer, layer.frozen, weights),
+    }
+    return layer.model_copy(update=within | _shape(layer, parallel))
+
+
+@lru_cache(maxsize=8192)
+def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float, float, float, float]:
+    """Return what part of its work, input, output and weights one rank of a tensor (and expert) group has of a layer."""
+    one = 1.0 / tensor
+    if share == "colwise":
+        return one, 1.0, one, one
+    if share == "rowwise":
+        return one, one, 1.0, one
+    if share == "vocabulary":
+        return one, one, 1.0, one
+    if share == "heads":
+        return one, one, one, one
+    if share == "per_head":
+        return one, one, one, 1.0
+    if share == "sequence":
+        return (one, one, one, 1.0) if sequence else (1.0, 1.0, 1.0, 1.0)
+    if share == "expert":
+        if expert == 1:
+            return one, one, one, one
+        of_tokens = one if sequence else 1.0  # every rank sends the tokens it has
+        return of_tokens, of_tokens, of_tokens, 1.0 / expert
+    return 1.0, 1.0, 1.0, 1.0
+
+
+def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float, regathers: bool) -> float:
+    """Return what part of a layer's saved activations one rank keeps."""
+    if layer.share == "colwise" and parallel.sequence_parallel and regathers:
+        return read / parallel.tensor
+    return min(read, write) if layer.share in ("heads", "per_head", "sequence", "expert", "rowwise") else read
+
+
+def rowwise_bias(layer: Layer) -> int:
+    """Return the elements that the bias of a rowwise product has if there is one; of other layers 0."""
+    return layer.channels[1] if layer.share == "rowwise" and len(layer.channels) == 2 and layer.channels[0] > 1 else 0
+
+
+def _parts(layer: Layer, elements: Sequence[int], share: float) -> tuple[int, ...]:
+    """Return what one rank has of tensors of *elements*; the bias of a rowwise product is added to its sum, and is everywhere."""
+    bias = rowwise_bias(layer)
+    return tuple(count if count == bias else max(1, round(count * share)) for count in elements) if share != 1.0 else tuple(elements)
+
+
+def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
+    """Return the shape of one rank's product or attention."""
+    tensor, context = parallel.tensor, parallel.context
+    shape: dict[str, object] = {}
+    if layer.rows and layer.share == "vocabulary":
+        shape["rows"] = max(1, round(layer.rows / tensor))
+        elements = max(1, round(layer.gradients[0] / layer.rows)) * round(layer.rows / tensor) if layer.gradients else 0
+        shape["gradients"] = (elements, *layer.gradients[1:]) if layer.gradients else ()
+    if layer.tokens:
+        tokens = layer.tokens / context
+        if layer.share == "expert":
+            tokens *= expert_load(parallel).most / (tensor if parallel.sequence_parallel and parallel.expert > 1 else 1)
+            shape["groups"] = max(1, layer.groups // parallel.expert)
+        elif layer.share == "sequence" and parallel.sequence_parallel:
+            tokens /= tensor
+        shape["tokens"] = max(1, round(tokens))
+    if len(layer.channels) == 2 and layer.share in ("colwise", "rowwise") and tensor > 1:
+        k, n = layer.channels
+        shape["channels"] = (k, max(1, n // tensor)) if layer.share == "colwise" else (max(1, k // tensor), n)
+    if layer.attention is not None:
+        own = layer.attention
+        if layer.share == "replicated":
+            tensor = 1
+        heads, kv_heads = max(1, own.heads // tensor), max(1, own.kv_heads // tensor)
+        shape["attention"] = own.model_copy(
+            update={"heads": heads, "kv_heads": kv_heads, "queries": max(1, own.queries // context), "shares": own.shares * context}
+        )
+    return shape
