@@ -79,7 +79,7 @@ class Groups:
     def _late(self, axis: GroupAxis) -> float:
         """Return how much later than the mean the slowest rank of a meeting comes."""
         kernels = self.kernels
-        return kernels.late() + (kernels.spread.all * kernels.worked_in_step if axis == "everyone" else 0.0)
+        return kernels.slowest.late() + (kernels.spread.all * kernels.worked_in_step if axis == "everyone" else 0.0)
 
     def wait(self, wait: Wait, _: int) -> SimProcess:
         """Wait until an operation has ended."""
@@ -87,10 +87,10 @@ class Groups:
         meeting = meetings.get((step, self.number, tag)) or meetings[step, tag]
         if meeting.over:
             return
-        start, late = meeting.env.now, self.kernels.late()
+        start, late = meeting.env.now, self.kernels.slowest.late()
         yield from meeting.until_over()
         left = max(0.0, start + late - meeting.env.now)  # the slowest waits for the rest
-        self.kernels.met(left)
+        self.kernels.slowest.met(left)
         self.account.blame(meeting.blamed(start, self.stage, late - left))
         came = start if meeting.last == self.stage else meeting.met(start)
         group = _group(tag[0])

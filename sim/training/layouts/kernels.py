@@ -20,6 +20,7 @@ from sim.training.layouts.account import Account
 from sim.training.layouts.noise import StageSpread
 from sim.training.layouts.prices import GroupPrice
 from sim.training.layouts.scene import COPIES, PASSES, LayoutScene
+from sim.training.layouts.slowest import SlowestRank
 from sim.training.layouts.times import Burst, Exposed, UnitTimes, copied
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -45,13 +46,7 @@ class StageKernels:
         """When the host will have launched everything so far."""
         self.floor = 0.0
         """When the host goes on behind what it launches now, where it waits for memory to be freed."""
-        self.behind = 0.0
-        """Seconds by which the slowest rank of the stage would be behind, were its compute slowed as that of the others is."""
-        self.spared, self.spared_since = 0.0, 0.0
-        """Of each second of compute since then, what blocks that wait for the slowest rank take from the others and not from it."""
-        self.sooner = 0.0
-        """Seconds of that until now which the others have not made up for while they waited."""
-        self.computes, self.rests_since = False, 0.0
+        self.slowest = SlowestRank(self.env)
         self.worked_in_step = 0.0
         self.playing = 0
         """Operations beside the compute."""
@@ -81,27 +76,9 @@ class StageKernels:
         """Let what is computed now take as long as beside all operations on the GPU."""
         if self.scene.beside is None:
             return
-        self._spare(self.computes)
         factor = self._longer(self.blocks)
-        self.spared = 1.0 - self._longer(self.blocks - self.waiting) / factor if self.waiting else 0.0
+        self.slowest.is_spared(1.0 - self._longer(self.blocks - self.waiting) / factor if self.waiting else 0.0)
         self.gpu.beside(factor)
-
-    def _spare(self, computes: bool) -> None:
-        """Note what the slowest rank was spared so far; the stage *computes* from now on or not."""
-        now = self.env.now
-        self.sooner = self.sooner + self.spared * (now - self.spared_since) if self.computes else self._not_made_up()
-        self.computes, self.spared_since, self.rests_since = computes, now, now
-
-    def _not_made_up(self) -> float:
-        return max(0.0, self.sooner - (self.env.now - self.rests_since))
-
-    def late(self) -> float:
-        """Return by how many seconds the slowest rank is behind now, while the stage does not compute."""
-        return max(0.0, self.behind - self._not_made_up())
-
-    def met(self, late: float) -> None:
-        """Note that the stage has waited for its slowest rank, which is still *late* seconds behind."""
-        self.behind, self.sooner, self.rests_since = late, 0.0, self.env.now
 
     def _longer(self, blocks: int) -> float:
         """Return how many times longer what is computed now takes beside so many thread blocks."""
@@ -134,7 +111,7 @@ class StageKernels:
         for each in time.exposed:
             if each.seconds > 0:
                 yield from self._exchanged(each)
-        self.rests_since = self.env.now
+        self.slowest.works_on()
 
     def copy(self, copy: Copy, _: int) -> SimProcess:
         """Copy weights or gradients."""
@@ -189,14 +166,14 @@ class StageKernels:
             self.host += burst.launching(launch)
             begun = self.env.now
             if burst.compute > 0:
-                self._spare(computes=True)
+                self.slowest.turn(computing=True)
                 yield self.gpu.compute(burst.compute * speed).done
-                self._spare(computes=False)
+                self.slowest.turn(computing=False)
                 self.account.waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
             yield from self._launched(self.host)
         self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
-        self.behind += self.spread.data * seconds
+        self.slowest.falls_behind(self.spread.data * seconds)
         self.worked_in_step += seconds
 
     def _launched(self, time: float) -> SimProcess:

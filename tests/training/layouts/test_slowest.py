@@ -1,0 +1,64 @@
+"""How far is the slowest rank behind? Oracle: clocks of both, written down moment by moment."""
+
+from __future__ import annotations
+
+import pytest
+import simpy
+
+from sim.training.layouts.slowest import SlowestRank
+
+
+def rank() -> tuple[simpy.Environment, SlowestRank]:
+    env = simpy.Environment()
+    return env, SlowestRank(env)
+
+
+def computes(env: simpy.Environment, slowest: SlowestRank, seconds: float, behind: float) -> None:
+    slowest.turn(computing=True)
+    env.run(until=env.now + seconds)
+    slowest.turn(computing=False)
+    slowest.falls_behind(behind)
+
+
+def test_it_falls_behind_until_the_others_have_waited_for_it() -> None:
+    env, slowest = rank()
+    computes(env, slowest, 10.0, 0.5)
+    computes(env, slowest, 10.0, 0.5)
+    assert slowest.late() == pytest.approx(1.0)
+    env.run(until=env.now + 0.75)  # the others wait for it, and it for 0.25 s less
+    slowest.met(0.25)
+    assert slowest.late() == pytest.approx(0.25)
+
+
+def test_what_waits_for_it_slows_the_others_alone() -> None:
+    """Of 10 s the others lose a fifth to blocks that wait: it needed 8 s and its own 3 s more, and is 1 s behind."""
+    env, slowest = rank()
+    slowest.is_spared(0.2)
+    computes(env, slowest, 10.0, 3.0)
+    assert slowest.late() == pytest.approx(1.0)
+
+
+def test_others_that_rest_make_up_for_what_they_lost_and_for_no_more() -> None:
+    env, slowest = rank()
+    slowest.is_spared(0.2)
+    computes(env, slowest, 10.0, 3.0)
+    env.run(until=env.now + 0.5)
+    assert slowest.late() == pytest.approx(1.5)
+    env.run(until=env.now + 5.0)
+    assert slowest.late() == pytest.approx(3.0)
+
+
+def test_exchange_inside_of_work_is_no_rest() -> None:
+    env, slowest = rank()
+    slowest.is_spared(0.2)
+    computes(env, slowest, 10.0, 3.0)
+    env.run(until=env.now + 0.5)
+    slowest.works_on()
+    assert slowest.late() == pytest.approx(1.0)
+
+
+def test_it_is_never_early() -> None:
+    env, slowest = rank()
+    slowest.is_spared(0.5)
+    computes(env, slowest, 10.0, 1.0)
+    assert slowest.late() == 0.0
