@@ -10,16 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sim.spec.module_paths import matches, paths
+from sim.spec.module_paths import matches, named, paths
 from sim.spec.parallel import Wrapping
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
 TORCHS_SIZE: Final = 100_000_000
 """Parameters from which on torch wraps a module where nobody says so: ``min_num_params`` of ``size_based_auto_wrap_policy``."""
-_NAMED: Final = 12
-"""Modules that a message names."""
-
 WrapChain = tuple[str, ...]
 """The wraps around a layer, from the outermost to the one that holds its parameters; empty: the root holds them."""
 
@@ -63,11 +60,7 @@ def _by_pattern(model: Model, sizes: Mapping[str, int], patterns: Iterable[str])
         matched = {path for path in sizes if matches(pattern, path)}
         if not matched:
             modules = sorted(sizes, key=lambda path: (path.count("."), list(sizes).index(path)))
-            more = ", ..." if len(modules) > _NAMED else ""
-            raise SpecError(
-                f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has "
-                f"{', '.join(modules[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
-            )
+            raise SpecError(f"training.parallel.wrap: no module of {model.name} with parameters matches {pattern}; it has {named(modules)}")
         if bare := sorted(matched & lists):
             raise SpecError(
                 f"training.parallel.wrap: {bare[0]} of {model.name} is a list of modules that is not called itself, "

@@ -5,10 +5,13 @@ A layer's name is the path of its module, or that path and an operator where a m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Final
 
+_NAMED: Final = 12
+"""Modules that a message names."""
 _OPERATORS: Final = frozenset(
     ("add", "mul", "sub", "div", "mm", "addmm", "bmm", "baddbmm", "clone", "copy", "cat", "expand", "index", "convolution", "embedding")
 ) | {"embedding_bag", "native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "prelu"}
@@ -23,6 +26,12 @@ def paths(name: str) -> list[str]:
     if names[-1] in _OPERATORS:
         names.pop()
     return list(accumulate(names, "{}.{}".format))
+
+
+def named(modules: Sequence[str]) -> str:
+    """Return the first of *modules* for a message about a pattern that matches none of them, and what patterns are."""
+    more = ", ..." if len(modules) > _NAMED else ""
+    return f"{', '.join(modules[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
 
 
 def matches(pattern: str, path: str) -> bool:

@@ -13,13 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from sim.spec.layer import Layer, TensorShare
-from sim.spec.module_paths import matches, paths
+from sim.spec.module_paths import matches, named, paths
 
 PlanWord = Literal["colwise", "rowwise", "vocabulary", "per_head", "sequence", "replicated"]
 """A tensor share that a plan can give; ``rowwise`` of an embedding is ``vocabulary``, as in torch."""
 
-_NAMED: Final = 12
-"""Modules that a message names."""
 _FLOAT: Final = 4.0
 """Bytes of an element in a layer table."""
 
@@ -60,11 +58,7 @@ def _check_patterns(layers: Iterable[Layer], plan: Mapping[str, PlanWord]) -> No
     modules = list(dict.fromkeys(_path(layer) for layer in layers if _weighs(layer)))
     for pattern in plan:
         if not any(matches(pattern, _path(layer)) for layer in layers):
-            more = ", ..." if len(modules) > _NAMED else ""
-            raise ValueError(
-                f"no layer matches {pattern}; modules with weights are {', '.join(modules[:_NAMED])}{more} "
-                "(* stands for one name, ** for any number of them)"
-            )
+            raise ValueError(f"no layer matches {pattern}; modules with weights are {named(modules)}")
 
 
 def _path(layer: Layer) -> str:

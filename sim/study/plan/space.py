@@ -162,6 +162,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     precisions = [workload.training.precision, *(["fp8"] if "fp8" in space.allowed and workload.training.precision != "fp8" else [])]
     modes = checkpointing_modes(workload, space)
     apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
+    modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes
     for tensor, sequence, context, pipeline, expert in _axes(workload, blocks, gpus, each, space):
         data = gpus // (tensor * context * pipeline)
         near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
@@ -170,7 +171,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
             micro_batches = space.global_batch // (data * batch)
             for schedule, virtual in _schedules(options, pipeline, blocks, micro_batches, space):
                 for shard, reshard, replicate in sharded:
-                    for mode in modes if not (apart and shard == "parameters") else [mode for mode in modes if mode != "blocks"]:
+                    for mode in modes_of_shards if shard == "parameters" else modes:
                         for precision in precisions:
                             for near in (False, True) if near_too else (False,):
                                 yield LayoutCandidate(
