@@ -84,9 +84,11 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m tests.reference
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
 
-# Predicts the committed measurements again and writes how far off that was into docs/trust/validation.md and hardware/validated.json.
+# Predicts the committed measurements again and writes how far off that was into docs/trust/validation.md and transformers.md, and into
+# hardware/validated.json and validated_llm.json. Half an hour on two cores.
 validated: $(VENV)/.dev
 	$(BIN)/python -m calibration.validate.published
+	$(BIN)/python -m calibration.llm --published
 
 # Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or a sentence.
 fuzz: $(VENV)/.dev

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibration.llm.case import SHARDED, Case
 from calibration.llm.prediction import LlmPrediction, Memory
-from calibration.llm.priors import EXPOSED_EXPERTS, Constants, defaults
+from calibration.llm.priors import EAGER, EXPOSED_EXPERTS, Constants, defaults
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
@@ -89,6 +89,7 @@ def practice_overrides(case: Case, at: Constants) -> list[str]:
     overrides[f"{stack}.score_passes"] = "0" if case.flash else f"{SCORE_PASSES}"
     if case.ring_latency:  # measured with large messages, which Simple carries
         overrides[f"{stack}.nccl_proto"] = "Simple"
+    overrides[f"{stack}.mesh.block_host"] = f"{at['host.eager'] * 1e3:g} ms" if case.family in EAGER and not case.compiled else "0 s"
     if case.shape.experts:
         overrides[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
     if case.states:  # Megatron's precision-aware optimizer, which takes gradients as they are

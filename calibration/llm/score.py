@@ -20,10 +20,11 @@ from calibration.llm.prediction import LlmPrediction
 
 SWEEP: Final = 5
 NAMES: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
+SCALES: Final = (("to 8 GPUs", 8), ("to 64 GPUs", 64), ("to 256 GPUs", 256))
 GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
     "model_family": lambda case: case.model_family,
     "axes": lambda case: case.axes,
-    "scale": lambda case: next(f"{low}-{high} GPUs" for low, high in ((1, 8), (9, 64), (65, 256), (257, 10**7)) if case.gpus <= high),
+    "scale": lambda case: next((name for name, most in SCALES if case.gpus <= most), "above 256 GPUs"),
     "gpu": lambda case: case.chip.name,
     "precision": lambda case: case.products,
     "software": lambda case: case.family,
@@ -117,12 +118,12 @@ def voted(rows: Sequence[ScoredRun], name: str) -> dict[str, Any]:
     return {"points": len(rows), **means, "median_source": median(source["median"] for source in sources)}
 
 
-def one_row_known(rows: Sequence[ScoredRun]) -> dict[str, Any]:
+def one_row_known(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
     """Return median and 90th percentile of errors where one known row moves the others of its source: means over every choice of it."""
     medians, high = [], []
     for row_known in rows if len(rows) > 1 else ():
-        ratio = (row_known.measured / row_known.said["predicted"]) ** row_known.learning
-        rest = [abs(ratio * row.said["predicted"] / row.measured - 1.0) for row in rows if row is not row_known]
+        ratio = (row_known.measured / row_known.said[name]) ** row_known.learning
+        rest = [abs(ratio * row.said[name] / row.measured - 1.0) for row in rows if row is not row_known]
         medians.append(median(rest))
         high.append(quantile(rest, 0.9))
     return {"points": len(rows), "median": fmean(medians) if medians else None, "p90": fmean(high) if high else None}
@@ -137,9 +138,7 @@ def groups(rows: Sequence[ScoredRun]) -> dict[str, list[dict[str, Any]]]:
             parts[of(row.case)].append(row)
         grouped[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
     plain = [row for row in rows if row.case.tensor * row.case.pipeline * row.case.context == 1 and row.case.node_span == 1]
-    grouped["one_node_data_parallel"] = [
-        {"name": "no tensor, pipeline, context; one node", **errors_of(plain), "coverage": coverage(plain)}
-    ]
+    grouped["one_node_data_parallel"] = [{"name": "one node, data parallel only", **errors_of(plain), "coverage": coverage(plain)}]
     return grouped
 
 
@@ -154,8 +153,8 @@ def sweep_of(case: Case) -> tuple[object, ...]:
     return (case.row.source, text["set"], text["model"], case.gpus, case.seq, round(case.global_batch), text["precision"])
 
 
-def sweeps(rows: Sequence[ScoredRun]) -> list[dict[str, Any]]:
-    """Return Kendall's tau and regret of each sweep among *rows*."""
+def sweeps(rows: Sequence[ScoredRun], name: str = "predicted") -> list[dict[str, Any]]:
+    """Return Kendall's tau and regret of each sweep among *rows*, by what *name* says."""
     by_sweep: dict[tuple[object, ...], list[ScoredRun]] = defaultdict(list)
     for row in rows:
         by_sweep[sweep_of(row.case)].append(row)
@@ -163,17 +162,17 @@ def sweeps(rows: Sequence[ScoredRun]) -> list[dict[str, Any]]:
         {
             "sweep": ", ".join(str(part) for part in key),
             "points": len(of),
-            "kendall_tau": kendall_tau([row.said["predicted"] for row in of], [row.measured for row in of]),
-            "regret": min(of, key=lambda row: row.said["predicted"]).measured / min(row.measured for row in of) - 1.0,
+            "kendall_tau": kendall_tau([row.said[name] for row in of], [row.measured for row in of]),
+            "regret": min(of, key=lambda row: row.said[name]).measured / min(row.measured for row in of) - 1.0,
         }
         for key, of in by_sweep.items()
         if len(of) >= SWEEP
     ]
 
 
-def ranking(rows: Sequence[ScoredRun]) -> dict[str, Any]:
+def ranking(rows: Sequence[ScoredRun], name: str = "predicted") -> dict[str, Any]:
     """Return the sweeps and what they come to: median tau, median and 90th percentile of regret."""
-    each = sweeps(rows)
+    each = sweeps(rows, name)
     taus = [sweep["kendall_tau"] for sweep in each if sweep["kendall_tau"] is not None]
     regrets = [sweep["regret"] for sweep in each]
     return {

@@ -264,6 +264,8 @@ class MeshOptions(Spec):
     """Collectives that the host waits for before it goes on, as over Gloo, where no stream of a device holds them."""
     expert_host: Seconds = 0.0
     """Host time of the experts in one block's forward (router, dispatch, combination), beyond launching the layer table's kernels."""
+    block_host: Seconds = 0.0
+    """Host time of one block's forward where software runs it operator by operator, beyond launching the layer table's kernels."""
     one_copy: bool = False
     """Dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
     collective_check: Seconds = 0.0

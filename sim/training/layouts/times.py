@@ -149,15 +149,27 @@ class UnitTimes:
 
     def in_turn(self, unit: Unit, part: PassPart) -> list[UnitTime]:
         """Return the times of *unit* for one micro-batch layer by layer, each with its single messages behind its kernels."""
+        host = self._host(unit, part)
         if part == "F":
-            return [self._layer(piece, False, 1.0) for piece in unit.pieces]
+            return [*host, *(self._layer(piece, False, 1.0) for piece in unit.pieces)]
         if part == "B":
             layers = (self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))
-            return [*self._recomputed(unit), *layers, self._accumulated(unit)]
+            return [*host, *self._recomputed(unit), *layers, self._accumulated(unit)]
         if part == "W":
-            return [*(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)]
+            return [*host, *(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)]
         inputs = (self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))
-        return [*self._recomputed(unit), *inputs]
+        return [*host, *self._recomputed(unit), *inputs]
+
+    def _host(self, unit: Unit, part: PassPart) -> list[UnitTime]:
+        """Return what a block costs the host beside launches; what runs forward again costs it once more."""
+        training = self.workload.training
+        forward = 0.0 if training.stack.cuda_graphs else self.options.block_host
+        if unit.kind != "block" or not forward:
+            return []
+        passes = {"F": 1.0, "B": BACKWARD_LAUNCHES}.get(part, 0.5 * BACKWARD_LAUNCHES)
+        if part != "F" and part != "W" and training.activation_checkpointing == "blocks":
+            passes += checkpointed_share(training, self.units, self.prices.mesh.stages)
+        return [UnitTime((Burst(0.0, 0.0, host=passes * forward),))]
 
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
         """Return what backward runs forward again."""

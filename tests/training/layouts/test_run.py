@@ -709,6 +709,24 @@ def test_experts_keep_the_host_busy_and_graphs_less() -> None:
     assert steps["1 s", True] == pytest.approx(4 * (1.0 + 1.5) / 2, rel=0.03)
 
 
+def test_blocks_keep_the_host_busy_operator_by_operator() -> None:
+    """A block's forward takes the host a second, its backward 1.5, what runs forward again one more; replayed graphs take none."""
+
+    asked = workload(blocks(4), mesh={"block_host": "1 s"})
+    again = asked.model_copy(update={"training": asked.training.model_copy(update={"activation_checkpointing": "blocks"})})
+    graphs = workload(blocks(4), mesh={"block_host": "1 s"}, stack={"cuda_graphs": True})
+    assert run(free(2), asked).step_time == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
+    assert run(free(2), again).step_time == pytest.approx(4 * (1.0 + 2.5), rel=0.02)
+    assert run(free(2), graphs).step_time == pytest.approx(4 * SLOT, rel=0.01)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
+def test_backward_that_is_split_costs_the_host_no_more(schedule: str) -> None:
+    """Two stages of two blocks, two micro-batches: hosts launch ahead of what arrives, so that a step is what one of them launches."""
+    asked = workload(blocks(4), mesh={"block_host": "1 s"}, micro_batches=2, pipeline=2, schedule=schedule)
+    assert run(free(2), asked).step_time == pytest.approx(2 * 2 * (1.0 + 1.5), rel=0.05)
+
+
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_each_cut_hands_over_what_crosses_it(chunks: int) -> None:
     """Blocks whose inputs differ: both ends of a message name the bytes that enter the later of the two chunks, as do its gradients."""

@@ -1,0 +1,63 @@
+"""Oracles: factors, votes and errors by hand, and a page and a summary that are written from a handful of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+
+import pytest
+
+from calibration.llm import closed_form, engine
+from calibration.llm.case import Case
+from calibration.llm.constants import fitted
+from calibration.llm.published import PAGE, Simulated, factors_without, publish, scored_runs, step_table
+from sim.report.layouts.layout_error import SUMMARY
+from tests.calibration.llm.test_choice import cases
+
+
+def runs_of(folder: Path, steps: Sequence[tuple[str, float, float, float]]) -> list[Simulated]:
+    """Return runs of (source, measured, simulated, computed seconds)."""
+    rows = [{"source": source, "step_time_s": str(measured)} for source, measured, _, _ in steps]
+    return [Simulated(case, step, compute) for case, (_, _, step, compute) in zip(cases(folder, rows), steps, strict=True)]
+
+
+def test_each_source_gets_the_factor_that_the_others_ask_for(tmp_path: Path) -> None:
+    """Of steps of 10 s, 8 of them compute, 12 s ask for 1.25, 14 s for 1.5, 10 s for 1; one vote a source, whatever its rows."""
+    steps = [("a/a", 12.0, 10.0, 8.0), ("b/b", 14.0, 10.0, 8.0), ("b/b", 14.0, 10.0, 8.0), ("c/c", 10.0, 10.0, 8.0)]
+    runs = runs_of(tmp_path, steps)
+    assert factors_without(runs) == pytest.approx({"a/a": 1.25, "b/b": 1.125, "c/c": 1.375})
+    assert factors_without(runs[:1]) == {"a/a": 1.0}
+    first = scored_runs(runs)[0]
+    closed = closed_form.predict(runs[0].case, fitted("a/a").constants).step_time
+    assert first.said["simulator"] == pytest.approx(10.0 + 0.25 * 8.0)
+    assert first.said["both"] == pytest.approx(sqrt(closed * 12.0)) == pytest.approx(first.said["predicted"])
+
+
+def test_the_table_votes_by_source(tmp_path: Path) -> None:
+    """Runs of two sources that are 10 and 30% off come to 20%, though one has twice as many."""
+    rows = scored_runs(runs_of(tmp_path, [("a/a", 10.0, 10.0, 8.0)] * 20 + [("b/b", 10.0, 10.0, 8.0)] * 10))
+    rows = [replace(row, said={**row.said, "simulator": 11.0 if row.case.row.source == "a/a" else 13.0}) for row in rows]
+    text = step_table(rows)
+    lines = {line.split("  ")[0]: line for line in text.splitlines()}
+    assert "10.0 / 10.0" in lines["a/a"] and "30.0 / 30.0" in lines["b/b"]
+    assert "20.0 / 20.0" in lines["one vote a source"]
+    assert max(map(len, text.splitlines())) < 110
+
+
+def test_page_and_summary_are_written(tmp_path: Path) -> None:
+    described: list[Case] = cases(tmp_path, [{"step_time_s": str(9.0 + number)} for number in range(6)])
+    (tmp_path / PAGE).parent.mkdir(parents=True)
+    (tmp_path / SUMMARY).parent.mkdir(parents=True)
+    (tmp_path / PAGE).write_text("before\n<!-- validated -->\nof last year\n<!-- end -->\nbehind\n", encoding="utf-8")
+    told: list[tuple[int, int]] = []
+    used = publish(described, lambda done, of: told.append((done, of)), 1, tmp_path)
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert used == {"simulated": 6, "refused": 0, "quoted": 6}
+    assert told[-1] == (6, 6)
+    assert page.startswith("before\n<!-- validated -->\n```\n") and page.endswith("<!-- end -->\nbehind\n") and "of last year" not in page
+    groups = json.loads((tmp_path / SUMMARY).read_text(encoding="utf-8"))["groups"]
+    simulated = engine.predict(described[0], fitted(described[0].row.source).constants).step_time
+    assert next(iter(groups.values()))["high"] == pytest.approx(14.0 / simulated, rel=0.03)
