@@ -1,7 +1,8 @@
 """How far off are predictions of the committed runs of transformers? Writes docs/trust/transformers.md and errors that runs quote.
 
 Every scored run is asked of both predictors, by constants fitted without its source. The simulator's stacks of layouts carry one factor on
-compute that was fitted to these runs (``compute_factor``); here each source is predicted with the factor that the others ask for.
+compute that was fitted to these runs (``compute_factor``), Ampere's kernels another (``whole_steps``); here each source is predicted with
+what the others ask for.
 """
 
 from __future__ import annotations
@@ -48,8 +49,14 @@ BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 PREDICTORS: Final = ("closed form", "simulator", "both")
 QUOTED: Final = 24
 """Runs of a source that count in errors to expect, evenly taken: one source has as many runs as all others."""
+SOURCES: Final = 3
+"""Other sources with GPUs of a generation, below which all generations say how long compute takes."""
 LEAST: Final = 6
 """Runs that a group of expected errors needs."""
+
+
+Asking = tuple[str, str]
+"""A source, and a generation of GPUs."""
 
 
 class Simulated(NamedTuple):
@@ -93,19 +100,34 @@ def _simulated(case: Case) -> Simulated | None:
     return Simulated(case, run.step_time, run.stalls[Cause.COMPUTE])
 
 
-def factors_without(runs: Sequence[Simulated]) -> dict[str, float]:
-    """Return by source the factor on compute that the other sources ask for, one vote each."""
-    by_source: dict[str, list[float]] = defaultdict(list)
+def factors_without(runs: Sequence[Simulated]) -> dict[Asking, float]:
+    """Return by source and generation of GPUs the factor on compute that the other sources ask for, one vote each.
+
+    Where fewer than `SOURCES` others have GPUs of the generation, those of all generations.
+    """
+    asked_for: dict[Asking, list[float]] = defaultdict(list)
     for run in runs:
-        by_source[run.case.row.source].append(run.factor)
-    asked_for = {source: median(factors) for source, factors in by_source.items()}
-    return {source: median([value for other, value in asked_for.items() if other != source] or [1.0]) for source in asked_for}
+        source, generation = asking(run.case)
+        asked_for[source, generation].append(run.factor)
+        asked_for[source, ""].append(run.factor)
+    medians = {key: median(factors) for key, factors in asked_for.items()}
+    return {asking(run.case): _of_others(medians, *asking(run.case)) for run in runs}
+
+
+def asking(case: Case) -> Asking:
+    """Return the source and the generation of GPUs of *case*."""
+    return case.row.source, case.chip.generation
+
+
+def _of_others(medians: Mapping[Asking, float], source: str, generation: str) -> float:
+    alike, every = ([value for key, value in medians.items() if key[0] != source and key[1] == name] for name in (generation, ""))
+    return median(alike if len(alike) >= SOURCES else every or [1.0])
 
 
 def scored_runs(runs: Sequence[Simulated]) -> list[ScoredRun]:
     """Return *runs* with what each of `PREDICTORS` and the simple rules say; the interval is that of both together."""
     factors = factors_without(runs)
-    return [_scored(run, factors[run.case.row.source]) for run in runs]
+    return [_scored(run, factors[asking(run.case)]) for run in runs]
 
 
 def _scored(run: Simulated, factor: float) -> ScoredRun:
@@ -224,7 +246,7 @@ def publish(
     runs = simulated_runs(scored, progress, processes)
     factors = factors_without(runs)
     quoted = {id(case) for case in thinned([run.case for run in runs], QUOTED)}
-    errors = [(run.error(factors[run.case.row.source]), run.case) for run in runs if id(run.case) in quoted]
+    errors = [(run.error(factors[asking(run.case)]), run.case) for run in runs if id(run.case) in quoted]
     write_file(root / SUMMARY, json.dumps(expected(errors), indent=1) + "\n")
     text = (root / PAGE).read_text(encoding="utf-8")
     write_file(root / PAGE, BLOCK.sub(lambda _: block(described, scored_runs(runs)), text))

@@ -44,6 +44,8 @@ class Kernels(Spec):
     """Share of the peak that the main loop of large tiles reaches in short bursts, what the board's power lets through included."""
     sustained: Share
     """Of that, what is left in training steps that keep the board at its power limit for seconds."""
+    whole_steps: Factor = 1.0
+    """Time of kernels in steps of stacks with a ``mesh``, over what their ``compute_factor`` says, which was fitted mostly to Hopper."""
     tile_edge: Factor
     """Rows and columns at which a tile loses half its rate to loading: ``1 / (1 + tile_edge (1/m + 1/n))``."""
     pipeline_fill: Whole

@@ -238,3 +238,14 @@ def test_ranks_of_a_context_group_share_causal_attention_evenly(context):
     assert means == {kernels.visible_keys(shared)} == {kernels.visible_keys(alone)}
     ratio = kernels.attention_time(gpu(), "bf16", shared, 1.0) / kernels.attention_time(gpu(), "bf16", alone, 1.0)
     assert ratio == pytest.approx(1 / context, rel=0.03)  # up to a last wave
+
+
+def test_kernels_of_whole_steps_count_for_stacks_that_run_layouts_alone():
+    """Half as long in layouts' steps as the stack's factor says; stacks without ``mesh`` know nothing of it."""
+    product = Layer.model_validate({"name": "l", "op": "gemm", "forward": "128 GFLOP", "channels": [4096, 4096]})
+    mesh = {"framework": "fsdp2", "source": "test"}
+    alone, plain, layouts = (
+        layer_time(product, each, "bf16", stack(**fields), 1).time
+        for each, fields in ((gpu(), {"mesh": mesh}), (gpu(whole_steps=0.5), {}), (gpu(whole_steps=0.5), {"mesh": mesh}))
+    )
+    assert plain == pytest.approx(alone) == pytest.approx(2 * layouts)

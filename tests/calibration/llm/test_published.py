@@ -28,12 +28,23 @@ def test_each_source_gets_the_factor_that_the_others_ask_for(tmp_path: Path) -> 
     """Of steps of 10 s, 8 of them compute, 12 s ask for 1.25, 14 s for 1.5, 10 s for 1; one vote a source, whatever its rows."""
     steps = [("a/a", 12.0, 10.0, 8.0), ("b/b", 14.0, 10.0, 8.0), ("b/b", 14.0, 10.0, 8.0), ("c/c", 10.0, 10.0, 8.0)]
     runs = runs_of(tmp_path, steps)
-    assert factors_without(runs) == pytest.approx({"a/a": 1.25, "b/b": 1.125, "c/c": 1.375})
-    assert factors_without(runs[:1]) == {"a/a": 1.0}
+    assert factors_without(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.375})
+    assert factors_without(runs[:1]) == {("a/a", "hopper"): 1.0}
     first = scored_runs(runs)[0]
     closed = closed_form.predict(runs[0].case, fitted("a/a").constants).step_time
     assert first.said["simulator"] == pytest.approx(10.0 + 0.25 * 8.0)
     assert first.said["both"] == pytest.approx(sqrt(closed * 12.0)) == pytest.approx(first.said["predicted"])
+
+
+def test_three_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
+    """H100s of four sources ask for 1.25, A100s of four for 1, so each hears its own kind; one source with a B200 hears all."""
+    rows = [{"source": f"{name}/{name}", "step_time_s": "12.0"} for name in "abcd"]
+    rows += [{"source": f"{name}/{name}", "step_time_s": "10.0", "gpu": "A100 80GB"} for name in "efgh"]
+    rows += [{"source": "i/i", "step_time_s": "11.0", "gpu": "B200"}]
+    factors = factors_without([Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)])
+    assert {factors[f"{name}/{name}", "hopper"] for name in "abcd"} == {1.25}
+    assert {factors[f"{name}/{name}", "ampere"] for name in "efgh"} == {1.0}
+    assert factors["i/i", "blackwell"] == pytest.approx(1.125)
 
 
 def test_the_table_votes_by_source(tmp_path: Path) -> None:
