@@ -4,45 +4,68 @@ Weights and optimizer states are written once, in the types they are kept in: fp
 16-bit working copy beside fp32 masters in mixed-precision frameworks (14 bytes). Gradients and activations are not saved.
 
 Sharded states (ZeRO, FSDP) are written by every rank of one replica, tensor and pipeline parts by their ranks, a replicated model by
-one rank.
+one rank (`sim.parallel.holders`). Each node reads all that its GPUs need, each part once.
+
+Limits: parts are equally large; what expert ranks have alike counts for one of them.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from sim.parallel.holders import ALONE, Holders, holders
+from sim.parallel.mesh import mesh_of
+from sim.spec.parallel import MEGATRON_ORDER
 from sim.spec.workload import Workload
 
 _WIDTH = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 
 
 class Saved(NamedTuple):
-    """The *nbytes* of one checkpoint of all *writers* together."""
+    """The *nbytes* of one checkpoint of all writers together."""
 
     nbytes: float
-    writers: int
     parts: dict[str, float]
     """Bytes by kind: weights, master_weights, optimizer_state."""
+    replicated: float
+    """Bytes of them that are not sharded, so that every replica has them."""
+    holders: Holders
+
+    @property
+    def writers(self) -> int:
+        """Return how many ranks write a part of their own."""
+        return self.holders.writers
+
+    @property
+    def of_gpu(self) -> float:
+        """Return the bytes that one GPU has."""
+        return self.replicated / self.holders.weights + (self.nbytes - self.replicated) / self.writers
+
+    @property
+    def of_node(self) -> float:
+        """Return the bytes that the GPUs of one node have, those that several have alike counted once."""
+        held = self.holders
+        sharded = (self.nbytes - self.replicated) / held.writers
+        return held.weights_on_node * self.replicated / held.weights + held.shards_on_node * sharded
 
 
-def saved_state(workload: Workload, gpus: int) -> Saved:
-    """Return what one checkpoint of *workload* on *gpus* GPUs holds."""
+def saved_state(workload: Workload, gpus: int, nodes: int) -> Saved:
+    """Return what one checkpoint of *workload* on *gpus* GPUs of *nodes* nodes holds."""
     training = workload.training
     states = training.optimizer.states
     options, parameters = training.stack.mesh, workload.model.parameters
-    sharded = not training.parallel.trivial
-    if sharded and options is not None:
+    laid_out = not training.parallel.trivial
+    if laid_out and options is not None:
         weights, of_state = _WIDTH[options.weights], _WIDTH[options.states]
         master = 4.0 if options.master and weights < 4 else 0.0
     else:
         weights, of_state, master = (2.0 if training.precision in ("fp16", "bf16") else 4.0), 4.0, 0.0
     parts = {"weights": weights * parameters, "master_weights": master * parameters, "optimizer_state": states * of_state * parameters}
-    return Saved(sum(parts.values()), _writers(workload, gpus), parts)
+    shard, nbytes = training.parallel.shard, sum(parts.values())
+    replicated = nbytes if shard == "none" else 0.0 if shard == "parameters" else parts["weights"]
+    return Saved(nbytes, parts, replicated, _holders(workload, gpus, nodes) if laid_out else ALONE)
 
 
-def _writers(workload: Workload, gpus: int) -> int:
-    """Return how many ranks write a part of their own."""
-    parallel = workload.training.parallel
-    if parallel.shard != "none":
-        return max(1, gpus // parallel.replicate)
-    return min(gpus, parallel.tensor * parallel.pipeline * parallel.expert)
+def _holders(workload: Workload, gpus: int, nodes: int) -> Holders:
+    options = workload.training.stack.mesh
+    return holders(mesh_of(workload.training.parallel, [gpus // nodes] * nodes, options.order if options else MEGATRON_ORDER))

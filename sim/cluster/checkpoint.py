@@ -5,8 +5,8 @@ to host memory (training waits), and write it from there to a store that all sha
 disk: while training waits (synchronous), or beside its traffic (asynchronous), which keeps its part of each NIC. Copies in the memory of
 peers cross the NICs of both: each node sends its parts to another one, and holds those of a third.
 
-Limits: serialization on the processor is free; a store has no burst above what it sustains; the network between nodes and store does
-not bind.
+Limits: serialization on the processor is free; every node reads all it needs from the store, whatever others have read; a store has no
+burst above what it sustains; the network between nodes and store does not bind.
 """
 
 from __future__ import annotations
@@ -46,6 +46,14 @@ class Checkpoint(NamedTuple):
     """From the host memory of a peer to all devices of the node that takes another's place."""
 
 
+class NodeReads(NamedTuple):
+    """What a node reads before its GPUs go on: *nbytes* of a checkpoint, in equal pieces by *readers* of them; *of_gpu* bytes each has."""
+
+    nbytes: float
+    readers: int
+    of_gpu: float
+
+
 class Parts(NamedTuple):
     """A checkpoint in *writers* parts of *nbytes* each, on *nodes* nodes with *gpus* GPUs each; *traffic* (bytes/s) leaves each node."""
 
@@ -54,16 +62,25 @@ class Parts(NamedTuple):
     nodes: int
     gpus: int
     traffic: float = 0.0
+    most: int = 0
+    """Writers on the node that has most; 0: they are spread evenly."""
+    own_reads: NodeReads | None = None
+    """None: the node's own parts, each by the GPU that wrote it."""
 
     @property
     def per_node(self) -> int:
         """Return the writers on the node that has most."""
-        return min(self.gpus, math.ceil(self.writers / self.nodes))
+        return self.most or min(self.gpus, math.ceil(self.writers / self.nodes))
 
     @property
     def writing_nodes(self) -> float:
         """Return the nodes that write, counting those with fewer writers in part."""
         return self.writers / self.per_node
+
+    @property
+    def reads(self) -> NodeReads:
+        """Return what each node reads before its GPUs go on."""
+        return self.own_reads or NodeReads(self.nbytes * self.per_node, self.per_node, self.nbytes)
 
 
 def checkpoint(node: Node, parts: Parts, store: Store | None) -> Checkpoint:
@@ -73,28 +90,28 @@ def checkpoint(node: Node, parts: Parts, store: Store | None) -> Checkpoint:
     caps = {} if store is None or store.per_writer is None else {"cap": store.per_writer}
     out = {f"gpu{gpu}": (*_way_out(node, gpu, store), _STORE if store else _DISK) for gpu in writers}
     written, kept = _timed(node, out, parts.nbytes, caps, _shared(node, parts, store, parts.writing_nodes), parts.traffic)
-    # every rank needs a part: its own shard, or that of the rank it copies; a node reads each part once
-    needed = max(parts.nbytes, parts.nbytes * parts.writers / (parts.nodes * parts.gpus))
-    read = {f"gpu{gpu}": (*_way_in(node, gpu, store), _STORE if store else _DISK) for gpu in writers}
-    arrived = _timed(node, read, needed, caps, _shared(node, parts, store, float(parts.nodes)))[0]
+    reads = parts.reads
+    read = {f"gpu{gpu}": (*_way_in(node, gpu, store), _STORE if store else _DISK) for gpu in range(reads.readers)}
+    arrived = _timed(node, read, reads.nbytes / reads.readers, caps, _shared(node, parts, store, float(parts.nodes)))[0]
     back = {f"gpu{gpu}": node_graph(node).host_to_device(gpu).links for gpu in range(parts.gpus)}
-    copied_back = _timed(node, back, parts.nbytes, {})[0]
+    copied_back = _timed(node, back, reads.of_gpu, {})[0]
     start = store.start if store else 0.0
-    to_peer = _peers(node, parts, parts.traffic)
-    return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, kept, to_peer, _peers(node, parts) + copied_back)
+    to_peer = _peers(node, parts, parts.per_node, parts.nbytes, parts.traffic)
+    from_peer = _peers(node, parts, reads.readers, reads.nbytes / reads.readers) + copied_back
+    return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, kept, to_peer, from_peer)
 
 
-def _peers(node: Node, parts: Parts, traffic: float = 0.0) -> float:
-    """Return the seconds until each node has the parts of another in its memory, beside the *traffic* (bytes/s) of training.
+def _peers(node: Node, parts: Parts, pieces: int, nbytes: float, traffic: float = 0.0) -> float:
+    """Return the seconds until each node has the *pieces* of another, of *nbytes* each, beside the *traffic* (bytes/s) of training.
 
     All nodes send and receive alike, so that one stands for both ends. A node without others has no peer.
     """
     if parts.nodes == 1:
         return 0.0
     graph = node_graph(node)
-    nics = {gpu: graph.nearest_nic(gpu) for gpu in range(parts.per_node)}
+    nics = {gpu: graph.nearest_nic(gpu) for gpu in range(pieces)}
     routes = {f"gpu{gpu}": (*graph.memory_to_network(nic), *graph.memory_from_network(nic)) for gpu, nic in nics.items()}
-    return _timed(node, routes, parts.nbytes, {}, traffic=traffic)[0]
+    return _timed(node, routes, nbytes, {}, traffic=traffic)[0]
 
 
 def memory_of_peers(node: Node, nodes: int) -> Store:

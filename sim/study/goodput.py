@@ -22,7 +22,6 @@ from sim.analysis.energy import GridIntensity, NodePower, NodesOfKind, grid_of, 
 from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
 from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
-from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import Survival, young_interval
 from sim.analysis.whole_job import START_UP
 from sim.cluster.checkpoint import Checkpoint, Parts, checkpoint, memory_of_peers
@@ -32,6 +31,7 @@ from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
 from sim.study.power_cap import Limited, limited
+from sim.study.saved_parts import saved_parts
 from sim.study.weeks import (
     MODES,
     Slowed,
@@ -122,10 +122,10 @@ def weeks_of(
     limit = limited(steps, weeks.power_cap) if weeks.power_cap is not None else None
     steps = limit.steps if limit else steps
     reliability = reliability_of(weeks.level)
-    saved = saved_state(steps.workload, steps.gpus)
     store = store_of(weeks.store)
     parts = _parts(steps)
-    _fits(saved.nbytes, parts, steps.node, store, weeks)
+    nbytes = parts.nbytes * parts.writers
+    _fits(nbytes, parts, steps.node, store, weeks)
     try:
         times = checkpoint(steps.node, parts, store)
     except ValueError as error:
@@ -140,7 +140,7 @@ def weeks_of(
         raise SpecError(_endless(run))
     _has_spares(run, courses)
     return Goodput(
-        steps, weeks, reliability, run, times, slower, saved.nbytes, saved.writers, courses, intervals, closed_form(run),
+        steps, weeks, reliability, run, times, slower, nbytes, parts.writers, courses, intervals, closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
         _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
         _powers(steps, limit), power_model().pue,
@@ -153,8 +153,7 @@ def weeks_of(
 
 
 def _parts(steps: Steps) -> Parts:
-    saved = saved_state(steps.workload, steps.gpus)
-    return Parts(saved.nbytes / saved.writers, saved.writers, steps.nodes, math.ceil(steps.gpus / steps.nodes), steps.traffic)
+    return saved_parts(steps.workload, steps.gpus, steps.nodes, steps.step_time)
 
 
 def _beside_peers(steps: Steps, slowed: Slowed) -> float:

@@ -7,20 +7,18 @@ fast as its slowest node; the copy to the node's own disk crosses no link of the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.analysis.saved_state import saved_state
-from sim.cluster.checkpoint import Outflow, Parts, checkpoint, outflows
+from sim.cluster.checkpoint import Outflow, checkpoint, outflows
 from sim.mesh import LayoutRun, scene_of
-from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Node
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.saved_parts import saved_parts
 from sim.study.weeks import Slowed, store_of
 from sim.training.layouts.play import play
 
@@ -100,13 +98,11 @@ def _saved(
     step: float,
     again: Again,
 ) -> SavedRun:
-    held = saved_state(workload, gpus)
-    traffic = 2 * gradient_volume(workload) * (nodes - 1) / nodes / step
-    parts = Parts(held.nbytes / held.writers, held.writers, nodes, math.ceil(gpus / nodes), traffic)
+    parts = saved_parts(workload, gpus, nodes, step)
     try:
         times = checkpoint(node, parts, store)
     except ValueError as error:
         raise SpecError(f"--store {name}: {error}; name a store") from None
     flows = outflows(node, parts, store)
     beside = again(flows) if flows else step
-    return SavedRun(name, held.nbytes, held.writers, times.copied, times.written, step, beside)
+    return SavedRun(name, parts.nbytes * parts.writers, parts.writers, times.copied, times.written, step, beside)

@@ -19,7 +19,6 @@ from sim.analysis.renewal import Uniform
 from sim.analysis.transient import ExponentialLives, Lives, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
 from sim.analysis.whole_job import START_UP
-from sim.parallel.lower.exchange_plan import gradient_volume
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability, Restart
@@ -78,11 +77,6 @@ class Steps(NamedTuple):
     def kinds(self) -> list[tuple[Node, int]]:
         """Return every kind of node, and how many there are of it."""
         return [(self.node, self.nodes - sum(count for _, count in self.others)), *self.others]
-
-    @property
-    def traffic(self) -> float:
-        """Return the bytes/s of gradients that leave each node; a ring all-reduce moves each twice."""
-        return 2 * gradient_volume(self.workload) * (self.nodes - 1) / self.nodes / self.step_time
 
     @property
     def replica_gpus(self) -> int:

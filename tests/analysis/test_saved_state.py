@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sim.analysis.saved_state import saved_state
 from sim.spec.library import load_workload
 
@@ -15,7 +17,7 @@ def test_bytes_of_a_parameter_and_writers() -> None:
         (["training.precision=bf16"], 8, 10, 1),  # weights of two bytes; states stay in fp32
     ]
     for sets, gpus, each, writers in cases:
-        found = saved_state(load_workload("gpt2-xl", ["training.optimizer.name=adam", *sets]).spec, gpus)
+        found = saved_state(load_workload("gpt2-xl", ["training.optimizer.name=adam", *sets]).spec, gpus, gpus // 8)
         assert (found.nbytes, found.writers) == (each * parameters, writers), sets
         assert sum(found.parts.values()) == found.nbytes
 
@@ -24,6 +26,26 @@ def test_sharded_states_are_written_by_all_ranks_of_a_replica() -> None:
     base = ["training.stack=megatron-core", "training.parallel.tensor=8"]
     cases = [([], 8), (["training.parallel.pipeline=4"], 32), (["training.parallel.shard=optimizer"], 512)]
     for sets, writers in cases:
-        found = saved_state(load_workload("llama-3.1-70b", [*base, *sets]).spec, 512)
+        found = saved_state(load_workload("llama-3.1-70b", [*base, *sets]).spec, 512, 64)
         assert found.writers == writers, sets
         assert found.nbytes / load_workload("llama-3.1-70b").spec.model.parameters in (12.0, 14.0)
+
+
+def test_writers_are_where_a_replica_is_and_nodes_read_what_their_gpus_need() -> None:
+    """Oracle: counted by hand on 64 nodes of 8 GPUs, for weights of 2 bytes a parameter and masters and moments of 12."""
+    base = ["training.stack=megatron-core"]
+    cases = [  # writers on a node, readers of a node, bytes a parameter that a node and a GPU need, as shares of the model
+        ({"tensor": 8, "pipeline": 4}, 8, 8, 14 / 4, 14 / 32),  # one tensor group a node, of one stage
+        ({"tensor": 4, "pipeline": 2}, 4, 4, 14 / 2, 14 / 8),  # two replicas a node: the first writes, both read the same
+        ({"tensor": 8, "shard": "optimizer"}, 8, 8, 2 + 12 / 64, 2 / 8 + 12 / 512),  # weights are whole in each replica
+        ({"shard": "parameters"}, 8, 8, 14 / 64, 14 / 512),
+        ({"shard": "parameters", "replicate": 2}, 8, 8, 14 / 32, 14 / 256),  # the first half of the nodes writes
+        ({"expert": 16}, 8, 8, 14 / 2, 14 / 16),
+    ]
+    for layout, writers, readers, of_node, of_gpu in cases:
+        sets = [f"training.parallel.{key}={value}" for key, value in layout.items()]
+        workload = load_workload("mixtral-8x7b" if "expert" in layout else "llama-3.1-70b", [*base, *sets]).spec
+        found, parameters = saved_state(workload, 512, 64), workload.model.parameters
+        assert found.nbytes == 14 * parameters
+        assert (found.holders.writers_on_node, found.holders.shards_on_node) == (writers, readers), layout
+        assert found.of_node == pytest.approx(of_node * parameters) and found.of_gpu == pytest.approx(of_gpu * parameters), layout

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from sim.cluster.checkpoint import Parts, checkpoint
+from sim.cluster.checkpoint import NodeReads, Parts, checkpoint
 from sim.cluster.storage import most_bandwidth
 from sim.cluster.topology import node_graph
 from sim.spec.hardware import Node
@@ -45,6 +47,23 @@ def test_disks_of_nodes_are_written_side_by_side(node: Node) -> None:
     assert found.written == pytest.approx(8 * GB / most_bandwidth(node.storage))
     with pytest.raises(ValueError, match="no disk"):
         checkpoint(node.model_copy(update={"storage": None}), Parts(1 * GB, 64, 8, 8), None)
+
+
+def test_a_node_reads_what_its_gpus_need_and_its_disk_takes_what_they_write(node: Node) -> None:
+    """Oracle: 16 of 64 nodes write 8 parts each; every node reads 24 GB from the store, or from its disk, and each GPU takes 5 GB."""
+    assert node.storage is not None
+    parts = Parts(1 * GB, 128, 64, 8, most=8, own_reads=NodeReads(24 * GB, 8, 5 * GB))
+    shared, alone = checkpoint(node, parts, store(bandwidth="100 GB/s")), checkpoint(node, parts, None)
+    assert parts.writing_nodes == 16 and shared.written == pytest.approx(128 * GB / 100e9)
+    assert alone.written == pytest.approx(8 * GB / most_bandwidth(node.storage))
+    graph = node_graph(node)
+    assert shared.copied_back == pytest.approx(5 * GB / graph.alone(graph.host_to_device(0)))
+    assert shared.loaded - shared.copied_back == pytest.approx(64 * 24 * GB / 100e9)
+    assert alone.loaded - alone.copied_back == pytest.approx(24 * GB / most_bandwidth(node.storage))
+    nics = [graph.nearest_nic(gpu) for gpu in range(8)]
+    crossed = Counter(link for nic in nics for link in (*graph.memory_to_network(nic), *graph.memory_from_network(nic)))
+    slowest = max(count * 3 * GB / graph.links[link].capacity for link, count in crossed.items())
+    assert shared.from_peer - shared.copied_back == pytest.approx(slowest)
 
 
 def test_training_keeps_its_part_of_the_network(node: Node) -> None:

@@ -15,7 +15,6 @@ import pytest
 from sim.analysis.course import draw
 from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform
-from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import lifetimes_of, survival
 from sim.cli import main
 from sim.cluster.topology import node_graph
@@ -28,6 +27,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 from sim.study.goodput import Goodput, closed_form, weeks_of
 from sim.study.layout import layout_answer
+from sim.study.saved_parts import saved_parts
 from sim.study.saving import saved_beside
 from sim.study.scenario import Scenario, answer
 from sim.study.spot import Wanted, spot
@@ -193,9 +193,10 @@ def test_copies_cross_the_network_to_peers() -> None:
     """Oracle: the bytes of a part over the slowest link of its way, out of one node and into another."""
     found = weeks(mode="tiered").run.saving
     graph = node_graph(steps().node)
-    part = saved_state(steps().workload, 128).nbytes
+    parts = saved_parts(steps().workload, 128, 16, steps().step_time)
+    part = parts.nbytes
     way = min(graph.links[link].capacity for link in (*graph.memory_to_network(0), *graph.memory_from_network(0)))
-    training = steps().traffic / steps().node.nic.count
+    training = parts.traffic / steps().node.nic.count
     assert 0 < training < way / 2  # what training leaves of a NIC
     assert found.memory_persist - found.memory_blocking == pytest.approx(part / (way - training), rel=1e-6)
     assert found.peer_load == pytest.approx(found.memory_load + part / way, rel=1e-6)
