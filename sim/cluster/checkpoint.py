@@ -68,6 +68,11 @@ class Parts(NamedTuple):
     """None: the node's own parts, each by the GPU that wrote it."""
 
     @property
+    def total(self) -> float:
+        """Return the bytes of all parts."""
+        return self.nbytes * self.writers
+
+    @property
     def per_node(self) -> int:
         """Return the writers on the node that has most."""
         return self.most or min(self.gpus, math.ceil(self.writers / self.nodes))

@@ -237,7 +237,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
     unit, span = ("d", DAY) if document["days"] >= 1 else ("h", 3600.0)
     lines += [f"    {name:30} {seconds / span:8.2f} {unit}  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
-    lines += ["", *_on_checkpoints(document["checkpoint"])]
+    lines += ["", *_on_checkpoints(document["checkpoint"], document["step_time_s"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
         dead = "" if document["died"] is None else ", 0 after a death"
@@ -310,15 +310,15 @@ def _sized(document: Mapping[str, Any], key: str, name: str, units: tuple[str, s
     return key, f"{name}, {units[large]}", 1e-3 if large else 1.0, ",.0f" if shown >= 1e3 else ",.1f" if shown >= 1 else ".2g"
 
 
-def _on_checkpoints(saved: Mapping[str, Any]) -> list[str]:
+def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load", "slowed")}
     slower = f" ({times['slowed']} of it by slower steps)" if saved["slowed_s"] > 0 else ""
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
-    parts = counted(saved["writers"], "part")
+    parts, steps = counted(saved["writers"], "part"), counted(round(saved["interval_s"]["used"] / step), "step")
     return [
         f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: training loses "
         f"{times['blocking']}{slower}, complete after {times['persist']}, loaded in {times['load']};",
-        f"  every {every['used']} of work (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
+        f"  every {every['used']} of work, {steps} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
         *_on_copies(saved),
     ]
 

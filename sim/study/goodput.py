@@ -31,7 +31,7 @@ from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
 from sim.study.power_cap import Limited, limited
-from sim.study.saved_parts import saved_parts
+from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import (
     MODES,
     Slowed,
@@ -47,8 +47,6 @@ from sim.study.weeks import (
 from sim.training.layer_times import mix_of
 from sim.units import counted, show
 
-KEPT = 2
-"""Checkpoints that a store holds at once: the last complete one and the one that is written."""
 DAY = 86400.0
 _HOPELESS = 1e-6
 """Effective share below which no course is drawn: faults come faster than recoveries."""
@@ -73,6 +71,7 @@ class Intervals(NamedTuple):
     """Work between checkpoints (s): the one that is used, and what the formulas say."""
 
     used: float
+    """Of whole steps."""
     exact: float
     young: float
     daly: float
@@ -124,15 +123,14 @@ def weeks_of(
     reliability = reliability_of(weeks.level)
     store = store_of(weeks.store)
     parts = _parts(steps)
-    nbytes = parts.nbytes * parts.writers
-    _fits(nbytes, parts, steps.node, store, weeks)
+    _fits(parts, steps.node, store, weeks)
     try:
         times = checkpoint(steps.node, parts, store)
     except ValueError as error:
         raise SpecError(f"--store {weeks.store}: {error}; name a store, one of {', '.join(catalogue('hardware/parts/stores'))}") from None
     run = long_run(steps, weeks, reliability)
     slower = Slower(slowed(store), _beside_peers(steps, slowed) if weeks.mode == "tiered" else 0.0)
-    intervals, saving = _saving(weeks, times, run, slower)
+    intervals, saving = _saving(weeks, times, run, steps.step_time, slower)
     run = replace(run, saving=saving if store else replace(saving, on_nodes=parts.writing_nodes / steps.nodes))
     _ends(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
@@ -140,7 +138,7 @@ def weeks_of(
         raise SpecError(_endless(run))
     _has_spares(run, courses)
     return Goodput(
-        steps, weeks, reliability, run, times, slower, nbytes, parts.writers, courses, intervals, closed_form(run),
+        steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
         _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
         _powers(steps, limit), power_model().pue,
@@ -161,24 +159,45 @@ def _beside_peers(steps: Steps, slowed: Slowed) -> float:
     return slowed(memory_of_peers(steps.node, steps.nodes)) if steps.nodes > 1 else 0.0
 
 
-def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, slower: Slower = _AS_FAST) -> tuple[Intervals, Saving]:
-    """Return the intervals and the saving of *weeks*, where writing makes the steps beside it *slower*.
+def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: Slower = _AS_FAST) -> tuple[Intervals, Saving]:
+    """Return the intervals and the saving of *weeks* of steps of *step* (s), where writing makes those beside it *slower*.
 
-    Raise SpecError for an interval that is shorter than a checkpoint.
+    Raise SpecError for an interval that is shorter than a checkpoint, or than a step.
     """
     blocking = times.copied + (times.written if weeks.mode == "sync" else slower.store)
     persist = times.copied + (max(times.written, times.to_peer) if weeks.mode == "tiered" else times.written)
     intervals = _intervals(run, blocking, persist)
     if weeks.interval != "auto":
-        intervals = intervals._replace(used=quantity(weeks.interval, "time", "--checkpoint-interval"))
-    used = intervals.used
-    if used + blocking < persist * (1 - 1e-9):
+        intervals = intervals._replace(used=_asked(weeks, step, blocking, persist))
+    elif run.rate[1]:
+        intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist))
+    saving = Saving(intervals.used, blocking, persist, times.loaded)
+    if weeks.mode == "tiered":
+        saving = _with_copies(saving, times, run, step, slower)
+    return intervals._replace(used=saving.interval), saving
+
+
+def _asked(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
+    """Return the interval that the user wrote, in whole steps."""
+    written = quantity(weeks.interval, "time", "--checkpoint-interval")
+    if written + blocking < persist * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} until it is complete, and the next would "
             f"begin before; write {show(persist, 'time')} or more, or a faster --store"
         )
-    saving = Saving(used, blocking, persist, times.loaded)
-    return intervals, _with_copies(saving, times, run, slower) if weeks.mode == "tiered" else saving
+    if written < step * (1 - 1e-9):
+        raise SpecError(
+            f"--checkpoint-interval {weeks.interval}: a step takes {show(step, 'time')}, and checkpoints are taken between steps; "
+            f"write {show(step, 'time')} or more"
+        )
+    return max(round(written / step), math.ceil((persist - blocking) / step)) * step
+
+
+def _whole_steps(best: float, step: float, run: LongRun, blocking: float, persist: float) -> float:
+    """Return that of the two intervals (s) of whole steps around the *best* that keeps more, if a checkpoint is complete in it."""
+    least = max(1, math.ceil((persist - blocking) / step))
+    around = sorted({max(least, math.floor(best / step)), max(least, math.ceil(best / step))})
+    return step * max(around, key=lambda count: effective_share(1 / run.rate[1], count * step, blocking, persist, 1.0))
 
 
 def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
@@ -190,25 +209,22 @@ def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
     return Intervals(exact, exact, young_interval(blocking, mean), daly_interval(blocking, mean))
 
 
-def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, slower: Slower) -> Saving:
+def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, slower: Slower) -> Saving:
     """Return *saving* with copies to the memory of peers, as often as is best; some of them go to the store as well."""
     blocking, persist = times.copied + slower.peers, times.copied + times.to_peer
-    often = _intervals(run, blocking, persist).exact
-    kept = min(max(1, round(saving.interval / often)), max(1, int(saving.interval / max(persist - blocking, 1e-9))))
+    often = saving.interval
+    if run.rate[1]:
+        often = min(often, _whole_steps(_intervals(run, blocking, persist).exact, step, run, blocking, persist))
+    kept = max(1, round(saving.interval / often), math.ceil((saving.persist - saving.blocking) / often))
     return replace(
-        saving, memory_interval=saving.interval / kept, memory_blocking=blocking + slower.store / kept, memory_persist=persist,
+        saving, interval=kept * often, memory_interval=often, memory_blocking=blocking + slower.store / kept, memory_persist=persist,
         memory_load=times.copied_back, peer_load=times.from_peer,
     )  # fmt: skip
 
 
-def _fits(nbytes: float, parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
+def _fits(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
     """Raise SpecError where a checkpoint does not fit into its store, or its copy into host memory."""
-    room = store.size if store else node.storage.volume.size * node.storage.volume.count * parts.writing_nodes if node.storage else 0.0
-    if room and KEPT * nbytes > room:
-        raise SpecError(
-            f"--store {weeks.store}: a checkpoint has {show(nbytes, 'size')}, and {KEPT} at once do not fit into {show(room, 'size')}; "
-            "name a larger store"
-        )
+    require_room(parts, node, store, weeks.store)
     on_node = parts.nbytes * parts.per_node * (2 if weeks.mode == "tiered" and parts.nodes > 1 else 1)
     if weeks.mode != "sync" and on_node > node.host.memory:
         copies = "the copy, and that of a peer," if on_node > parts.nbytes * parts.per_node else "the copy"
@@ -321,7 +337,7 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
     again, now = replace(weeks, interval="auto"), checkpoint(steps.node, _parts(steps), store)
 
     def saved(one: LongRun, times: Checkpoint = now, slower: Slower = slower, mode: str = weeks.mode) -> LongRun:
-        saving = _saving(replace(again, mode=mode), times, one, slower)[1]
+        saving = _saving(replace(again, mode=mode), times, one, steps.step_time, slower)[1]
         return replace(one, saving=replace(saving, on_nodes=run.saving.on_nodes))
 
     tried = [("as it is", run)]

@@ -7,7 +7,14 @@ import math
 from sim.analysis.saved_state import Saved, saved_state
 from sim.cluster.checkpoint import NodeReads, Parts
 from sim.parallel.lower.exchange_plan import gradient_volume
+from sim.spec.hardware import Node
+from sim.spec.stores import Store
 from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.units import show
+
+KEPT = 2
+"""Checkpoints that a store holds at once: the last complete one and the one that is written."""
 
 
 def saved_parts(workload: Workload, gpus: int, nodes: int, step_time: float) -> Parts:
@@ -27,3 +34,13 @@ def _traffic(workload: Workload, saved: Saved, nodes: int) -> float:
     """
     part = saved.holders.weights_on_node / saved.holders.weights
     return 2 * gradient_volume(workload) * part * max(0.0, 1 - 1 / (nodes * part))
+
+
+def require_room(parts: Parts, node: Node, store: Store | None, name: str) -> None:
+    """Raise SpecError where checkpoints in *parts* do not fit into the *store* called *name*, or on the disks of the nodes that write."""
+    room = store.size if store else node.storage.volume.size * node.storage.volume.count * parts.writing_nodes if node.storage else 0.0
+    if room and KEPT * parts.total > room:
+        raise SpecError(
+            f"--store {name}: a checkpoint has {show(parts.total, 'size')}, and {KEPT} at once do not fit into {show(room, 'size')}; "
+            "name a larger store"
+        )

@@ -18,7 +18,7 @@ from sim.spec.hardware import Node
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.saved_parts import saved_parts
+from sim.study.saved_parts import require_room, saved_parts
 from sim.study.weeks import Slowed, store_of
 from sim.training.layouts.play import play
 
@@ -99,10 +99,11 @@ def _saved(
     again: Again,
 ) -> SavedRun:
     parts = saved_parts(workload, gpus, nodes, step)
+    require_room(parts, node, store, name)
     try:
         times = checkpoint(node, parts, store)
     except ValueError as error:
         raise SpecError(f"--store {name}: {error}; name a store") from None
     flows = outflows(node, parts, store)
     beside = again(flows) if flows else step
-    return SavedRun(name, parts.nbytes * parts.writers, parts.writers, times.copied, times.written, step, beside)
+    return SavedRun(name, parts.total, parts.writers, times.copied, times.written, step, beside)

@@ -14,7 +14,7 @@ import pytest
 
 from sim.analysis.course import draw
 from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
-from sim.analysis.renewal import Uniform
+from sim.analysis.renewal import Uniform, effective_share
 from sim.analysis.transient import lifetimes_of, survival
 from sim.cli import main
 from sim.cluster.topology import node_graph
@@ -69,6 +69,27 @@ def test_no_failures_are_the_run() -> None:
     assert found.courses.elapsed == pytest.approx(work + found.run.saving.blocking + found.courses.lost["restart"], rel=1e-12)
     assert {name for name, lost in found.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}
     assert next(one for one in found.changes if one.name == "half the failures").share == found.changes[0].share
+
+
+def test_checkpoints_are_between_steps() -> None:
+    """Oracle: of all intervals of whole steps the one that keeps most in closed form; none is shorter than a step of the layout."""
+    slow = steps()._replace(step_time=100.0)
+    for mode in ("sync", "async", "tiered"):
+        found = weeks_of(slow, Weeks(days=1.0, trials=2, rate="0.5 /d", store="tectonic", mode=mode), changes=False)
+        saving, rate = found.run.saving, found.run.rate[1]
+        apart = found.intervals.used if mode != "tiered" else saving.memory_interval
+        costs = (saving.blocking, saving.persist) if mode != "tiered" else (saving.memory_blocking, saving.memory_persist)
+        tried = [effective_share(1 / rate, count * 100.0, *costs, 1.0) for count in range(1, 400)]
+        assert apart == pytest.approx(100.0 * (1 + int(np.argmax(tried)))), mode
+        copies = saving.interval / (saving.memory_interval or saving.interval)
+        assert copies == pytest.approx(round(copies))
+    found = weeks_of(slow, Weeks(days=0.1, trials=2, rate="50 /d", store="tectonic"), changes=False)
+    assert found.intervals.exact < found.intervals.young < 100.0 == found.intervals.used
+    asked = weeks_of(slow, Weeks(days=20.0, trials=2, interval="1000 s", store="tectonic"), changes=False)
+    assert asked.run.saving.interval == 1000.0
+    assert "every 16.7 min of work, 10 steps (best" in goodput_text(goodput_document(asked))
+    with pytest.raises(SpecError, match=r"a step takes 1\.67 min, and checkpoints are taken between steps"):
+        weeks_of(slow, Weeks(days=20.0, interval="60 s", store="tectonic"), changes=False)
 
 
 def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +114,12 @@ def test_the_command_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         assert said in capsys.readouterr().err
     with pytest.raises(SpecError, match="not in the catalogue"):
         saved_beside(run(), "nowhere")
+
+
+def test_a_checkpoint_that_does_not_fit_its_store_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Oracle: 12 bytes for each of 124.4 M parameters of GPT-2 are 1.49 GB, twice of which is more than 2.9 GB and less than 3."""
+    store = tmp_path / "mine.yaml"
+    for size, code in (("2.9 GB", 2), ("3 GB", 0)):
+        store.write_text(f"name: mine\nbandwidth: 10 GB/s\nsize: {size}\nsource: test\n")
+        assert main(["run", "hgx-h100", "gpt2", "--precision", "amp_bf16", "--store", str(store)]) == code
+        assert ("a checkpoint has 1.49 GB, and 2 at once do not fit into 2.9 GB" in capsys.readouterr().err) == bool(code)
