@@ -20,6 +20,7 @@ from sim.spec import catalogue, defaults, schema, shelf, yaml
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
+from sim.spec.reliability import Reliability
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import Document, Mark, SpecError
 
@@ -140,8 +141,17 @@ class Resolver:
         part = self._noting(reference, lambda: self._part(reference, kind, chain))
         if not isinstance(part.value, dict):
             return part
+        if kind is Reliability:
+            self._with_own_sources(own, reference.value)
         part = without(part, "aliases")
         return _over(part, own) if kind is Hardware else _merged(part, own)
+
+    def _with_own_sources(self, own: SpecPiece, part: str) -> None:
+        """Note each block of rates in *own* that changes numbers of *part*, whose source is not theirs, and names none."""
+        for name, block in own.value.items():
+            model = schema.model_at(Reliability, (name,))
+            if isinstance(block, dict) and model is not None and "source" in model.model_fields and "source" not in block:
+                self._note(child(own, name), f"its numbers are not those of {part}, nor is their source; write source as well")
 
     def _part(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
         """Return the part that *reference* names, all its references followed."""

@@ -447,11 +447,14 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     bare.write_text(text.replace("value: 0.00315 /d", "value: 0.00315"), encoding="utf-8")
     start = text.index('  source: "geometric')
     unsourced.write_text(text[:start] + text[text.index("\n", start) + 1 :], encoding="utf-8")
+    inherited = tmp_path / "inherited.yaml"
+    inherited.write_text("extends: middle\nrate: {value: 0.003 /d}\n", encoding="utf-8")
     small = tmp_path / "small.yaml"
     small.write_text("name: small\nbandwidth: 1 GB/s\nsize: 20 GB\nsource: test\n", encoding="utf-8")
     cases = {
         "has no unit": {"level": str(bare)},
         "source": {"level": str(unsourced)},
+        "inherited.yaml:2:1: rate: its numbers are not those of middle, nor is their source; write source": {"level": str(inherited)},
         "'0.004' has no unit": {"rate": "0.004"},
         "a checkpoint has 18.7 GB, and 2 at once do not fit into 20 GB": {"store": str(small)},
         "until it is complete, and the next would begin before": {"interval": "1 s"},
