@@ -38,6 +38,13 @@ class GridIntensity(NamedTuple):
     assumed: bool = False
     """Whether the region is unknown, and the world's mean stands in."""
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return it as documents have it."""
+        return {
+            "region": self.region, "kg_per_kwh": self.intensity * KWH, "year": self.year, "source": self.source, "assumed": self.assumed,
+        }  # fmt: skip
+
 
 class NodePower(NamedTuple):
     """Mean power of one node (W): of all its GPUs, the rest of the machine, and its part of the network."""
@@ -200,9 +207,7 @@ def energy_figures(
         "energy_per_sample_j": each,
         "energy_per_token_j": each / tokens if tokens else None,
         "co2_per_sample_kg": each * grid.intensity,
-        "grid": {
-            "region": grid.region, "kg_per_kwh": grid.intensity * KWH, "year": grid.year, "source": grid.source, "assumed": grid.assumed,
-        },
+        "grid": grid.figures,
         "power_caps": _caps(kinds[0]._replace(nodes=nodes), stalls, per_step, model)
         if all(kind.node == kinds[0].node for kind in kinds) else [],
     }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.basis import basis_of, said_once
 from sim.report.columns import Title, aligned
-from sim.report.energy import brief_energy, epoch_tokens, power_cap_text
+from sim.report.energy import brief_energy, epoch_tokens, grid_words, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
@@ -146,6 +146,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             *laid_out_lines(rows),
             *not_validated_lines(rows),
             *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
+            *grouped((_at(row), f"{grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:

@@ -84,19 +84,25 @@ def power_cap_text(figures: Mapping[str, float]) -> str:
 
 def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what of the *energy* of a document a row of a comparison has."""
-    return None if energy is None else {name: energy[name] for name in _SHORT}
+    return None if energy is None else {name: energy[name] for name in (*_SHORT, "grid")}
 
 
 def energy_columns(energy: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the *energy* of a document in columns of a table; none where it is unknown."""
-    return {name: None if energy is None else energy[name] for name in _SHORT}
+    """Return the *energy* of a document in columns of a table, and of which grid its CO2 is; none where it is unknown."""
+    figures = {name: None if energy is None else energy[name] for name in _SHORT}
+    return figures | {"co2_of": None if energy is None else grid_words(energy["grid"])}
 
 
-def job_energy(energy: Mapping[str, Any] | None, time: float) -> dict[str, Any]:
-    """Return kWh and kg of CO2 of a job of *time* seconds at the mean power of the *energy* of its run."""
-    joules = None if energy is None else energy["site_power_w"] * time
-    carbon = None if energy is None or joules is None else joules / KWH * energy["grid"]["kg_per_kwh"]
-    return {"energy_kwh": None if joules is None else joules / KWH, "co2_kg": carbon}
+def job_energy(energy: Mapping[str, Any] | None, time: float, weeks: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return kWh and kg of CO2 of a job of *time* seconds, and the grid, at the mean power of the *energy* of its run.
+
+    With failures it is that of its *weeks*, in which nodes also wait, and spares do.
+    """
+    if energy is None:
+        return {"energy_kwh": None, "co2_kg": None, "grid": None}
+    watts = energy["site_power_w"] if weeks is None else weeks["energy_kwh"] * KWH / weeks["elapsed_s"]
+    kwh = watts * time / KWH
+    return {"energy_kwh": kwh, "co2_kg": kwh * energy["grid"]["kg_per_kwh"], "grid": energy["grid"]}
 
 
 def kwh_text(kwh: float) -> str:
@@ -112,8 +118,13 @@ def epoch_tokens(document: Mapping[str, Any]) -> float | None:
 
 def grid_text(grid: GridIntensity) -> str:
     """Return of which *grid* a carbon figure is, and how much carbon a kWh of it is."""
-    where = "the world's mean" if grid.assumed else grid.region
-    return f"CO2 at {1000 * KWH * grid.intensity:.0f} g/kWh, {where}, {grid.year}"
+    return grid_words(grid.figures)
+
+
+def grid_words(figures: Mapping[str, Any]) -> str:
+    """Return of which grid, given its *figures* in a document, a carbon figure is, and how much carbon a kWh of it is."""
+    where = "the world's mean" if figures["assumed"] else figures["region"]
+    return f"CO2 at {1000 * figures['kg_per_kwh']:.0f} g/kWh, {where}, {figures['year']}"
 
 
 def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None) -> str:

@@ -114,7 +114,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "sensitivities": [{"change": one.name, "effective_share": one.share, "closed_form": one.expected} for one in answer.changes],
         "energy": {
             "pue": answer.pue,
-            "grid": _grid(answer),
+            "grid": answer.grid.figures,
             "node_power_w": {name: power and power.total for name, power in answer.power.items()},
             "power_cap": limit,
         },
@@ -188,13 +188,6 @@ def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64
 def _per_node_day(answer: Goodput) -> dict[str, float]:
     low, value, high = (DAY * rate / answer.run.nodes for rate in answer.run.rate)
     return {"low": low, "value": value, "high": high}
-
-
-def _grid(answer: Goodput) -> dict[str, Any]:
-    grid = answer.grid
-    return {
-        "region": grid.region, "kg_per_kwh": grid.intensity * KWH, "year": grid.year, "source": grid.source, "assumed": grid.assumed,
-    }  # fmt: skip
 
 
 def _checkpoint(answer: Goodput) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import grouped, scattered
-from sim.report.energy import job_energy, kwh_text, power_cap_text
+from sim.report.energy import grid_words, job_energy, kwh_text, power_cap_text
 from sim.report.layouts.layout import layout_words
 from sim.report.picture import NamedPoint, Picture, name_points, picture
 from sim.report.prices import day_cell, price_lines, price_rows
@@ -48,6 +48,7 @@ def recommendation_document(workload: str, answer: Recommendation, named: Sequen
 def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str, Any] | None:
     if candidate is None:
         return None
+    weeks = (candidate.document.get("weeks") or {}).get(candidate.market)
     return {
         "hardware": candidate.hardware,
         "provider": candidate.provider,
@@ -60,13 +61,13 @@ def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str,
         "parts_s": candidate.job._asdict(),
         "spot_checkpoint_interval_s": candidate.interval,
         "within_budget": answer.budget.allows(candidate),
-        "effective_share": (candidate.document.get("weeks") or {}).get(candidate.market, {}).get("effective_share"),
+        "effective_share": None if weeks is None else weeks["effective_share"],
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
         "power_cap": (candidate.document.get("energy") or {}).get("power_cap"),
         "layout": layout_words(candidate.document),
         "layout_gap": candidate.document.get("layout_gap"),
-        **job_energy(candidate.document.get("energy"), candidate.job.total),
+        **job_energy(candidate.document.get("energy"), candidate.job.total, weeks),
     }
 
 
@@ -91,7 +92,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
         if chosen.get("energy_kwh") is not None:
-            lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2")
+            lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2 ({grid_words(chosen['grid'])})")
         lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here are with it"] if chosen["power_cap"] else []
     else:
         lines += [f"  {said}" for said in grouped(document["left_out"].items())]

@@ -14,6 +14,7 @@ from sim.analysis.whole_job import START_UP, JobPlan
 from sim.api import recommend as stallsim_recommend
 from sim.cli import main
 from sim.documents import Renting, document, recommended
+from sim.report.rows import run_row
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
@@ -289,6 +290,7 @@ def test_failures_are_those_of_run_and_goodput(capsys: pytest.CaptureFixture[str
     assert on_demand["effective_share"] == weeks["effective_share"] == alone["effective_share"]
     assert on_demand["total_time_s"] == pytest.approx(86400 * weeks["days"], rel=2e-3)
     assert on_demand["total_cost_usd"] == pytest.approx(weeks["cost_usd"], rel=2e-3) == alone["cost_usd"]
+    assert on_demand["energy_kwh"] == pytest.approx(weeks["energy_kwh"], rel=2e-3) and on_demand["grid"] == weeks["energy"]["grid"]
     assert spot["parts_s"]["failures"] > on_demand["parts_s"]["failures"] and spot["parts_s"]["revocations"] == 0
     revoked = _printed(["goodput", "p3.8xlarge", "resnet50", "--nodes", "2", *job, "--fast", "--market", "spot"], capsys)
     assert spot["effective_share"] == revoked["effective_share"]
@@ -302,6 +304,9 @@ def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytes
     )
     plain, own, two = (found["candidates"][0]["total_cost_usd"] for found in (never, fails, spare))
     assert abs(own / plain - 1.0) < 0.01 and 1.97 < two / own < 2.01
+    watched = _printed(["goodput", "p3.8xlarge", "resnet50", "--epochs", "90", "--fast", "--batch", "64"], capsys)["energy"]["node_power_w"]
+    more = spare["candidates"][0]["energy_kwh"] / fails["candidates"][0]["energy_kwh"]
+    assert more == pytest.approx(1 + watched["idle"] / watched["working"], rel=0.1)  # a spare waits, and draws for it
     assert "another is rented within 1.25 min" in fails["notes"][0] and "1 spare node" in spare["notes"][0]
     with pytest.raises(SpecError, match="write --with-failures as well"):
         recommended(replace(ASKED, plan=JobPlan(EPOCHS)), Renting(Budget(money=1e6), ["p3.8xlarge"], spares=1))
@@ -332,6 +337,19 @@ def test_a_power_cap_is_told_of_each_candidate(capsys: pytest.CaptureFixture[str
     assert rows[0]["energy"]["energy_per_sample_j"] == pytest.approx(run["energy_per_sample_j"])
 
 
+def test_carbon_is_of_a_named_grid_and_year(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the grid of the run itself, in the documents, in words, and in a row of a table."""
+    run = _printed(["run", "p3.8xlarge", "resnet50", "--fast"], capsys)
+    grid = run["energy"]["grid"]
+    said = f"CO2 at {1000 * grid['kg_per_kwh']:.0f} g/kWh, us-east-1, {grid['year']}"
+    compared = ["compare", "resnet50", "p3.8xlarge"]
+    asked = ["recommend", "resnet50", "p3.8xlarge", "--nodes", "1", "--budget-hours", "9"]
+    assert _printed(compared, capsys)["rows"][0]["energy"]["grid"] == _printed(asked, capsys)["best"]["grid"] == grid
+    for words in (compared, asked):
+        assert main(words) == 0 and said in capsys.readouterr().out
+    assert run_row(run)["co2_of"] == said
+
+
 @pytest.mark.parametrize("asked", [["resnet50", "p3.8xlarge", "--global-batch", "256"], ["llama-3.2-1b", "hgx-h100", "--tp", "2"]])
 def test_a_power_cap_that_never_binds_changes_no_figure(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: the same command without one, jobs of epochs and of hours."""
@@ -339,9 +357,9 @@ def test_a_power_cap_that_never_binds_changes_no_figure(asked: list[str], capsys
         plain, capped = (_printed(["compare", *asked, *length, *more], capsys)["rows"][0] for more in ([], ["--power-cap", "3 kW"]))
         assert capped.pop("power_cap") and plain.pop("power_cap") is None
         for found in (plain, capped):
-            found |= {"parts_s": found["whole_job"].pop("parts_s")}
+            found |= {"parts_s": found["whole_job"].pop("parts_s"), "grid": found["energy"].pop("grid")}
         assert plain.keys() == capped.keys()
-        exact = ("price", "expected_error")
+        exact = ("price", "expected_error", "grid")
         for name, value in plain.items():
             assert capped[name] == (pytest.approx(value) if isinstance(value, dict | float) and name not in exact else value), name
 

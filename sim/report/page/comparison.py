@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.comparison import ShownColumn, is_long, shown_by, why_not
+from sim.report.energy import grid_words
 from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, with_errors
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
-from sim.report.page.words import as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
+from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import epochs_text
 from sim.study.descriptions import Descriptions
 from sim.units import counted
@@ -117,6 +118,13 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
     )
 
 
+def _carbon(row: Figures) -> Child:
+    """Return the CO2 of an epoch, whose words on hover tell of which grid it is."""
+    if not row.value("energy"):
+        return "-"
+    return tag("span", row.shown("energy/co2_per_epoch_kg", as_carbon), title=grid_words(row.value("energy/grid")))
+
+
 def _table(rows: Sequence[Figures]) -> PagePart:
     cells: list[list[Child]] = [
         [
@@ -127,13 +135,15 @@ def _table(rows: Sequence[Figures]) -> PagePart:
             ),
             row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown("throughput_samples_per_s", as_number),
             row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
-            row.shown("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-", row.shown("first_epoch_time_s", as_time),
+            row.shown("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-", _carbon(row),
+            row.shown("first_epoch_time_s", as_time),
             row.shown("gpu_memory_bytes", as_memory), row.share("stalls_s/compute", "step_time_s"),
             row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
         ]
         for row in rows
     ]  # fmt: skip
-    titles = ["GPUs", "step", "samples/s", "epoch", "an epoch costs", "energy", "first epoch", "GPU memory", "compute", "expected error"]
+    titles = ["GPUs", "step", "samples/s", "epoch", "an epoch costs", "energy", "CO2", "first epoch", "GPU memory", "compute"]
+    titles.append("expected error")
     if job := row_job(rows):
         titles += ["whole job" if is_long(job) else "epochs done", "whole job costs"]
         for row, line in zip(rows, cells, strict=True):

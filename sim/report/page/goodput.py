@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.analysis.long_run import LOST
+from sim.report.energy import power_cap_text
 from sim.report.goodput import NAMES, died_text
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
@@ -46,7 +47,8 @@ def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) 
     title = f"{document['workload']} on {document['nodes']} nodes of {document['hardware']}, weeks of it"
     set_up = f"{counted(document['gpus'], 'GPU')}, {counted(document['spares'], 'spare node')}; {document['trials']} courses drawn"
     hero = outcome(title, _verdict(document), set_up, _tiles(figures), noted("Assumed", document["notes"]))
-    parts = [_losses(figures), _timeline(figures), _spread(figures), _checkpoints(figures), _changes(figures), *basis(figures, read)]
+    parts = [_losses(figures), _timeline(figures), _spread(figures), _checkpoints(figures), _energy(figures), _changes(figures)]
+    parts += basis(figures, read)
     return page(title, "goodput", hero, [part for part in parts if part.html], {"goodput": document})
 
 
@@ -195,6 +197,28 @@ def _checkpoints(figures: Figures) -> PagePart:
         "Checkpoints",
         section("checkpoints", "Checkpoints", table([("", False), ("", True)], rows, "A checkpoint", "narrow"), lead=lead),
     )
+
+
+_POWER = {"working": "a node while it works", "waiting": "while it saves or a fault goes unnoticed", "idle": "while it waits or restarts"}
+
+
+def _energy(figures: Figures) -> PagePart:
+    """Return the power of a node by what the job does, and of which grid the CO2 is."""
+    if figures.value("energy_kwh") is None:
+        return PagePart("energy", "", Html(""))
+    grid, cap = figures.value("energy/grid"), figures.value("energy/power_cap")
+    where = "the mean of the world, since the region is unknown" if grid["assumed"] else grid["region"]
+    rows: list[list[Child]] = [
+        [name, figures.shown(f"energy/node_power_w/{state}", lambda watts: show(watts, "power")), None] for state, name in _POWER.items()
+    ]
+    rows += [
+        ["energy of the job", figures.shown("energy_kwh", as_energy), f"PUE {figures.value('energy/pue'):g}; spares are idle"],
+        ["CO2 of the job", figures.shown("co2_kg", as_carbon), f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}"],
+        ["intensity of the grid", None, grid["source"]],
+    ]
+    drawn = table([("", False), ("", True), ("", False)], rows, "Energy and carbon", "narrow")
+    lead = f"{power_cap_text(cap)}, failures apart." if cap else "What a node draws depends on what the job does (--power-cap limits it)."
+    return PagePart("energy", "Energy", section("energy", "Energy and carbon", drawn, lead=lead))
 
 
 def _changes(figures: Figures) -> PagePart:

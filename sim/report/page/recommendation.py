@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.report.energy import grid_words
 from sim.report.page.bars import ERROR_BARS, missed_by, named_bars, reach
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, with_errors
@@ -74,10 +75,14 @@ def _tiles(figures: Figures, chosen: Figures) -> Html:
         ("Budget", figures.shown(f"budget/{path}", write), f"{as_percent(used)} of it is {'used' if used <= 1 else 'needed'}"),
         ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
         ("Step", chosen.shown("step_time_s", as_time), _saved(chosen)),
-        ("Energy", chosen.shown("energy_kwh", as_energy), joined(chosen.shown("co2_kg", as_carbon), " CO2")),
+        ("Energy", chosen.shown("energy_kwh", as_energy), _carbon(chosen)),
         ("Expected error", chosen.shown("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
     ]
     return tiles(rows)
+
+
+def _carbon(chosen: Figures) -> Child:
+    return joined(chosen.shown("co2_kg", as_carbon), f" ({grid_words(chosen.value('grid'))})") if chosen.value("grid") else None
 
 
 def _saved(chosen: Figures) -> Child:
