@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -360,6 +361,13 @@ def recommend(
     return table
 
 
+_OF_COMMAND = {
+    "reliability": "level", "failure_rate": "rate", "failure_law": "law", "checkpoint": "mode", "checkpoint_interval": "interval",
+    "repair": "repairs",
+}  # fmt: skip
+"""Options of the command `goodput` that have other names here."""
+
+
 def goodput(
     hardware: Name,
     workload: Name,
@@ -401,6 +409,8 @@ def goodput(
 
     allowed = {field.name for field in fields(Weeks)}
     for name in weeks:
+        if name in _OF_COMMAND:
+            raise SpecError(f"{name}: write {_OF_COMMAND[name]}, as fields of Weeks are called")
         if name not in allowed:
             raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
     scenario = scenario_of(
@@ -410,6 +420,7 @@ def goodput(
     )  # fmt: skip
     if not isinstance(weeks.get("law", ""), str):
         weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)
+    weeks = {name: str(value) if isinstance(value, PathLike) else value for name, value in weeks.items()}
     counted = None if tokens is None else token_count(tokens)
     drawn = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)
     drawn.checked()

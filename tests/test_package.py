@@ -119,6 +119,11 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, wait=1), "wait: unknown option; known are"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, spares=-1), "--spares -1: write 0 or more"),
         (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, trials=1), "--trials 1: write 2 or more"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days="3"), "days='3': expected a number"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, store=None), "store=None: expected text"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, elastic="no"), "elastic='no': expected True or False"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, failure_rate="1 /d"), "failure_rate: write rate, as fields of Weeks are"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", tokens=[1]), "--tokens [1]: write a number of tokens above 0"),
     ],
 )
 def test_wrong_arguments_are_told_in_a_sentence(call: Callable[[], object], words: str) -> None:

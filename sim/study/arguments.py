@@ -61,6 +61,24 @@ def require_whole(option: str, value: object, words: Sequence[str] = ()) -> None
     raise SpecError(f"{option}={value!r}: expected a whole number{''.join(f' or {word!r}' for word in words)}")
 
 
+def require_number(option: str, value: object) -> None:
+    """Raise SpecError unless *value* is a number or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise SpecError(f"{option}={value!r}: expected a number")
+
+
+def require_text(option: str, value: object) -> None:
+    """Raise SpecError unless *value* is text."""
+    if not isinstance(value, str):
+        raise SpecError(f"{option}={value!r}: expected text")
+
+
+def require_flag(option: str, value: object) -> None:
+    """Raise SpecError unless *value* is True or False."""
+    if not isinstance(value, bool):
+        raise SpecError(f"{option}={value!r}: expected True or False")
+
+
 def several(option: str, value: object) -> list[str]:
     """Return the texts in *value*. Raise SpecError unless it is a list of texts or paths."""
     if isinstance(value, str | PathLike) or not isinstance(value, Sequence) or not all(isinstance(one, str | PathLike) for one in value):

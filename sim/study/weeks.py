@@ -25,7 +25,7 @@ from sim.spec.reliability import Reliability, Restart
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.arguments import require_whole
+from sim.study.arguments import require_flag, require_number, require_text, require_whole
 from sim.units import UnitError, parse
 
 Slowed = Callable[[Store | None], float]
@@ -160,6 +160,7 @@ class Weeks:
 
     def checked(self) -> None:
         """Raise SpecError for what is wrong whatever the run is, before it is simulated."""
+        self._typed()
         for option, value in (("--days", self.days), ("--epochs", self.epochs)):
             if value is not None and not 0 < value < math.inf:
                 raise SpecError(f"{option} {value:g}: write more than 0")
@@ -185,6 +186,15 @@ class Weeks:
         if self.region is not None:
             named_grid(self.region)
         failure_law(self.law)
+
+    def _typed(self) -> None:
+        """Raise SpecError for values of other types than theirs, which Python callers may give."""
+        for name in ("days", "tokens", "epochs"):
+            require_number(name, getattr(self, name))
+        for name in ("level", "mode", "store", "law"):
+            require_text(name, getattr(self, name))
+        for name in ("repairs", "elastic", "in_place", "new_fleet"):
+            require_flag(name, getattr(self, name))
 
 
 def reliability_of(level: str) -> Reliability:
@@ -342,6 +352,8 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
     if weeks.tokens is not None:
         if steps.tokens is None:
             raise SpecError(f"--tokens: {steps.workload.model.name} has no sequence of tokens; write --epochs or --days")
+        if weeks.tokens < steps.samples * steps.tokens:
+            raise SpecError(f"--tokens {weeks.tokens:g}: one step takes {steps.samples * steps.tokens:,.0f}; write that many or more")
         if steps.parts:
             return math.fsum(part.own_steps for part in steps.parts) * steps.step_time, math.inf
         return weeks.tokens / (steps.samples * steps.tokens) * steps.step_time, math.inf

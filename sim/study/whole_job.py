@@ -55,8 +55,8 @@ def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0,
 
 
 def token_count(text: str) -> float:
-    """Return the tokens that *text* says, such as ``300B`` or ``1.5T``. Raise SpecError for anything else."""
-    tokens = tokens_in(text)
+    """Return the tokens that *text* says, such as ``300B`` or ``1.5T``, or a number. Raise SpecError for anything else."""
+    tokens = tokens_in(text) if isinstance(text, str) else tokens_in(f"{text:f}") if type(text) in (int, float) else None
     if tokens is None:
         raise SpecError(f"--tokens {text}: write a number of tokens above 0, such as 300B or 15.6T (K, M, B, T: thousands to trillions)")
     return tokens

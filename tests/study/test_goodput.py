@@ -471,6 +471,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "write one of sync, async, tiered": {"mode": "never"},
         "write one of the three": {"epochs": 3.0},
         "no grid intensity": {"region": "atlantis"},
+        "--tokens 1: one step takes 524,288; write that many or more": {"days": None, "tokens": 1.0},
     }
     wrong = []
     for sentence, keys in cases.items():
