@@ -237,11 +237,13 @@ def sweep(
     seed: int = 0,
     processes: int | None = 1,
     prices: object = None,
+    power_cap: str | None = None,
 ) -> DataFrame:
     """Return a row for each point of the grid of *vary* (or for *sobol* points in it): its fields, then what a run says.
 
     *vary* has values by field, as a list or as after ``--vary``: ``{"node.nic.bandwidth": "10..400 Gbps:7", "batch": [32, 64]}``. Points
-    that cannot run have the reason in ``problem``. *processes* simulate side by side (None: one a core).
+    that cannot run have the reason in ``problem``. *processes* simulate side by side (None: one a core). *power_cap* (``"500 W"``) limits
+    each GPU, and may vary as well.
     Raise `SpecError` where the question is wrong.
     """
     import pandas
@@ -256,6 +258,7 @@ def sweep(
         stack=stack,
         seed=seed,
         prices=price_source(prices),
+        power_cap=power_cap,
         layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
     )
     if not isinstance(vary, Mapping):

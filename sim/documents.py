@@ -203,11 +203,17 @@ def compared(
 
 
 def row(scenario: Scenario) -> dict[str, Any]:
-    """Return the flat row of the only job of *scenario*, units in its keys."""
+    """Return the flat row of the only job of *scenario*, units in its keys; with its power cap, if it has one."""
     if has_layout(scenario):
-        return run_row(layout_document(layout_answer(scenario)))
+        laid = layout_answer(scenario)
+        return run_row(_limited(layout_document(laid), laid.run, laid.run.workload, scenario.power_cap))
     run = _one_job(scenario, keep_log=False).run
-    return run_row({**run_figures(run), "expected_error": expected_error(run, 0)})
+    described = {**run_figures(run), "expected_error": expected_error(run, 0)}
+    return run_row(_limited(described, run, run.jobs[0].job.workload, scenario.power_cap))
+
+
+def _limited(described: dict[str, Any], run: Run | LayoutRun, workload: Workload, cap: str | None) -> dict[str, Any]:
+    return described if cap is None else under_power_cap(described, run.hardware, workload, cap)
 
 
 def reading(

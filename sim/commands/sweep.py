@@ -17,6 +17,7 @@ from sim.commands.options import (
     Hw,
     LayoutFields,
     NodesOption,
+    PowerCap,
     PrecisionOption,
     PricesOption,
     Processes,
@@ -58,6 +59,7 @@ def sweep(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
+    power_cap: PowerCap = None,
     seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
     cluster: ClusterOption = None,
@@ -92,6 +94,7 @@ def sweep(
         seed=seed,
         layout=layout,
         prices=prices,
+        power_cap=power_cap,
     )
     journal = output.with_name(output.name + ".journal")
     progress = talk.counting("points")

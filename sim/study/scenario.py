@@ -69,6 +69,8 @@ class Scenario:
     """Tokens of a sample, of a model with ``transformer``."""
     prices: str = ""
     """A price source of the user's, in place of the prices of descriptions."""
+    power_cap: str | None = None
+    """Limit of each GPU, such as ``500 W``, that a row of a table is worked out with."""
 
     @property
     def plan_command(self) -> str:

@@ -67,7 +67,7 @@ def at(scenario: Scenario, point: Point) -> Scenario:
 
 OPTIONS: Mapping[str, type[int] | type[str]] = {
     "nodes": int, "gpus": int, "batch": int, "global_batch": int, "precision": str, "stack": str, "placement": str, "hardware": str,
-    "workload": str, "seed": int,
+    "workload": str, "seed": int, "power_cap": str,
 }  # fmt: skip
 """Names that vary an option of the run, not a field of a description."""
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+import stallsim
 from sim.cli import main
-from sim.documents import row
+from sim.documents import compared, row
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
 from sim.study.scenario import Scenario
@@ -164,7 +165,7 @@ def test_a_first_point_that_cannot_run_stops_no_other() -> None:
 _SWEEP = """
 import sys
 from pathlib import Path
-from sim.documents import row
+from sim.documents import compared, row
 from sim.study.sweep import sweep
 from tests.study.test_sweep import BASE, KILLED
 sweep(BASE, KILLED, row, journal=Path(sys.argv[1]), processes=2, progress=lambda done: print(done.points, flush=True))
@@ -234,3 +235,19 @@ def test_journal_lines_are_json(tmp_path: Path) -> None:
 def test_pool_refuses_no_processes() -> None:
     with pytest.raises(SpecError, match="1 or more"):
         list(each(str, [1, 2], 0))
+
+
+def test_a_power_cap_may_vary() -> None:
+    """Oracle: `compare --power-cap`, whose row has the same steps and energy."""
+    table = stallsim.sweep("p3.8xlarge", "resnet50", {"power_cap": ["200 W", "250 W"]}, batch=64)
+    for cap, line in zip(("200 W", "250 W"), table.to_dict("records"), strict=True):
+        (row,) = compared(Scenario("", "resnet50", batch=64), ["p3.8xlarge"], power_cap=cap)
+        assert row.document is not None and line["power_cap"] == cap
+        assert line["step_time_s"] == pytest.approx(row.document["step_time_s"])
+        assert line["energy_per_sample_j"] == pytest.approx(row.document["energy"]["energy_per_sample_j"])
+    one = stallsim.sweep("p3.8xlarge", "resnet50", {"batch": [64]}, power_cap="200 W")
+    assert one["step_time_s"][0] == table["step_time_s"][0] > table["step_time_s"][1]
+    low = stallsim.sweep("p3.8xlarge", "resnet50", {"power_cap": ["20 W"]}, batch=64)["problem"]
+    assert low[0].startswith("--vary power_cap=20 W: nobody measured limits so far below")
+    laid = stallsim.sweep("hgx-h100", "llama-3.2-1b", {"power_cap": ["400 W", "3000 W"]}, parallel={"shard": "parameters"})
+    assert laid["step_time_s"][0] > laid["step_time_s"][1] and laid["energy_per_token_j"][0] < laid["energy_per_token_j"][1]
