@@ -146,7 +146,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             *laid_out_lines(rows),
             *not_validated_lines(rows),
             *(f"{_at(row)}: {power_cap_text(row['power_cap'])}." for row in rows if row["power_cap"]),
-            *grouped((_at(row), f"{grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
+            *grouped((_at(row), f"CO2 at {grid_words(row['energy']['grid'])}.") for row in rows if row["energy"]),
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:

@@ -118,13 +118,13 @@ def epoch_tokens(document: Mapping[str, Any]) -> float | None:
 
 def grid_text(grid: GridIntensity) -> str:
     """Return of which *grid* a carbon figure is, and how much carbon a kWh of it is."""
-    return grid_words(grid.figures)
+    return f"CO2 at {grid_words(grid.figures)}"
 
 
 def grid_words(figures: Mapping[str, Any]) -> str:
     """Return of which grid, given its *figures* in a document, a carbon figure is, and how much carbon a kWh of it is."""
     where = "the world's mean" if figures["assumed"] else figures["region"]
-    return f"CO2 at {1000 * figures['kg_per_kwh']:.0f} g/kWh, {where}, {figures['year']}"
+    return f"{1000 * figures['kg_per_kwh']:.0f} g/kWh, {where}, {figures['year']}"
 
 
 def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None) -> str:

@@ -307,11 +307,12 @@ def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load", "slowed")}
     slower = f" ({times['slowed']} of it by slower steps)" if saved["slowed_s"] > 0 else ""
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
-    parts, steps = counted(saved["writers"], "part"), counted(round(saved["interval_s"]["used"] / step), "step")
+    parts, count = counted(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
+    often = f"{count:,} step{'s' * (count != 1)}"
     return [
         f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: training loses "
         f"{times['blocking']}{slower}, complete after {times['persist']}, loaded in {times['load']};",
-        f"  every {every['used']} of work, {steps} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
+        f"  every {every['used']} of work, {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
         *_on_copies(saved),
     ]
 
