@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.analysis.long_run import LOST
-from sim.report.energy import power_cap_text
+from sim.report.energy import grid_words, power_cap_text
 from sim.report.goodput import NAMES, died_text
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
@@ -207,18 +207,15 @@ def _energy(figures: Figures) -> PagePart:
     if figures.value("energy_kwh") is None:
         return PagePart("energy", "", Html(""))
     grid, cap = figures.value("energy/grid"), figures.value("energy/power_cap")
-    where = "the mean of the world, since the region is unknown" if grid["assumed"] else grid["region"]
     rows: list[list[Child]] = [
-        [name, figures.shown(f"energy/node_power_w/{state}", lambda watts: show(watts, "power")), None] for state, name in _POWER.items()
+        [name, figures.shown(f"energy/node_power_w/{state}", lambda watts: show(watts, "power"))] for state, name in _POWER.items()
     ]
-    rows += [
-        ["energy of the job", figures.shown("energy_kwh", as_energy), f"PUE {figures.value('energy/pue'):g}; spares are idle"],
-        ["CO2 of the job", figures.shown("co2_kg", as_carbon), f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}"],
-        ["intensity of the grid", None, grid["source"]],
-    ]
-    drawn = table([("", False), ("", True), ("", False)], rows, "Energy and carbon", "narrow")
+    rows += [["energy of the job", figures.shown("energy_kwh", as_energy)], ["CO2 of the job", figures.shown("co2_kg", as_carbon)]]
+    drawn = table([("", False), ("", True)], rows, "Energy and carbon", "narrow")
+    unknown = " (the region is unknown)" if grid["assumed"] else ""
+    below = f"PUE {figures.value('energy/pue'):g}; spares are idle. CO2 at {grid_words(grid)}{unknown}; {grid['source']}."
     lead = f"{power_cap_text(cap)}, failures apart." if cap else "What a node draws depends on what the job does (--power-cap limits it)."
-    return PagePart("energy", "Energy", section("energy", "Energy and carbon", drawn, lead=lead))
+    return PagePart("energy", "Energy", section("energy", "Energy and carbon", drawn, tag("p", below), lead=lead))
 
 
 def _changes(figures: Figures) -> PagePart:
