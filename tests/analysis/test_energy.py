@@ -43,6 +43,20 @@ def test_power_is_the_share_of_each_activity_times_tdp(node: Node) -> None:
     assert node_power(node.model_copy(update={"gpu": node.gpu.model_copy(update={"power": None})}), model, (1, 0, 0), False) is None
 
 
+def test_idle_nodes_draw_what_was_measured(node: Node) -> None:
+    """Oracle: BLOOM's nodes of 8 A100 and 4 NICs, idle, with the network: 256,646 kWh in 1,082,990 GPU-hours (arXiv 2211.02001).
+
+    MLPerf's nodes of 8 H100 draw 2,090 W at the tenth percentile outside of timed runs, model loading included: an upper bound.
+    """
+    ampere = load_hardware("p4d.24xlarge").spec.groups[0].node
+    idle, hopper = (
+        node_power(each, power_model(), (0.0, 0.0, 1.0), several, working=False) for each, several in ((ampere, True), (node, False))
+    )
+    assert idle is not None and hopper is not None and ampere.nic.count == 4
+    assert idle.total == pytest.approx(256_646e3 / (1_082_990 / 8), rel=0.15)
+    assert hopper.total < 2090
+
+
 def test_a_mix_of_kernels_draws_the_mean_of_their_draws(node: Node) -> None:
     model = power_model()
     draw = draw_of(node.gpu, model)
