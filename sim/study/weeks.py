@@ -314,7 +314,8 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
     lives = lifetimes_of(steps.node.gpu)
     if lives is None:
         raise SpecError(
-            f"--market spot: nobody measured how long spot machines with {steps.node.gpu.name} live; write --mean-lifetime '20 h'"
+            f"--market spot: nobody measured how long spot machines with {steps.node.gpu.name} live; "
+            "write --mean-lifetime '20 h', which `goodput`, `recommend` and `spot` take"
         )
     return steps.nodes / survival(lives).mean
 

@@ -392,6 +392,12 @@ def test_the_spot_market_draws_measured_lives() -> None:
     assert weeks_of(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
 
 
+def test_a_run_on_spot_machines_of_unknown_lives_names_the_commands_that_take_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "hgx-h100", "gpt2", "--batch", "4", "--epochs", "1", "--with-failures", "--market", "spot"]) == 2
+    said = capsys.readouterr().err
+    assert "write --mean-lifetime '20 h', which `goodput`, `recommend` and `spot` take" in said and said.count("\n") == 1
+
+
 def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
     """Oracle: `spot` itself, policy replace, workers in step, the same lives around the same mean; the same job in the terms of both."""
     node = load_hardware("p3.2xlarge").spec.groups[0].node
