@@ -37,6 +37,7 @@ RUNS: Final = {
     "recommend": ("recommend alexnet p3.2xlarge p3.8xlarge --nodes 1 --epochs 2 --budget-hours 9", "what to rent, and every candidate"),
     "whatif": ("whatif p3.8xlarge alexnet", "a row for each resource"),
     "collective": ("collective p3.8xlarge --bytes 1MiB", "a row for each size"),
+    "collective, of a layout's group": ("collective p3.16xlarge --nodes 2 --tp 8 --group dp --bytes 1MiB", "a row for each size"),
     "goodput": ("goodput hgx-h100 gpt2-xl --nodes 4 --batch 4 --precision amp_bf16 --days 9 --trials 20 --fast", "weeks with failures"),
     "list hardware": ("list hardware --where name=p3.8xlarge", "rows of the catalogue"),
 }

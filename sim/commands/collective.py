@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, Sets
+from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, Sets, takes_mesh
 from sim.spec.yaml import SpecError
 from sim.terminal import show_table, write_result
 
@@ -18,17 +19,18 @@ from sim.terminal import show_table, write_result
 @app.command(
     epilog="Examples:\n"
     "  python -m sim collective p3.16xlarge --op all_reduce --bytes 1MiB..1GiB --nodes 2\n"
-    "  python -m sim collective hgx-h100 --op all_to_all --bytes 64MiB --shares 3,1,1,1,1,1,1,1"
+    "  python -m sim collective hgx-h100 --nodes 8 --tp 8 --pp 4 --group dp --bytes 1MiB..1GiB:6"
 )
+@takes_mesh
 def collective(
     hardware: Hw,
     op: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv, gather, scatter; "
-            "or parameter_server, for what hosts must carry"
+            help="all_reduce (default; --group pp: send_recv), all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv, "
+            "gather, scatter; or parameter_server, for what hosts must carry"
         ),
-    ] = "all_reduce",
+    ] = None,
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
     ] = "1MiB..1GiB",
@@ -50,6 +52,17 @@ def collective(
             metavar="3,1,1,1", help="all_to_all: how each rank divides what it hands out, rank by rank; a row per sender with '/'"
         ),
     ] = None,
+    layout: LayoutFields = (),
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tp|cp|pp|ep|dp|...",
+            help="groups of a layout, all like it at once: tp, cp, pp, ep, dp (all that hold the same weights), shard, reshard, replicate, "
+            "expert_data, ends (first and last stage), everyone",
+            autocompletion=names.of_words("tp", "cp", "pp", "ep", "dp", "shard", "reshard", "replicate", "expert_data", "ends", "everyone"),
+        ),
+    ] = None,
+    stage: Annotated[int | None, typer.Option(min=0, help="the stage whose groups --group means; 0 by default")] = None,
     nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="version whose rules choose")] = "2.30",
     sets: Sets = [],  # noqa: B006
     as_json: JsonOption = False,
@@ -57,10 +70,14 @@ def collective(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Time a collective by itself, size by size, as nccl-tests does."""
+    """Time a collective by itself, size by size, as nccl-tests does; or one of a layout's groups, with all like it at once."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
+    if group is None and (layout or stage is not None):
+        raise SpecError(f"{layout[0][0] if layout else '--stage'}: write --group as well, such as --group dp: whose collective it is")
     if op == "parameter_server":
+        if group is not None:
+            raise SpecError("--op parameter_server has no groups of a layout; leave --group out")
         if gpus is not None or placement is not None:
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
         if algo or proto or channels or per_process > 1 or shares:
@@ -70,15 +87,24 @@ def collective(
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
     from sim.study.descriptions import Descriptions
+    from sim.study.group_collective import GroupQuestion, group_table
     from sim.training.collectives.price.plan import Tuning
 
     if compute_time:
         raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")
     tuning = Tuning(nccl, algo, proto, channels)
-    table = collective_table(
-        hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets, per_process=per_process,
-        shares=shares,
-    )  # fmt: skip
+    if group is not None:
+        if per_process > 1 or shares:
+            raise SpecError("--group: ranks are processes of their own, with equal shares; leave -g and --shares out")
+        question = GroupQuestion(group, layout, stage or 0)
+        table = group_table(
+            hardware, op, sizes_of(sizes), question, nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets
+        )
+    else:
+        table = collective_table(
+            hardware, op or "all_reduce", sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets,
+            per_process=per_process, shares=shares,
+        )  # fmt: skip
     document, text = collective_document(table), collective_text(table)
     more: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
     page = partial(collective_page, read=Descriptions([table.machine] if table.machine else [], []))

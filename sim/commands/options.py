@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
@@ -120,25 +120,31 @@ LAYOUT: Final[dict[str, Any]] = {
 """Options that lay a model out, by the parameter of `layout_of` that each gives."""
 
 
-def takes_layout(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* the options of `LAYOUT` in place of its parameter ``layout``, which gets the fields that they set."""
+def takes_layout(command: Callable[..., None], options: Iterable[str] = LAYOUT) -> Callable[..., None]:
+    """Give *command* the *options* of `LAYOUT` in place of its parameter ``layout``, which gets the fields that they set."""
+    taken = tuple(options)
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         if name == "layout":
-            defaults: dict[str, Any] = {option: [] if option == "parallel" else None for option in LAYOUT}
-            parameters += [parameter.replace(name=option, default=defaults[option], annotation=LAYOUT[option]) for option in LAYOUT]
+            defaults: dict[str, Any] = {option: [] if option == "parallel" else None for option in taken}
+            parameters += [parameter.replace(name=option, default=defaults[option], annotation=LAYOUT[option]) for option in taken]
         else:
             parameters.append(parameter.replace(annotation=hints[name]))
 
     @wraps(command)
     def called(**given: Any) -> None:
-        command(layout=layout_of(**{option: given.pop(option) for option in LAYOUT}), **given)
+        command(layout=layout_of(**{option: given.pop(option) for option in taken}), **given)
 
     called.__dict__["__signature__"] = signature.replace(parameters=parameters)
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
+
+
+def takes_mesh(command: Callable[..., None]) -> Callable[..., None]:
+    """Give *command* those options of a layout that say which ranks meet."""
+    return takes_layout(command, ("tensor", "pipeline", "context", "expert", "replicate", "shard", "parallel"))
 
 
 def trace_due(path: Path | None) -> Path | None:

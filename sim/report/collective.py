@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from typing import Any
 
 from sim import __version__
 from sim.report.collective_error import collective_error, error_lines, unmeasured
 from sim.report.fabric_plot import fabric_plot
 from sim.report.picture import Picture, figure, picture
-from sim.training.collectives.price.table import Table
+from sim.training.collectives.price.table import MeshGroup, Table
 from sim.units import counted, show
 
 
@@ -27,11 +28,54 @@ def collective_document(table: Table) -> dict[str, Any]:
             "channels": row.channels,
             "bottleneck": row.bottleneck,
         }
+        | ({} if row.by_itself is None else {"by_itself_s": row.by_itself})
         for row in table.rows
     ]
     head = {"schema": 1, "hardware": table.hardware, "op": table.op, "nodes": table.nodes, "gpus": table.ranks}
     rests_on = {"assumptions": assumed(table), "warnings": unmeasured(table), "version": __version__, "inputs_sha256": dict(table.inputs)}
+    head |= {} if table.group is None else {"group": group_document(table.group)}
     return head | {"bisection_bytes_per_s": table.bisection or None, "rows": rows, "expected_error": collective_error(table), **rests_on}
+
+
+def group_document(group: MeshGroup) -> dict[str, Any]:
+    """Return what JSON says of a group of a mesh."""
+    return {
+        "name": group.name,
+        "axes": dict(group.axes),
+        "stage": group.stage,
+        "ranks": list(group.ranks),
+        "nodes_and_gpus": [list(place) for place in group.places],
+        "groups": group.groups,
+        "groups_on_node": group.on_node,
+        "links": [use._asdict() | {"tier": use.tier.value} for use in group.links],
+    }
+
+
+def axes_text(axes: Mapping[str, int]) -> str:
+    """Return the *axes* of a mesh that have several ranks, neighbors first."""
+    return " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1)
+
+
+def group_lines(group: MeshGroup, nbytes: float) -> list[str]:
+    """Return in words where *group* lies, which groups exchange beside it, and which links they share at *nbytes*."""
+    shown = [f"{rank} (node {node}, GPU {gpu})" for rank, (node, gpu) in zip(group.ranks, group.places, strict=True)]
+    ranks = ", ".join(shown if len(shown) <= _SHOWN else [*shown[: _SHOWN - 1], "...", shown[-1]])
+    what = "messages" if group.name in ("pp", "pipeline") else "groups"
+    shared = [
+        f"  {use.busiest}{f' and {use.links - 1} like it' if use.links > 1 else ''}: "
+        f"{'of the whole machine' if use.groups is None else counted(use.groups, what[:-1])}, {100 * use.busy:.0f}% busy"
+        for use in group.links
+    ]
+    return [
+        f"ranks {ranks}",
+        f"at once: {counted(group.groups, what[:-1])} of stage {group.stage}, {group.on_node} with ranks on its first node",
+        f"links there at {show(nbytes, 'binary size')}:",
+        *shared,
+    ]
+
+
+_SHOWN = 4
+"""Ranks of a group that text names."""
 
 
 def assumed(table: Table) -> list[str]:
@@ -43,6 +87,7 @@ def assumed(table: Table) -> list[str]:
     return [
         f"NCCL {version}'s rules choose algorithm, protocol and channels of each size{f', with {forced}' if forced else ''}",
         "all ranks start together with their data in GPU memory, connections made; nothing else runs meanwhile",
+        *([] if table.group is None else ["all groups like it in its stage exchange at the same time, and share links evenly"]),
         *([in_turn] if table.per_process > 1 else []),
         *([f"ranks divide what they hand out as {table.shares}; bytes are those of a rank on average"] if table.shares else []),
     ]
@@ -51,12 +96,17 @@ def assumed(table: Table) -> list[str]:
 def collective_text(table: Table) -> str:
     """Return *table* in aligned columns."""
     chosen = f"{'algorithm':15} {'protocol':8} {'channels':>8}"
-    halves = [f"between halves of the cluster: {show(table.bisection, 'bandwidth')} each way"] if table.bisection else []
-    lines = [_title(table), *halves, "", f"{'size':>10} {'time':>10} {'algbw':>11} {'busbw':>11}  {chosen}  bottleneck"]
+    halves = (
+        [f"between halves of the cluster: {show(table.bisection, 'bandwidth')} each way"] if table.bisection and table.group is None else []
+    )
+    group = [] if table.group is None else ["", *group_lines(table.group, max(row.nbytes for row in table.rows))]
+    alone = "" if table.group is None else f" {'by itself':>10}"
+    lines = [_title(table), *halves, *group, "", f"{'size':>10} {'time':>10}{alone} {'algbw':>11} {'busbw':>11}  {chosen}  bottleneck"]
     for row in table.rows:
         size, time = show(row.nbytes, "binary size"), show(row.time, "time")
+        alone = "" if row.by_itself is None else f" {show(row.by_itself, 'time'):>10}"
         rates = f"{show(row.algbw, 'bandwidth'):>11} {show(row.busbw, 'bandwidth'):>11}"
-        lines.append(f"{size:>10} {time:>10} {rates}  {row.algorithm:15} {row.protocol:8} {row.channels:>8}  {row.bottleneck}")
+        lines.append(f"{size:>10} {time:>10}{alone} {rates}  {row.algorithm:15} {row.protocol:8} {row.channels:>8}  {row.bottleneck}")
     error = collective_error(table)
     told = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in unmeasured(table))]
     return "\n".join([*lines, *([""] if told else []), *told])
@@ -93,4 +143,8 @@ def collective_plot(table: Table) -> Picture:
 
 
 def _title(table: Table) -> str:
-    return f"{table.op} on {table.hardware}: {counted(table.ranks, 'GPU')} on {table.nodes} node{'s' * (table.nodes > 1)}"
+    nodes = f"{table.nodes} node{'s' * (table.nodes > 1)}"
+    if table.group is None:
+        return f"{table.op} on {table.hardware}: {counted(table.ranks, 'GPU')} on {nodes}"
+    axes = axes_text(table.group.axes)
+    return f"{table.op} in groups '{table.group.name}' of {axes} on {table.hardware}: {counted(table.ranks, 'GPU')} on {nodes}"

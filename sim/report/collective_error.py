@@ -39,6 +39,8 @@ def collective_error(table: Table) -> dict[str, Any] | None:
         for what, key, here in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
         if here > (most := max(group[key] for group in errors.values()))
     ]
+    if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
+        beyond.append("groups that share links, measured one at a time")
     systems = sorted({system for group in errors.values() for system in group["systems"]})
     reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
     return {

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sim import units
 from sim.check import check_hardware, require
 from sim.cluster.bisection import bisection_bandwidth
-from sim.cluster.build import place, slots, with_nodes
+from sim.cluster.build import Placement, place, slots, with_nodes
 from sim.cluster.fabric import crossed
+from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
+from sim.spec.stack import other_algorithm
 from sim.spec.yaml import SpecError
-from sim.training.collectives.price.plan import DEFAULT, OPS, Tuning, plan_collectives
+from sim.training.collectives.price.plan import DEFAULT, OPS, Op, Tuning, plan_collectives
 from sim.training.collectives.price.point_to_point import SENDS
 from sim.training.collectives.price.table import Table, rows
 from sim.training.job import job_slots
@@ -37,30 +40,16 @@ def collective_table(
 
     Raise SpecError for what cannot be.
     """
-    operation = next((name for name in OPS if name == op), None)
-    if operation is None:
-        raise SpecError(f"--op {op}: write one of {', '.join(OPS)}")
-    loaded = load_hardware(hardware, overrides)
-    machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
-    require(check_hardware(machine, loaded.document))
-    placed = place(machine, gpus, placement)
-    ranks = sum(len(part.gpus) for part in placed)
-    if ranks < 2:
-        raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {ranks}; --nodes 2 adds a node")
+    operation = operation_of(op, tuning)
+    lent = placed_machine(hardware, nodes, gpus, placement, overrides)
+    machine, placed, ranks = lent.spec, lent.placed, lent.ranks
     fabric = crossed(machine, [[part.node for part in placed]], 0)
     plan = plan_collectives(job_slots(0, slots(machine, [placed], fold=shares is None)), machine.fabric, tuning, fabric)
     if shares is not None and operation != "all_to_all":
         raise SpecError(f"--shares {shares}: belongs to --op all_to_all; leave it out")
-    if plan.forced and operation != "all_reduce":
-        raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
-    if plan.forced and tuning.protocols:
-        raise SpecError(f"--proto {tuning.protocols}: NCCL's protocols carry NCCL's algorithms; {plan.forced} has none, so leave it out")
-    if operation in SENDS and (tuning.algorithms or tuning.protocols):
-        raise SpecError(f"--op {operation}: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
     if any(len(part.gpus) % per_process for part in placed):
         counts = " and ".join(str(count) for count in sorted({len(part.gpus) for part in placed}))
         raise SpecError(f"-g {per_process}: {counts} GPUs of a node do not divide into processes of {per_process}; write a divisor")
-    bisection, inputs = bisection_bandwidth(machine), {"hardware": loaded.sha256}
     rows_of_sizes = rows(plan, operation, sizes, per_process, shares_of(shares, ranks) if shares is not None else ())
     return Table(
         machine.name,
@@ -68,14 +57,61 @@ def collective_table(
         len(placed),
         ranks,
         rows_of_sizes,
-        bisection,
+        lent.bisection,
         machine,
         tuning,
-        inputs,
+        lent.inputs,
         plan.layout.carrier,
         per_process,
         shares or "",
     )
+
+
+class PlacedMachine(NamedTuple):
+    """A checked machine, and the GPUs of it that take part."""
+
+    spec: Hardware
+    placed: tuple[Placement, ...]
+    inputs: Mapping[str, str]
+    """SHA-256 of the description."""
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of GPUs that take part."""
+        return sum(len(part.gpus) for part in self.placed)
+
+    @property
+    def bisection(self) -> float:
+        """Return the bytes/s between two halves of the cluster, each way."""
+        return bisection_bandwidth(self.spec)
+
+
+def placed_machine(
+    hardware: str, nodes: int | None, gpus: int | None, placement: str | None, overrides: Sequence[str] = ()
+) -> PlacedMachine:
+    """Return the machine that *hardware* names, with *gpus* GPUs of *nodes* nodes, 2 or more. Raise SpecError for what cannot be."""
+    loaded = load_hardware(hardware, overrides)
+    machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
+    require(check_hardware(machine, loaded.document))
+    lent = PlacedMachine(machine, place(machine, gpus, placement), {"hardware": loaded.sha256})
+    if lent.ranks < 2:
+        raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {lent.ranks}; --nodes 2 adds a node")
+    return lent
+
+
+def operation_of(op: str, tuning: Tuning) -> Op:
+    """Return the operation that *op* names, with which *tuning* goes. Raise SpecError otherwise."""
+    operation = next((name for name in OPS if name == op), None)
+    if operation is None:
+        raise SpecError(f"--op {op}: write one of {', '.join(OPS)}")
+    forced = other_algorithm(tuning.algorithms)
+    if forced and operation != "all_reduce":
+        raise SpecError(f"--algo {tuning.algorithms}: {forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
+    if forced and tuning.protocols:
+        raise SpecError(f"--proto {tuning.protocols}: NCCL's protocols carry NCCL's algorithms; {forced} has none, so leave it out")
+    if operation in SENDS and (tuning.algorithms or tuning.protocols):
+        raise SpecError(f"--op {operation}: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
+    return operation
 
 
 MOST_SHARED = 256

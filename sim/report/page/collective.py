@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sim.report.collective import axes_text
 from sim.report.collective_error import NOT_NCCLS, band_of
 from sim.report.page.bars import ERROR_BARS
 from sim.report.page.basis import basis
@@ -25,7 +26,7 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
     figures = Figures(document, "collective")
     rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"
-    set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; by itself, nothing else runs"
+    set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; {_beside(document.get('group'))}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures, rows))
     lead = "Bus bandwidth compares with that of a link: bytes over time, times what every rank must send of each byte."
     parts = [
@@ -33,10 +34,35 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
         _over_size(
             figures, rows, ("time", "Time", "Time"), "time_s", as_time, "Small sizes are bound by latency, large ones by the links."
         ),
+        *([_links(figures.inside("group"))] if "group" in document else []),
         _table(rows),
         *basis(figures, read),
     ]
     return page(title, "collective", hero, parts, {"collective": document})
+
+
+def _beside(group: Mapping[str, Any] | None) -> str:
+    """Return what runs at the same time."""
+    if group is None:
+        return "by itself, nothing else runs"
+    return (
+        f"one of {counted(group['groups'], 'group')} '{group['name']}' of {axes_text(group['axes'])} (stage {group['stage']}), all at once"
+    )
+
+
+def _links(figures: Figures) -> PagePart:
+    """Return a part: the links that groups of a mesh share."""
+    uses = [figures.inside(f"links/{place}") for place in range(len(figures.value("links")))]
+    cells: list[list[Child]] = [
+        [
+            use.value("busiest"), use.shown("links", as_number), "all" if use.value("groups") is None else use.shown("groups", as_number),
+            use.shown("busy", as_percent),
+        ]
+        for use in uses
+    ]  # fmt: skip
+    head = [("busiest link", False), ("of its kind", True), ("groups on it", True), ("busy", True)]
+    lead = "On the first node of the stage and between nodes, while bytes of the largest size move."
+    return PagePart("links", "Links", section("links", "Which links groups share", table(head, cells, "Links"), lead=lead))
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
@@ -101,16 +127,17 @@ def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str,
 
 
 def _table(rows: Sequence[Figures]) -> PagePart:
+    grouped = "by_itself_s" in rows[0].value("")
     cells: list[list[Child]] = [
         [
-            row.shown("bytes", as_memory), row.shown("time_s", as_time), row.shown("algbw_bytes_per_s", as_bandwidth),
-            row.shown("busbw_bytes_per_s", as_bandwidth), row.value("algorithm"), row.value("protocol"), row.shown("channels", as_number),
-            row.value("bottleneck"),
+            row.shown("bytes", as_memory), row.shown("time_s", as_time), *([row.shown("by_itself_s", as_time)] if grouped else []),
+            row.shown("algbw_bytes_per_s", as_bandwidth), row.shown("busbw_bytes_per_s", as_bandwidth), row.value("algorithm"),
+            row.value("protocol"), row.shown("channels", as_number), row.value("bottleneck"),
         ]
         for row in rows
     ]  # fmt: skip
     head = [
-        ("size", True), ("time", True), ("algbw", True), ("busbw", True), ("algorithm", False), ("protocol", False), ("channels", True),
-        ("bottleneck", False),
+        ("size", True), ("time", True), *([("by itself", True)] if grouped else []), ("algbw", True), ("busbw", True), ("algorithm", False),
+        ("protocol", False), ("channels", True), ("bottleneck", False),
     ]  # fmt: skip
     return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable")))

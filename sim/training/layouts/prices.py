@@ -105,6 +105,14 @@ class _Lying(NamedTuple):
     """Those elsewhere that load links between switches as well."""
 
 
+class PlannedGroup(NamedTuple):
+    """The ranks of a group, how its collectives travel, and the name of the slot that the node looked at is in."""
+
+    ranks: tuple[int, ...]
+    plan: CollectivePlan
+    own: str
+
+
 @dataclass(eq=False)
 class PriceBook:
     """What layouts on one cluster under one tuning share: plans of groups and prices of operations, by how the groups lie."""
@@ -138,7 +146,8 @@ class LayoutPrices:
     _names: dict[int, str] = field(default_factory=dict)
 
     @cached_property
-    def _slot(self) -> Slot:
+    def slot(self) -> Slot:
+        """Return the node that all ranks stand on, as one slot."""
         group = next(group for group in self.hardware.groups if group.role == "worker" and group.node.gpu_count)
         return Slot("node", group.node, 1, ())
 
@@ -161,7 +170,7 @@ class LayoutPrices:
                 return False
         return True
 
-    def _of_machine(self, link: str) -> bool:
+    def of_machine(self, link: str) -> bool:
         """Tell whether *link* is one of the whole machine, not of nodes."""
         return link == CORE_LINK or (self._described and link.startswith(f"{FABRIC}."))
 
@@ -209,15 +218,33 @@ class LayoutPrices:
         """Return seconds that *op* on *nbytes* takes the first rank of *stage* at least."""
         if self.mesh.even:
             return self.outline(stage, axis, op, nbytes).price.alone
-        lying = self._groups(stage, axis)  # groups beside the first one may come at other times
-        return self._plan(lying.groups[0], lying.node)[0].cost(nbytes, op).alone
+        return self.plans(stage, axis)[0].plan.cost(nbytes, op).alone  # groups beside the first one may come at other times
 
     def least_send(self, source: int, target: int, nbytes: float) -> float:
         """Return seconds that a message takes at least from the first rank of stage *source* to that of *target*."""
         if self.mesh.even:
             return self.send(source, target, nbytes).alone
-        first = self.mesh.rank(pipeline=source), self.mesh.rank(pipeline=target)
-        return self._send_outline([first], nbytes).price.alone
+        return self.one_send(self.ends(source, target)[0], nbytes).price.alone
+
+    def plans(self, stage: int, axis: GroupAxis) -> list[PlannedGroup]:
+        """Return how the collectives of each group of *axis* in *stage* travel that has ranks on the stage's first node."""
+        lying = self._groups(stage, axis)
+        return [PlannedGroup(group, *self._plan(group, lying.node)) for group in lying.groups]
+
+    def plan_of(self, ranks: tuple[int, ...]) -> CollectivePlan:
+        """Return how the collectives of *ranks* travel."""
+        return self._plan(ranks, self.mesh.place(ranks[0])[0])[0]
+
+    def ends(self, source: int, target: int) -> list[tuple[int, int]]:
+        """Return the ranks of stage *source* on its first node, each with its like in stage *target*."""
+        mesh = self.mesh
+        first = mesh.rank(pipeline=source)
+        step = mesh.rank(pipeline=target) - first
+        return [(rank, rank + step) for rank in mesh.on_node(mesh.place(first)[0]) if mesh.stage_of(rank) == source]
+
+    def one_send(self, ends: tuple[int, int], nbytes: float) -> Outline:
+        """Return the price of one message between the ranks *ends* with nothing beside it; links are named by the end that they lie at."""
+        return self._send_outline([ends], nbytes)
 
     def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
         """Return a key that is equal for groups of any mesh on this cluster that lie alike."""
@@ -242,7 +269,7 @@ class LayoutPrices:
 
     def _noted(self, nodes: str, loaded: LinkShare) -> str:
         """Return the live name of a link of *nodes*, or of the machine, which is noted."""
-        live = loaded.name if self._of_machine(loaded.name) else f"{nodes}.{loaded.name}"
+        live = loaded.name if self.of_machine(loaded.name) else f"{nodes}.{loaded.name}"
         self.capacity.setdefault(live, loaded.capacity)
         self.descriptions.setdefault(live, loaded.meaning)
         return live
@@ -296,7 +323,7 @@ class LayoutPrices:
             for (slot, link), amount in cost.load.items():
                 if slot in (own, FABRIC):
                     name, capacity, meaning = self._live(slot, link, plan)
-                    if own == FABRIC and not self._of_machine(name):
+                    if own == FABRIC and not self.of_machine(name):
                         continue
                     meant[name] = (capacity, meaning)
                     load[name] += count * amount * cost.volume / volume
@@ -339,7 +366,7 @@ class LayoutPrices:
             numbers["apart", own] = [node]
         key = (*self._lies(ranks, node)[:2], own if apart else None)
         if key not in self.book.plans:
-            used = [(Slot(name, self._slot.node, len(of), ((0, gpus),), (), tuple(of)), gpus) for (name, gpus), of in numbers.items()]
+            used = [(Slot(name, self.slot.node, len(of), ((0, gpus),), (), tuple(of)), gpus) for (name, gpus), of in numbers.items()]
             between = crossed(self.hardware, [sorted(by_node)], 0, self.folds and not self._described) if self._structured else NOTHING
             self.book.plans[key] = (
                 plan_gloo(used, self.hardware.fabric, self.sockets, between)
@@ -355,13 +382,13 @@ class LayoutPrices:
         if slot == FABRIC:
             crossed_ = plan.layout.crossed
             return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
-        return link, *link_of(self._slot, link)
+        return link, *link_of(self.slot, link)
 
     def on_node(self, nodes: str, link: str) -> str:
         """Return the live name of *link* of *nodes*, whose capacity is known then."""
         name = f"{nodes}.{link}"
         if name not in self.capacity:
-            self.capacity[name], self.descriptions[name] = link_of(self._slot, link)
+            self.capacity[name], self.descriptions[name] = link_of(self.slot, link)
         return name
 
     def _on_node(self, nodes: str, node: int, link: str, folded: bool = True) -> list[str]:
@@ -379,15 +406,15 @@ class LayoutPrices:
         """Return the bytes/s that hashed paths leave one node where that is all that is said of switches; else 0."""
         fabric = self.hardware.fabric
         alone = fabric.switches is not None and fabric.leaf_spine is None
-        return fabric.path_efficiency * uplinks(fabric.switches, self._slot.node.nic) if alone and fabric.switches else 0.0
+        return fabric.path_efficiency * uplinks(fabric.switches, self.slot.node.nic) if alone and fabric.switches else 0.0
 
     # --- from stage to stage --------------------------------------------------------------------------------------
 
     def _send_price(self, source: int, target: int, nbytes: float) -> GroupPrice:
         mesh = self.mesh
         node, _ = mesh.place(mesh.rank(pipeline=source))
-        step = mesh.rank(pipeline=target) - mesh.rank(pipeline=source)
-        ends = [(rank, rank + step) for rank in mesh.on_node(node) if mesh.stage_of(rank) == source]
+        ends = self.ends(source, target)
+        step = ends[0][1] - ends[0][0]
         places = tuple((mesh.place(rank)[1], mesh.place(other)[1], mesh.place(other)[0] == node) for rank, other in ends)
         where = (node, *(mesh.place(other)[0] for _, other in ends)) if self._structured else ()
         key = ("send", places, where, nbytes)
@@ -421,7 +448,7 @@ class LayoutPrices:
             if node == other:
                 continue
             if (gpu, onto) not in sent:
-                edge = edge_between((self._slot, node, gpu), (self._slot, other, onto), self.hardware.fabric)
+                edge = edge_between((self.slot, node, gpu), (self.slot, other, onto), self.hardware.fabric)
                 sent[gpu, onto] = self._sent_by_socket(self.sockets, edge) if self.sockets else edge.sent(nbytes, SIMPLE)
             streams.append(SwitchStream(node, other, sent[gpu, onto], count))
         load = self._switches.load(streams)
@@ -430,7 +457,7 @@ class LayoutPrices:
         return load
 
     def _sent_by_socket(self, sockets: Transport, edge: Edge) -> Sent:
-        own = self._slot.node.nic.transport.total_efficiency / sockets.total_efficiency
+        own = self.slot.node.nic.transport.total_efficiency / sockets.total_efficiency
         return edge.sent(math.inf, SIMPLE)._replace(on_nic=max(1.0, own), on_wire=1.0)
 
     def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> Outline:
@@ -454,7 +481,7 @@ class LayoutPrices:
         between = edges[0].fabric is not None
         one_way = sockets.hop_latency / 2 + (self.hardware.fabric.latency if between else 0.0)
         tier = Cause.NETWORK if between else Cause.INTERCONNECT
-        own = self._slot.node.nic.transport.total_efficiency / sockets.total_efficiency
+        own = self.slot.node.nic.transport.total_efficiency / sockets.total_efficiency
         load: dict[str, float] = defaultdict(float)
         rates = [(sockets.flow_cap * sockets.flows, f"the flow limit of {sockets.name}")] if sockets.flow_cap else []
         rates += [(1.0 / sockets.cpu_time_per_byte, CORES_COPY)] if sockets.cpu_time_per_byte else []
@@ -467,7 +494,7 @@ class LayoutPrices:
                 described = part.slot.graph.links[link]
                 rates.append((described.capacity / weight, described.description))
         rate, limit = min(rates)
-        moved = max(1.0, nbytes - self._slot.node.nic.burst * between)
+        moved = max(1.0, nbytes - self.slot.node.nic.burst * between)
         seconds = one_way + moved / rate
         price = GroupPrice(
             sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", notice=one_way
@@ -475,7 +502,7 @@ class LayoutPrices:
         return Outline(price, tuple(LinkShare(link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
     def _edge(self, source: int, target: int) -> Edge:
-        return edge_between((self._slot, *self.mesh.place(source)), (self._slot, *self.mesh.place(target)), self.hardware.fabric)
+        return edge_between((self.slot, *self.mesh.place(source)), (self.slot, *self.mesh.place(target)), self.hardware.fabric)
 
 
 def _skewed(plan: CollectivePlan, slot: str, nbytes: float, skew: float) -> Cost:

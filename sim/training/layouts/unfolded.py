@@ -63,7 +63,7 @@ class RankPrices(LayoutPrices):
         node, _ = mesh.place(rank)
         first, _ = mesh.place(of_stage[0])
         here = sum(mesh.place(other)[0] == first for other in of_stage)
-        return {self._noted(f"node{node}", each): each.amount / (len(of_stage) if self._of_machine(each.name) else here) for each in load}
+        return {self._noted(f"node{node}", each): each.amount / (len(of_stage) if self.of_machine(each.name) else here) for each in load}
 
     def classes(self, programs: Sequence[Program], times: Sequence[UnitTimes]) -> Alike:
         """Return which ranks step alike where stages run *programs*, whose units take *times*."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from sim.events import Cause
 from sim.spec.hardware import Hardware
 from sim.training.collectives.price.plan import DEFAULT, CollectivePlan, Op, Tuning
 from sim.training.collectives.price.unequal import of_matrix
@@ -34,6 +35,39 @@ class CollectiveRow(NamedTuple):
     protocol: str
     channels: int
     bottleneck: str
+    by_itself: float | None = None
+    """Seconds with no other group beside it; None where there is none."""
+
+
+class LinkUse(NamedTuple):
+    """The links of one kind while bytes of groups of a mesh move: those of a node, or of the whole machine."""
+
+    busiest: str
+    tier: Cause
+    links: int
+    groups: int | None
+    """Groups whose bytes the busiest carries; None for a link of the whole machine, which those of all nodes cross."""
+    busy: float
+    """Share of its capacity."""
+
+
+class MeshGroup(NamedTuple):
+    """Whose collective a table is of: a group of ranks of a mesh, with those like it that exchange at the same time."""
+
+    name: str
+    axes: Mapping[str, int]
+    """Ranks along each axis of the mesh, neighbors first."""
+    stage: int
+    ranks: tuple[int, ...]
+    """Of the first one."""
+    places: tuple[tuple[int, int], ...]
+    """Node and GPU of each of these."""
+    groups: int
+    """In its stage."""
+    on_node: int
+    """Those of them with ranks on its first node."""
+    links: tuple[LinkUse, ...]
+    """That the largest size takes on that node and between nodes, the busiest first."""
 
 
 class Table(NamedTuple):
@@ -57,6 +91,8 @@ class Table(NamedTuple):
     """GPUs that one process launches on."""
     shares: str = ""
     """How ranks divide what they hand out in an all-to-all; empty: evenly."""
+    group: MeshGroup | None = None
+    """Whose collective it is; None: that of all ranks."""
 
 
 LAUNCH = 5.9e-6

@@ -1,0 +1,177 @@
+"""Which table of collectives has a group of a mesh? A machine, a layout and an axis in; times with all groups like it at once out.
+
+What a group pays is what the same group pays in a run with that layout (`sim.training.layouts.prices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sim.parallel.mesh import GroupAxis, Mesh, mesh_of
+from sim.parallel.program import Op
+from sim.spec.overrides import Option, apply
+from sim.spec.parallel import MEGATRON_ORDER, Parallel
+from sim.spec.references import Resolver
+from sim.spec.validation import validated
+from sim.spec.yaml import Document, Mark, SpecError
+from sim.study.collective import PlacedMachine, operation_of, placed_machine
+from sim.study.scenario import split_overrides
+from sim.training.collectives.price.message import SIMPLE
+from sim.training.collectives.price.plan import DEFAULT, Tuning
+from sim.training.collectives.price.table import CollectiveRow, LinkUse, MeshGroup, Table, bus_factor
+from sim.training.layouts.link_use import links_of_groups, links_of_sends
+from sim.training.layouts.prices import LayoutPrices
+
+GROUPS: Final[dict[str, GroupAxis]] = {
+    "tp": "tensor",
+    "cp": "context",
+    "pp": "pipeline",
+    "ep": "expert",
+    "dp": "shard",
+    "shard": "shard",
+    "reshard": "reshard",
+    "replicate": "replicate",
+    "expert_data": "expert_data",
+    "ends": "ends",
+    "everyone": "everyone",
+}
+"""Groups of a mesh by the words of ``--group``; dp: data and context ranks, among which gradients are reduced."""
+_FIELDS: Final = "training.parallel."
+LayoutFields = Sequence[tuple[str, str, str | int]]
+
+
+@dataclass(frozen=True)
+class GroupQuestion:
+    """Which group of which mesh: its word, the stage it is in, and the fields of ``training`` that lay the model out."""
+
+    name: str
+    layout: LayoutFields = ()
+    stage: int = 0
+
+
+def group_table(
+    hardware: str,
+    op: str | None,
+    sizes: Sequence[int],
+    question: GroupQuestion,
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    placement: str | None = None,
+    tuning: Tuning = DEFAULT,
+    overrides: Sequence[str] = (),
+) -> Table:
+    """Return how long *op* takes the group of *question* for each of *sizes* (bytes), all groups like it in its stage at once.
+
+    Without *op* groups all-reduce, and stages send. Raise SpecError for what cannot be.
+    """
+    of_machine, of_layout = split_overrides(overrides)
+    axis = _axis(question)
+    parallel = _parallel(question.layout, of_layout)
+    machine = placed_machine(hardware, nodes, gpus, placement, of_machine)
+    mesh = mesh_of(parallel, [len(part.gpus) for part in machine.placed], MEGATRON_ORDER)
+    _require_group(mesh, axis, question)
+    operation = operation_of(op or ("send_recv" if axis == "pipeline" else "all_reduce"), tuning)
+    prices = LayoutPrices(machine.spec, mesh, tuning)
+    if axis == "pipeline":
+        if operation != "send_recv":
+            raise SpecError(f"--op {op}: stages of a pipeline send to each other; write --op send_recv, or leave it out")
+        return _sent(machine, prices, sizes, question)
+    return _exchanged(machine, prices, operation, sizes, question, axis)
+
+
+def _axis(question: GroupQuestion) -> GroupAxis:
+    axis = next((axis for word, axis in GROUPS.items() if question.name in (word, axis)), None)
+    if axis is None:
+        raise SpecError(f"--group {question.name}: write one of {', '.join(GROUPS)}")
+    return axis
+
+
+def _parallel(layout: LayoutFields, overrides: Sequence[str]) -> Parallel:
+    """Return the layout that options and *overrides* of ``training.parallel`` say. Raise SpecError for what is none."""
+    changes: list[Option | str] = []
+    for option, key, value in layout:
+        if not key.startswith("parallel."):
+            raise SpecError(f"{option} {value}: does not change which ranks form a group; leave it out")
+        changes.append(Option(option, key.removeprefix("parallel."), value))
+    for text in overrides:
+        if not text.startswith(_FIELDS):
+            raise SpecError(f"--set {text}: a collective takes fields of the machine, and {_FIELDS}... with --group; leave it out")
+        changes.append(text.removeprefix(_FIELDS))
+    resolver = Resolver()
+    document = apply(resolver, Document({}, Mark("--group")), Parallel, changes)
+    return validated(Parallel, document, resolver.problems)
+
+
+def _require_group(mesh: Mesh, axis: GroupAxis, question: GroupQuestion) -> None:
+    """Raise SpecError where the mesh has no such group of 2 ranks or more."""
+    if question.name == "dp" and mesh.parallel.replicate > 1:
+        raise SpecError(
+            f"--group dp: {mesh.parallel.replicate} replicas of a sharded model have two kinds of group; write --group shard, whose ranks "
+            "gather weights, or --group replicate, whose ranks reduce gradients of one shard"
+        )
+    if not 0 <= question.stage < mesh.stages:
+        raise SpecError(f"--stage {question.stage}: there are {mesh.stages} stages; write 0 to {mesh.stages - 1}")
+    if axis == "pipeline" and question.stage == mesh.stages - 1 > 0:
+        raise SpecError(f"--stage {question.stage}: is the last one, which hands nothing on; write 0 to {mesh.stages - 2}")
+    if mesh.group_size(axis) < 2:
+        options = {"tensor": "--tp 2", "context": "--cp 2", "pipeline": "--pp 2", "expert": "--ep 2", "ends": "--pp 2"}
+        more = {"replicate": "--replicate 2 --shard parameters", "reshard": "--shard parameters --parallel reshard_after_forward=2"}
+        remedy = (options | more).get(axis, "--nodes 2")
+        raise SpecError(f"--group {question.name}: has 1 rank, which exchanges nothing; write for example {remedy}")
+
+
+def _exchanged(
+    machine: PlacedMachine, prices: LayoutPrices, op: Op, sizes: Sequence[int], question: GroupQuestion, axis: GroupAxis
+) -> Table:
+    """Return the table of *op* among the groups of *axis*."""
+    stage = question.stage
+    groups = prices.plans(stage, axis)
+    plan = groups[0].plan
+    size = len(groups[0].ranks)
+    rows = []
+    for nbytes in sizes:
+        price, own = prices.price(stage, axis, op, float(nbytes)), plan.cost(float(nbytes), op)
+        algbw = nbytes / price.alone
+        busbw = algbw * bus_factor(op, size)
+        rows.append(CollectiveRow(nbytes, price.alone, algbw, busbw, *plan.choice(float(nbytes), op), price.limit, own.alone))
+    links = links_of_groups(prices, stage, axis, op, float(max(sizes)))
+    stages = 1 if axis == "everyone" else prices.mesh.stages
+    count = prices.mesh.gpus // stages // (1 if axis == "ends" else size)
+    group = _mesh_group(prices.mesh, question, groups[0].ranks, count, len(groups), links)
+    return _table(machine, op, plan.layout.carrier, rows, group, prices.tuning)
+
+
+def _sent(machine: PlacedMachine, prices: LayoutPrices, sizes: Sequence[int], question: GroupQuestion) -> Table:
+    """Return the table of messages from the stage to the next one."""
+    source, target = question.stage, question.stage + 1
+    ends = prices.ends(source, target)
+    rows = []
+    for nbytes in sizes:
+        price = prices.send(source, target, float(nbytes))
+        rate = nbytes / price.alone
+        by_itself = prices.one_send(ends[0], float(nbytes)).price.alone
+        rows.append(CollectiveRow(nbytes, price.alone, rate, rate, price.algorithm, SIMPLE, price.blocks, price.limit, by_itself))
+    links = links_of_sends(prices, source, target, float(max(sizes)))
+    group = _mesh_group(prices.mesh, question, ends[0], prices.mesh.gpus // prices.mesh.stages, len(ends), links)
+    return _table(machine, "send_recv", prices.plan_of(ends[0]).layout.carrier, rows, group, prices.tuning)
+
+
+def _mesh_group(
+    mesh: Mesh, question: GroupQuestion, ranks: tuple[int, ...], groups: int, on_node: int, links: Sequence[LinkUse]
+) -> MeshGroup:
+    axes: dict[str, int] = {axis: mesh.sizes[axis] for axis in mesh.order} | (
+        {"expert": mesh.parallel.expert} if mesh.parallel.expert > 1 else {}
+    )
+    places = tuple(mesh.place(rank) for rank in ranks)
+    return MeshGroup(question.name, axes, question.stage, ranks, places, groups, on_node, tuple(links))
+
+
+def _table(machine: PlacedMachine, op: Op, carrier: str, rows: Sequence[CollectiveRow], group: MeshGroup, tuning: Tuning) -> Table:
+    nodes = len({node for node, _ in group.places})
+    return Table(
+        machine.spec.name, op, nodes, len(group.ranks), tuple(rows), machine.bisection, machine.spec, tuning, machine.inputs, carrier,
+        group=group,
+    )  # fmt: skip
