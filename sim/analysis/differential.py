@@ -43,30 +43,31 @@ class Stall(NamedTuple):
 
 def interconnect(times: RunTimes) -> Stall:
     """Return what exchanging gradients inside the machine adds: never above 100%."""
-    return _stall(times.synthetic - times.one_gpu, times.synthetic)
+    return stall(times.synthetic - times.one_gpu, times.synthetic)
 
 
 def prep(times: RunTimes, literal: bool = False) -> Stall:
     """Return what decoding and augmentation add once the page cache is warm; *literal* gives upstream's per-cent basis."""
     lost = times.warm - times.synthetic
     if literal:
-        return _stall(lost / SYNTHETIC_DIVISOR, times.warm)
-    return _stall(lost, times.warm)
+        return stall(lost / SYNTHETIC_DIVISOR, times.warm)
+    return stall(lost, times.warm)
 
 
 def fetch(times: RunTimes, literal: bool = False) -> Stall:
     """Return what reading from disk adds in the cold epoch; *literal* gives upstream's formula, ingestion time and all."""
     if literal:
-        return _stall(times.cold / SYNTHETIC_DIVISOR - (times.warm - times.synthetic) / SYNTHETIC_DIVISOR, times.cold)
-    return _stall(times.cold - times.warm, times.cold)
+        return stall(times.cold / SYNTHETIC_DIVISOR - (times.warm - times.synthetic) / SYNTHETIC_DIVISOR, times.cold)
+    return stall(times.cold - times.warm, times.cold)
 
 
 def network(times: RunTimes) -> Stall | None:
     """Return what two nodes lose against one with as many GPUs, without bound (a slowdown of 5 is 400%); None without a twin."""
-    return None if times.twin is None else _stall(times.twin - times.synthetic, times.synthetic)
+    return None if times.twin is None else stall(times.twin - times.synthetic, times.synthetic)
 
 
-def _stall(lost: float, total: float) -> Stall:
+def stall(lost: float, total: float) -> Stall:
+    """Return *lost* seconds as a stall of a run that takes *total*; below zero there is none."""
     kept = max(0.0, lost)
     return Stall(kept, kept / total)
 

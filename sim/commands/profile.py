@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import BatchOption, Folder, HtmlOption, Hw, JsonOption, NodesOption, PrecisionOption, Sets, StackOption, Wl
+from sim.commands.options import (
+    BatchOption,
+    Folder,
+    HtmlOption,
+    Hw,
+    JsonOption,
+    LayoutFields,
+    NodesOption,
+    PrecisionOption,
+    SampleTokens,
+    Sets,
+    StackOption,
+    Wl,
+    takes_layout,
+)
 from sim.spec.yaml import SpecError
-from sim.terminal import print_json, show_text, write_result
+from sim.terminal import print_json, show_text, talk, write_result
+
+if TYPE_CHECKING:
+    from sim.study.scenario import Scenario
 
 
 @app.command(
     epilog="Examples:\n"
     "  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor\n"
-    "  python -m sim profile p3.8xlarge alexnet --twin none"
+    "  python -m sim profile hgx-h100 llama-3.2-1b --nodes 2 --shard parameters"
 )
+@takes_layout
 def profile(
     hardware: Hw,
     workload: Wl,
@@ -33,6 +52,8 @@ def profile(
     batch: BatchOption = None,
     precision: PrecisionOption = None,
     stack: StackOption = None,
+    sequence: SampleTokens = None,
+    layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006  typer copies the default
     literal: Annotated[bool, typer.Option("--literal", help="per-cent bases and fetch formula exactly as upstream codes them")] = False,
     as_json: JsonOption = False,
@@ -48,14 +69,35 @@ def profile(
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario, has_layout
 
-    scenario = Scenario(hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, precision=precision, stack=stack)
+    scenario = Scenario(
+        hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, sequence=sequence, precision=precision,
+        stack=stack, layout=layout,
+    )  # fmt: skip
     if has_layout(scenario):
-        raise SpecError(
-            "profile follows Stash, which measures data-parallel training; of a layout 'python -m sim run' tells the stalls, "
-            "and 'python -m sim whatif' what each resource costs"
-        )
+        if twin not in (None, "none"):
+            raise SpecError(f"--twin {twin}: places the groups of a layout otherwise; leave it out, and RUN1 has a free network instead")
+        if literal:
+            raise SpecError("--literal: upstream's formulas are of cold and warm epochs, which layouts do not have; leave it out")
+        return _of_layout(scenario, as_json, output, html)
     profiled = stash_profile(scenario, twin)
     document = profile_document(profiled, literal)
     text, table = profile_text(profiled, document), figures_csv(profile_rows(document))
     write_result(output, html, "profile", (document, text), reading(profile_page, scenario), profile_plot, {"profile.csv": table})
+    print_json(document) if as_json else show_text(text)
+
+
+def _of_layout(scenario: Scenario, as_json: bool, output: Path | None, html: Path | None) -> None:
+    from functools import partial
+
+    from sim.report.figures import figures_csv
+    from sim.report.layouts.layout_profile import layout_profile_document, layout_profile_text, profile_rows
+    from sim.report.page.layout_profile import layout_profile_page
+    from sim.study.layout_profile import layout_profile
+
+    profiled = layout_profile(scenario, talk.counting("runs"))
+    talk.progress("")
+    document = layout_profile_document(profiled)
+    text, table = layout_profile_text(document), figures_csv(profile_rows(document))
+    page = partial(layout_profile_page, profiled.answer.run)
+    write_result(output, html, "profile", (document, text), page, None, {"profile.csv": table})
     print_json(document) if as_json else show_text(text)

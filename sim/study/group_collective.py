@@ -162,9 +162,9 @@ def _sent(machine: PlacedMachine, prices: LayoutPrices, sizes: Sequence[int], qu
 def _mesh_group(
     mesh: Mesh, question: GroupQuestion, ranks: tuple[int, ...], groups: int, on_node: int, links: Sequence[LinkUse]
 ) -> MeshGroup:
-    axes: dict[str, int] = {axis: mesh.sizes[axis] for axis in mesh.order} | (
-        {"expert": mesh.parallel.expert} if mesh.parallel.expert > 1 else {}
-    )
+    axes: dict[str, int] = {axis: mesh.sizes[axis] for axis in mesh.order}
+    if mesh.parallel.expert > 1:
+        axes["expert"] = mesh.parallel.expert
     places = tuple(mesh.place(rank) for rank in ranks)
     return MeshGroup(question.name, axes, question.stage, ranks, places, groups, on_node, tuple(links))
 

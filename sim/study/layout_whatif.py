@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from sim.analysis.bottleneck import Resource
 from sim.cluster.build import Placement
 from sim.mesh import LayoutRun, run_layout
+from sim.spec.workload import Workload
 from sim.study.faster import INFINITE, faster
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.scenario import Scenario
@@ -56,10 +57,15 @@ def layout_whatif(scenario: Scenario, progress: Callable[[int, int], None] | Non
 
 def _with_more(run: LayoutRun, *resources: Resource) -> tuple[float, float]:
     """Return seconds of a step with twice and with infinitely much of *resources*."""
-    job = Job(run.workload, (Placement(0, tuple(range(run.mesh.gpus_per_node))),))
-    changed = [faster(run.hardware, [job], resources, factor) for factor in (2.0, INFINITE)]
-    twice, infinite = (run_layout(hardware, job.workload, run.mesh.gpus_per_node).step_time for hardware, (job,) in changed)
+    twice, infinite = (sped(run, resources, factor).step_time for factor in (2.0, INFINITE))
     return twice, infinite
+
+
+def sped(run: LayoutRun, resources: Sequence[Resource], factor: float = INFINITE, workload: Workload | None = None) -> LayoutRun:
+    """Return *run* again with *resources* *factor* times as fast, or of another *workload*."""
+    job = Job(workload or run.workload, (Placement(0, tuple(range(run.mesh.gpus_per_node))),))
+    hardware, (changed,) = faster(run.hardware, [job], resources, factor)
+    return run_layout(hardware, changed.workload, run.mesh.gpus_per_node)
 
 
 def _with_micro_batches(run: LayoutRun) -> float | None:

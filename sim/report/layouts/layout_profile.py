@@ -1,0 +1,112 @@
+"""How does a profile of a layout look? Runs and stalls of Stash's method, beside what ranks waited for directly."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sim.events import Cause
+from sim.mesh import LayoutRun
+from sim.report.columns import Title, aligned
+from sim.report.layouts.layout import layout_document, layout_name
+from sim.study.layout_profile import DIFFERENCES, FULL, RUN0, RUN1, RUN2, RUN3, LayoutProfile
+from sim.units import counted, show
+
+RUNS: Final = {
+    RUN0: "RUN0  synthetic data, links that take no time",
+    RUN1: "RUN1  synthetic data, a network that takes no time",
+    FULL: "RUN1  synthetic data, over the network",
+    RUN3: "RUN3  real data, in memory",
+    RUN2: "RUN2  real data, as they are read",
+}
+"""Runs of the document, in words."""
+_SMALL: Final = 0.005
+"""Share of a step below which a cause is not worth naming."""
+
+
+def layout_profile_document(profile: LayoutProfile) -> dict[str, Any]:
+    """Return the JSON document: the run's own, ``runs``, and the stalls by subtraction and directly (seconds of a step)."""
+    document = layout_document(profile.answer)
+    document["runs"] = {
+        name: {"step_time_s": run.step_time, "stalls_s": {cause.value: seconds for cause, seconds in run.stalls.items()}}
+        for name, run in profile.runs.items()
+    }
+    document["stash"] = {
+        name: {
+            "time_s": stall.time,
+            "percent": 100 * stall.share,
+            "of": DIFFERENCES[name].share_of,
+            "direct_s": profile.apart[name].direct,
+            "made_of_s": {cause.value: seconds for cause, seconds in profile.changed(name).items()},
+        }
+        for name, stall in profile.stalls.items()
+    }
+    document["method"] = method(profile)
+    return document
+
+
+def method(profile: LayoutProfile) -> list[str]:
+    """Return where the method differs for a layout from what Stash does in data parallelism, a sentence each."""
+    run = profile.answer.run
+    idle, step = profile.runs[RUN0].stalls[Cause.PIPELINE], profile.runs[RUN0].step_time
+    bubble = (
+        f"; the pipeline leaves GPUs idle for {show(idle, 'time')} of RUN0 ({100 * idle / step:.0f}%), which the method counts as compute"
+        if run.mesh.stages > 1
+        else ""
+    )
+    return [
+        f"RUN0: a rank's part of the model does not run on one GPU; all {run.gpus} run, on links that take no time{bubble}",
+        "network: the twin, two nodes of half the GPUs, would place groups otherwise; RUN1 has a network that takes no time instead",
+        f"fetch: a layout has no cold epoch; {_reading(run)}",
+    ]
+
+
+def _reading(run: LayoutRun) -> str:
+    """Return what RUN3 and RUN2 read."""
+    options = run.workload.input
+    if options.loader == "synthetic" or run.node.storage is None:
+        return "nothing is read here, and RUN2 and RUN3 take as long as RUN1"
+    if options.stream is not None:
+        return "RUN3 has samples in memory, RUN2 streams them from the store"
+    if run.workload.dataset.sequence is not None:
+        return "RUN3 has tokens in memory, RUN2 reads each from disk once"
+    return "RUN3 has all samples in memory, RUN2 those that the page cache holds in a warm epoch"
+
+
+def layout_profile_text(document: dict[str, Any]) -> str:
+    """Return what a person reads of *document*."""
+    runs = [[title, show(document["runs"][name]["step_time_s"], "time")] for name, title in RUNS.items()]
+    stalls = [
+        [
+            name, show(stall["time_s"], "time"), f"{stall['percent']:.1f}% of {RUNS[stall['of']][:4]}", show(stall["direct_s"], "time"),
+            made_of(document, name),
+        ]
+        for name, stall in document["stash"].items()
+    ]  # fmt: skip
+    head = [Title("stall", True), Title("a step"), Title("share"), Title("waited for"), Title("by direct attribution made of", True)]
+    lines = [
+        f"Stash's method, simulated: {document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, "
+        f"{layout_name(document)}, {document['stack']}",
+        "",
+        aligned([Title("run", True), Title("step")], runs),
+        "",
+        aligned(head, stalls),
+        "",
+        *(f"  {sentence}." for sentence in document["method"]),
+        f"  {document['verdict']}",
+    ]
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
+    return "\n".join(lines)
+
+
+def made_of(document: dict[str, Any], name: str) -> str:
+    """Return the causes of the stall called *name* that are worth a word, largest first."""
+    least = _SMALL * document["step_time_s"]
+    causes = document["stash"][name]["made_of_s"]
+    named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda pair: -abs(pair[1]))
+    return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')}" for cause, seconds in named) or "-"
+
+
+def profile_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each run of the *document*."""
+    return [{"run": name, **run} for name, run in document["runs"].items()]

@@ -1,0 +1,57 @@
+"""How does a profile of a layout look as a page? The runs of Stash's method and its stalls, before the parts of the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.mesh import LayoutRun
+from sim.report.layouts.layout_profile import RUNS
+from sim.report.page.bars import swatch
+from sim.report.page.frame import PagePart, page
+from sim.report.page.layout import layout_parts
+from sim.report.page.markup import Child, Figures, section, table, tag
+from sim.report.page.words import as_time
+
+_SMALL = 0.005
+"""Share of a step below which a cause is not worth naming."""
+
+
+def layout_profile_page(run: LayoutRun, document: Mapping[str, Any]) -> str:
+    """Return the page of the profile *document* of *run*."""
+    hero, parts = layout_parts(run, document)
+    figures = Figures(document, "run")
+    title = f"{document['workload']} on {document['hardware']}, profiled as Stash does"
+    return page(title, "profile", hero, [_runs(figures), _stalls(figures), *parts], {"run": document})
+
+
+def _runs(figures: Figures) -> PagePart:
+    rows: list[list[Child]] = [[title, figures.shown(f"runs/{name}/step_time_s", as_time)] for name, title in RUNS.items()]
+    method = tag("ul", *(tag("li", f"{sentence}.") for sentence in figures.value("method")))
+    lead = "Every difference between two runs is one of the stalls."
+    return PagePart("runs", "Runs", section("runs", "The runs", table([("run", False), ("step", True)], rows, "Runs"), method, lead=lead))
+
+
+def _stalls(figures: Figures) -> PagePart:
+    rows: list[list[Child]] = [
+        [
+            name, figures.shown(f"stash/{name}/time_s", as_time), figures.shown(f"stash/{name}/percent", lambda value: f"{value:.1f}%"),
+            RUNS[stall["of"]][:4], figures.shown(f"stash/{name}/direct_s", as_time), _made_of(figures, name),
+        ]
+        for name, stall in figures.value("stash").items()
+    ]  # fmt: skip
+    head = [("stall", False), ("a step", True), ("share", True), ("of", False), ("waited for", True), ("causes that changed", False)]
+    lead = "Subtraction blames the whole difference of two runs on one stall; directly, ranks waited for that cause so long."
+    return PagePart("stash", "Stalls", section("stash", "Stalls by subtraction", table(head, rows, "Stalls"), lead=lead))
+
+
+def _made_of(figures: Figures, name: str) -> Child:
+    causes = figures.value(f"stash/{name}/made_of_s")
+    least = _SMALL * figures.value("step_time_s")
+    named = sorted((cause for cause in causes if abs(causes[cause]) > least), key=lambda cause: -abs(causes[cause]))
+    shown = [tag("li", swatch(cause), f"{cause} ", figures.shown(f"stash/{name}/made_of_s/{cause}", _signed)) for cause in named]
+    return tag("ul", *shown, class_="key") if shown else "-"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"

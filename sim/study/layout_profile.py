@@ -1,0 +1,86 @@
+"""What would Stash's method make of a job with a layout? Its runs, each a simulated step, and the stalls that follow by subtraction.
+
+A rank of a layout has no run on one GPU: RUN0 is all ranks on links that take no time. The twin, two nodes of half the GPUs, would place
+groups otherwise: RUN1 has a network that takes no time in its place. RUN3 has samples in memory, RUN2 reads them as the job does.
+Limits: what a pipeline leaves idle is in RUN0, as the method knows no run without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from sim.analysis.attribution import Apart, apart
+from sim.analysis.differential import Stall, stall
+from sim.events import Cause
+from sim.mesh import LayoutRun
+from sim.spec.workload import Workload
+from sim.study.layout import LayoutAnswer, layout_answer
+from sim.study.layout_whatif import LINKS, sped
+from sim.study.scenario import Scenario
+
+
+class Difference(NamedTuple):
+    """Between which runs a stall is, and of which it is a share."""
+
+    cause: Cause
+    before: str
+    after: str
+    share_of: str
+
+
+RUN0, RUN1, FULL, RUN3, RUN2 = "run0_no_links", "run1_no_network", "run1_synthetic", "run3_in_memory", "run2_read"
+DIFFERENCES: Final[Mapping[str, Difference]] = {
+    "interconnect": Difference(Cause.INTERCONNECT, RUN0, RUN1, RUN1),
+    "network": Difference(Cause.NETWORK, RUN1, FULL, RUN1),
+    "prep": Difference(Cause.PREP, FULL, RUN3, RUN3),
+    "fetch": Difference(Cause.FETCH, RUN3, RUN2, RUN2),
+}
+"""Each stall of Stash by its two runs, with its bases (`sim.analysis.differential`)."""
+
+
+@dataclass(frozen=True)
+class LayoutProfile:
+    """The runs of the method, and what follows from them in seconds of a step."""
+
+    answer: LayoutAnswer
+    """The job as it is: RUN2."""
+    runs: Mapping[str, LayoutRun]
+    stalls: Mapping[str, Stall]
+    apart: Mapping[str, Apart]
+    """Each stall by subtraction and by direct attribution, and what keeps the two apart."""
+
+    def changed(self, name: str) -> dict[Cause, float]:
+        """Return what the stall called *name* is made of by direct attribution: seconds by cause."""
+        before, after = (self.runs[run].stalls for run in DIFFERENCES[name][1:3])
+        return {cause: after[cause] - before[cause] for cause in after}
+
+
+def layout_profile(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> LayoutProfile:
+    """Return what Stash's method measures for *scenario*, which has a layout. Raise SpecError with what is wrong."""
+    answer = layout_answer(scenario)
+    real = answer.run
+    synthetic, in_memory = _read(real.workload, loader="synthetic"), _read(real.workload, stream=None)
+    made: dict[str, Callable[[], LayoutRun]] = {
+        RUN0: lambda: sped(real, LINKS, workload=synthetic),
+        RUN1: lambda: sped(real, ["network"], workload=synthetic),
+        FULL: lambda: sped(real, [], workload=synthetic),
+        RUN3: lambda: sped(real, ["disk"], workload=in_memory),
+        RUN2: lambda: real,
+    }
+    runs = {}
+    for name, run in made.items():
+        runs[name] = run()
+        if progress is not None:
+            progress(len(runs), len(made))
+    stalls = {
+        name: stall(runs[each.after].step_time - runs[each.before].step_time, runs[each.share_of].step_time)
+        for name, each in DIFFERENCES.items()
+    }
+    both = {name: apart(each.cause, runs[each.before].stalls, runs[each.after].stalls) for name, each in DIFFERENCES.items()}
+    return LayoutProfile(answer, runs, stalls, both)
+
+
+def _read(workload: Workload, **changes: object) -> Workload:
+    return workload.model_copy(update={"input": workload.input.model_copy(update=changes)})
