@@ -39,7 +39,7 @@ from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.layouts.scene import GROUPS, LayoutScene, PlayedLayout
 from sim.training.layouts.steady import play_steadily
 from sim.training.layouts.times import UnitTimes, optimizer_time
-from sim.training.sequences import length_variation
+from sim.training.sequences import layers_run, length_variation
 
 VERDICTS: tuple[FitVerdict, ...] = ("fits", "thrashes", "does_not_fit")
 
@@ -163,7 +163,7 @@ def prepare(
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
     if ends and own is None:
         _ends(schedule, parallel, micro_batches)
-    held = split(workload.model, parallel, options.gathers_again)
+    held = split(_as_run(workload), parallel, options.gathers_again)
     _check_wraps(workload, held)
     check_saves(training, held)
     shape = workload.model.transformer
@@ -172,7 +172,7 @@ def prepare(
     _check_shared(workload.model, held, chunks)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
-    width = training.batch * activation / 4.0 / shares
+    width = training.batch * activation / 4.0 / shares * _tokens_share(workload)
     return Layout(
         mesh=mesh,
         options=options,
@@ -188,6 +188,19 @@ def prepare(
         synchronizes_each=training.stack.synchronizes_each(parallel.shard),
         own=own,
     )
+
+
+def _as_run(workload: Workload) -> Model:
+    """Return the model with its layers as a stack runs them that leaves padding out."""
+    if not workload.training.stack.unpadded:
+        return workload.model
+    return workload.model.model_copy(update={"layers": layers_run(workload)})
+
+
+def _tokens_share(workload: Workload) -> float:
+    """Return the share of a sample's tokens that are no padding, where the stack leaves padding out."""
+    lengths = workload.dataset.lengths
+    return lengths.mean if workload.training.stack.unpadded and lengths is not None else 1.0
 
 
 def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
@@ -225,10 +238,9 @@ def mesh_options(workload: Workload) -> MeshOptions:
             f"training.stack: {stack.name} exchanges through parameter servers, which do not go with training.parallel; "
             "use --stack torchtitan-2.x or megatron-core"
         )
-    if stack.unpadded:
+    if stack.unpadded and workload.model.transformer is not None:
         raise SpecError(
-            "training.stack.unpadded: the kernels of plain data parallelism leave padding out; for a layout write padding: unpadded and "
-            "lengths in the model"
+            "training.stack.unpadded: leaves padding out of a layer table; for a decoder write padding: unpadded and lengths in the model"
         )
     if stack.mesh is None:
         raise SpecError(

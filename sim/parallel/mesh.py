@@ -15,10 +15,10 @@ from typing import Final, Literal
 from sim.spec.parallel import MEGATRON_ORDER, Axis, Parallel
 from sim.spec.yaml import SpecError
 
-GroupAxis = Literal["tensor", "context", "shard", "reshard", "replicate", "expert", "expert_data", "pipeline", "ends", "everyone"]
+GroupAxis = Literal["tensor", "context", "shard", "reshard", "replicate", "expert", "expert_data", "pool", "pipeline", "ends", "everyone"]
 """shard: ranks that hold the shards of one model copy; reshard: the part of them that keeps weights after forward; replicate: ranks with
-equal shards; expert: ranks among which the experts of a layer are spread; expert_data: ranks that hold the same experts; ends: the first
-and the last stage."""
+equal shards; expert: ranks among which the experts of a layer are spread; expert_data: ranks that hold the same experts; pool: shards and
+replicas together; ends: the first and the last stage."""
 
 _POOLED: Final[tuple[GroupAxis, ...]] = ("shard", "reshard", "replicate", "expert_data", "pipeline")
 """Groups whose operations and messages share links with others over a step."""
@@ -74,6 +74,7 @@ class Mesh:
             "replicate": own.replicate,
             "expert": own.expert,
             "expert_data": (self.pool * own.tensor if own.expert > 1 else self.pool) // own.expert,
+            "pool": self.pool,
             "pipeline": own.pipeline,
             "ends": min(2, own.pipeline),
             "everyone": self.gpus,
@@ -112,6 +113,8 @@ class Mesh:
             along = self._along(rank, "pipeline")
             return tuple(dict.fromkeys((along[0], along[-1]))) if rank in (along[0], along[-1]) else (rank,)
         members = self._expert_pool(rank) if axis in ("expert", "expert_data") else self._pool(rank)
+        if axis == "pool":
+            return members
         place = members.index(rank)
         size = self.group_size(axis)
         if axis in ("shard", "reshard", "expert"):  # neighbours

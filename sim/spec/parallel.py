@@ -217,7 +217,7 @@ class Parallel(Spec):
 class MeshOptions(Spec):
     """What a framework does about layouts: data types, overlap and buckets. Without this block a stack runs plain data parallelism only."""
 
-    framework: Literal["fsdp2", "fsdp1", "megatron", "nanotron", "deepspeed"]
+    framework: Literal["fsdp2", "fsdp1", "megatron", "nanotron", "deepspeed", "apex"]
     """Whose timing and defaults hold."""
     weights: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Type of the parameters that the optimizer updates (FSDP's sharded parameters), or of the working copy where ``master`` is true."""
@@ -241,6 +241,11 @@ class MeshOptions(Spec):
     """FSDP1: when backward gathers the next unit: before the current one computes, behind it, or when it is needed."""
     limit_all_gathers: bool = True
     """FSDP1: the host waits until all but two gathered units are free again before it gathers another."""
+    whole_gradients: bool = False
+    """Where replicas share a sharded optimizer, gradients are added up among all their ranks in one all-reduce, not reduced to shards first
+    (``full_ar`` of apex's DistributedFusedLAMB)."""
+    flattens: bool = False
+    """Sharded optimizers copy gradients into a flat buffer before they travel, and gathered weights out of one (apex)."""
     copies: bool = True
     """FSDP copies weights out of what it gathers and gradients into what it reduces; not where the compiler lays them out."""
     separate_reduce_scatter: bool = False

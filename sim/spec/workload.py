@@ -289,6 +289,11 @@ class Optimizer(Spec):
         return _RULES[self.name].separate_kernels
 
     @property
+    def passes_between(self) -> float:
+        """Of the fused passes those between two kernels: an update written, and read with the weight again once its norm is known."""
+        return _RULES[self.name].between
+
+    @property
     def states(self) -> int:
         """State tensors of the parameter's shape."""
         return _RULES[self.name].states
@@ -303,12 +308,16 @@ class Optimizer(Spec):
 
 
 class _Rule(NamedTuple):
-    """What one update costs: memory passes fused and in separate kernels, kernels a tensor, and full-size states."""
+    """What one update costs: memory passes fused and in separate kernels, kernels a tensor, and full-size states.
+
+    *between*: of the fused passes those of an update that is written, and read with the weight again once its norm is known.
+    """
 
     passes: float
     separate_passes: float
     separate_kernels: float
     states: int
+    between: float = 0.0
 
 
 _RULES: Final[Mapping[str, _Rule]] = {
@@ -316,7 +325,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "sgd": _Rule(3.0, 6.0, 2.0, 0),
     "momentum": _Rule(5.0, 11.0, 4.0, 1),
     "adam": _Rule(7.0, 22.0, 9.0, 2),
-    "lamb": _Rule(10.0, 28.0, 14.0, 2),
+    "lamb": _Rule(10.0, 28.0, 14.0, 2, 3.0),
     "adam8bit": _Rule(4.0, 4.0, 1.0, 2),  # weight and gradient in full, two states of a quarter each way, in one kernel
     "adafactor": _Rule(6.0, 14.0, 14.0, 0),  # estimate (transformers/optimization.py: square, two means, outer product, scale, clip)
     "muon": _Rule(8.0, 12.0, 34.0, 1),  # estimate (momentum 4, Newton-Schulz 5 x 5 kernels, update 5)

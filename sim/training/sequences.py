@@ -8,8 +8,8 @@ apex/contrib/csrc/fmha/src: fprop writes them; dgrad reads, overwrites and reads
 
 Ranks then differ from step to step: a sum of B lengths has the variation of one over sqrt(B). Ranks that exchange sequences until all
 have as many tokens do not differ (``length_imbalance: 0``).
-Limits: a rank's work is taken as proportional to its tokens; heads that work on a whole sequence are scaled as if by token; GPU memory is
-counted with padding.
+Limits: a rank's work is taken as proportional to its tokens; heads that work on a whole sequence are scaled as if by token; GPU memory of
+data parallelism is counted with padding.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from sim.parallel.lower.lowering import Layout, Lowering
-from sim.parallel.program import Instruction, Op, PassPart, Start, Tag, Wait, Work
+from sim.parallel.program import Copy, Instruction, Op, PassPart, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 
 MEGATRON_BUCKET = 40e6
@@ -37,9 +37,9 @@ class Bucketed(Lowering):
 
     @property
     def bucket(self) -> float:
-        """Return the elements at which a bucket closes. Megatron-LM sends all at once on stages after the first, and without overlap."""
+        """Return the elements at which a bucket closes. Megatron-LM and apex send all at once without overlap, and on later stages."""
         options = self.layout.options
-        if options.framework == "megatron" and (self.stage > 0 or not options.overlap_gradients):
+        if options.framework in ("megatron", "apex") and (self.stage > 0 or not options.overlap_gradients):
             return math.inf
         return options.bucket_elements or max(MEGATRON_BUCKET, 1e6 * self.layout.mesh.pool)
 
@@ -76,6 +76,8 @@ class Bucketed(Lowering):
             starts = [start for _, group in self._gathers() for start in group]
             yield from starts
             yield from (Wait(start.tag) for start in starts)
+            if self.layout.options.flattens:
+                yield Copy("weights", sum(start.nbytes for start in starts), 0)
 
     def _gathers(self) -> Iterator[tuple[list[int], list[Start]]]:
         """Yield the units of each bucket of weights with the operations that gather them, in the order of forward."""
@@ -122,6 +124,9 @@ class Bucketed(Lowering):
 
     def finish(self) -> Iterator[Instruction]:
         """Yield the reductions that nothing overlaps; then what Megatron-LM adds up over tensor ranks, in one buffer."""
+        if self.layout.options.flattens:
+            gradients = sum(sum(self._elements(bucket)) for buckets in self.buckets.values() for bucket in buckets) * self.layout.reduced
+            yield Copy("gradients", gradients, self.layout.micro_batches - 1)
         yield from self.late
         self.open += [start.tag for start in self.late]
         parallel = self.layout.mesh.parallel

@@ -208,11 +208,20 @@ class Lowering:
             yield Start(("tied", 0, 0), "all_reduce", "ends", self.layout.tied, "ends")
             yield Wait(("tied", 0, 0))
 
+    @property
+    def _sums_whole(self) -> bool:
+        """Whether gradients are added up among all data ranks at once, shards and replicas together."""
+        mesh = self.layout.mesh
+        return self.layout.options.whole_gradients and mesh.parallel.shard == "optimizer" and mesh.group_size("replicate") > 1
+
     def reductions(self, tag: Tag, dense: float, experts: float, op: Op) -> Iterator[Start]:
         """Reduce the gradients of so many elements: among shards, then among replicas; experts among the ranks that hold the same."""
         mesh, width = self.layout.mesh, self.layout.reduced
         what, unit, micro_batch = tag
         first = None
+        if dense and self._sums_whole:
+            yield Start(tag, "all_reduce", "pool", dense * width, "pool")
+            dense = 0.0
         if dense and mesh.group_size("shard") > 1:
             queue = "reduce" if self.layout.options.separate_reduce_scatter else "shard"
             first = tag

@@ -24,7 +24,7 @@ _NAMES: Final = {
 }
 _DESCRIPTIONS: Final[Mapping[GroupAxis, str]] = {
     "everyone": "default_pg", "tensor": "mesh_tp", "context": "mesh_cp", "shard": "mesh_dp_shard", "reshard": "mesh_dp_reshard",
-    "replicate": "mesh_dp_replicate", "expert": "mesh_ep", "expert_data": "mesh_dp_shard_mod_ep", "pipeline": "mesh_pp",
+    "replicate": "mesh_dp_replicate", "expert": "mesh_ep", "expert_data": "mesh_dp_shard_mod_ep", "pool": "mesh_dp", "pipeline": "mesh_pp",
     "ends": "embedding_group",
 }  # fmt: skip
 """As torch's DeviceMesh describes groups; Megatron's name for what it has of its own."""

@@ -339,7 +339,8 @@ def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements:
         return 0.0, 0.0
     states = 2.0 * optimizer.state_width(WIDTHS[options.states])
     weights = 2.0 * (4.0 if options.master else WIDTHS[options.weights]) + (WIDTHS[options.weights] if options.master else 0.0)
-    moved = elements * (WIDTHS[options.gradients] + states + weights)
+    between = 4.0 * optimizer.passes_between  # of an update in 32 bits, as master weights are
+    moved = elements * (WIDTHS[options.gradients] + states + weights + between)
     fused = stack.optimizer == "fused"
     scale = 1.0 if fused else max(1.0, optimizer.separate_passes / max(optimizer.passes, 1.0))
     kernels = 4.0 if stack.optimizer in ("fused", "foreach") else tensors * optimizer.separate_kernels

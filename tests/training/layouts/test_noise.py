@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sim.events import Cause
 from sim.mesh import prepare, run_layout, scene_of
 from sim.spec.lengths import Lengths
+from sim.spec.library import load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.layouts.bound import least_time
@@ -184,7 +185,7 @@ def test_replicas_with_longer_sequences_are_late(imbalance: float) -> None:
     assert found.step_time - plain.step_time == pytest.approx(lost, rel=1e-3, abs=1e-9)
 
 
-def test_kernels_that_leave_padding_out_are_refused() -> None:
-    given = workload(blocks(2), pipeline=2, stack={"unpadded": True})
-    with pytest.raises(SpecError, match="for a layout write padding: unpadded and lengths in the model"):
+def test_kernels_that_leave_padding_out_of_a_decoder_are_refused() -> None:
+    given = load_workload("llama-3.2-1b", ["training.parallel.shard=parameters", "training.stack.unpadded=true"]).spec
+    with pytest.raises(SpecError, match="for a decoder write padding: unpadded and lengths in the model"):
         prepare(free(2), given)
