@@ -23,7 +23,7 @@ from sim.study.not_validated import not_validated
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
-from sim.study.plan.space import LayoutCandidate
+from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.saving import slowed_beside
 from sim.study.weeks import Weeks
 from sim.units import counted, show
@@ -113,7 +113,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
     money = cost_of_step(outcome)
     steps = plan.steps
     slower = outcome.step_time / run.step_time
-    own = candidate.parallel.model_dump(mode="json")
+    own = run.mesh.parallel.model_dump(mode="json")
     parallel = {**own, "schedule": candidate.schedule if candidate.pipeline > 1 else None, "data": candidate.data}
     parallel["sequence"] = run.mesh.parallel.sequence_parallel
     return {
@@ -268,9 +268,22 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
         texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it runs (--stack)")
+    texts += _cuts_said(plan)
     run = plan.tally.outcomes[0].run
     texts += price_lines(price_rows(run.hardware, (plan.question.scenario.market,)))
     return texts if plan.steps is None or run.node.gpu.power is None else [*texts, grid_text(_grid(run))]
+
+
+def _cuts_said(plan: LayoutPlan) -> list[str]:
+    """Return to which layouts the cuts of the workload's own apply, where it has any."""
+    own = plan.ways[0][0].workload.training.parallel
+    parts = cut_parts(own)
+    if not parts:
+        return []
+    field = "cuts" if own.cuts else "layers_per_stage"
+    alike = any(setting.cuts_alike(each) for setting, every in plan.ways for each in every)
+    where = f"holds for layouts of {parts} chunks; others are cut evenly" if alike else f"is left out: no layout here has {parts} chunks"
+    return [f"training.parallel.{field} {where}"]
 
 
 def _grid(run: LayoutRun) -> GridIntensity:

@@ -31,7 +31,7 @@ from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
-from sim.study.plan.space import LayoutCandidate
+from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.training.layouts.prices import PriceBook
 from sim.training.layouts.times import UnitTimes
 
@@ -72,6 +72,10 @@ class Setting:
         """Return the number of nodes."""
         return sum(group.count for group in self.hardware.groups if group.role == "worker")
 
+    def cuts_alike(self, candidate: LayoutCandidate) -> bool:
+        """Tell whether *candidate* has as many chunks as the workload's own layout cuts its model into."""
+        return candidate.parts == cut_parts(self.workload.training.parallel)
+
     def laid(self, candidate: LayoutCandidate) -> Workload:
         """Return the workload in the layout of *candidate*, and in what of its own layout is not searched."""
         training = self.workload.training
@@ -79,6 +83,8 @@ class Setting:
         kept: dict[str, object] = {name: getattr(own, name) for name in _NOT_SEARCHED}
         kept |= {"wrap": own.wrap if candidate.shard == "parameters" else None}
         kept |= {"expert_imbalance": min(own.expert_imbalance, float(candidate.expert))}
+        if self.cuts_alike(candidate):
+            kept |= {"cuts": own.cuts, "layers_per_stage": own.layers_per_stage}
         update = {
             "parallel": candidate.parallel.model_copy(update=kept), "batch": candidate.batch,
             "gradient_accumulation_steps": candidate.micro_batches, "activation_checkpointing": candidate.checkpointing,
@@ -101,11 +107,11 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate]) -> Floors:
     for number, each in enumerate(candidates):
         groups[each.pipeline, each.chunks, each.schedule].append(number)
     shapes = _Shapes(setting)
-    for (pipeline, chunks, schedule), members in groups.items():
+    for members in groups.values():
         own = [candidates[number] for number in members]
         held = [shapes(each) for each in own]
         at = numpy.array(members)
-        geometry = _geometry(shapes.kinds, pipeline, chunks, schedule, shapes.options.first_stage_less, shapes.options.last_stage_less)
+        geometry = shapes.geometry(own[0])
         memory[at] = _memory(setting, geometry, own, held)
         time[at] = _time(geometry, own, held)
     return Floors(memory, time)
@@ -119,11 +125,15 @@ class _Geometry(NamedTuple):
     stage: NDArray[numpy.intp]
     pipeline: int
     schedule: str
+    even: bool = False
+    """Chunks begin inside blocks: the fullest has at least an even share, which all are taken to have."""
 
 
 @lru_cache(maxsize=1024)
-def _geometry(kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, first_less: int, last_less: int) -> _Geometry:
-    parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None)
+def _geometry(
+    kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, first_less: int, last_less: int, counts: tuple[int, ...]
+) -> _Geometry:
+    parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None, layers_per_stage=counts)
     cut = stages(kinds, parallel, first_less, last_less)
     ends = numpy.cumsum([len(units) for units in cut])
     own = [holder(schedule, pipeline, chunks, chunk)[0] for chunk in range(pipeline * chunks)]
@@ -133,6 +143,8 @@ def _geometry(kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule:
 def _chunked(geometry: _Geometry, rows: Sequence[FloatRow]) -> FloatRow:
     """Return sums over the units of each chunk, for each of *rows* of sums up to each unit."""
     table = numpy.stack(rows)
+    if geometry.even:
+        return numpy.repeat(table[:, -1:] / len(geometry.stage), len(geometry.stage), axis=1)
     return table[:, geometry.high] - table[:, geometry.low]
 
 
@@ -152,6 +164,8 @@ def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], held: Sequence[Sh
     behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
     if geometry.schedule not in ("gpipe", "1f1b", "interleaved_1f1b"):  # weights' gradients may fill the end
         behind = numpy.zeros_like(behind)
+    if geometry.even:
+        ahead, behind = numpy.zeros_like(ahead), numpy.zeros_like(behind)
     least: FloatRow = (work + ahead + behind).max(axis=1)
     return least
 
@@ -173,6 +187,8 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[LayoutCandidate
         fixed += _staged(geometry, elements) * width[:, None]
     flying = numpy.array([_in_flight(geometry, each.chunks, each.micro_batches) for each in own])
     activations = numpy.zeros_like(fixed)
+    if geometry.even:
+        flying = numpy.ones_like(flying)
     activations[:, : geometry.pipeline] = flying * (kept if kept.shape[1] == geometry.pipeline else kept.min(axis=1, keepdims=True))
     sharded = (level == 3) & (shards > 1)
     if sharded.any():
@@ -202,10 +218,14 @@ def _gather(
     element = numpy.array([min(MEANING[cast(Precision, each.precision)].activation, WIDTHS[options.weights]) for each in own])[:, None]
     elements = numpy.stack([each.dense + each.experts for each in held])
     stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
-    of_stage = _staged(geometry, elements[:, geometry.high] - elements[:, geometry.low])
+    of_stage = _staged(geometry, _chunked(geometry, list(elements)))
     bytes_ += numpy.where(stays[:, None], of_stage * element, 0.0)
     again = sharded[:, None] & (numpy.array([each.micro_batches for each in own])[:, None] > flying)
-    waits = geometry.schedule == "1f1b" if geometry.pipeline > 1 else not setting.workload.training.stack.synchronizes_each("parameters")
+    waits = (
+        geometry.schedule == "1f1b" and not geometry.even
+        if geometry.pipeline > 1
+        else not setting.workload.training.stack.synchronizes_each("parameters")
+    )
     unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTHS[options.reduction]), 0.0)
     if geometry.pipeline == 1:
         up_to = numpy.stack([each.kept for each in held])[:, 1:] + numpy.diff(numpy.stack([each.turned for each in held]), axis=1) * element
@@ -241,16 +261,33 @@ class _Shapes:
         self.structured = setting.hardware.fabric.structured
         self._made: dict[object, ShareShape] = {}
 
+    def geometry(self, candidate: LayoutCandidate) -> _Geometry:
+        """Return where the chunks of *candidate* begin, as the workload's own layout says or as the stack cuts."""
+        own, options = self.setting.workload.training.parallel, self.options
+        alike = self.setting.cuts_alike(candidate)
+        if alike and own.cuts:
+            stage = numpy.array(
+                [holder(candidate.schedule, candidate.pipeline, candidate.chunks, part)[0] for part in range(candidate.parts)]
+            )
+            none = numpy.zeros_like(stage)
+            return _Geometry(none, none, stage, candidate.pipeline, candidate.schedule, True)
+        counts = own.layers_per_stage if alike else ()
+        less = options.first_stage_less, options.last_stage_less
+        return _geometry(self.kinds, candidate.pipeline, candidate.chunks, candidate.schedule, *less, counts)
+
     def __call__(self, candidate: LayoutCandidate) -> ShareShape:
         """Return the shape of *candidate*."""
         own = (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)
-        key = (*own, candidate.pipeline, candidate.near, candidate.shard == "parameters")  # which wraps may cut units
+        cut = self.setting.cuts_alike(candidate) and (candidate.schedule, candidate.virtual_stages)
+        key = (*own, candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)  # wraps and cuts may cut units
         if key not in self._made:
             self._made[key] = self._make(candidate)
         return self._made[key]
 
     def _make(self, candidate: LayoutCandidate) -> ShareShape:
-        workload = self.setting.laid(candidate._replace(schedule="1f1b", virtual_stages=1))  # which no share of a layer depends on
+        if not self.setting.cuts_alike(candidate):
+            candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # which no share of a layer depends on
+        workload = self.setting.laid(candidate)
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
         times = times_of(self.setting.hardware, workload, layout, self.setting.book)
         sizes = {unit.content: kept_bytes(unit, workload) for unit in {unit.content: unit for unit in layout.units}.values()}

@@ -89,6 +89,11 @@ class LayoutCandidate(NamedTuple):
         return self.virtual_stages if self.pipeline > 1 else 1
 
     @property
+    def parts(self) -> int:
+        """Return the chunks of layers of the whole pipeline."""
+        return self.pipeline * self.chunks
+
+    @property
     def split(self) -> tuple[int, bool, int, int]:
         """Return what decides the share of a layer that one rank has."""
         return self.tensor, self.sequence, self.context, self.expert
@@ -159,17 +164,18 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     gpus, stack = nodes * each, workload.training.stack.name
     kinds = [unit.kind for unit in split(workload.model, Parallel())]
     blocks = kinds.count("block")
+    cut = cut_parts(workload.training.parallel)
     precisions = [workload.training.precision, *(["fp8"] if "fp8" in space.allowed and workload.training.precision != "fp8" else [])]
     modes = checkpointing_modes(workload, space)
     apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes
-    for tensor, sequence, context, pipeline, expert in _axes(workload, blocks, gpus, each, space):
+    for tensor, sequence, context, pipeline, expert in _axes(workload, max(blocks, cut), gpus, each, space):
         data = gpus // (tensor * context * pipeline)
         near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
         sharded = list(_sharding(options, data, context, pipeline, each, tensor))
         for batch in _batches(space.global_batch, data):
             micro_batches = space.global_batch // (data * batch)
-            for schedule, virtual in _schedules(options, pipeline, blocks, micro_batches, space):
+            for schedule, virtual in _schedules(options, pipeline, (blocks, cut), micro_batches, space):
                 for shard, reshard, replicate in sharded:
                     for mode in modes_of_shards if shard == "parameters" else modes:
                         for precision in precisions:
@@ -178,6 +184,11 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
                                     nodes, stack, precision, tensor, sequence, context, pipeline, expert, data, replicate, shard,
                                     reshard, schedule, virtual, batch, micro_batches, mode, near,
                                 )  # fmt: skip
+
+
+def cut_parts(parallel: Parallel) -> int:
+    """Return into how many chunks a workload's own layout cuts its model, where it says so; else 0."""
+    return len(parallel.cuts) + 1 if parallel.cuts else len(parallel.layers_per_stage)
 
 
 def _ordered(nodes: int, whole_nodes: bool, space: Space) -> bool:
@@ -231,8 +242,9 @@ def _batches(global_batch: int, data: int) -> Iterator[int]:
         size *= 2
 
 
-def _schedules(options: MeshOptions, stages: int, blocks: int, micro_batches: int, space: Space) -> Iterator[tuple[str, int]]:
-    """Yield (schedule, virtual stages) that run so many micro-batches."""
+def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_batches: int, space: Space) -> Iterator[tuple[str, int]]:
+    """Yield (schedule, virtual stages) that run so many micro-batches; a model has as many chunks as blocks, or as its own cuts make."""
+    blocks, cut = parts
     framework = options.framework
     if stages == 1:
         yield "1f1b", 1
@@ -246,7 +258,9 @@ def _schedules(options: MeshOptions, stages: int, blocks: int, micro_batches: in
         zero: list[tuple[Schedule, int]] = [("zb_h1", 1), ("zbv", 2), ("dualpipev", 2)]
         wanted += zero
     for schedule, virtual in wanted:
-        if stages * virtual > blocks or (framework == "megatron" and schedule == "interleaved_1f1b" and micro_batches % stages):
+        if (stages * virtual > blocks and stages * virtual != cut) or (
+            framework == "megatron" and schedule == "interleaved_1f1b" and micro_batches % stages
+        ):
             continue
         try:
             check(schedule, stages, virtual, micro_batches)
@@ -257,7 +271,8 @@ def _schedules(options: MeshOptions, stages: int, blocks: int, micro_batches: in
         chunks = [1, *(_virtual(framework, stages, blocks) if "virtual" in space.allowed else [])]
         for name in names(OWN):
             few = _few(micro_batches, stages)
-            runs = (size for size in chunks if _runs(name, turn(OWN, name), stages, size, few, options.sends_ahead))
+            able = (size for size in chunks if stages * size <= blocks or stages * size == cut)
+            runs = (size for size in able if _runs(name, turn(OWN, name), stages, size, few, options.sends_ahead))
             yield from ((name, size) for size in runs)
 
 

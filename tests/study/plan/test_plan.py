@@ -44,6 +44,9 @@ SMALL = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
 
 
 UNEVEN_EXPERTS = ("training.parallel.expert_imbalance=2", "training.parallel.capacity_factor=1.5")
+UNEVEN_STAGES = ("training.parallel={pipeline: 4, layers_per_stage: [2, 5, 5, 4]}",)
+CUT = ("training.parallel={pipeline: 4, cuts: [layer1.2, layer2.3.conv2, layer4.0]}",)
+"""Where a ResNet-50, whose layers are in no numbered blocks of one kind, has its stages; one begins inside a block."""
 WRAPPED = ("training.parallel={shard: parameters, wrap: [layers.*.attention, layers.*.feed]}",)
 
 
@@ -99,6 +102,15 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
             Scenario("hgx-h100", "llama-3.1-8b", WRAPPED, stack="torchtitan-2.x", global_batch=32), (1,), fixed={"shard": "parameters"}
         ),
         PlanQuestion(Scenario("p3.16xlarge", "vgg16", stack="torchtitan-2.x", global_batch=64), (1,), fixed={"shard": "parameters"}),
+        PlanQuestion(
+            Scenario("hgx-h100", "llama-3.2-1b", UNEVEN_STAGES, global_batch=64), (1,), fixed={"pp": "4"}, allowed=frozenset({"gpipe"})
+        ),
+        PlanQuestion(
+            Scenario("hgx-h100", "resnet50", CUT, stack="torchtitan-2.x", global_batch=64),
+            (1,),
+            fixed={"pp": "4"},
+            allowed=frozenset({"gpipe"}),
+        ),
     ]
     tried, met = 0, set[str]()
     for question in asked:
@@ -177,6 +189,23 @@ def test_what_a_plan_does_not_search_stays_as_the_workload_has_it() -> None:
     assert wraps == {("none", None), ("parameters", ("layers.*.attention", "layers.*.feed"))}
     assert {each.checkpointing for each in every if each.shard == "parameters"} == {"none"}  # blocks are whole where they run again
     assert {each.checkpointing for each in every if each.shard == "none"} == {"none", "blocks"}
+
+
+@pytest.mark.parametrize(("model", "overrides", "field"), [("llama-3.2-1b", UNEVEN_STAGES, "layers_per_stage"), ("resnet50", CUT, "cuts")])
+def test_stages_of_the_workload_stay_where_a_layout_has_as_many(model: str, overrides: tuple[str, ...], field: str) -> None:
+    """Oracle: the workload's own; the answer says so, and its command runs such a layout."""
+    scenario = Scenario("hgx-h100", model, overrides, global_batch=64, stack="torchtitan-2.x")
+    ((setting, every),) = prepare_plan(PlanQuestion(scenario, (1,))).ways
+    own = getattr(setting.workload.training.parallel, field)
+    kept = {(each.parts == 4, getattr(setting.laid(each).training.parallel, field)) for each in every}
+    assert kept == {(True, own), (False, ())}
+    made = plan(PlanQuestion(scenario, (1,), fixed={"pp": "4", "schedule": "1f1b"}, limits=Limits(simulations=3)))
+    assert f"training.parallel.{field} holds for layouts of 4 chunks; others are cut evenly" in plan_document(made)["assumptions"]
+    assert plan_document(made)["layouts"][0]["parallel"][field] == list(own)
+    assert_commands_repeat(made, made.tally.outcomes[:3])
+    none = plan(PlanQuestion(scenario, (1,), fixed={"pp": "1"}, limits=Limits(simulations=1)))
+    assert not any("4 chunks; others" in text for text in plan_document(none)["assumptions"])
+    assert f"training.parallel.{field} is left out: no layout here has 4 chunks" in plan_document(none)["assumptions"]
 
 
 def test_a_stack_that_overrides_name_is_searched_once() -> None:
