@@ -170,6 +170,12 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
             f"GPU memory is nearly full ({_gib(fullest.allocated)} of {_gib(run.node.gpu.memory)}): the allocator frees and retries, and "
             "steps may take several times longer; use a smaller micro-batch or activation checkpointing"
         )
+    if run.layout.loses_gradients:
+        sentences.append(
+            f"torch's runtime loses gradients here: {run.layout.schedule} cuts backward in halves, and where weights are freed after forward "
+            "the first half does not find them (pipelining/_backward.py); this step is of a runtime that does; to train, write "
+            "reshard_after_forward: false"
+        )
     sentences += [*not_validated(run), *own_notes(run.workload)]
     if not run.played.exact and run.mesh.even:
         why = f" ({_too_many(run.gpus)})" if exact or run.gpus > MOST_RANKS else ""

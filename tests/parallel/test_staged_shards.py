@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.parallel.recorder import Recorder, fake_group  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 WIDTH, TOKENS, VOCABULARY = 16, 2, 32
+Operation = tuple[str, int, float]
 
 
 # --- a decoder whose blocks hold modules, of which a stage keeps a part --------------------------------------------------
@@ -171,7 +172,7 @@ SCHEDULES: tuple[tuple[Schedule, int, int, int], ...] = (
 def _cases() -> Iterator[dict[str, Any]]:
     """Yield every pattern under some of all schedules, freed after forward or not, among replicas or not.
 
-    Not freed where backward is cut in halves: there torch keeps what one of them gathered for a forward, and we do not.
+    Where backward is cut in halves and weights are freed, torch loses gradients: `test_freed_weights_lose_their_gradients_in_torch`.
     """
     for number, wrap in enumerate(PATTERNS):
         for index, (schedule, pipeline, virtual, many) in enumerate(SCHEDULES):
@@ -181,7 +182,8 @@ def _cases() -> Iterator[dict[str, Any]]:
                 yield {"wrap": wrap, "schedule": schedule, "pipeline": pipeline, "micro_batches": many, **shared}
 
 
-def _wrong(case: Mapping[str, Any]) -> list[str]:
+def _wrong(case: Mapping[str, Any], compared: Callable[[list[Operation]], list[Operation]] = list) -> list[str]:
+    """Return where our stages of *case* send something else than torch's, of what is *compared*."""
     fields = {"shard": "parameters", "wrap": case["wrap"], "pipeline": case["pipeline"], "virtual_stages": case["virtual"]}
     fields |= {"replicate": case["replicate"], "reshard_after_forward": case["reshard"], "schedule": case["schedule"]}
     gpus = case["pipeline"] * case["replicate"] * case["shards"]
@@ -190,7 +192,7 @@ def _wrong(case: Mapping[str, Any]) -> list[str]:
     chunks = [[int(name.rpartition(".")[2]) for name in each] for each in names]
     found = []
     for stage in range(case["pipeline"]):
-        theirs, ours = _of_torch(case, stage, chunks), sent(made, stage)
+        theirs, ours = compared(_of_torch(case, stage, chunks)), compared(sent(made, stage))
         if ours != theirs:
             at = next((index for index, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(ours))
             where = f"{case}, stage {stage}: of {len(ours)}, {len(theirs)} operation {at}"
@@ -201,6 +203,32 @@ def _wrong(case: Mapping[str, Any]) -> list[str]:
 def test_stages_send_what_fully_shard_sends_on_the_same_modules() -> None:
     wrong = [text for case in _cases() for text in _wrong(case)]
     assert not wrong, "\n".join(wrong)
+
+
+def _gathers(operations: list[Operation]) -> list[Operation]:
+    return [each for each in operations if each[0] == "all_gather"]
+
+
+def test_freed_weights_lose_their_gradients_in_torch() -> None:
+    """Gathers are torch's own; reductions lack there, since halves of backward find no weights.
+
+    ``stage_backward_input`` (pipelining/_backward.py) looks for ``submod.parameters()`` in the graph before a hook of FSDP has gathered
+    them: what it finds are shards, which are not in it, so that ``stage_backward_weight`` makes no gradients, but on the first stage,
+    whose second half runs the whole backward. Ours are those of a step that trains.
+    """
+    wrong = []
+    for number, wrap in enumerate(PATTERNS):
+        for schedule, virtual in (("zb_h1", 1), ("zbv", 2)):
+            case = {"wrap": wrap, "schedule": schedule, "pipeline": 2, "micro_batches": 3 + number % 2, "virtual": virtual}
+            wrong += _wrong(case | {"replicate": 1, "shards": (2, 4)[number % 2], "reshard": True}, _gathers)
+    assert not wrong, "\n".join(wrong)
+    case = {"wrap": PATTERNS[0], "schedule": "zb_h1", "pipeline": 2, "micro_batches": 3, "replicate": 1, "shards": 2, "virtual": 1}
+    blocks = [range(4), range(4, 8)]
+    reduced = [
+        [sum(op == "reduce_scatter" for op, _, _ in _of_torch(case | {"reshard": reshard}, stage, blocks)) for stage in (0, 1)]
+        for reshard in (True, False)
+    ]
+    assert reduced == [[5, 0], [5, 5]]  # four blocks and the root
 
 
 def test_wrapped_blocks_in_a_pipeline_are_what_the_stack_wraps_by_itself() -> None:

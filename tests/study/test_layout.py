@@ -402,3 +402,14 @@ def test_exact_and_fast_are_one_way() -> None:
         run = layout_answer(given).run
         more = run_layout(run.hardware, run.workload, run.mesh.gpus_per_node, steps=7)
         assert more.step_time == pytest.approx(run.step_time, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "more", "told"),
+    [("zb_h1", {"reshard_after_forward": "true"}, True), ("zb_h1", {}, False), ("1f1b", {"reshard_after_forward": "true"}, False)],
+)
+def test_a_layout_that_torch_does_not_train_is_warned_of(schedule: str, more: dict[str, object], told: bool) -> None:
+    """Oracle: what torch reduces (tests/parallel/test_staged_shards.py): nothing behind the first stage where weights are freed."""
+    asked = scenario("llama-3.2-1b", pp=2, shard="parameters", schedule=schedule, micro_batches=4, **more)
+    warned = any("torch's runtime loses gradients" in text for text in layout_answer(asked).warnings)
+    assert warned is told

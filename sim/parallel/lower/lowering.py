@@ -82,6 +82,17 @@ class Layout:
         """Whether torch's pipelining gathers and frees whole chunks of FSDP2 between passes: not with GPipe and 1F1B."""
         return self.mesh.stages > 1 and self.options.framework == "fsdp2" and not self.meets
 
+    @property
+    def loses_gradients(self) -> bool:
+        """Whether torch's runtime makes no gradients of some weights: FSDP2 frees them after forward, and backward is cut in halves.
+
+        Stages but the first; the first half of backward looks for the weights before FSDP has gathered them (torch 2.13
+        pipelining/_backward.py, ``stage_backward_input``).
+        """
+        if not (self.sharded_parameters and self.frees and self.mesh.stages > 1 and self.options.framework == "fsdp2"):
+            return False
+        return any(action.kind == "I" for stage in range(self.mesh.stages) for action in self.stage_actions(stage))
+
     def stage_actions(self, stage: int) -> tuple[Action, ...]:
         """Return the schedule's actions on one rank of *stage*."""
         if self.own is not None:
