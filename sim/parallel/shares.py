@@ -17,6 +17,9 @@ def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
         return layer
     tensor, context = parallel.tensor, parallel.context
     work, read, write, weights = _shares(layer.share, tensor, parallel.sequence_parallel, parallel.expert)
+    uneven = _uneven(layer, tensor)
+    work, weights = work * uneven, weights * uneven
+    read, write = (read * uneven, write) if layer.share == "rowwise" else (read, write * uneven)
     work, read, write = work * load / context, read * load / context, write * load / context
     saved = layer.saved * _saved_share(layer, parallel, read, write, regathers)
     within = {
@@ -59,6 +62,19 @@ def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float
     return 1.0, 1.0, 1.0, 1.0
 
 
+def _largest(size: int, ranks: int) -> int:
+    """Return what the first of *ranks* has of *size* rows or columns as torch's DTensor chunks them; others may have less."""
+    return -(-size // ranks)
+
+
+def _uneven(layer: Layer, tensor: int) -> float:
+    """Return what the first rank has of a split product over an even share. Limit: of gate and up, which are one, a column more in torch."""
+    if tensor == 1 or len(layer.channels) != 2 or layer.share not in ("colwise", "rowwise"):
+        return 1.0
+    size = layer.channels[1] if layer.share == "colwise" else layer.channels[0]
+    return _largest(size, tensor) * tensor / size
+
+
 def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float, regathers: bool) -> float:
     """Return what part of a layer's saved activations one rank keeps."""
     if layer.share == "colwise" and parallel.sequence_parallel and regathers:
@@ -82,8 +98,8 @@ def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
     tensor, context = parallel.tensor, parallel.context
     shape: dict[str, object] = {}
     if layer.rows and layer.share == "vocabulary":
-        shape["rows"] = max(1, round(layer.rows / tensor))
-        elements = max(1, round(layer.gradients[0] / layer.rows)) * round(layer.rows / tensor) if layer.gradients else 0
+        shape["rows"] = _largest(layer.rows, tensor)
+        elements = max(1, round(layer.gradients[0] / layer.rows)) * _largest(layer.rows, tensor) if layer.gradients else 0
         shape["gradients"] = (elements, *layer.gradients[1:]) if layer.gradients else ()
     if layer.tokens:
         tokens = layer.tokens / context
@@ -95,7 +111,7 @@ def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
         shape["tokens"] = max(1, round(tokens))
     if len(layer.channels) == 2 and layer.share in ("colwise", "rowwise") and tensor > 1:
         k, n = layer.channels
-        shape["channels"] = (k, max(1, n // tensor)) if layer.share == "colwise" else (max(1, k // tensor), n)
+        shape["channels"] = (k, _largest(n, tensor)) if layer.share == "colwise" else (_largest(k, tensor), n)
     if layer.attention is not None:
         own = layer.attention
         if layer.share == "replicated":

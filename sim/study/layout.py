@@ -172,8 +172,8 @@ def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
         )
     if run.layout.loses_gradients:
         sentences.append(
-            f"torch's runtime loses gradients here: {run.layout.schedule} cuts backward in halves, of which the first does not find weights "
-            "that are freed after forward (pipelining/_backward.py); this step is of a runtime that does; to train, write "
+            f"torch's runtime loses gradients here: {run.layout.schedule} cuts backward in halves, of which the first does not find "
+            "weights that are freed after forward (pipelining/_backward.py); this step is of a runtime that does; to train, write "
             "reshard_after_forward: false"
         )
     sentences += [*not_validated(run), *own_notes(run.workload)]

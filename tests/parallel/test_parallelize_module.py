@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from sim.parallel.lower.layouts import program
 from sim.parallel.program import Start, Work
-from sim.parallel.split import Unit
+from sim.parallel.split import Unit, split
 from sim.spec.decoder import decoder_layers
+from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
 from tests.parallel.layouts import layout, model
 
@@ -64,12 +65,12 @@ MESHES = ((1, 2), (1, 4), (1, 8), (2, 2), (2, 8), (4, 2), (4, 4))
 """Data-parallel ranks, which shard weights where there are several, and tensor-parallel ranks."""
 
 
-def shape_of(name: str) -> Transformer:
-    sizes = {"layers": BLOCKS, "hidden": HIDDEN, "heads": HEADS, "ffn": INNER, "vocab": VOCAB, "positions": "none"}
-    return Transformer.model_validate(sizes | SHAPES[name])
+def shape_of(name: str, sizes: Mapping[str, int] = {}) -> Transformer:
+    usual = {"layers": BLOCKS, "hidden": HIDDEN, "heads": HEADS, "ffn": INNER, "vocab": VOCAB, "positions": "none"}
+    return Transformer.model_validate(usual | SHAPES[name] | dict(sizes))
 
 
-def parallelized(name: str, mesh: tuple[int, int], sequence: bool) -> Any:
+def parallelized(name: str, mesh: tuple[int, int], sequence: bool, sizes: Mapping[str, int] = {}) -> Any:
     """Return the decoder with torchtitan's plan (models/llama3/infra/parallelize.py), with or without sequence parallelism, then FSDP2."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -84,7 +85,7 @@ def parallelized(name: str, mesh: tuple[int, int], sequence: bool) -> Any:
 
     data, ranks = mesh
     both = DeviceMesh("cpu", torch.arange(data * ranks).reshape(mesh), mesh_dim_names=("data", "tensor"))
-    net, stream = Decoder(shape_of(name)), Shard(1) if sequence else Replicate()
+    net, stream = Decoder(shape_of(name, sizes)), Shard(1) if sequence else Replicate()
     ends: dict[str, Any] = {
         "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
         "head": ColwiseParallel(input_layouts=stream, output_layouts=Shard(-1), use_local_output=False),
@@ -185,3 +186,14 @@ def test_sends_what_parallelize_module_sends() -> None:
 def test_sends_what_parallelize_module_sends_on_every_mesh() -> None:
     wrong = [text for name in SHAPES for mesh in MESHES for sequence in (True, False) for text in _compared(name, mesh, sequence)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("ranks", "sizes"), [(4, {"vocab": 67}), (8, {"vocab": 97}), (8, {"vocab": 50_257})])
+def test_the_first_rank_holds_what_torch_gives_it_of_uneven_vocabularies(ranks: int, sizes: dict[str, int]) -> None:
+    """Oracle: shards of torch's DTensor on rank 0, which has the most."""
+    held = sum(parameter.to_local().numel() for parameter in parallelized("llama", (1, ranks), True, sizes).parameters())
+    table = model(decoder_layers(shape_of("llama", sizes), TOKENS))
+    pieces = [piece.layer for unit in split(table, Parallel(tensor=ranks)) for piece in unit.pieces]
+    assert sum(sum(layer.gradients) for layer in pieces) == held
+    rows = {layer.name: layer.rows for layer in pieces}
+    assert rows["tokens"] == -(-sizes["vocab"] // ranks)
