@@ -68,7 +68,7 @@ def _largest(size: int, ranks: int) -> int:
 
 
 def _uneven(layer: Layer, tensor: int) -> float:
-    """Return what the first rank has of a split product over an even share. Limit: of gate and up, which are one, a column more in torch."""
+    """Return what the first rank has of a split product over an even share. Gate and up, one product here, are two in torch."""
     if tensor == 1 or len(layer.channels) != 2 or layer.share not in ("colwise", "rowwise"):
         return 1.0
     size = layer.channels[1] if layer.share == "colwise" else layer.channels[0]
