@@ -328,13 +328,27 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
         node=node,
         launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
         overlap_slowdown=stack.overlap_slowdown,
-        noise=LayoutNoise(_ranks(node.gpu, workload, mesh), seed if workload.training.noise.draw else None),
+        noise=LayoutNoise(
+            _ranks(node.gpu, workload, mesh, _intervals(workload, layout, of_stage[0])), seed if workload.training.noise.draw else None
+        ),
         beside=_beside(workload, node.gpu, layout, prices) if layout.options.shares_device else None,
         feed=feed_of(node, workload, mesh),
     )
 
 
-def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh) -> Ranks:
+def _intervals(workload: Workload, layout: Layout, times: UnitTimes) -> float:
+    """Return how often in a step the first stage's ranks that exchange inside units meet with another jitter: at each message at most."""
+    lasts = workload.training.noise.compute_correlation
+    if lasts is None:
+        return 1.0
+    passes = [times(unit, part) for unit in layout.units_of(0) for part in ("F", "B") if part == "F" or layout.units[unit].has_backward]
+    compute = layout.micro_batches * sum(each.compute for each in passes)
+    pieces = [piece for unit in layout.units_of(0) for piece in layout.units[unit].pieces]
+    messages = layout.micro_batches * sum(len(piece.forward) + len(piece.backward) for piece in pieces)
+    return max(1.0, min(compute / lasts, messages))
+
+
+def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> Ranks:
     """Return who waits for whom, and how ranks differ."""
     own, noise = mesh.parallel, workload.training.noise
     replica = own.tensor * own.context
@@ -346,6 +360,7 @@ def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh) -> Ranks:
         persistent_cv=gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv,
         compute_cv=gpu.compute_cv if noise.compute_cv is None else noise.compute_cv,
         tokens_cv=length_variation(workload),
+        intervals=intervals,
     )
 
 

@@ -341,8 +341,18 @@ class Noise(Spec):
     """Coefficient of variation of one rank's compute time from step to step; None takes the GPU's and the loader's."""
     persistent_cv: Fraction | None = None
     """Coefficient of variation of the ranks' mean compute times, which stay as they are; None takes the GPU's."""
+    compute_correlation: Seconds | None = None
+    """Layouts: seconds of compute after which what a rank deviates by from step to step is another; None: it lasts a step."""
     draw: bool = False
     """Draw each step from the seed's random numbers, for its distribution; else every step has the expected slowest rank."""
+
+    @model_validator(mode="after")
+    def _lasts(self) -> Noise:
+        if self.draw and self.compute_correlation is not None:
+            raise ValueError("draw takes deviations that last a step; leave compute_correlation out, or write draw: false")
+        if self.compute_correlation == 0:
+            raise ValueError("compute_correlation is a time above zero; write for example 10 ms, or leave it out")
+        return self
 
 
 RecomputedModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj"]

@@ -149,6 +149,10 @@ def answer_to(
     refuse_layouts([job.workload for job in jobs])
     if any(job.workload.input.stream for job in jobs):
         raise SpecError("input.stream: samples are streamed in layouts; write one, such as --shard optimizer, or leave it out")
+    if any(job.workload.training.noise.compute_correlation is not None for job in jobs):
+        raise SpecError(
+            "training.noise.compute_correlation: is of layouts, whose ranks meet inside units; write one, such as --tp 2, or leave it out"
+        )
     if scenario.plan and scenario.plan.tokens:
         refuse_parts([job.workload for job in jobs])
     with shelf.kept_meanwhile():  # many of the runs that are tried turn out to be the same

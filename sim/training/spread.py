@@ -9,6 +9,7 @@ for 2, 1.42 for 8, 2.07 for 32 (David and Nagaraja, Order Statistics, 2003, sect
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 _FARTHEST = 9.0  # standard deviations; beyond them the integrand is below 1e-18
@@ -18,9 +19,21 @@ _POINTS = 2000
 @lru_cache(maxsize=256)
 def expected_maximum(count: int) -> float:
     """Return the expected maximum of *count* independent standard normal variables, to 1e-9."""
+    # E[max] = integral over x > 0 of (1 - F^n) minus integral over x < 0 of F^n, F the normal distribution
+    return _integral(count, lambda x, above, below: above - below)
+
+
+@lru_cache(maxsize=256)
+def maximum_deviation(count: int) -> float:
+    """Return the standard deviation of that maximum."""
+    # E[max^2] = integral over x > 0 of 2 x (1 - F(x)^n + F(-x)^n)
+    return math.sqrt(_integral(count, lambda x, above, below: 2.0 * x * (above + below)) - expected_maximum(count) ** 2)
+
+
+def _integral(count: int, of: Callable[[float, float, float], float]) -> float:
+    """Return the integral over x > 0 of a function *of* x, of 1 - F(x)^n and of F(-x)^n, by Simpson's rule."""
     if count < 1:
         raise ValueError(f"the maximum of {count} values: at least one is due")
-    # E[max] = integral over x > 0 of (1 - F^n) minus integral over x < 0 of F^n, F the normal distribution; Simpson's rule
     step = _FARTHEST / _POINTS
     total = 0.0
     for index in range(_POINTS + 1):
@@ -28,7 +41,7 @@ def expected_maximum(count: int) -> float:
         above = -math.expm1(count * math.log1p(-tail(x)))
         below = math.exp(count * math.log(tail(x)))
         weight = 1 if index in (0, _POINTS) else 4 if index % 2 else 2
-        total += weight * (above - below)
+        total += weight * of(x, above, below)
     return total * step / 3
 
 

@@ -5,7 +5,8 @@ their samples. Ranks that exchange inside units (tensor, context and expert grou
 such groups of a stage is later still, and that of all stages. The mean of the maximum of n is a closed form; drawn steps take the maxima
 themselves, of one number for each rank, so that their mean is the closed form.
 
-Limits: a deviation lasts a step, whatever its micro-batch; while a pipeline fills and drains a stage goes as slowly as its mean group.
+Limits: a deviation lasts a step, whatever its micro-batch, unless the workload says how soon jitter changes; while a pipeline fills and
+drains a stage goes as slowly as its mean group.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from statistics import NormalDist
 from typing import Final
 
 from sim.training.pace import LEAST, stream
-from sim.training.spread import expected_maximum, tail
+from sim.training.spread import expected_maximum, maximum_deviation, tail
 
 _POINTS: Final = 200
 _REACH: Final = 8.0  # standard deviations
@@ -53,6 +54,8 @@ class Ranks:
     compute_cv: float = 0.0
     tokens_cv: float = 0.0
     """Of the work of a replica's samples."""
+    intervals: float = 1.0
+    """Times in a step that ranks that exchange inside units meet with another jitter, the mean of all being that of a step."""
 
     @property
     def stage(self) -> int:
@@ -62,11 +65,32 @@ class Ranks:
     def expected(self) -> StageSpread:
         """Return the mean of all steps."""
         cv = math.hypot(self.persistent_cv, self.compute_cv)
+        if self.intervals > 1.0 and self.inside > 1:
+            return self._renewed()
         together = max(1, self.inside // self.replica)
         inside = slowest(together, self.inside // together, cv, self.tokens_cv)
         stage = slowest(self.replicas, self.replica, cv, self.tokens_cv)
         every = slowest(self.replicas, self.replica * self.stages, cv, self.tokens_cv)
         return StageSpread(inside, stage - inside, every - stage)
+
+    def _renewed(self) -> StageSpread:
+        """Return the mean where jitter is drawn anew in each interval of a step, and those that exchange inside units lose by each.
+
+        Over one of k intervals jitter deviates sqrt(k) as much as over the step. Groups differ by the mean of their k maxima, taken as
+        normal: two maxima of n whose members correlate by r do by r / (n s^2) + (1 - 1 / (n s^2)) r^2, s the deviation of a maximum
+        (the first Hermite coefficient is exact, the rest is taken as of the second).
+        """
+        together = max(1, self.inside // self.replica)
+        of_interval = math.hypot(self.persistent_cv, self.compute_cv * math.sqrt(self.intervals))
+        inside = slowest(together, self.inside // together, of_interval, self.tokens_cv)
+        alike = (self.persistent_cv / of_interval) ** 2 if of_interval else 0.0
+        deviation = maximum_deviation(self.inside)
+        first = 1.0 / (self.inside * deviation**2)
+        kept = first * alike + (1.0 - first) * alike**2
+        of_groups = of_interval * deviation * math.sqrt(kept + (1.0 - kept) / self.intervals)
+        replicas, groups = self.replicas // together, max(1, self.replica // self.inside)
+        stage = slowest(replicas, groups, of_groups, self.tokens_cv)
+        return StageSpread(inside, stage, slowest(replicas, groups * self.stages, of_groups, self.tokens_cv) - stage)
 
     def drawn(self, seed: int) -> Iterator[Sequence[StageSpread]]:
         """Yield the spread of each stage, step after step, from random numbers of their own for each part of it."""

@@ -15,6 +15,7 @@ from sim.spec.lengths import Lengths
 from sim.spec.library import load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, answer
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.noise import Ranks, slowest
 from sim.training.layouts.play import play
@@ -67,6 +68,55 @@ def test_drawn_steps_have_the_mean_of_the_closed_form(ranks: Ranks) -> None:
             np.mean([getattr(stage, name) + (stage.speed - 1.0) * (name == "inside") for step in run for stage in step]) for run in runs
         ]
         assert np.mean(value) == pytest.approx(getattr(expected, name), abs=4 * float(np.std(value)) / math.sqrt(len(value)) + 1e-12), name
+
+
+@pytest.mark.parametrize(
+    "ranks", [Ranks(8, 8, 4, 2, 0.02, 0.01, 0.0, 16), Ranks(4, 4, 16, 1, 0.0, 0.01, 0.0, 8), Ranks(2, 4, 8, 2, 0.01, 0.02, 0.0, 64)]
+)
+def test_jitter_that_changes_within_a_step_is_lost_at_every_meeting(ranks: Ranks) -> None:
+    """Oracle: each rank of 2,000 steps in numpy, whose groups go as slowly as their slowest in each interval: within 2, 6 and 8% of cv."""
+    draw = np.random.default_rng(5)
+    shape = (ranks.stages, ranks.stage // ranks.inside, ranks.inside)
+    lost = []
+    for _ in range(2000):
+        own = ranks.persistent_cv * draw.standard_normal(shape)
+        jitter = ranks.compute_cv * math.sqrt(ranks.intervals) * draw.standard_normal((int(ranks.intervals), *shape))
+        groups = (own + jitter).max(axis=3).mean(axis=0)
+        lost.append([groups.mean(), groups.max(axis=1).mean(), groups.max()])
+    inside, stage, every = np.mean(lost, axis=0)
+    expected, cv = ranks.expected(), math.hypot(ranks.persistent_cv, ranks.compute_cv)
+    assert expected.inside == pytest.approx(inside, abs=0.02 * cv)
+    assert expected.inside + expected.data == pytest.approx(stage, abs=0.06 * cv)
+    assert expected.inside + expected.data + expected.all == pytest.approx(every, abs=0.08 * cv)
+
+
+def test_tensor_ranks_lose_more_the_sooner_jitter_changes() -> None:
+    """Closed form: of a step of T, jitter that lasts T / k costs sqrt(k) times as much; not more often than ranks meet."""
+    given = workload([each for number in range(2) for each in split_block(number)], tensor=4, micro_batches=8)
+    plain = run_layout(free(4), noisy(given, 0.0, 0.0))
+    compute = plain.step_time
+
+    def lost(lasts: float | None) -> float:
+        noise = given.training.noise.model_copy(update={"compute_cv": 0.02, "persistent_cv": 0.0, "compute_correlation": lasts})
+        changed = given.model_copy(update={"training": given.training.model_copy(update={"noise": noise})})
+        return run_layout(free(4), changed).step_time - plain.step_time
+
+    whole = lost(None)
+    assert whole == pytest.approx(0.02 * expected_maximum(4) * compute, rel=0.02)
+    assert lost(10 * compute) == pytest.approx(whole, rel=1e-9)
+    assert lost(compute / 4) == pytest.approx(2 * whole, rel=0.02)
+    least = lost(1e-12)
+    assert least > lost(compute / 16) > lost(compute / 4)
+    assert least == pytest.approx(lost(1e-15), rel=1e-12)  # as often as they meet
+
+
+def test_jitter_that_changes_within_a_step_is_refused_where_it_is_not_simulated() -> None:
+    with pytest.raises(SpecError, match="is of layouts, whose ranks meet inside units"):
+        answer(Scenario("p3.16xlarge", "resnet50", ("training.noise.compute_correlation=10 ms",)))
+    with pytest.raises(SpecError, match="draw takes deviations that last a step"):
+        load_workload("resnet50", ["training.noise={draw: true, compute_correlation: 10 ms}"])
+    with pytest.raises(SpecError, match="a time above zero"):
+        load_workload("resnet50", ["training.noise.compute_correlation=0 s"])
 
 
 # --- whole steps -------------------------------------------------------------------------------------------------------
