@@ -24,7 +24,7 @@ from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
 from sim.parallel.split import Unit, block_in_parts, split
-from sim.parallel.stages import costs, stages_of
+from sim.parallel.stages import spread, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions, Parallel
@@ -166,9 +166,7 @@ def prepare(
     held = split(_as_run(workload), parallel, options.gathers_again)
     _check_wraps(workload, held)
     check_saves(training, held)
-    shape = workload.model.transformer
-    cost = costs(shape) if shape and options.stages_by_cost and parallel.virtual_stages == 1 else None
-    chunks = stages_of(held, parallel, options.first_stage_less, options.last_stage_less, cost)
+    chunks = stages_of(held, parallel, *spread(options, workload.model.transformer, parallel.virtual_stages))
     _check_shared(workload.model, held, chunks)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
@@ -256,6 +254,8 @@ def _starts(units: Sequence[Unit]) -> list[int]:
 
 def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence[int]]) -> None:
     """Raise SpecError where layers of two chunks use the same parameters, but for an embedding's table that the head uses again."""
+    if len(chunks) == 1 or not any(layer.shares for layer in model.layers):
+        return
     starts = _starts(units)
     chunk_of: dict[str, int] = {}
     for chunk, numbers in enumerate(chunks):

@@ -371,12 +371,14 @@ class _Replay:
 
     def _arrived(self, tag: Tag) -> None:
         """Copy gathered weights out of their buffer, or free that of a reduce-scatter or of what was gathered in vain."""
-        computes = tag[0] in ("gather F", "gather U") or any(self.layout.units[number].has_backward for number in self._wrap(tag[1]))
-        if tag in self.gathers and computes and not tag[0].endswith("experts"):
-            for number in self._wrap(tag[1]):
+        wrap, what, experts = self._wrap(tag[1]), tag[0].removesuffix(" experts"), tag[0].endswith(" experts")
+        computes = what in ("gather F", "gather U") or any(self.layout.units[number].has_backward for number in wrap)
+        first = not experts or not any(self.layout.elements(number, experts=False) for number in wrap)  # of two gathers of one wrap
+        if tag in self.gathers and computes and first:
+            for number in wrap:
                 self.weights[number] = self._elements(number) * self.layout.gathered
             self._note()
-            if tag[0] == "gather F":  # freed behind the next copy
+            if what == "gather F":  # freed behind the next copy
                 tag, self.copied = self.copied or ("", 0, 0), tag
         self.gathers.pop(tag, None)
         self.scatters.pop(tag, None)

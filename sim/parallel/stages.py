@@ -11,7 +11,7 @@ from itertools import accumulate, groupby, pairwise
 
 from sim.parallel.split import Unit
 from sim.parallel.units import UnitKind
-from sim.spec.parallel import Parallel
+from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
@@ -97,6 +97,12 @@ def costs(shape: Transformer) -> tuple[float, float]:
     """Return what a block and the head count when stages are cut by cost (nanotron ``get_block_compute_costs``); the embedding nothing."""
     block = 4.0 * shape.heads * shape.head_size * shape.hidden + 3.0 * shape.inner * shape.hidden
     return block, float(shape.vocab) * shape.hidden
+
+
+def spread(options: MeshOptions, shape: Transformer | None, virtual_stages: int) -> tuple[int, int, tuple[float, float] | None]:
+    """Return how a framework spreads blocks over stages, as `stages` takes it: how many the ends have less, and what blocks cost."""
+    cost = costs(shape) if shape and options.stages_by_cost and virtual_stages == 1 else None
+    return options.first_stage_less, options.last_stage_less, cost
 
 
 def by_cost(blocks: int, block: float, head: float, stages: int) -> tuple[tuple[int, ...], int]:

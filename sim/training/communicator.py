@@ -44,6 +44,7 @@ class Operation:
         """Happens when it may begin, but for its turn."""
         self.begin = math.nan
         self.over = False
+        self.ended = math.nan
         self.pieces: tuple[HeldPiece, ...] = ()
         self._awaited: simpy.Event | None = None
 
@@ -68,7 +69,7 @@ class Operation:
 
     def end(self) -> None:
         """Note that it has ended."""
-        self.over = True
+        self.over, self.ended = True, self.env.now
         if self._awaited is not None:
             self._awaited.succeed()
 

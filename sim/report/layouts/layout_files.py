@@ -38,6 +38,7 @@ def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
     words += ["--batch", str(candidate.batch), "--micro-batches", str(candidate.micro_batches)]
     words += ["--precision", candidate.precision]
     words += ["--sequence", str(scenario.sequence)] if scenario.sequence is not None else []
+    words += ["--power-cap", plan.question.limits.power_cap] if plan.question.limits.power_cap is not None else []
     undecided = (text for text in scenario.overrides if not _decides(text.partition("=")[0].strip(), sets))
     for text in (*(f"{key}={value}" for key, value in sets.items()), *undecided):
         words += ["--set", text]

@@ -23,7 +23,7 @@ from sim.mesh import mesh_options, prepare, times_of, worker_node
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import holder
 from sim.parallel.split import Unit, split
-from sim.parallel.stages import blocks_of, stages
+from sim.parallel.stages import blocks_of, spread, stages
 from sim.parallel.units import UnitKind
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
@@ -31,6 +31,7 @@ from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.training.layouts.prices import PriceBook
 from sim.training.layouts.times import UnitTimes
@@ -100,17 +101,23 @@ class Floors(NamedTuple):
     time: FloatRow
 
 
-def floors(setting: Setting, candidates: Sequence[LayoutCandidate]) -> Floors:
-    """Return the least memory and time of each of *candidates*."""
-    memory, time = numpy.zeros(len(candidates)), numpy.zeros(len(candidates))
-    groups: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+def floors(setting: Setting, candidates: Sequence[LayoutCandidate], timed: bool = True) -> Floors:
+    """Return the least memory and time of each of *candidates*; of those whose shares the engine refuses, no end of both.
+
+    Not *timed*, the time is 0 and nothing is priced. Raise SpecError where the engine refuses all.
+    """
+    memory, time = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
+    groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
+    shapes = _Shapes(setting, timed)
     for number, each in enumerate(candidates):
-        groups[each.pipeline, each.chunks, each.schedule].append(number)
-    shapes = _Shapes(setting)
+        if (shape := shapes(each)) is not None:
+            groups[each.pipeline, each.chunks, each.schedule].append((number, shape))
+    if not groups and shapes.refused is not None:
+        raise shapes.refused
     for members in groups.values():
-        own = [candidates[number] for number in members]
-        held = [shapes(each) for each in own]
-        at = numpy.array(members)
+        own = [candidates[number] for number, _ in members]
+        held = [shape for _, shape in members]
+        at = numpy.array([number for number, _ in members])
         geometry = shapes.geometry(own[0])
         memory[at] = _memory(setting, geometry, own, held)
         time[at] = _time(geometry, own, held)
@@ -129,12 +136,16 @@ class _Geometry(NamedTuple):
     """Chunks begin inside blocks: the fullest has at least an even share, which all are taken to have."""
 
 
+_Spread = tuple[int, int, tuple[float, float] | None]
+"""How blocks are spread over stages (`sim.parallel.stages.spread`)."""
+
+
 @lru_cache(maxsize=1024)
 def _geometry(
-    kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, first_less: int, last_less: int, counts: tuple[int, ...]
+    kinds: tuple[UnitKind, ...], pipeline: int, chunks: int, schedule: str, spread_: _Spread, counts: tuple[int, ...]
 ) -> _Geometry:
     parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None, layers_per_stage=counts)
-    cut = stages(kinds, parallel, first_less, last_less)
+    cut = stages(kinds, parallel, *spread_)
     ends = numpy.cumsum([len(units) for units in cut])
     own = [holder(schedule, pipeline, chunks, chunk)[0] for chunk in range(pipeline * chunks)]
     return _Geometry(ends - numpy.array([len(units) for units in cut]), ends, numpy.array(own), pipeline, schedule)
@@ -253,17 +264,21 @@ def _in_flight(geometry: _Geometry, chunks: int, micro_batches: int) -> tuple[fl
 class _Shapes:
     """The units of the model under each share, worked out once."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, timed: bool) -> None:
         self.setting = setting
+        self.timed = timed
         self.options: MeshOptions = mesh_options(setting.workload)
+        self.shape = setting.workload.model.transformer
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[UnitKind, ...] = tuple(unit.kind for unit in units)
         self.structured = setting.hardware.fabric.structured
-        self._made: dict[object, ShareShape] = {}
+        self._made: dict[object, ShareShape | None] = {}
+        self.refused: SpecError | None = None
+        """Why the engine refuses the last of the shares that it does."""
 
     def geometry(self, candidate: LayoutCandidate) -> _Geometry:
         """Return where the chunks of *candidate* begin, as the workload's own layout says or as the stack cuts."""
-        own, options = self.setting.workload.training.parallel, self.options
+        own = self.setting.workload.training.parallel
         alike = self.setting.cuts_alike(candidate)
         if alike and own.cuts:
             stage = numpy.array(
@@ -272,16 +287,19 @@ class _Shapes:
             none = numpy.zeros_like(stage)
             return _Geometry(none, none, stage, candidate.pipeline, candidate.schedule, True)
         counts = own.layers_per_stage if alike else ()
-        less = options.first_stage_less, options.last_stage_less
-        return _geometry(self.kinds, candidate.pipeline, candidate.chunks, candidate.schedule, *less, counts)
+        over = spread(self.options, self.shape, candidate.chunks)
+        return _geometry(self.kinds, candidate.pipeline, candidate.chunks, candidate.schedule, over, counts)
 
-    def __call__(self, candidate: LayoutCandidate) -> ShareShape:
-        """Return the shape of *candidate*."""
+    def __call__(self, candidate: LayoutCandidate) -> ShareShape | None:
+        """Return the shape of *candidate*; None where the engine refuses it."""
         own = (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)
         cut = self.setting.cuts_alike(candidate) and (candidate.schedule, candidate.virtual_stages)
         key = (*own, candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)  # wraps and cuts may cut units
         if key not in self._made:
-            self._made[key] = self._make(candidate)
+            try:
+                self._made[key] = self._make(candidate)
+            except SpecError as error:
+                self._made[key], self.refused = None, error
         return self._made[key]
 
     def _make(self, candidate: LayoutCandidate) -> ShareShape:
@@ -289,18 +307,23 @@ class _Shapes:
             candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # which no share of a layer depends on
         workload = self.setting.laid(candidate)
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
-        times = times_of(self.setting.hardware, workload, layout, self.setting.book)
-        sizes = {unit.content: kept_bytes(unit, workload) for unit in {unit.content: unit for unit in layout.units}.values()}
-        numbers, blocks = range(len(layout.units)), blocks_of(layout.units)
+        times = times_of(self.setting.hardware, workload, layout, self.setting.book) if self.timed else []
+        numbered = {unit.content: (number, unit) for number, unit in enumerate(layout.units)}
+        sizes = {content: kept_bytes(unit, workload) for content, (_, unit) in numbered.items()}
+        blocks = blocks_of(layout.units)
         last = {units[-1] for units in blocks}
-        elements = [sum(layout.elements(number, experts=each, trained=True) for each in (False, True)) for number in numbers]
+        held = {
+            content: [layout.elements(number, experts=each, trained=True) for each in (False, True)]
+            for content, (number, _) in numbered.items()
+        }
+        dense, experts = zip(*(held[unit.content] for unit in layout.units), strict=True)
         return ShareShape(
             forward=_summed(self._passes(times, layout.units, "F"), blocks),
             backward=_summed(self._passes(times, layout.units, "B"), blocks),
             kept=_summed([sizes[unit.content] for unit in layout.units], blocks),
-            dense=_summed([layout.elements(number, experts=False, trained=True) for number in numbers], blocks),
-            experts=_summed([layout.elements(number, experts=True, trained=True) for number in numbers], blocks),
-            turned=_summed([elements[number] if number in last else 0.0 for number in numbers], blocks),
+            dense=_summed(dense, blocks),
+            experts=_summed(experts, blocks),
+            turned=_summed([sum(held[unit.content]) if number in last else 0.0 for number, unit in enumerate(layout.units)], blocks),
         )
 
     def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> list[float]:
@@ -313,7 +336,7 @@ class _Shapes:
                 least[unit.content] = 0.0
                 continue
             passes = [of_stage(number, part) for of_stage in times]
-            least[unit.content] = min(each.compute + (0.0 if self.structured else each.waits) for each in passes)
+            least[unit.content] = min((each.compute + (0.0 if self.structured else each.waits) for each in passes), default=0.0)
         return [least[unit.content] for unit in units]
 
 

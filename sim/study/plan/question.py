@@ -22,10 +22,10 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
 from sim.study.plan.ahead import Workers, refiner
-from sim.study.plan.floor import Setting
+from sim.study.plan.floor import Setting, floors
 from sim.study.plan.kept import Kept
 from sim.study.plan.objective import Objective
-from sim.study.plan.refine import Alone, LayoutWay, needed_bytes
+from sim.study.plan.refine import Alone, LayoutWay, fits, needed_bytes, usable
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
@@ -167,6 +167,8 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
     taken = set(DEFAULT)
     for name in asked_for:
         bare = name.removeprefix("no-").replace("-", "_")
+        if name == f"no-{bare}" and bare in asked_for:
+            raise SpecError(f"--allow {name}: contradicts {bare}; write one of the two")
         if bare not in ALLOWED:
             raise SpecError(f"--allow {name}: is not known; known are {', '.join(sorted(ALLOWED))}, each with no- in front to leave it out")
         if name.startswith("no-"):
@@ -254,14 +256,13 @@ def _nothing(made: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
 def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
     """Return the smallest change after which a layout fits."""
     question = made.question
-    quick = replace(question.limits, simulations=1, shown=1)
     allowed = allowances(question.allowed)
-    base = replace(question, limits=quick, scenario=replace(question.scenario, global_batch=made.global_batch))
+    base = replace(question, scenario=replace(question.scenario, global_batch=made.global_batch))
     trials: list[tuple[str, PlanQuestion]] = []
     if "recompute" not in allowed:
         trials.append(("--allow recompute", replace(base, allowed=question.allowed - {"no-recompute"} | {"recompute"})))
     if question.limits.memory is not None:
-        trials.append(("no --max-memory", replace(base, limits=replace(quick, memory=None))))
+        trials.append(("no --max-memory", replace(base, limits=replace(question.limits, memory=None))))
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         trials.append((f"without --fix {key}={question.fixed[key]} it", replace(base, fixed=rest)))
@@ -273,9 +274,20 @@ def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
     for text, trial in trials:
         trying(text)
         try:
-            again = prepare_plan(trial)
+            if _any_fits(prepare_plan(trial)):
+                return f"{text} would do"
         except SpecError:
             continue
-        if search(again.ways, trial.limits).best is not None:
-            return f"{text} would do"
     return "it needs GPUs with more memory"
+
+
+def _any_fits(made: LayoutPlan) -> bool:
+    """Tell whether a layout of *made* fits, those that need least by their bound first. Raise SpecError where the engine refuses all."""
+    memory = made.question.limits.memory
+    near: list[tuple[float, LayoutWay]] = []
+    for setting, every in made.ways:
+        least = floors(setting, every, timed=False).memory
+        near += [
+            (float(need), LayoutWay(setting, each)) for need, each in zip(least, every, strict=True) if need <= usable(setting, memory)
+        ]
+    return any(fits(way, memory) for _, way in sorted(near, key=lambda each: each[0]))

@@ -122,6 +122,19 @@ def laid_out(way: LayoutWay) -> tuple[Workload, Layout]:
     return workload, prepare(way.setting.hardware, workload, way.setting.gpus_per_node, ends=False)
 
 
+def fits(way: LayoutWay, memory: float | None) -> bool:
+    """Tell whether *way* runs and needs no more than *memory* bytes of each GPU, without simulating it."""
+    try:
+        workload, layout = laid_out(way)
+        held = memory_by_stage(layout, workload, worker_node(way.setting.hardware).gpu)
+        if Step(held, None).needed > usable(way.setting, memory):
+            return False
+        scene_of(way.setting.hardware, workload, layout, way.setting.book)
+    except SpecError:
+        return False
+    return True
+
+
 def simulated(way: LayoutWay, memory: float | None, kept: Kept | None = None) -> Step:
     """Return the step of *way*, from what is *kept* or simulated, if it needs no more than *memory* bytes of each GPU."""
     setting = way.setting

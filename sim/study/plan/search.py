@@ -165,7 +165,7 @@ def _bounded(
 
 
 def _note_tightest(tally: Tally, excess: float, way: LayoutWay) -> None:
-    if tally.tightest is None or excess < tally.tightest[0]:
+    if excess < (math.inf if tally.tightest is None else tally.tightest[0]):  # endless where the engine refuses the layout
         tally.tightest = (excess, way)
 
 

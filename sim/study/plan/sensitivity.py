@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sim.analysis.layout_memory import memory_by_stage
-from sim.mesh import prepare, scene_of, worker_node
+from sim.mesh import prepare, scene_of
 from sim.spec.yaml import SpecError
 from sim.study.faster import faster
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
-from sim.study.plan.refine import Alone, LayoutWay, needed_bytes
+from sim.study.plan.refine import Alone, LayoutWay, fits
 from sim.study.plan.search import Outcome, search
 from sim.study.plan.space import LayoutCandidate
 from sim.training.layouts.bound import least_time
@@ -82,7 +81,7 @@ def _turn(made: LayoutPlan, best: Outcome, change: str, question: PlanQuestion, 
     winner = search(ways, limits, refine=refiner(Alone(limits.objective, limits.memory), crew)).best
     if winner is None:
         return Turn(change, None, False, None, problem="no layout fits")
-    like = _like(best.way.candidate, ways)
+    like = _like(best.way.candidate, ways, limits.memory)
     of_plan = None if like is None else _least(like)
     same = like is not None and _alike(like.candidate, winner.way.candidate)
     flips = None
@@ -102,10 +101,10 @@ def _alike(one: LayoutCandidate, other: LayoutCandidate) -> bool:
     return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
 
 
-def _like(candidate: LayoutCandidate, ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]]) -> LayoutWay | None:
-    """Return the layout among *ways* that is *candidate* and fits, with the batch nearest to its own; None where none does."""
+def _like(candidate: LayoutCandidate, ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], memory: float | None) -> LayoutWay | None:
+    """Return the layout among *ways* that is *candidate* and needs at most *memory*, with the nearest batch; None where none does."""
     near = [LayoutWay(setting, each) for setting, every in ways for each in every if _alike(candidate, each)]
-    return next(filter(_fits, sorted(near, key=lambda way: abs(way.candidate.batch - candidate.batch))), None)
+    return next((way for way in sorted(near, key=lambda way: abs(way.candidate.batch - candidate.batch)) if fits(way, memory)), None)
 
 
 def _of_nodes(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], way: LayoutWay) -> Setting:
@@ -113,13 +112,6 @@ def _of_nodes(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], way: La
     return next(
         setting for setting, _ in ways if setting.nodes == way.setting.nodes and setting.workload.training.stack.name == way.candidate.stack
     )
-
-
-def _fits(way: LayoutWay) -> bool:
-    setting, workload = way.setting, way.setting.laid(way.candidate)
-    gpu = worker_node(setting.hardware).gpu
-    memory = memory_by_stage(prepare(setting.hardware, workload, setting.gpus_per_node, ends=False), workload, gpu)
-    return all(needed_bytes(stage) <= gpu.memory for stage in memory)
 
 
 def _least(way: LayoutWay) -> float:

@@ -220,7 +220,8 @@ def _axes(workload: Workload, blocks: int, gpus: int, each: int, space: Space) -
             for pipeline in (size for size in divisors(gpus // (tensor * context)) if size <= blocks):
                 pool = gpus // pipeline
                 for expert in (size for size in divisors(experts or 1) if pool % size == 0):
-                    for sequence in (True, False) if tensor > 1 and "no_sequence" in space.allowed else (tensor > 1,):
+                    without = "no_sequence" in space.allowed and tensor > 1 and expert == 1  # experts need it (Megatron-LM)
+                    for sequence in (True, False) if without else (tensor > 1,):
                         yield tensor, sequence, context, pipeline, expert
 
 

@@ -162,7 +162,7 @@ class StageKernels:
         for burst in bursts:
             if burst.drained:
                 self.host = max(self.host, self.env.now)
-            yield from self._launched(self.host + min(1.0, burst.launches) * launch)
+            yield from self._launched(self.host + min(1.0, burst.launches) * launch, burst.drained)
             self.host += burst.launching(launch)
             begun = self.env.now
             if burst.compute > 0:
@@ -170,18 +170,20 @@ class StageKernels:
                 yield self.gpu.compute(burst.compute * speed).done
                 self.slowest.turn(computing=False)
                 self.account.waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
-            yield from self._launched(self.host)
+            yield from self._launched(self.host, burst.drained)
         self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
         self.slowest.falls_behind(self.spread.data * seconds)
         self.worked_in_step += seconds
 
-    def _launched(self, time: float) -> SimProcess:
-        """Wait until *time*, when the host has launched what comes next."""
+    def _launched(self, time: float, drained: bool) -> SimProcess:
+        """Wait until *time*, when the host has launched what comes next; *drained*: as much later as the GPU was done before."""
         if time > self.env.now:
             begun = self.env.now
             yield self.env.timeout(time - begun)
             self.account.waited(Cause.LAUNCH, "host", begun, self.env.now)
+        if not drained:
+            self.slowest.go_on(time)
 
     def issues(self, program: Program, at: int) -> float:
         """Return when the host has launched the works before the use of what starts at place *at* of *program*."""

@@ -52,8 +52,11 @@ class Messages:
         message = self.message(receive.tag, receive.stage, self.number, receive.nbytes)
         if self.meetings.meets:
             self._meet(message, receive.stage)
+        last = self.meetings.meets and message.arrived == message.env.now
         if not message.over:
             yield from self._wait(message, message.until_over())
+        if not last:  # else it came as much later as this stage asked for it
+            self.meetings.kernels[self.number].slowest.go_on(message.ended)
 
     def hold(self) -> None:
         """Let compute wait for all that was sent so far."""

@@ -43,6 +43,10 @@ class SlowestRank:
         """Note that the others did not rest until now, though nothing of theirs was on a GPU: they exchanged inside of their work."""
         self._since = self.env.now
 
+    def go_on(self, since: float) -> None:
+        """Note that the others could not go on before *since* (s), however early they had come: that much they have made up for."""
+        self._sooner, self._since = min(self._not_made_up(), max(0.0, self.env.now - since)), self.env.now
+
     def late(self) -> float:
         """Return by how many seconds it is behind now, while the others do not compute."""
         return max(0.0, self._behind - self._not_made_up())
