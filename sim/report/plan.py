@@ -411,7 +411,7 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
     of_plan = (
         ", since the plan's does not fit"
         if turn["plan_step_time_s"] is None
-        else f" against {show(turn['plan_step_time_s'], 'time')} at least"
+        else f" against {show(turn['plan_step_time_s'], 'time')} with the plan's"
     )
     flips = "" if turn["flips_at"] is None else f"; they are equal at {100 * turn['flips_at']:.0f}% of the NICs' speed"
     return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}{flips}"

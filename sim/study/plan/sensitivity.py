@@ -16,7 +16,7 @@ from sim.study.faster import faster
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
-from sim.study.plan.refine import Alone, LayoutWay, fits
+from sim.study.plan.refine import Alone, LayoutWay
 from sim.study.plan.search import Outcome, search
 from sim.study.plan.space import LayoutCandidate
 from sim.training.layouts.bound import least_time
@@ -36,9 +36,9 @@ class Turn:
     same: bool
     """Whether the plan's layout still wins."""
     of_plan: float | None
-    """Seconds of a step of the plan's layout under the change, by its bound; None where it cannot run."""
+    """Seconds of a step of the plan's layout under the change, with the micro-batch that suits it; None where it does not fit."""
     flips_at: float | None = None
-    """Share of the NICs' speed at which the two layouts are equal."""
+    """Share of the NICs' speed at which the two layouts are equal by their bounds; None where these do not cross."""
     problem: str = ""
 
 
@@ -81,13 +81,14 @@ def _turn(made: LayoutPlan, best: Outcome, change: str, question: PlanQuestion, 
     winner = search(ways, limits, refine=refiner(Alone(limits.objective, limits.memory), crew)).best
     if winner is None:
         return Turn(change, None, False, None, problem="no layout fits")
-    like = _like(best.way.candidate, ways, limits.memory)
-    of_plan = None if like is None else _least(like)
-    same = like is not None and _alike(like.candidate, winner.way.candidate)
+    if _alike(best.way.candidate, winner.way.candidate):
+        return Turn(change, winner, True, winner.time)
+    own = [(setting, [each for each in every if _alike(best.way.candidate, each)]) for setting, every in ways]
+    of_plan = search(own, limits, refine=refiner(Alone(limits.objective, limits.memory), crew)).best
     flips = None
-    if change.startswith("NICs") and like is not None and not same:
+    if change.startswith("NICs") and of_plan is not None:
         flips = _flip(best.way, LayoutWay(_of_nodes(made.ways, winner.way), winner.way.candidate))
-    return Turn(change, winner, same, of_plan, flips)
+    return Turn(change, winner, False, None if of_plan is None else of_plan.time, flips)
 
 
 def _slower(setting: Setting, factor: float) -> Setting:
@@ -99,12 +100,6 @@ def _slower(setting: Setting, factor: float) -> Setting:
 def _alike(one: LayoutCandidate, other: LayoutCandidate) -> bool:
     """Tell whether two layouts differ in micro-batches alone."""
     return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
-
-
-def _like(candidate: LayoutCandidate, ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], memory: float | None) -> LayoutWay | None:
-    """Return the layout among *ways* that is *candidate* and needs at most *memory*, with the nearest batch; None where none does."""
-    near = [LayoutWay(setting, each) for setting, every in ways for each in every if _alike(candidate, each)]
-    return next((way for way in sorted(near, key=lambda way: abs(way.candidate.batch - candidate.batch)) if fits(way, memory)), None)
 
 
 def _of_nodes(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], way: LayoutWay) -> Setting:
@@ -121,14 +116,17 @@ def _least(way: LayoutWay) -> float:
     )
 
 
-def _flip(one: LayoutWay, other: LayoutWay) -> float:
-    """Return the share of the NICs' speed, from a half to 1, at which both layouts take equally long."""
+def _flip(one: LayoutWay, other: LayoutWay) -> float | None:
+    """Return the share of the NICs' speed, from a half to 1, at which both take equally long; None where they do not cross."""
+
+    def ahead(speed: float) -> bool:
+        times = [_least(LayoutWay(_slower(way.setting, speed), way.candidate)) for way in (one, other)]
+        return times[0] <= times[1]
+
     low, high = 0.5, 1.0
+    if ahead(low) or not ahead(high):
+        return None
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        times = [_least(LayoutWay(_slower(way.setting, middle), way.candidate)) for way in (one, other)]
-        if times[0] <= times[1]:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if ahead(middle) else (middle, high)
     return (low + high) / 2
