@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from sim.spec.strict import whole_number
+
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "hardware": ("cluster", "instance", "instance_type", "machine", "system"),
     "workload": ("model", "model_name"),
@@ -80,7 +82,8 @@ def layout_of(header: Sequence[str], cells: Cells) -> str:
     for name, cell in zip(header, cells, strict=False):
         plain, said = _plain(name), cell.strip().lower()
         least = 1 if plain.startswith("zero") else 2
-        if (plain in _SPLITS and said.isdigit() and int(said) >= least) or (plain in _SHARDS and _SHARDED.fullmatch(said)):
+        split = plain in _SPLITS and said.isdigit() and ((number := whole_number(said)) is None or number >= least)
+        if split or (plain in _SHARDS and _SHARDED.fullmatch(said)):
             return f"{name} {cell.strip()}"
     return ""
 

@@ -17,8 +17,9 @@ from calibration import RECORDS
 from calibration.foreign_columns import Cells, is_read, layout_of, read_as, sequence_of
 from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
-from sim.spec.strict import csv_lines, csv_number, csv_rows
+from sim.spec.strict import csv_lines, csv_number, csv_rows, whole_number
 from sim.spec.yaml import SpecError
+from sim.units import shorten
 
 Role = Literal["compute", "network", "prediction"]
 
@@ -153,9 +154,10 @@ def _of_its_sequence(record: RunRecord, columns: Sequence[str], cells: Cells) ->
             "gpu in place of a machine (docs/how-to/calibrate.md)"
         )
     tokens = sequence_of(columns, cells)
-    if tokens and not (tokens.isdigit() and int(tokens)):
-        raise SpecError(f"sequence '{tokens}': write the tokens of a sample, such as 4096")
-    return replace(record, sequence=int(tokens)) if tokens else record
+    length = whole_number(tokens)
+    if tokens and not length:
+        raise SpecError(f"sequence {shorten(tokens)}: write the tokens of a sample, such as 4096")
+    return replace(record, sequence=length) if tokens else record
 
 
 def named(hardware: str, workload: str) -> str:

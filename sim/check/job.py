@@ -107,10 +107,15 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator
     if gpus is not None and gpus < 1:
         yield f"--gpus {gpus}: write 1 or more"
     elif gpus is not None and gpus > there:
-        more = f", or --nodes {-(-gpus // workers[0].node.gpu_count)}" if workers and len(hardware.groups) == 1 else ""
+        more = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if workers and len(hardware.groups) == 1 else ""
         yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {there} GPUs; write at most {there}{more}"
     elif gpus is not None and gpus < (nodes or 1):
         yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"
+
+
+def _nodes_for(gpus: int, each: int) -> int:
+    """Return the fewest nodes of *each* GPUs that lend *gpus* evenly, as they are spread."""
+    return next(nodes for nodes in range(-(-gpus // each), gpus + 1) if gpus % nodes == 0)
 
 
 def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:

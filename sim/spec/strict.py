@@ -134,6 +134,12 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def whole_number(text: str) -> int | None:
+    """Return the whole number that *text* writes in up to 20 digits 0 to 9, spaces around them aside; None where it writes none."""
+    text = text.strip()
+    return int(text) if len(text) <= 20 and text.isascii() and text.isdigit() else None
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):

@@ -14,6 +14,7 @@ from sim.cluster.fabric import crossed
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.spec.stack import other_algorithm
+from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.training.collectives.price.plan import DEFAULT, OPS, Op, Tuning, plan_collectives
 from sim.training.collectives.price.point_to_point import SENDS
@@ -152,11 +153,12 @@ def sizes_of(text: str) -> list[int]:
     if not count:
         doubled = [low << step for step in range((high // low).bit_length())]
         return doubled if doubled[-1] == high else [*doubled, high]
-    if not count.isdigit() or int(count) < 2:
-        raise SpecError(f"--bytes {text}: write 2 or more sizes after ':'")
-    if len(count) > 20 or int(count) > MOST_SIZES:
-        raise SpecError(f"--bytes {text}: {int(count[:20]):,} sizes, the most are {MOST_SIZES:,}; did you mean {span}:20?")
-    return [round(low * (high / low) ** (step / (int(count) - 1))) for step in range(int(count))]
+    sizes = whole_number(count) or 0
+    if sizes < 2:
+        raise SpecError(f"--bytes {text[:60]}: write 2 or more sizes after ':'")
+    if sizes > MOST_SIZES:
+        raise SpecError(f"--bytes {text}: {sizes:,} sizes, the most are {MOST_SIZES:,}; did you mean {span}:20?")
+    return [round(low * (high / low) ** (step / (sizes - 1))) for step in range(sizes)]
 
 
 def _size(text: str, option: str) -> int:

@@ -63,7 +63,7 @@ def _placed(scenario: Scenario) -> tuple[Loaded[Hardware], Loaded[Workload], Wor
     _, of_workload = sorted_overrides(scenario)
     loaded = load_workload(scenario.workload, of_workload)
     mesh_options(loaded.spec)
-    check_run(machine, loaded)
+    check_run(machine, loaded, gpus=scenario.gpus)
     if scenario.batch == "max":
         raise SpecError("--batch max: is for plain data parallelism; give the samples of a micro-batch, for example --batch 1")
     placement = place(machine.spec, scenario.gpus, scenario.placement)

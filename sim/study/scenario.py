@@ -25,6 +25,7 @@ from sim.spec.overrides import Option, Override
 from sim.spec.own_prices import PriceOverride
 from sim.spec.references import SpecPiece, child, put
 from sim.spec.schema import UNFOLDED, home
+from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
@@ -408,9 +409,12 @@ def batch_of(text: str) -> int | Literal["max"]:
     """Return what ``--batch`` says: a whole number of at least 1, or ``max``."""
     if text == "max":
         return "max"
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise SpecError(f"--batch {text or repr('')}: write the samples of each GPU, 1 or more, or max for as many as fit into its memory")
-    return int(text)
+    samples = whole_number(text)
+    if not samples:
+        raise SpecError(
+            f"--batch {text[:9] or repr('')}: write the samples of each GPU, 1 or more, or max for as many as fit into its memory"
+        )
+    return samples
 
 
 def market_of(text: str) -> Market:

@@ -122,3 +122,12 @@ def test_tokens_of_a_sample_are_read(tmp_path: Path) -> None:
     found = read_table(written(tmp_path, "hardware,workload,step_time_s,seq_len\na,b,1,512\nc,d,1,\ne,f,1,long\n"))
     assert [record.sequence for record in found.records] == [512, None]
     assert [one.reason for one in found.left_out] == ["sequence 'long': write the tokens of a sample, such as 4096"]
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "²"])
+def test_digits_that_are_no_count_end_in_a_sentence(digits: str, tmp_path: Path) -> None:
+    """Python reads no more than 4300 digits, and not all that it calls digits."""
+    found = read_table(written(tmp_path, f"hardware,workload,step_time_s,seq_len,tp\na,b,1,{digits},1\nc,d,1,512,{digits}\n"))
+    too_long, laid_out = (one.reason for one in found.left_out)
+    assert too_long.startswith("sequence '") and too_long.endswith(": write the tokens of a sample, such as 4096")
+    assert laid_out.startswith("tp ") and "rows here are plain data parallelism" in laid_out

@@ -139,6 +139,10 @@ CASES: list[tuple[Scenario, str, Scenario | None]] = [
         scenario(LLAMA, pp=2, cuts="layers.8"),
     ),
     (
+        scenario(LLAMA, gpus=16, tp=2), "^--gpus 16: 1 x hgx-h100 has 8 GPUs; write at most 8, or --nodes 2$",
+        replace(scenario(LLAMA, gpus=16, tp=2), nodes=2),
+    ),
+    (
         scenario(MIXTRAL, shard="parameters", capacity_factor=0), "^--parallel capacity_factor 0: .*above zero", None,
     ),
 ]  # fmt: skip

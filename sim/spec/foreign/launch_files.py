@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sim.spec.parallel import NEAR_PIPELINE
+from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 
 
@@ -123,9 +124,10 @@ class Arguments:
         value = self.said.get(name)
         if value is None:
             return default
-        if not value.isdigit():
-            raise SpecError(f"{self.place}: --{name} {value}: write a whole number")
-        return int(value)
+        number = whole_number(value)
+        if number is None:
+            raise SpecError(f"{self.place}: --{name} {value[:40]}: write a whole number")
+        return number
 
     def figure(self, name: str, default: float) -> float:
         """Return a number above zero, or *default*, Megatron-LM's own, where the option is not there."""
@@ -214,8 +216,8 @@ def _megatron_kind(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _expert_layers(pattern: str, place: str) -> dict[str, Any]:
     """Return which layers have experts, by ``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
-    if pattern.isdigit():
-        return {"moe_every": int(pattern)}
+    if (every := whole_number(pattern)) is not None:
+        return {"moe_every": every}
     match = re.fullmatch(r"\[0\]\*(\d+)\+\[1\]\*\d+", pattern.replace(" ", ""))
     if match is None:
         raise SpecError(f"{place}: --moe-layer-freq {pattern}: write a number, or [0]*N+[1]*M")
@@ -412,8 +414,8 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
         told.parallel |= {name: size} if isinstance(size, int) and size > 1 else {}
     megatron_block = _block(said, "megatron_lm_config", place)
     for option, name in (("megatron_lm_tp_degree", "tensor"), ("megatron_lm_pp_degree", "pipeline")):
-        size = megatron_block.get(option, 1)
-        told.parallel |= {name: int(size)} if str(size).isdigit() and int(size) > 1 else {}
+        size = whole_number(str(megatron_block.get(option, 1))) or 1
+        told.parallel |= {name: size} if size > 1 else {}
     processes = said.get("num_processes")
     told.gpus = processes if isinstance(processes, int) and processes > 1 else None
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:

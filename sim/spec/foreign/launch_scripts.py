@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.spec.foreign.launch_files import Arguments, Told, arguments
-from sim.units import counted
+from sim.spec.strict import whole_number
+from sim.spec.yaml import SpecError
+from sim.units import counted, shorten
 
 _DIRECTIVE: Final = re.compile(r"^#SBATCH[ \t]+(--?[\w-]+)(?:=|[ \t]+|(?<=-N)|(?<=-G))(\S+)", re.MULTILINE)
 _NODES: Final = ("nnodes", "num-nodes", "num-machines")
 """Nodes, to torchrun, deepspeed, and accelerate."""
 _EACH: Final = ("nproc-per-node", "num-gpus")
+MOST: Final = 1_000_000
 USUAL: Final = 8
 """GPUs of a node of which nothing says how many: as most machines that train language models have."""
 _SLURM_NODES: Final = re.compile(r"\$\{?(SLURM_NNODES|SLURM_JOB_NUM_NODES)\b\}?")
@@ -24,7 +27,7 @@ _SLURM_NODES: Final = re.compile(r"\$\{?(SLURM_NNODES|SLURM_JOB_NUM_NODES)\b\}?"
 
 def launch_script(text: str, place: str) -> Told:
     """Return what the script *text* tells of GPUs and of a Trainer's settings."""
-    nodes, each, total = _slurm(text)
+    nodes, each, total = _slurm(text, place)
     if nodes:
         text = _SLURM_NODES.sub(str(nodes), text)
     given = Arguments(arguments(text, place), place)
@@ -38,17 +41,17 @@ def launch_script(text: str, place: str) -> Told:
     return told
 
 
-def _slurm(text: str) -> tuple[int | None, int | None, int | None]:
+def _slurm(text: str, place: str) -> tuple[int | None, int | None, int | None]:
     """Return nodes, GPUs of each, and GPUs of all, as ``#SBATCH`` lines ask for them."""
     nodes = each = total = None
     for option, value in _DIRECTIVE.findall(text):
         count = re.search(r"(?:^|:)(\d+)(?:\(|$)", value.split(",")[0])  # 8, gpu:8, gpu:h100:8
         if option in ("-N", "--nodes"):
-            nodes = int(first[0]) if (first := re.match(r"\d+", value)) else None  # 4, 4-8
+            nodes = _count(first[0], place) if (first := re.match(r"\d+", value)) else None  # 4, 4-8
         elif count and (option == "--gpus-per-node" or (option == "--gres" and value.startswith("gpu"))):
-            each = int(count[1])
+            each = _count(count[1], place)
         elif count and option in ("-G", "--gpus"):
-            total = int(count[1])
+            total = _count(count[1], place)
     return nodes, each, total
 
 
@@ -56,8 +59,16 @@ def _first(given: Arguments, options: tuple[str, ...]) -> int | None:
     """Return the first of *options* that is a number of one or more; ``2:4`` of an elastic torchrun is its least."""
     for option in options:
         if (match := re.match(r"[1-9]\d*(?=:|$)", given.said.get(option, ""))) is not None:
-            return int(match[0])
+            return _count(match[0], given.place)
     return None
+
+
+def _count(digits: str, place: str) -> int:
+    """Return how many nodes or GPUs *digits* are. Raise SpecError where no cluster has as many."""
+    number = whole_number(digits)
+    if number is None or number > MOST:
+        raise SpecError(f"{place}: {shorten(digits)} nodes or GPUs are more than any cluster has; write {MOST:,} at most")
+    return number
 
 
 # --- transformers' Trainer ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.launch_files import Told
 from sim.spec.foreign.launch_scripts import launch_script
 from sim.spec.library import load_part, load_workload
-from sim.spec.strict import parse_json
+from sim.spec.strict import parse_json, whole_number
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
@@ -349,6 +349,7 @@ def _decoder(name: str) -> str:
 
 def _number(ask: Ask, question: str, default: int, least: int = 1) -> int:
     answer = ask(question, str(default))
-    if not answer.isdigit() or int(answer) < least:
-        raise SpecError(f"{question}: {answer} is no whole number of {least} or more")
-    return int(answer)
+    number = whole_number(answer)
+    if number is None or number < least:
+        raise SpecError(f"{question}: {answer[:40]} is no whole number of {least} or more")
+    return number

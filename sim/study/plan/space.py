@@ -18,6 +18,7 @@ from sim.parallel.split import block_in_parts, split
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, turn
 from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, MeshOptions, Parallel, Schedule, Shard
+from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
@@ -137,9 +138,10 @@ def fixed_of(given: Mapping[str, str]) -> Mapping[str, object]:
 
 def _value(option: str, name: str, text: str, kind: str) -> object:
     if kind == "int":
-        if not text.isdigit() or int(text) < 1:
+        number = whole_number(text)
+        if not number:
             raise SpecError(f"{option}: write a whole number of 1 or more")
-        return int(text)
+        return number
     if "bool" in kind:
         if text.lower() not in ("true", "false"):
             raise SpecError(f"{option}: write true or false")

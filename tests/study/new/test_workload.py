@@ -370,3 +370,10 @@ def test_what_no_usual_layout_holds_is_searched(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mixtral", **CONFIGS["mixtral"][1], "num_hidden_layers": 200}))
     made = new_workload([str(tmp_path / "config.json")], tmp_path / "mine.yaml")
     assert re.search(r"python -m sim plan hgx-h100 .*mine.yaml --nodes \d\d$", made.command)
+
+
+def test_a_script_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
+    """Python reads no more than 4300 digits, and no float has more than 308."""
+    (tmp_path / "job.sbatch").write_text(TRAINER.format(nodes="9" * 400))
+    with pytest.raises(SpecError, match=r"job\.sbatch: '9{36}\.\.\. nodes or GPUs are more than any cluster has; write 1,000,000 at most$"):
+        new_workload([str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
