@@ -24,7 +24,7 @@ from sim.report.whatif import whatif_document
 from sim.result import Result
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
-from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several
+from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several, size_of
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.scenario import answer, has_layout, workload_name
@@ -98,7 +98,7 @@ def plan(
     workload: Name,
     *,
     overrides: Mapping[str, object] | None = None,
-    nodes: Sequence[int] = (),
+    nodes: int | Sequence[int] = (),
     gpus: int | None = None,
     global_batch: int | None = None,
     tokens: str | None = None,
@@ -109,7 +109,7 @@ def plan(
     export: Name | None = None,
     sequence: int | None = None,
     objective: Literal["time", "cost", "energy"] = "time",
-    max_memory: float | None = None,
+    max_memory: float | str | None = None,
     fix: Mapping[str, object] | None = None,
     allow: Sequence[str] = (),
     schedules: Sequence[object] = (),
@@ -122,10 +122,10 @@ def plan(
 ) -> DataFrame:
     """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
 
-    *max_memory* is in bytes of each GPU, *fix* holds axes by name (``{"tp": 8}``), *schedules* are pipeline schedules of your own
-    to try as well, *export* is a folder for launch files of the best. ``DataFrame.attrs`` holds the rest of the document: how many
-    layouts there are, what was excluded, the gap. *processes* refine layouts side by side (None: one a core). Raise `SpecError` where
-    nothing fits.
+    *max_memory* of each GPU is in bytes, or a text such as ``"70GiB"``, *fix* holds axes by name (``{"tp": 8}``), *schedules* are
+    pipeline schedules of your own to try as well, *export* is a folder for launch files of the best. ``DataFrame.attrs`` holds the
+    rest of the document: how many layouts there are, what was excluded, the gap. *processes* refine layouts side by side (None: one a
+    core). Raise `SpecError` where nothing fits.
     """
     import pandas
 
@@ -148,7 +148,7 @@ def plan(
     for schedule in schedules:
         schedule_name(schedule)
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
-    limits = Limits(simulate, max_memory, objective, power_cap=power_cap)
+    limits = Limits(simulate, size_of(max_memory, "max_memory"), objective, power_cap=power_cap)
     question = PlanQuestion(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), limits)
     with workers(processes, None, lambda text: None) as crew:
         made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
@@ -174,7 +174,7 @@ def compare(
     *,
     where: Sequence[str] = (),
     overrides: Mapping[str, object] | None = None,
-    nodes: Sequence[int] = (),
+    nodes: int | Sequence[int] = (),
     batch: int | None = None,
     global_batch: int | None = None,
     sequence: int | None = None,
@@ -316,7 +316,7 @@ def recommend(
     hours: float | None = None,
     tokens: str | None = None,
     where: Sequence[str] = (),
-    nodes: Sequence[int] = (1, 2, 3, 4),
+    nodes: int | Sequence[int] = (1, 2, 3, 4),
     overrides: Mapping[str, object] | None = None,
     batch: int | None = None,
     global_batch: int | None = None,

@@ -84,8 +84,8 @@ talk = Talk()
 
 
 def json_text(value: Any) -> str:
-    """Return the JSON text of *value*."""
-    return json.dumps(value, indent=2) + "\n"
+    """Return the JSON text of *value*, the program in it named as it was called."""
+    return named_as_called(json.dumps(value, indent=2)) + "\n"
 
 
 def print_json(value: Any) -> None:
@@ -212,13 +212,13 @@ def write_report(
     from sim.report.files import write_file, write_files
 
     document, text, table = result
-    made = page() if html is not None or folder is not None else ""
+    made = named_as_called(page()) if html is not None or folder is not None else ""
     if html is not None:
         write_file(html, made)
         talk(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
-            "run.json": json_text(document), "report.txt": text + "\n", "report.html": made, "run.csv": table, **more(),
+            "run.json": json_text(document), "report.txt": named_as_called(text) + "\n", "report.html": made, "run.csv": table, **more(),
         }  # fmt: skip
         write_files(folder, files)
         talk(f"wrote {', '.join(str(folder / name) for name in files)}")
@@ -237,12 +237,17 @@ def write_result(
     from sim.report.files import write_file, write_files
 
     document, text = result
-    made = page(document) if html is not None or folder is not None else ""
+    told = named_as_called(text) + "\n"
+    made = named_as_called(page(document)) if html is not None or folder is not None else ""
     if html is not None:
         write_file(html, made)
         talk(f"wrote {html}")
     if folder is not None:
-        files: dict[str, str | bytes] = {f"{name}.json": json_text(document), f"{name}.txt": text + "\n", f"{name}.html": made}
+        files: dict[str, str | bytes] = {
+            f"{name}.json": json_text(document),
+            f"{name}.txt": told,
+            f"{name}.html": made,
+        }
         files |= {**(more or {}), **(plot(document).files(name) if plot is not None else {})}
         write_files(folder, files)
         talk(f"wrote {folder}/{', '.join(files)}")

@@ -134,7 +134,7 @@ def test_wrong_arguments_are_told_in_a_sentence(call: Callable[[], object], word
 
 def test_recommends_and_plans_and_draws_weeks() -> None:
     rented = stallsim.recommend("resnet50", ["p3.8xlarge", "p3.16xlarge"], budget_hours=24, epochs=90, nodes=[1, 2])
-    planned = stallsim.plan("hgx-h100", "llama-3.2-1b", nodes=[1], global_batch=16, simulate=5)
+    planned = stallsim.plan("hgx-h100", "llama-3.2-1b", nodes=1, max_memory="70GiB", global_batch=16, simulate=5)
     drawn = stallsim.goodput("hgx-h100", "gpt2-xl", days=7, nodes=4, batch=4, precision="amp_bf16", trials=50)
     assert rented.attrs["best"]["hardware"] in set(rented["hardware"])
     assert rented.iloc[0]["total_time_s"] <= 24 * 3600

@@ -13,7 +13,7 @@ import typer
 from sim.report.fitting import plain
 from sim.report.picture import Picture
 from sim.spec.yaml import SpecError
-from sim.terminal import Talk, exit_code, json_text, show_table, show_text, talk, without_anywhere, write_result
+from sim.terminal import Talk, exit_code, json_text, print_json, show_table, show_text, talk, without_anywhere, write_result
 
 
 def test_options_that_may_stand_anywhere_are_taken_out() -> None:
@@ -143,3 +143,18 @@ def test_what_is_said_names_the_program_as_it_was_called(monkeypatch: pytest.Mon
         assert capsys.readouterr().err == f"wrote mine.yaml\nnext: {named} run hgx-h100 mine.yaml\n"
         show_text("Run the best: python -m sim run hgx-h100 mine.yaml")
         assert capsys.readouterr().out == f"Run the best: {named} run hgx-h100 mine.yaml\n"
+
+
+def test_documents_pages_and_files_name_the_program_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "python -m sim run hgx-h100 mine.yaml"
+    for called, named in (("/usr/bin/stallsim", "stallsim"), ("/src/sim/__main__.py", "python -m sim")):
+        monkeypatch.setattr(sys, "argv", [called])
+        print_json({"command": said})
+        assert json.loads(capsys.readouterr().out) == {"command": f"{named} run hgx-h100 mine.yaml"}
+        write_result(
+            tmp_path, tmp_path / "page.html", "it", ({"command": said}, said), lambda document: f"<pre>{document['command']}</pre>"
+        )
+        written = [(tmp_path / name).read_text() for name in ("it.json", "it.txt", "it.html", "page.html")]
+        assert all(f"{named} run hgx-h100 mine.yaml" in text for text in written)

@@ -139,7 +139,7 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise SpecError("lab: torch is not installed: pip install 'stallsim[torch]'") from None
+        raise SpecError("lab: torch is not installed: pip install torch") from None
 
 
 def machine() -> dict[str, Any]:

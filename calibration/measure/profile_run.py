@@ -102,7 +102,7 @@ def _device(wanted: str | None, needs_torch: bool) -> str:
         import torch
     except ImportError:
         if needs_torch:
-            raise SpecError("torch is not installed: pip install 'stallsim[torch]', or measure without it: --only disk") from None
+            raise SpecError("torch is not installed: pip install torch, or measure without it: --only disk") from None
         return "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
         raise SpecError("--device cuda: torch finds no GPU here; leave it out to measure the CPU")

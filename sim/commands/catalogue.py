@@ -12,7 +12,7 @@ from sim.commands.app import app
 from sim.commands.options import Folder, JsonOption, Sets
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, print_json, show_text, talk
+from sim.terminal import json_text, named_as_called, print_json, show_text, talk
 
 KINDS = ("hardware", "workloads", "jobs", "gpus", "models", "datasets", "stacks", "links", "cpus", "volumes", "transports")
 
@@ -99,5 +99,5 @@ def show(
     if output is not None:
         from sim.report.files import write_files
 
-        write_files(output, {"show.json": json_text(document), "show.txt": text + "\n", **plot(document).files("show")})
+        write_files(output, {"show.json": json_text(document), "show.txt": named_as_called(text) + "\n", **plot(document).files("show")})
         talk(f"wrote {output}/show.json, show.txt, show.png and show.svg")

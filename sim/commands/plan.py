@@ -94,6 +94,7 @@ def plan(
     from sim.report.figures import figures_csv
     from sim.report.page.layout_plan import plan_page
     from sim.report.plan import plan_document, plan_text
+    from sim.study.arguments import size_of
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as planned
@@ -101,18 +102,13 @@ def plan(
     from sim.study.plan.sensitivity import sensitivity as turned
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario
-    from sim.units import parse
 
     if with_failures and tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
-    try:
-        memory = None if max_memory is None else parse(max_memory, "size")
-    except ValueError as error:
-        raise SpecError(f"--max-memory {max_memory}: {error}") from None
     scenario = Scenario(
         hardware, workload, tuple(sets), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence, prices=prices
     )
-    limits = Limits(simulate, memory, objective, power_cap=power_cap)  # type: ignore[arg-type]
+    limits = Limits(simulate, size_of(max_memory, "--max-memory"), objective, power_cap=power_cap)  # type: ignore[arg-type]
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = PlanQuestion(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)

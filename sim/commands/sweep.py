@@ -29,7 +29,7 @@ from sim.commands.options import (
 )
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
-from sim.terminal import talk
+from sim.terminal import named_as_called, talk
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -140,4 +140,4 @@ def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: SweepRows) -
     from sim.study.sweep import at
 
     read, varied = descriptions(at(scenario, first)), [key for key, _ in first]
-    write_file(html, sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs), read))
+    write_file(html, named_as_called(sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs), read)))

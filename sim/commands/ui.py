@@ -28,7 +28,7 @@ def ui(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
-        raise SpecError("ui needs starlette and uvicorn, which are not installed: pip install 'stallsim[ui]'") from None
+        raise SpecError("ui needs starlette and uvicorn, which are not installed: pip install starlette uvicorn") from None
     import os
     import socket
 

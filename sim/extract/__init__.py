@@ -59,7 +59,7 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        raise SpecError("extract needs torch, which is not installed: pip install 'stallsim[torch]'") from None
+        raise SpecError("extract needs torch, which is not installed: pip install torch") from None
     return run(name, target, inputs, dict(arguments or {}), command)
 
 

@@ -120,14 +120,20 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def rate_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return which key of *rows* says how fast they are, and its title: tokens where all have them, else samples."""
+    key = "tokens_per_s" if rows and all(row["tokens_per_s"] is not None for row in rows) else "throughput_samples_per_s"
+    return key, _RATES[key]
+
+
 def comparison_text(document: dict[str, Any]) -> str:
     """Return the table of a comparison; ``*`` marks the front that nothing beats in both time and cost."""
     rows = document["rows"]
     of_job, in_tokens = _job_titles(rows), any(row["whole_job"] and row["whole_job"]["given"] == "tokens" for row in rows)
-    rate = "tokens_per_s" if rows and all(row["tokens_per_s"] is not None for row in rows) else "throughput_samples_per_s"
+    rate, of_rate = rate_of(rows)
     of_epoch = () if in_tokens else ("epoch", "USD/epoch", "kWh/epoch", "first")
     titles = [
-        Title("", True), Title("hardware", True), Title("provider", True), Title("nodes"), Title("GPUs"), Title(_RATES[rate]),
+        Title("", True), Title("hardware", True), Title("provider", True), Title("nodes"), Title("GPUs"), Title(of_rate),
         *map(Title, (*of_epoch, *of_job)), Title("memory"), Title("compute"), Title("largest stall", True), Title("error"),
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]

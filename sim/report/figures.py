@@ -110,7 +110,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise SpecError("a .parquet file needs pyarrow: pip install 'stallsim[parquet]', or write .csv") from None
+        raise SpecError("a .parquet file needs pyarrow: pip install pyarrow, or write .csv") from None
     return pyarrow
 
 

@@ -16,7 +16,7 @@ from sim.report.layouts.layout_error import expected_layout_error
 from sim.report.layouts.layout_files import run_command
 from sim.report.prices import price_lines, price_rows
 from sim.report.table import basis_lines
-from sim.report.whole_job import tokens_text
+from sim.report.whole_job import long_time, tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.not_validated import not_validated
@@ -269,6 +269,7 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
         texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it runs (--stack)")
     texts += _cuts_said(plan)
+    texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run
     texts += price_lines(price_rows(run.hardware, (plan.question.scenario.market,)))
     return texts if plan.steps is None or run.node.gpu.power is None else [*texts, grid_text(_grid(run))]
@@ -284,6 +285,17 @@ def _cuts_said(plan: LayoutPlan) -> list[str]:
     alike = any(setting.cuts_alike(each) for setting, every in plan.ways for each in every)
     where = f"holds for layouts of {parts} chunks; others are cut evenly" if alike else f"is left out: no layout here has {parts} chunks"
     return [f"training.parallel.{field} {where}"]
+
+
+def _sizes_left_out(plan: LayoutPlan) -> list[str]:
+    """Return which numbers of nodes have no layout among the simulated ones, and how to see their best."""
+    tried = sorted({setting.nodes for setting, _ in plan.ways})
+    there = {outcome.way.setting.nodes for outcome in plan.tally.outcomes}
+    left = [nodes for nodes in tried if nodes not in there]
+    if not left or not plan.tally.complete:
+        return []
+    one = "has" if len(left) == 1 and left[0] == 1 else "have"
+    return [f"{any_of(left)} node{'s' * (left != [1])} {one} none of the best layouts; --nodes {left[-1]} alone shows the best there"]
 
 
 def _grid(run: LayoutRun) -> GridIntensity:
@@ -320,9 +332,15 @@ def _warnings(plan: LayoutPlan) -> list[str]:
     return texts
 
 
+def any_of(numbers: Sequence[int]) -> str:
+    """Return *numbers* as a choice in words: ``1, 2 or 4``."""
+    first = ", ".join(map(str, numbers[:-1]))
+    return f"{first} or {numbers[-1]}" if first else str(numbers[0])
+
+
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     """Return what a person reads in a terminal."""
-    gpus, nodes = (" or ".join(map(str, document[key])) for key in ("gpus", "nodes"))
+    gpus, nodes = (any_of(document[key]) for key in ("gpus", "nodes"))
     lines = [
         f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} node{'s' * (nodes != '1')}, "
         f"global batch {document['global_batch']}",
@@ -338,7 +356,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         best = document["layouts"][0]
         money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
         energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
-        lines += ["", f"  {tokens_text(document['tokens'])}: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
+        lines += ["", f"  {tokens_text(document['tokens'])}: {long_time(best['job_time_s'])}{money}{energy} with the best"]
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]
     if document["power_cap"] is not None:

@@ -26,8 +26,18 @@ def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -
 def whole_job_text(job: Mapping[str, Any]) -> str:
     """Return the line that tells the *job* of a document: epochs, time, money, parts."""
     cost = "" if job["cost_usd"] is None else f", ${job['cost_usd']:,.2f}"
-    length = tokens_text(job["tokens"]) if "tokens" in job else epochs_text(job["epochs"])
-    return f"whole job, {length}: {show(job['time_s'], 'time')}{cost} ({parts_text(job['parts_s'])})"
+    return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])})"
+
+
+def length_text(job: Mapping[str, Any]) -> str:
+    """Return how long the *job* of a document is, as it was asked for: in tokens or in epochs."""
+    return tokens_text(job["tokens"]) if "tokens" in job else epochs_text(job["epochs"])
+
+
+def long_time(seconds: float) -> str:
+    """Return *seconds* of a whole job in words, from two days on in days as well."""
+    days = seconds / 86400
+    return show(seconds, "time") if days < 2 else f"{seconds / 3600:,.0f} h ({days:.1f} days)"
 
 
 def tokens_text(tokens: float) -> str:

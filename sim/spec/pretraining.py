@@ -15,11 +15,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec.fields import Count, Spec
 
-_TOKENS: Final = re.compile(r"(\d{1,15}(?:\.\d{1,12})?)([KMBTkmbt])?")
+_TOKENS: Final = re.compile(r"(\d{1,15}(?:\.\d{1,12})?(?:[eE]\+?\d{1,2})?)([KMBTkmbt])?", re.ASCII)
 
 
 def tokens_in(text: str) -> float | None:
-    """Return the tokens that *text* says, such as ``300B`` or ``1.5T``; None where it says none."""
+    """Return the tokens that *text* says, such as ``300B``, ``1.5T`` or ``3e11``; None where it says none."""
     match = _TOKENS.fullmatch(text)
     if match is None or not float(match[1]):
         return None

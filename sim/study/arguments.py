@@ -10,6 +10,7 @@ from sim.spec.extensions import COLLECTIVES, EXCHANGES, LOADERS, PRICE_SOURCES, 
 from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, market_of
+from sim.units import parse
 
 Name = str | PathLike[str]
 """Of a catalogue entry, or the path of a file."""
@@ -87,7 +88,9 @@ def several(option: str, value: object) -> list[str]:
 
 
 def counts(nodes: object) -> list[int]:
-    """Return the numbers of nodes in *nodes*. Raise SpecError unless it is a list of whole numbers of 1 or more."""
+    """Return the numbers of nodes in *nodes*, one or a list. Raise SpecError unless they are whole numbers of 1 or more."""
+    if isinstance(nodes, int) and not isinstance(nodes, bool):
+        nodes = [nodes]
     if isinstance(nodes, str) or not isinstance(nodes, Sequence):
         raise SpecError(f"nodes={nodes!r}: expected a list of whole numbers, such as [1, 2, 4]")
     for number in nodes:
@@ -95,3 +98,13 @@ def counts(nodes: object) -> list[int]:
         if number is None or number < 1:
             raise SpecError(f"nodes={nodes!r}: expected whole numbers of 1 or more")
     return list(nodes)
+
+
+def size_of(size: float | str | None, option: str) -> float | None:
+    """Return the bytes of *size*, a number of them or a text such as ``70GiB``. Raise SpecError, with *option*, for anything else."""
+    if size is None or (isinstance(size, int | float) and not isinstance(size, bool) and size > 0):
+        return size
+    try:
+        return parse(str(size), "size")
+    except ValueError as error:
+        raise SpecError(f"{option} {size}: {error}") from None

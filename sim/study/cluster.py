@@ -122,7 +122,7 @@ def _connect(address: str, notice: Callable[[str], None]) -> Any:
     try:
         from distributed import Client
     except ImportError:
-        raise SpecError("--cluster needs dask.distributed: pip install 'stallsim[cluster]'") from None
+        raise SpecError("--cluster needs dask.distributed: pip install 'dask[distributed]'") from None
     host, port = match.groups()
     _check_listening(address, host.strip("[]"), int(port))
     try:
@@ -249,7 +249,7 @@ def _said(error: Exception, address: str, told: str) -> SpecError:
     if isinstance(error, CancelledError | OSError):
         what = f"the scheduler went away after {told}; once it is back, the same command goes on from there"
     if isinstance(error, ImportError):
-        what = f"a worker has no stallsim ({error}): pip install 'stallsim=={__version__}' there"
+        what = f"a worker has no stallsim ({error}): install stallsim {__version__} there"
     return SpecError(f"--cluster {address}: {what}")
 
 

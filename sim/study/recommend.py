@@ -310,9 +310,10 @@ def _notes(plan: JobPlan, budget: Budget, allowed: Sequence[Candidate], others: 
         over = f"{share} before the {limit} budget is exceeded"
         notes.append(f"headroom: {over if spare < 2 else f'the {limit} budget is {rounded(spare, 2)} times what the job needs'}")
     if runner_up is not None:
-        ratio = budget.prefers(runner_up)[0] / budget.prefers(best)[0]
+        fall = 1 - budget.prefers(best)[0] / budget.prefers(runner_up)[0]
         what = "price" if budget.time is not None else "predicted time"
-        notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {100 * (1 - 1 / ratio):.2g}%")
+        share = "less than 0.1%" if fall < 0.001 else f"{100 * fall:.2g}%"
+        notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {share}")
     notes += _bargain(budget, best, allowed)
     better = [candidate for candidate in others if budget.prefers(candidate) < budget.prefers(best)]
     if better:

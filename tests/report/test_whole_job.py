@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.analysis.whole_job import JobPlan, WholeJob
-from sim.report.whole_job import epochs_text, whole_job_document, whole_job_text
+from sim.report.whole_job import epochs_text, long_time, whole_job_document, whole_job_text
 from sim.study.whole_job import Course
 
 
@@ -23,3 +23,9 @@ def test_the_line_says_what_the_document_holds() -> None:
     said = "whole job, 3 epochs: 28.3 min, $17.00 (start up 1.25 min, first epoch 10 min, later epochs 16.7 min, checkpoints 25 s)"
     assert whole_job_text(found) == said
     assert ", $17.00" not in whole_job_text(whole_job_document(JobPlan(3), job, None))
+
+
+def test_weeks_are_said_in_days_as_well() -> None:
+    """By hand: 2054 h are 85.6 days."""
+    assert long_time(2054 * 3600.0) == "2,054 h (85.6 days)"
+    assert long_time(47 * 3600.0) == "47 h"

@@ -153,3 +153,8 @@ def test_every_option_that_a_text_names_exists() -> None:
         }
     )
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_message_says_to_install_stallsim_from_an_index() -> None:
+    """No index has it: what a user of a checkout can install are the packages that an extra holds."""
+    assert [place for place, text in texts() if re.search(r"pip install [^\n]*stallsim", text)] == []

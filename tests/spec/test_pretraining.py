@@ -11,7 +11,18 @@ from sim.spec.pretraining import BatchRamp, Pretraining, Regime, tokens_in
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens"), [("12B", 12e9), ("1.5T", 1.5e12), ("300", 300.0), ("2k", 2e3), ("0B", None), ("x", None), ("-1B", None)]
+    ("text", "tokens"),
+    [
+        ("12B", 12e9),
+        ("1.5T", 1.5e12),
+        ("300", 300.0),
+        ("2e12", 2e12),
+        ("1.5E+3B", 1.5e12),
+        ("2k", 2e3),
+        ("0B", None),
+        ("x", None),
+        ("-1B", None),
+    ],
 )
 def test_tokens_are_read_as_people_write_them(text: str, tokens: float | None) -> None:
     assert tokens_in(text) == tokens

@@ -61,7 +61,7 @@ def _start(stack: ExitStack, *words: str) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.fixture
 def machines() -> Iterator[Machines]:
-    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'stallsim[cluster]'")
+    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'dask[distributed]'")
     with ExitStack() as stack:
         scheduler = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
         _, address = _start(stack, *scheduler)
@@ -199,7 +199,7 @@ def test_a_cluster_that_loses_its_workers_is_waited_for(machines: Machines, monk
 
 def test_wrong_addresses_are_told_apart_at_once() -> None:
     """A name nobody has, and a port that is taken but not listened on."""
-    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'stallsim[cluster]'")
+    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'dask[distributed]'")
     with pytest.raises(SpecError, match=r"no machine is known by the name nowhere\.invalid$"):
         list(each_on_cluster("dask://nowhere.invalid:8786", str, [1], NOTHING))
     with socket.socket() as taken:
@@ -212,7 +212,7 @@ def test_wrong_addresses_are_told_apart_at_once() -> None:
 
 @pytest.mark.slow
 def test_something_else_or_an_idle_scheduler_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'stallsim[cluster]'")
+    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'dask[distributed]'")
     monkeypatch.setattr("sim.study.cluster._ANSWER_TIME", 1.0)
     heard: list[str] = []
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
+from sim.report.page.bars import ERROR_BARS
 from sim.report.page.markup import Html, joined, tag
 
 WIDTH, HEIGHT = 820.0, 470.0
@@ -158,8 +159,9 @@ def chart(
 
     traced = [(look, [place(*corner) for corner in line]) for look, line in lines]
     drawn = [tag("polyline", points=" ".join(f"{px:.1f},{py:.1f}" for px, py in line), class_=look) for look, line in traced]
-    errors = [_error(point, across, up) for point in points if point.off > 0]
-    errors += [_error_up(point, across, up) for point in points if point.off_up > 0]
+    barred_points = [point for point in points if point.best or not is_crowded(points)]
+    errors = [_error(point, across, up) for point in barred_points if point.off > 0]
+    errors += [_error_up(point, across, up) for point in barred_points if point.off_up > 0]
     drawn += [bar for bar, _ in errors]
     dots = []
     taken: list[_Room] = []
@@ -196,6 +198,16 @@ def chart(
     long = any(len(up.write(value)) > _LONG for value in up.ticks)
     look = f"chart marks{' few' * (len(names) <= _FEW)}{' long' * long}"
     return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
+
+
+def is_crowded(points: Sequence[ChartPoint]) -> bool:
+    """Return whether *points* are more than names have lines one below another: error bars of all would hide the points."""
+    return len(points) * _LABEL_HEIGHT > HEIGHT - TOP - BOTTOM
+
+
+def error_bars(points: Sequence[ChartPoint]) -> str:
+    """Return what the error bars of *points* in a chart mean, and whose they are."""
+    return ERROR_BARS.replace(":", ", of the orange ones:") if is_crowded(points) else ERROR_BARS
 
 
 def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Room]:

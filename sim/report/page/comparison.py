@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.comparison import ShownColumn, is_long, shown_by, why_not
+from sim.report.comparison import ShownColumn, is_long, rate_of, shown_by, why_not
 from sim.report.energy import grid_words
-from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, stall_key, stall_pieces
+from sim.report.page.bars import bar, missed_by, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartPoint, axis, chart, with_errors
+from sim.report.page.chart import ChartPoint, axis, chart, error_bars, with_errors
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
-from sim.report.whole_job import epochs_text
+from sim.report.whole_job import length_text
 from sim.study.descriptions import Descriptions
 from sim.units import counted
 
@@ -48,7 +49,13 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     if not rows:
         return "No machine can run it."
     time, cost = _shown(rows)
-    fastest = (max if time.path.endswith("epochs") else min)(rows, key=lambda row: row.value(time.path))
+    sign = -1 if time.path.endswith("epochs") else 1
+
+    def fast_then_cheap(row: Figures) -> tuple[float, float]:
+        usd = row.value(cost.path)
+        return sign * row.value(time.path), math.inf if usd is None else usd
+
+    fastest = min(rows, key=fast_then_cheap)
     priced = [row for row in rows if row.value(cost.path) is not None]
     if not priced:
         return f"{named(fastest)} is fastest: {_words(fastest)}."
@@ -65,7 +72,7 @@ def _shown(rows: Sequence[Figures]) -> tuple[ShownColumn, ShownColumn]:
 def _words(row: Figures) -> str:
     job = row.value("whole_job")
     time, cost = (row.value("epoch_time_s"), row.value("cost_per_epoch_usd")) if job is None else (job["time_s"], job["cost_usd"])
-    what = "an epoch" if job is None else f"for {epochs_text(job['epochs'])}"
+    what = "an epoch" if job is None else f"for {length_text(job)}"
     return f"{as_time(time)}{'' if cost is None else f' and {as_money(cost)}'} {what}"
 
 
@@ -87,7 +94,7 @@ def _pareto(rows: Sequence[Figures]) -> PagePart:
     key = tag(
         "figcaption",
         tag("span", "Orange", class_="flag"),
-        f": nothing else is both faster and cheaper. {ERROR_BARS} Both axes are logarithmic.",
+        f": nothing else is both faster and cheaper. {error_bars(points)} Both axes are logarithmic.",
     )
     with_job = row_job(rows) is not None
     lead = f"Each point is a machine: what {'the whole job' if with_job else 'an epoch'} takes, and what it costs."
@@ -126,6 +133,16 @@ def _carbon(row: Figures) -> Child:
 
 
 def _table(rows: Sequence[Figures]) -> PagePart:
+    """Return the table of *rows*, as `comparison_text` has it: of a budget of tokens no epochs."""
+    job = row_job(rows)
+    rate, of_rate = rate_of([row.value("") for row in rows])
+    in_tokens = job is not None and job["given"] == "tokens"
+
+    def of_epoch(row: Figures) -> list[Child]:
+        energy = row.shown("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-"
+        figures = [row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money), energy]
+        return [] if in_tokens else [*figures, _carbon(row), row.shown("first_epoch_time_s", as_time)]
+
     cells: list[list[Child]] = [
         [
             joined(
@@ -133,18 +150,15 @@ def _table(rows: Sequence[Figures]) -> PagePart:
                 tag("span", " *", class_="flag", title="on the front") if row.value("pareto") else None,
                 tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
             ),
-            row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown("throughput_samples_per_s", as_number),
-            row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
-            row.shown("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-", _carbon(row),
-            row.shown("first_epoch_time_s", as_time),
+            row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown(rate, as_number), *of_epoch(row),
             row.shown("gpu_memory_bytes", as_memory), row.share("stalls_s/compute", "step_time_s"),
             row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
         ]
         for row in rows
     ]  # fmt: skip
-    titles = ["GPUs", "step", "samples/s", "epoch", "an epoch costs", "energy", "CO2", "first epoch", "GPU memory", "compute"]
-    titles.append("expected error")
-    if job := row_job(rows):
+    epoch = [] if in_tokens else ["epoch", "an epoch costs", "energy", "CO2", "first epoch"]
+    titles = ["GPUs", "step", of_rate, *epoch, "GPU memory", "compute", "expected error"]
+    if job:
         titles += ["whole job" if is_long(job) else "epochs done", "whole job costs"]
         for row, line in zip(rows, cells, strict=True):
             done = row.shown("whole_job/time_s", as_time) if is_long(job) else row.shown("whole_job/epochs", as_tenths)

@@ -44,8 +44,8 @@ _SHOWN = (
 def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of the *document* of a long run, with the inputs that were *read* for it."""
     figures = Figures(document, "goodput")
-    title = f"{document['workload']} on {document['nodes']} nodes of {document['hardware']}, weeks of it"
-    set_up = f"{counted(document['gpus'], 'GPU')}, {counted(document['spares'], 'spare node')}; {document['trials']} courses drawn"
+    title = f"{document['workload']} on {document['nodes']} nodes of {document['hardware']}, with failures"
+    set_up = f"{counted(document['gpus'], 'GPU')}, {counted(document['spares'], 'spare node')}; {document['trials']:,} simulated runs"
     hero = outcome(title, _verdict(document), set_up, _tiles(figures), noted("Assumed", document["notes"]))
     parts = [_losses(figures), _timeline(figures), _spread(figures), _checkpoints(figures), _energy(figures), _changes(figures)]
     parts += basis(figures, read)
@@ -97,7 +97,7 @@ def _per_cent(share: float) -> str:
 
 
 def _losses(figures: Figures) -> PagePart:
-    lead = "Means over all drawn courses; they add up to the time from start to end. MFU is inside the kept work and is counted once."
+    lead = "Means over all simulated runs; they add up to the time from start to end. MFU is inside the kept work and is counted once."
     return PagePart("lost", "Where time goes", section("lost", "Where the time goes", _lost(figures), lead=lead))
 
 
@@ -130,8 +130,8 @@ def _timeline(figures: Figures) -> PagePart:
     ]  # fmt: skip
     across = linear_axis("day", [point.x for point in points], as_plain)
     up = linear_axis("minutes until it works again", [0.0, *(point.y for point in points)], as_plain)
-    drawn = tag("figure", chart(points, across, up, "Interruptions and planned stops of one drawn course"))
-    lead = "Each point is an interruption or a planned stop of one of the drawn courses: its cause, and how long the job then stops."
+    drawn = tag("figure", chart(points, across, up, "Interruptions and planned stops of one simulated run"))
+    lead = "Each point is an interruption or a planned stop of one of the simulated runs: its cause, and how long the job then stops."
     return PagePart("timeline", "One course", section("timeline", "One course, day by day", drawn, lead=lead))
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, missed_by, named_bars, swatch
-from sim.report.page.chart import ChartPoint, axis, chart, linear_axis, with_errors
+from sim.report.page.chart import ChartPoint, axis, chart, error_bars, linear_axis, with_errors
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
-from sim.report.plan import NOT_VALIDATED, PARTS, rate_text
+from sim.report.plan import NOT_VALIDATED, PARTS, any_of, rate_text
 from sim.units import show
 
 SHOWN: Final = 10
@@ -27,7 +27,7 @@ def plan_page(document: Mapping[str, Any]) -> str:
     count = min(SHOWN, len(document["layouts"]))
     rows = [figures.inside(f"layouts/{place}") for place in range(count)]
     title = f"Layouts of {document['workload']} on {document['hardware']}"
-    gpus = " or ".join(map(str, document["gpus"]))
+    gpus = any_of(document["gpus"])
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
     hero = outcome(title, document["verdict"], set_up, _tiles(figures, rows[0]), noted("Warnings", document["warnings"]))
     more = {place: figures.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
@@ -89,7 +89,7 @@ def _table(rows: Mapping[int, Figures]) -> PagePart:
     head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), (f"{unit}s/s/GPU", True), ("MFU", True)]
     head += [("memory left", True), *([(f"per million {unit}s", True)] if any(priced) else [])]
     lead = "Best first; ~ marks layouts that the model cannot tell from the best."
-    lead += " Below them, others that are not beaten in time, memory and money at once." if len(rows) > SHOWN else ""
+    lead += f" Below them, others that are not beaten in {_both(rows[0])} at once." if len(rows) > SHOWN else ""
     return PagePart(
         "table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead)
     )
@@ -134,14 +134,20 @@ def _trade(figures: Figures) -> PagePart:
         marked = (row.marked("penalized_step_time_s"), row.marked("memory_headroom_bytes"))
         tight = "" if row.value("memory_verdict") == "fits" else "\nmemory is nearly full: its allocator may retry, which is counted"
         says = f"{row.value('name')}\n{as_time(time)}, {free:.1f} GiB free{tight}"
-        best = place == 0
-        points.append(ChartPoint(time, free, str(place + 1), says, marked, best, row.value("pareto"), best, off if best else 0.0))
+        best, front = place == 0, row.value("pareto")
+        points.append(ChartPoint(time, free, str(place + 1), says, marked, best, front, best, off if best or front else 0.0))
     across = axis("time of a step", with_errors(points), as_time)
     up = linear_axis("GiB free", [point.y for point in points], as_number)
     drawn = chart(points, across, up, "Memory left over time of a step")
-    lead = "Every simulated layout; numbered ones are not beaten in time, memory and money at once. Orange: the best"
-    lead += f". {ERROR_BARS}" if off else "."
-    return PagePart("trade", "Time and memory", section("trade", "Time, memory and money", tag("figure", drawn), lead=lead))
+    both = _both(rows[0])
+    lead = f"Every simulated layout; numbered ones are not beaten in {both} at once. Orange: the best"
+    lead += f". {error_bars(points)}" if off else "."
+    return PagePart("trade", "Time and memory", section("trade", both.capitalize(), tag("figure", drawn), lead=lead))
+
+
+def _both(row: Figures) -> str:
+    """Return in what layouts are compared: in money as well where there is a price."""
+    return "time and memory" if row.value("cost_per_step_usd") is None else "time, memory and money"
 
 
 def _turns(document: Mapping[str, Any]) -> PagePart:

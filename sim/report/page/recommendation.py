@@ -8,13 +8,13 @@ from typing import Any
 from sim.report.energy import grid_words
 from sim.report.page.bars import ERROR_BARS, missed_by, named_bars, reach
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, with_errors
+from sim.report.page.chart import ChartAxis, ChartPoint, axis, chart, error_bars, with_errors
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
 from sim.report.recommendation import time_axis
-from sim.report.whole_job import epochs_text
+from sim.report.whole_job import length_text
 from sim.study.compare import front
 from sim.study.descriptions import Descriptions
 
@@ -43,9 +43,9 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     """Return in a sentence what to rent, or what comes nearest to the budget."""
     best, near = document["best"], document["nearest"]
     if best:
-        return f"Rent {_named(best)}: {_taken(best)} for {epochs_text(best['epochs'])}."
+        return f"Rent {_named(best)}: {_taken(best)} for {_length(document, best)}."
     if near:
-        return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)} for {epochs_text(near['epochs'])}."
+        return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)} for {_length(document, near)}."
     return f"No rentable machine in the catalogue can run {document['workload']}."
 
 
@@ -56,6 +56,11 @@ def _named(candidate: Mapping[str, Any]) -> str:
 
 def _taken(candidate: Mapping[str, Any]) -> str:
     return f"{as_time(candidate['total_time_s'])} and {as_money(candidate['total_cost_usd'])}"
+
+
+def _length(document: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
+    """Return how long the job is on *candidate*, as it was asked for."""
+    return length_text({**candidate, **({"tokens": tokens} if (tokens := document["job"].get("tokens")) else {})})
 
 
 def _limit(document: Mapping[str, Any]) -> str:
@@ -70,7 +75,7 @@ def _tiles(figures: Figures, chosen: Figures) -> Html:
     used = chosen.value(over) / figures.value(f"budget/{path}")
     error = chosen.value("expected_error")
     rows: list[tuple[str, Child, Child]] = [
-        ("Whole job", chosen.shown("total_time_s", as_time), chosen.shown("epochs", epochs_text)),
+        ("Whole job", chosen.shown("total_time_s", as_time), _length(figures.value(""), chosen.value(""))),
         ("Costs", chosen.shown("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
         ("Budget", figures.shown(f"budget/{path}", write), f"{as_percent(used)} of it is {'used' if used <= 1 else 'needed'}"),
         ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
@@ -99,7 +104,9 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     keys = ("epochs", -1.0) if by_time else ("total_time_s", 1.0)
     on_front = front((keys[1] * row.value(keys[0]), row.value("total_cost_usd")) for row in rows)
     title, scale = ("epochs done", 1.0) if by_time else time_axis([row.value("total_time_s") for row in rows])
-    points = [_point(row, place, by_time, scale, first) for place, (row, first) in enumerate(zip(rows, on_front, strict=True))]
+    lengths = [_length(figures.value(""), row.value("")) for row in rows]
+    each = enumerate(zip(rows, lengths, on_front, strict=True))
+    points = [_point(row, place, length, by_time, scale, first) for place, (row, length, first) in each]
     seconds, money = figures.value("budget/time_s"), figures.value("budget/money_usd")
     time = None if seconds is None else seconds / scale
     times = [*with_errors(points), *([time] if time is not None and not by_time else [])]
@@ -112,18 +119,18 @@ def _money(figures: Figures, rows: Sequence[Figures]) -> PagePart:
     caption = tag(
         "figcaption",
         orange,
-        f"{dashed}Logarithmic axes; spot and on-demand are points of their own. {ERROR_BARS}",
+        f"{dashed}Logarithmic axes; spot and on-demand are points of their own. {error_bars(points)}",
     )
     lead = f"Each point is a machine, a number of nodes and a market: what {figures.value('workload')} takes there, and what it costs."
     return PagePart("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
 
 
-def _point(row: Figures, place: int, by_time: bool, scale: float, first: bool) -> ChartPoint:
+def _point(row: Figures, place: int, length: str, by_time: bool, scale: float, first: bool) -> ChartPoint:
     own = {key: row.value(key) for key in ("hardware", "nodes", "market", "total_time_s", "total_cost_usd", "epochs")}
     across = "epochs" if by_time else "total_time_s"
     met = "within the budget" if row.value("within_budget") else "misses the budget"
     marked = (row.marked(across), row.marked("total_cost_usd"))
-    says = f"{_named(own)}\n{_taken(own)} for {epochs_text(own['epochs'])}\n{met}"
+    says = f"{_named(own)}\n{_taken(own)} for {length}\n{met}"
     best = place == 0 and row.value("within_budget")
     off = 0.0 if by_time else missed_by(row)
     return ChartPoint(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)

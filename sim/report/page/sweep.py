@@ -181,7 +181,7 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
         *((key, False) for key in varied),
         *((title, True) for title in ("step", "samples/s", "compute", "epoch", "an epoch costs", "expected error")),
     ]
-    lead = f"The first {_ROWS} points; the file has all." if len(rows) > _ROWS else "A click on a title sorts."
+    lead = f"The first {_ROWS} points; the file has all." if len(rows) > _ROWS else "Click a header to sort."
     return PagePart("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))
 
 

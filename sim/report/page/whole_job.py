@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.markup import Child, Figures, Html, joined, table, tag
 from sim.report.page.words import as_money, as_time
-from sim.report.whole_job import epochs_text
+from sim.report.whole_job import length_text
 
 
 def parts_bar(job: Figures, key: str, scale: float, off: float = 0.0) -> Html:
@@ -26,7 +26,7 @@ def parts_key(jobs: list[Figures]) -> Html:
 def whole_job(job: Figures) -> Html:
     """Return the bar and the table of the ``whole_job`` of a run."""
     drawn = named_bars(
-        [(epochs_text(job.value("epochs")), parts_bar(job, "time_s", job.value("time_s")), job.shown("time_s", as_time))],
+        [(length_text(job.value("")), parts_bar(job, "time_s", job.value("time_s")), job.shown("time_s", as_time))],
         "Seconds of the whole job by part",
     )
     rows: list[list[Child]] = [

@@ -137,7 +137,7 @@ def test_without_torch_one_sentence_and_exit_code_2(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["lab", str(plan(tmp_path)), "-o", str(tmp_path / "lab.csv")]) == 2
-    assert capsys.readouterr().err == "lab: torch is not installed: pip install 'stallsim[torch]'\n"
+    assert capsys.readouterr().err == "lab: torch is not installed: pip install torch\n"
     assert not (tmp_path / "lab.csv").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ChartPoint, axis, chart, linear_axis, with_errors
+from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ChartPoint, axis, chart, error_bars, linear_axis, with_errors
 from tests.report.page.reading import Page
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -132,3 +132,15 @@ def test_error_bars_are_whole_and_their_axis_holds_them() -> None:
     assert heights == pytest.approx([4.0, 6.0], abs=0.02)
     cut = Page(chart([point], axis("x", [10.0], str), up, "label")).all("path", class_="error")[0].attributes["d"]
     assert flat.count("v8") == 2 and cut.count("v8") == 0
+
+
+def test_error_bars_of_a_crowd_are_those_of_the_best() -> None:
+    """More points than a chart has lines of names would lie behind their bars; what the bars mean says whose they are."""
+
+    def drawn(count: int) -> tuple[int, str]:
+        points = [ChartPoint(1.0 + place, 5.0, "name", "says", (("a", 1.0), ("b", 5.0)), best=place < 2, off=0.2) for place in range(count)]
+        page = Page(chart(points, axis("x", with_errors(points), str), linear_axis("y", [0.0, 6.0], str), "label"))
+        return len(page.all("path", class_="error")), error_bars(points)
+
+    assert drawn(10) == (10, "Error bars: nine in ten such predictions missed by less.")
+    assert drawn(60) == (2, "Error bars, of the orange ones: nine in ten such predictions missed by less.")

@@ -9,9 +9,11 @@ import pytest
 
 from sim.cli import main
 from sim.report.basis import basis_of
+from sim.report.comparison import comparison_document
 from sim.report.page.comparison import comparison_page
 from tests.report.page.browser import browser, opened
 from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures
+from tests.report.test_comparison import job, machine
 
 MACHINES = ["p3.2xlarge", "p3.16xlarge", "p4d.24xlarge", "g4dn.xlarge", "p2.xlarge", "dgx-2"]
 
@@ -72,3 +74,14 @@ def test_points_tell_what_they_are(written: Path) -> None:
         tab.click("#table th:nth-child(5) button")
         assert tab.evaluate(order) == sorted(before)
         assert tab.complaints() == [] and tab.requests() == []
+
+
+def test_a_budget_of_tokens_is_no_share_of_an_epoch() -> None:
+    """Oracle: the text of the same document, whose table has no epochs; of two that are as fast, the cheaper is named."""
+    rows = [machine(name, 1e6, 4.0, job("tokens", 0.01, 7200.0, usd) | {"tokens": 1e9}) for name, usd in (("a", 9.0), ("b", 8.0))]
+    page = Page(comparison_page({**comparison_document("w", rows), **basis_of([])}))
+    assert (
+        page.all("p", class_="verdict")[0].text.replace("\u00a0", " ") == "b is fastest and cheapest: 2 h and $8.00 for 1 billion tokens."
+    )
+    heads = [head.text for head in page.all("th")]
+    assert "whole job" in heads and not any("epoch" in head for head in heads)

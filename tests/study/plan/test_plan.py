@@ -524,3 +524,17 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
         assert len(caught.value.problems) == 1
         assert text in caught.value.problems[0]
     assert isinstance(caught.value, Infeasible)
+
+
+def test_sizes_without_a_layout_among_the_best_are_named() -> None:
+    """Four nodes are faster than one by more than any bound misses: those of one are excluded, and the text says how to see them."""
+    made = plan(PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=512), (1, 4)))
+    assert {outcome.way.setting.nodes for outcome in made.tally.outcomes} == {4}
+    text = plan_text(plan_document(made))
+    assert "8 or 32 GPUs, 1 or 4 nodes" in text
+    assert "- 1 node has none of the best layouts; --nodes 1 alone shows the best there" in text
+
+
+def test_money_is_named_where_there_is_a_price(small: LayoutPlan) -> None:
+    page = plan_page(plan_document(small))
+    assert "not beaten in time and memory at once" in page and "money" not in page.partition("<main")[2].partition("Raw data")[0]
