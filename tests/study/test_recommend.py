@@ -425,3 +425,8 @@ def test_layout_options_are_fields_of_the_workload(
     assert shown == written and shown["best"]["layout"]
     frame = stallsim_recommend("llama-3.2-1b", ["p4d.24xlarge"], tokens="1B", budget_usd=1e6, nodes=[1, 2], **asked)
     assert frame.attrs["best"] == shown["best"] and len(frame) == len(shown["candidates"])
+
+
+def test_what_is_as_cheap_is_not_said_to_fall_by_nothing(rows: list[ComparedMachine]) -> None:
+    found = recommend(ASKED, [rows[0], rows[0]], JobPlan(EPOCHS), Budget(time=1e6))
+    assert any(note.endswith("would be chosen if its price fell by less than 0.1%") for note in found.notes)
