@@ -22,6 +22,8 @@ _FEWEST = 3
 
 _FEW = 4
 """Names of points that a narrow chart has room for."""
+_SHORT = 6
+"""Letters of names, such as two numbers of lines of a table, that it has room for in any number: those that fit are written."""
 _NARROW = 23 / 13
 """Times that letters of such names are as large in a narrow chart (page.css)."""
 
@@ -188,15 +190,17 @@ def chart(
     barred = [room for _, room in errors] + [room for _, line in traced for room in _along(line)]
     names = []
     groups = _together(first, [place(point.x, point.y) for point in first])
-    letter = _LABEL_WIDTH * (_NARROW if len(groups) <= _FEW else 1.0)
+    few = len(groups) <= _FEW or all(min(map(len, _texts(group))) <= _SHORT for group in groups)
+    scale = _NARROW if few else 1.0
     for group in groups:
         at = place(group[0].x, group[0].y)
-        there = (_name(group[0], text, letter * len(text), *at, taken, barred, written) for text in _texts(group))
+        texts = [text for text in _texts(group) if len(groups) <= _FEW or not few or len(text) <= _SHORT]
+        there = (_name(group[0], text, scale, *at, taken, barred, written) for text in texts)
         names += [name for name in islice(filter(None, there), 1)]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # written out where it is narrow
     long = any(len(up.write(value)) > _LONG for value in up.ticks)
-    look = f"chart marks{' few' * (len(names) <= _FEW)}{' long' * long}"
+    look = f"chart marks{' few' * (few or len(names) <= _FEW)}{' long' * long}"
     return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
 
 
@@ -241,17 +245,18 @@ def _texts(group: Sequence[ChartPoint]) -> list[str]:
 
 
 def _name(
-    point: ChartPoint, text: str, wide: float, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]
+    point: ChartPoint, text: str, scale: float, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]
 ) -> Html | None:
-    """Return *text*, so *wide*, beside *point* where *dots*, *errors* and names *written* leave room.
+    """Return *text*, *scale* times as large, beside *point* where *dots*, *errors* and names *written* leave room.
 
     Over errors and lines if need be, the best over dots too.
     """
+    wide, tall = scale * _LABEL_WIDTH * len(text), scale * _LABEL_HEIGHT
     for taken in ((*dots, *errors), dots, *([()] if point.best else [])):
         for left, base in (
             (x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19),
         ):  # fmt: skip
-            room = (left, base - _LABEL_HEIGHT + 2, left + wide, base + 2)
+            room = (left, base - tall + 2, left + wide, base + 2)
             inside = room[0] > LEFT and room[2] < WIDTH - 2 and room[1] > 0 and room[3] < HEIGHT - BOTTOM
             if inside and not any(_overlap(room, other) for other in (*taken, *written)):
                 written.append(room)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sim import __version__
 from sim.report.files import MADE_BY
 from sim.report.page.colours import style_tokens
-from sim.report.page.markup import Child, Html, details, joined, section, tag
+from sim.report.page.markup import Child, Html, command_line, details, joined, section, tag
 from sim.report.page.words import unbroken
 
 
@@ -50,7 +50,7 @@ def framed(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, 
         tag("a", "Skip to the result", href="#result", class_="skip"),
         _header(kind, links),
         tag("main", main, id="main"),
-        tag("footer", tag("p", f"stallsim {__version__}{_made()}. Predicted, not measured.")),
+        tag("footer", tag("p", f"stallsim {__version__}", _made(), ". Predicted, not measured.")),
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("div", id="said", class_="unseen", aria_live="polite"),
         data,
@@ -59,10 +59,10 @@ def framed(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, 
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
 
 
-def _made() -> str:
+def _made() -> Html:
     """Return the day and the command that make a page; empty where no command does."""
     command = MADE_BY.get()
-    return f", {datetime.now(UTC).date().isoformat()}: {command}" if command else ""
+    return joined(f", {datetime.now(UTC).date().isoformat()}: ", command_line(command)) if command else Html("")
 
 
 def outcome(title: str, verdict: str, set_up: str, *more: Child) -> Html:

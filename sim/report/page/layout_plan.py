@@ -9,7 +9,7 @@ from sim.report.page.bars import ERROR_BARS, BarPiece, bar, error_tile, missed_b
 from sim.report.page.chart import ChartPoint, axis, chart, error_bars, linear_axis, with_errors
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
-from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, command_line, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
 from sim.report.plan import NOT_VALIDATED, PARTS, any_of, rate_text
 from sim.units import show
@@ -36,7 +36,9 @@ def plan_page(document: Mapping[str, Any]) -> str:
     parts += [PagePart("failures", "With failures", section("failures", "With failures", failing))] if failing else []
     parts += [_turns(document)] if document["sensitivity"] else []
     assumed = section("assumed", "Assumed", bullets(document["assumptions"]))
-    command = section("command", "Run it", tag("pre", document["layouts"][0]["command"], tabindex="0", style="white-space:pre-wrap"))
+    command = section(
+        "command", "Run it", tag("pre", command_line(document["layouts"][0]["command"]), tabindex="0", style="white-space:pre-wrap")
+    )
     return page(
         title, "plan", hero, [*parts, PagePart("command", "Run it", command), PagePart("assumed", "Assumed", assumed)], {"plan": document}
     )

@@ -7,6 +7,7 @@ can be compared with the JSON of the same run, figure by figure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -37,6 +38,11 @@ def tag(name: str, /, *children: Child, **attributes: str | float | bool | None)
 def joined(*children: Child) -> Html:
     """Return *children* one after another, text escaped."""
     return Html("".join(child if isinstance(child, Html) else escape(child) for child in children if child is not None))
+
+
+def command_line(text: str) -> Html:
+    """Return a command as it is typed, whose options no line breaks in two after a dash."""
+    return joined(*(tag("span", part, class_="kept") if part.startswith("--") else part for part in re.split(r"((?<=\s)--[\w-]+)", text)))
 
 
 def _attribute(key: str, value: str | float | bool | None) -> str:

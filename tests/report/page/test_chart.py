@@ -144,3 +144,11 @@ def test_error_bars_of_a_crowd_are_those_of_the_best() -> None:
 
     assert drawn(10) == (10, "Error bars: nine in ten such predictions missed by less.")
     assert drawn(60) == (2, "Error bars, of the orange ones: nine in ten such predictions missed by less.")
+
+
+def test_numbers_fit_a_phone_in_any_number() -> None:
+    """Lines of a table are named by their numbers: those are large enough to read on a phone, and lie on nothing there either."""
+    points = [ChartPoint(2.0**place, float(place % 5), str(place + 1), "says", (("a", 1.0), ("b", 5.0)), named=True) for place in range(11)]
+    page = Page(chart(points, axis("x", [point.x for point in points], str), linear_axis("y", [0.0, 4.0], str), "label"))
+    assert "few" in page.all("div")[0].attributes["class"].split()
+    assert {label.text for label in page.all("text", class_="label")} == {point.name for point in points}

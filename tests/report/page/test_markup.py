@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.markup import Figures, joined, noted, table, tag, tiles
+from sim.report.page.markup import Figures, command_line, joined, noted, table, tag, tiles
 from sim.report.page.words import as_money, as_time
 from tests.report.page.reading import Page, assert_figures_are_the_documents
 
@@ -55,3 +55,11 @@ def test_a_box_of_notes_is_there_only_with_notes() -> None:
     assert noted("Beware", []) is None
     box = noted("Beware", ["a < b"])
     assert box is not None and [item.text for item in Page(box).all("li")] == ["a < b"]
+
+
+def test_no_line_breaks_inside_an_option() -> None:
+    """Browsers break lines after a hyphen: an option is kept whole, and the text is what was typed."""
+    typed = "python -m sim plan p4d.24xlarge x--y.yaml --nodes 1..4 --html a&b.html"
+    page = Page(tag("p", command_line(typed)))
+    assert page.all("p")[0].text == typed
+    assert [kept.text for kept in page.all("span", class_="kept")] == ["--nodes", "--html"]
