@@ -156,6 +156,12 @@ def _finite(number: float, written: object) -> float:
     return number
 
 
+def any_of(choices: Sequence[object]) -> str:
+    """Return *choices* as one reads them: ``1, 2 or 4``."""
+    first = ", ".join(map(str, choices[:-1]))
+    return f"{first} or {choices[-1]}" if first else str(choices[0])
+
+
 def shorten(value: object, length: int = 40) -> str:
     """Return ``repr(value)`` for a message, cut to *length* characters."""
     try:

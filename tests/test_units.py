@@ -160,3 +160,7 @@ def test_any_text_is_a_finite_number_or_a_unit_error(text: str, dimension: str) 
 def test_an_axis_of_times_has_the_unit_that_half_of_them_reach(seconds: list[float], unit: str) -> None:
     name, length = units.axis_unit(seconds)
     assert (name, length) == (unit, {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}[unit])
+
+
+def test_choices_are_said_as_one_reads_them() -> None:
+    assert [units.any_of(numbers) for numbers in ((1,), (1, 2), (1, 2, 4))] == ["1", "1 or 2", "1, 2 or 4"]

@@ -15,7 +15,7 @@ from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Jobs, Workload
 from sim.spec.yaml import Document, SpecError
-from sim.units import shorten
+from sim.units import any_of, shorten
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _unlike(value: object) -> str:
     if isinstance(value, dict) and (origin := value.get("extends")):
         names = [*catalogue.catalogue("hardware"), *catalogue.catalogue("workloads")]
         alike = catalogue.suggestions(str(origin), names)
-        return f"extends: {shorten(origin)} is not in the catalogue" + (f"; did you mean {' or '.join(alike)}?" if alike else "")
+        return f"extends: {shorten(origin)} is not in the catalogue" + (f"; did you mean {any_of(alike)}?" if alike else "")
     return f"no description that this program knows; it may hold a {', '.join(schema.KINDS)}"
 
 

@@ -16,6 +16,7 @@ from sim.spec.parallel import Parallel, Wrapping
 from sim.spec.segments import block
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
+from sim.units import any_of
 
 UnitKind = Literal["first", "block", "last"]
 _NAMED: Final = 6
@@ -54,7 +55,7 @@ def cut_layers(model: Model, cuts: Sequence[str]) -> tuple[int, ...]:
         at = next((number for number, name in enumerate(names) if name == cut or name.startswith(f"{cut}.")), None)
         if at is None:
             near = difflib.get_close_matches(cut, dict.fromkeys([*names, *(block(name) for name in names)]), n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"it begins with {', '.join(names[:_NAMED])}, ..."
+            hint = f"did you mean {any_of(near)}?" if near else f"it begins with {', '.join(names[:_NAMED])}, ..."
             raise SpecError(f"training.parallel.cuts: {model.name} has no module {cut}; {hint}")
         if at <= max([0, *starts]):
             before = "begins the model" if at == 0 else f"does not come behind {cuts[len(starts) - 1]}"

@@ -26,7 +26,7 @@ from sim.study.plan.sensitivity import Turn
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.saving import slowed_beside
 from sim.study.weeks import Weeks
-from sim.units import counted, show
+from sim.units import any_of, counted, show
 
 SCHEMA: Final = 1
 _OWN_BATCH: Final = ", the workload's batch on every GPU (--global-batch)"
@@ -330,12 +330,6 @@ def _warnings(plan: LayoutPlan) -> list[str]:
     for way in plan.refused:
         texts.append(f"the schedule {way.candidate.schedule} runs none of these pipelines; '{run_command(plan, way)}' says why")
     return texts
-
-
-def any_of(numbers: Sequence[int]) -> str:
-    """Return *numbers* as a choice in words: ``1, 2 or 4``."""
-    first = ", ".join(map(str, numbers[:-1]))
-    return f"{first} or {numbers[-1]}" if first else str(numbers[0])
 
 
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:

@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 from sim.spec import elsewhere, shelf, yaml
 from sim.spec.extensions import STACKS, extension, names
 from sim.spec.yaml import Document, SpecError
-from sim.units import shorten
+from sim.units import any_of, shorten
 
 SUFFIX: Final = ".yaml"
 STACKS_FOLDER: Final = "workloads/stacks"
@@ -135,7 +135,7 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
     if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
         return f"; it is a layout, not a stack: use {layout}, with any stack that has NCCL"
     if near := suggestions(name, all_names):
-        return f"; did you mean {' or '.join(near)}?"
+        return f"; did you mean {any_of(near)}?"
     if len(all_names) <= MOST_NAMED:
         return f"; known are {', '.join(all_names) or 'none'}"
     return f"; 'python -m sim list {folder.rpartition('/')[2]}' shows the {listed} known"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sim.spec.fabric import Dragonfly, LeafSpine, Torus
 from sim.spec.fields import (
@@ -48,9 +48,14 @@ class Bridge(Spec):
     source: Source
 
 
+def _in_digits(value: object) -> object:
+    """Return a number such as 8.0, as YAML reads it without quotes, as text."""
+    return str(value) if isinstance(value, float) else value
+
+
 def _capability(text: str) -> str:
     if not re.fullmatch(r"(0|[1-9][0-9]?)\.[0-9]", text):
-        raise ValueError(f'found {shorten(text)}; write NVIDIA\'s two numbers in quotes, such as "8.0"')
+        raise ValueError(f"found {shorten(text)}; write NVIDIA's two numbers, such as 8.0")
     return text
 
 
@@ -62,7 +67,7 @@ class Gpu(Spec):
     """What others call it, in tables of runs."""
     architecture: str
     """NVIDIA's or AMD's name of it, such as ``Ampere``."""
-    compute_capability: Annotated[str, AfterValidator(_capability)]
+    compute_capability: Annotated[str, BeforeValidator(_in_digits), AfterValidator(_capability)]
     """NVIDIA's, in quotes: ``"8.0"``; ``"0.0"`` for a processor."""
     memory: Bytes
     """Size of the device's memory."""

@@ -108,7 +108,7 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
     there = sorted({str(row[column.name]) for row in rows if row[column.name]})
     wanted = _CONDITION.fullmatch(alone)
     near = suggestions(wanted[3] if wanted else "", there)
-    shown = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(there[:20])}{' ...' * (len(there) > 20)}"
+    shown = f"did you mean {units.any_of(near)}?" if near else f"known are {', '.join(there[:20])}{' ...' * (len(there) > 20)}"
     return f"no row meets {alone}; {shown}"
 
 

@@ -10,6 +10,7 @@ from sim.spec.catalogue import suggestions
 from sim.spec.days import STALE, first_day
 from sim.spec.listing import HARDWARE, Column, Row, hardware_rows, select
 from sim.spec.yaml import SpecError
+from sim.units import any_of
 
 _KEPT: Final = {column.name: column for column in HARDWARE}
 PRICES: Final = (
@@ -44,7 +45,7 @@ def named_rows(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     for name, ones in zip(names, met, strict=True):
         if not ones:
             near = suggestions(name, sorted({str(row[column]) for row in rows for column in _NAMES if row[column]}))
-            hint = f"did you mean {' or '.join(near)}?" if near else "'python -m sim prices' lists all"
+            hint = f"did you mean {any_of(near)}?" if near else "'python -m sim prices' lists all"
             raise SpecError(f"{name}: no machine, GPU or provider with a price; {hint}")
     return [row for row in rows if not names or any(id(row) in ones for ones in met)]
 

@@ -18,7 +18,7 @@ from sim.spec.hardware import Node
 from sim.spec.parallel import NOT_SIMULATED, Parallel
 from sim.spec.references import UNRESOLVED
 from sim.spec.yaml import Document, SpecError
-from sim.units import shorten
+from sim.units import any_of, shorten
 
 Spec = TypeVar("Spec", bound=BaseModel)
 
@@ -175,7 +175,7 @@ def _meant(value: object, due: str) -> str:
     words = due.removeprefix("one of ").split(", ")
     plain = re.sub(r"[^a-z0-9]", "", value.lower())
     near = [word for word in _SYNONYMS.get(plain, ()) if word in words] or suggestions(value, words, most=1)
-    return f" did you mean {' or '.join(near)}?" if near else ""
+    return f" did you mean {any_of(near)}?" if near else ""
 
 
 _SYNONYMS: Final = {

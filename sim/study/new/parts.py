@@ -19,7 +19,7 @@ from sim.spec.hardware import Gpu, Link, Transport
 from sim.spec.library import load_part
 from sim.spec.wiring import Card, Lanes, Processor, Wiring
 from sim.spec.yaml import SpecError
-from sim.units import shorten
+from sim.units import any_of, shorten
 
 GPUS: Final = "hardware/parts/gpus"
 CPUS: Final = "hardware/parts/cpus"
@@ -82,7 +82,7 @@ def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
     if stem is None:
         begin = [stem for stem in catalogue(folder) if stem.lower().startswith(f"{name.lower()}-")]
         near = begin[:MOST_NAMED] or suggestions(name, list(catalogue(folder)))
-        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        meant = f"did you mean {any_of(near)}? " if near else ""
         all_of = list(catalogue(folder))
         listed = f"'python -m sim list {folder.rpartition('/')[2]}' shows the {len(all_of)} known"
         choices = f"write one of {', '.join(all_of)}" if len(all_of) <= MOST_NAMED else listed

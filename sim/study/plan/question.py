@@ -31,6 +31,7 @@ from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import PriceBook
+from sim.units import any_of
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks whose layouts are compared where the user names none."""
@@ -138,7 +139,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     if question.limits.memory is not None and question.limits.memory <= 0:
         raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
     if question.limits.objective not in get_args(Objective):
-        raise SpecError(f"--objective {question.limits.objective}: write {' or '.join(get_args(Objective))}")
+        raise SpecError(f"--objective {question.limits.objective}: write {any_of(get_args(Objective))}")
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
     loaded = _workloads(question.scenario)
@@ -213,7 +214,7 @@ def _default_batch(workload: Workload, gpus: int) -> int:
 def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> str:
     """Return why there is no layout at all, and the nearest change after which there is one."""
     gpus = sorted({setting.nodes * setting.gpus_per_node for setting, _ in ways})
-    on = f"{' or '.join(map(str, gpus))} GPUs with a global batch of {space.global_batch}"
+    on = f"{any_of(gpus)} GPUs with a global batch of {space.global_batch}"
     stated = ", ".join(f"{key}={value}" for key, value in question.fixed.items())
     fields = fixed_of(question.fixed)
     left_out = [name for name in sorted(ALLOWED.keys() - space.allowed) if _any(ways, replace(space, allowed=space.allowed | {name}))]

@@ -142,7 +142,7 @@ def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:
 def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
         ("--with-failures",): "--tokens",
-        ("--objective", "joy"): "write time or cost or energy",
+        ("--objective", "joy"): "write time, cost or energy",
         ("--objective", "energy", "--set", "node.gpu.power=null"): "has no power",
     }
     for words, said in cases.items():
