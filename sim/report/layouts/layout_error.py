@@ -1,6 +1,6 @@
 """How far off may a run with a layout be? The errors that predictions of measured training runs showed, of rows like it.
 
-``hardware/validated_llm.json`` is written by ``python -m calibration.llm --published`` from measured runs that come with `calibration`:
+``hardware/validated_llm.json`` is written by ``make validated`` from measured runs that come with `calibration`:
 steps simulated from the descriptions alone. The nearest group answers: the same kind of layout, family of model and GPU; then layout and
 GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapolates, and widens the errors by `WIDER`; so does what
 `unmeasured` names.
