@@ -80,10 +80,10 @@ class Scene:
     credits: Mapping[str, Credits]
     steps: Sequence[int]
     """Steps of an epoch, by job."""
-    exact: bool
-    fold: bool
-    keep_rates: bool
-    executor: str
+    exact: bool = False
+    fold: bool = True
+    keep_rates: bool = False
+    executor: str = "phase"
     seed: int = 0
     lag: float = 0.0
     """Seconds that built batches lie still, which moves a loader's work to another moment of the step."""
@@ -192,7 +192,7 @@ class EpochRun:
 
         While a shelf is open, an epoch that is made of the same as an earlier one is not simulated again.
         """
-        made_of = self._made_of() if shelf.is_open() else None
+        made_of = self.made_of() if shelf.is_open() else None
         if made_of is None:
             return self._simulated()[0]
         epochs, levels, changed = shelf.remembered((EpochRun, made_of), self._simulated)
@@ -224,7 +224,7 @@ class EpochRun:
     def _own_loaders(self) -> list[str]:
         return [name for job in self.scene.jobs if (name := job.workload.input.own_loader) is not None]
 
-    def _made_of(self) -> Hashable:
+    def made_of(self) -> Hashable:
         """Return everything that decides this epoch, which has not begun; None where that is not known.
 
         That is so of drawn steps, jobs that start later, loaders of the user's own, and exchanges that learn from step to step.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
@@ -109,27 +109,44 @@ def simulate(
     if executor not in EXECUTORS:
         raise ValueError(f"executor '{executor}': write one of {', '.join(EXECUTORS)}")
     fold = fold and executor == "phase"
-    cluster, rings = _planned(hardware, jobs, fold)
-    warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
-    cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
-    steps = [steps_per_epoch(job.workload, job.samples) for job in jobs]
-    saved = [(slot.name, tuple(beside(slot))) for slot in cluster if slot.lent] if beside else ()
-    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed, lag, saved, keep_log)
+    scene, warm_hits = _scene(hardware, jobs, fold)
+    saved = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent] if beside else ()
+    options: dict[str, Any] = {"keep_rates": keep_rates, "executor": executor, "seed": seed, "lag": lag, "keep_log": keep_log}
+    scene = replace(scene, exact=exact, beside=saved, **options)
     differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
-    first = EpochRun(scene, cold_hits, [job.start for job in jobs]).run() if cold and differs else None
+    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and differs else None
     levels = {slot: credits.level for slot, credits in scene.credits.items()}
     warm = EpochRun(scene, warm_hits, [0.0 for _ in jobs]).run()
     return Run(
         hardware,
         tuple(
-            JobRun(job, early, later, _mean_hits(warm_hits[number], job_slots(number, cluster)))
+            JobRun(job, early, later, _mean_hits(warm_hits[number], job_slots(number, scene.cluster)))
             for number, (job, early, later) in enumerate(zip(jobs, first or warm, warm, strict=True))
         ),
-        tuple(cluster),
-        rings,
+        tuple(scene.cluster),
+        tuple(scene.rings),
         seed,
         _credits_end(scene, levels, warm_hits) if cold else None,
     )
+
+
+def decided_by(hardware: Hardware, jobs: Sequence[Job]) -> Hashable:
+    """Return everything that decides the two epochs of a run, on an open shelf; None where that is not known."""
+    scene, warm_hits = _scene(hardware, jobs, fold=True)
+    epochs = tuple(EpochRun(scene, hits, [job.start for job in jobs]).made_of() for hits in (_uncached(warm_hits), warm_hits))
+    return None if None in epochs else epochs
+
+
+def _scene(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Scene, list[dict[str, float]]]:
+    """Return what the epochs of *jobs* are made of, without options, and what the page cache holds in a warm one, by job and slot."""
+    cluster, rings = _planned(hardware, jobs, fold)
+    warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
+    steps = [steps_per_epoch(job.workload, job.samples) for job in jobs]
+    return Scene(jobs, cluster, rings, _credits(cluster), steps, fold=fold), warm_hits
+
+
+def _uncached(hits: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    return [dict.fromkeys(of_job, 0.0) for of_job in hits]
 
 
 def ring_channels_of(hardware: Hardware, job: Job) -> int | None:

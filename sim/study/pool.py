@@ -23,6 +23,9 @@ Result = TypeVar("Result")
 FEW = 4
 """Items up to which starting processes takes longer than it saves: a process imports for half a second, a run takes 0.1 s."""
 
+_BATCH = 16
+"""Items that a process is handed at a time, at most: what is lost where it is killed."""
+
 
 def cores() -> int:
     """Return the processors that this process may use."""
@@ -36,8 +39,10 @@ def as_asked(processes: int | None) -> int:
     return processes or cores()
 
 
-def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None) -> Iterator[Result]:
+def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None, together: int = 1) -> Iterator[Result]:
     """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores when None).
+
+    So many items *together*, from the first on, share work that one process does once.
 
     What only this process knows, such as a schedule that the user handed over as an object, keeps all of them here.
     Raise SpecError where an item's process is killed again and again.
@@ -48,7 +53,9 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
         return
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    batch = max(1, min(16, len(items) // (4 * wanted)))
+    batch = max(1, min(_BATCH, len(items) // (4 * wanted)))
+    if together <= _BATCH:
+        batch = max(1, batch // together) * together
     under_way = 2 * wanted * batch  # what joblib hands out ahead
     done, alone, lost = 0, 0, -1
     while done < len(items):

@@ -25,6 +25,7 @@ from sim.spec.yaml import SpecError
 from sim.study.cluster import each_on_cluster, pack
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
+from sim.study.order import compute_order
 from sim.study.pool import each
 from sim.study.scenario import Infeasible, Scenario, prepare
 from sim.study.space import Point
@@ -119,10 +120,13 @@ def swept(
                 "files that have changed since); finish that one, write to another file, or --force to lose them"
             )
         missing = {key: point for key, point in zip(keys, points, strict=True) if key not in done_before}
-        different, tasks = len(set(keys)), list(missing.items())
-        answer = partial(_figures, run, uuid4().hex, scenario)
+        different, name = len(set(keys)), uuid4().hex
+        with standing(name):
+            order = compute_order(points if missing else (), partial(at, scenario))
+        tasks = sorted(missing.items(), key=lambda task: order.place(task[1]))
+        answer = partial(_figures, run, name, scenario)
         if cluster is None or not missing:
-            answers = each(answer, tasks, processes)
+            answers = each(answer, tasks, processes, order.together)
         else:
             answers = each_on_cluster(cluster, answer, tasks, pack(read), notice)
         for count, (key, figures) in enumerate(answers, start=different - len(missing) + 1):
