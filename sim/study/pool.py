@@ -7,6 +7,7 @@ at a time; an item that loses its process twice with nothing beside it is refuse
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import warnings
@@ -87,10 +88,11 @@ def _on_processes(
 
     Raise joblib's TerminatedWorkerError where a process was killed.
     """
-    from joblib import Parallel, delayed
+    from joblib import Parallel, delayed, parallel_config
 
     replaced_quietly()
-    parallel = Parallel(n_jobs=processes, batch_size=batch, pre_dispatch=under_way, return_as="generator")
+    with parallel_config("loky", initializer=gc.set_threshold, initargs=gc.get_threshold()):  # they look for garbage as seldom as this one
+        parallel = Parallel(n_jobs=processes, batch_size=batch, pre_dispatch=under_way, return_as="generator")
     with _interrupted_later():
         results = parallel(delayed(function)(item) for item in items)
     yield from results
