@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
@@ -59,14 +59,28 @@ def _start(stack: ExitStack, *words: str) -> tuple[subprocess.Popen[str], str]:
     pytest.fail(f"{words[0]} ended before it listened: {said}")
 
 
-@pytest.fixture
-def machines() -> Iterator[Machines]:
+@contextmanager
+def _cluster() -> Iterator[Machines]:
     pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'dask[distributed]'")
     with ExitStack() as stack:
         scheduler = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
         _, address = _start(stack, *scheduler)
         worker = ("distributed.cli.dask_worker", f"tcp://{address}", "--no-nanny", "--nthreads", "1", "--no-dashboard")
         yield Machines(f"dask://{address}", [_start(stack, *worker)[0] for _ in range(2)], lambda: _start(stack, *worker)[0])
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    """Machines of a test that may kill them."""
+    with _cluster() as mine:
+        yield mine
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Machines]:
+    """Machines that all tests leave as they are: to start them takes longer than what is asked of them."""
+    with _cluster() as ours:
+        yield ours
 
 
 @pytest.mark.slow
@@ -86,9 +100,9 @@ def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixt
 
 
 @pytest.mark.slow
-def test_a_plan_on_a_cluster_is_that_of_one_process(machines: Machines) -> None:
+def test_a_plan_on_a_cluster_is_that_of_one_process(lasting: Machines) -> None:
     question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
-    with workers(None, machines.address, print) as crew:
+    with workers(None, lasting.address, print) as crew:
         assert crew is not None
         assert crew.processes == 2
         assert plan_document(plan(question, crew=crew)) == plan_document(plan(question))
@@ -132,7 +146,7 @@ def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_own_files_travel_and_messages_name_them(machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_files_travel_and_messages_name_them(lasting: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "parts" / "gpus").mkdir(parents=True)
     (tmp_path / "parts" / "gpus" / "mine.yaml").write_text("extends: v100-sxm2-16gb\nname: mine\n")
     (tmp_path / "box.yaml").write_text("extends: p3.2xlarge\nname: box\nnode:\n  gpu: mine\n")
@@ -142,13 +156,13 @@ def test_own_files_travel_and_messages_name_them(machines: Machines, tmp_path: P
     here = sweep(BASE, points, row, processes=1)
     assert here[0]["problem"] == ""
     assert here[3]["problem"].startswith("other.yaml:5:5: node.nic.bandwidth")
-    for worker in machines.workers:  # they run elsewhere: what is not sent is not there
+    for worker in lasting.workers:  # they run elsewhere: what is not sent is not there
         assert os.readlink(f"/proc/{worker.pid}/cwd") != str(tmp_path)
-    assert sweep(BASE, points, row, cluster=machines.address) == here
+    assert sweep(BASE, points, row, cluster=lasting.address) == here
 
 
 @pytest.mark.nightly
-def test_another_version_or_catalogue_is_refused(machines: Machines) -> None:
+def test_another_version_or_catalogue_is_refused(lasting: Machines) -> None:
     luggage = pack([Path(__file__).parents[2] / "hardware" / "p3.2xlarge.yaml"])
     assert luggage.files == ()
     assert [name for name, _ in luggage.catalogue] == ["hardware/p3.2xlarge.yaml"]
@@ -157,8 +171,8 @@ def test_another_version_or_catalogue_is_refused(machines: Machines) -> None:
         (luggage._replace(catalogue=(("hardware/p3.2xlarge.yaml", "0"),)), "another file on a worker"),
     ):
         with pytest.raises(SpecError, match=said):
-            list(each_on_cluster(machines.address, str, [1], wrong))
-    assert sorted(each_on_cluster(machines.address, str, [1, 2], luggage)) == ["1", "2"]
+            list(each_on_cluster(lasting.address, str, [1], wrong))
+    assert sorted(each_on_cluster(lasting.address, str, [1, 2], luggage)) == ["1", "2"]
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "dask://host", "dask://host:99999", "http://host:80", "dask://:80"])
