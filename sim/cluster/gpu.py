@@ -203,7 +203,7 @@ def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     factor = 1.0 if work.shaped else _stack_factor(layer, stack, work.peak)
     products = max(work.products * factor, work.least)
     busy = max(products, memory_time(work.moved, gpu)) + memory_time(work.converted, gpu)
-    in_steps = gpu.kernels.whole_steps if stack.mesh and gpu.kernels else 1.0
+    in_steps = gpu.kernels.whole_steps if stack.factor_by_kernels and gpu.kernels else 1.0
     return KernelWork((busy + work.kernels * gpu.kernel_time) * stack.compute_factor * in_steps, work.launches)
 
 

@@ -45,7 +45,7 @@ class Kernels(Spec):
     sustained: Share
     """Of that, what is left in training steps that keep the board at its power limit for seconds."""
     whole_steps: Factor = 1.0
-    """Time of kernels in steps of stacks with a ``mesh``, over what their ``compute_factor`` says, which was fitted mostly to Hopper."""
+    """Time of kernels in steps of stacks with ``factor_by_kernels``, over what their ``compute_factor`` says."""
     tile_edge: Factor
     """Rows and columns at which a tile loses half its rate to loading: ``1 / (1 + tile_edge (1/m + 1/n))``."""
     pipeline_fill: Whole

@@ -241,11 +241,10 @@ def test_ranks_of_a_context_group_share_causal_attention_evenly(context):
 
 
 def test_kernels_of_whole_steps_count_for_stacks_that_run_layouts_alone():
-    """Half as long in layouts' steps as the stack's factor says; stacks without ``mesh`` know nothing of it."""
+    """Half as long where the stack's factor is said to go by kernels; other stacks know nothing of it."""
     product = Layer.model_validate({"name": "l", "op": "gemm", "forward": "128 GFLOP", "channels": [4096, 4096]})
-    mesh = {"framework": "fsdp2", "source": "test"}
     alone, plain, layouts = (
-        layer_time(product, each, "bf16", stack(**fields), 1).time
-        for each, fields in ((gpu(), {"mesh": mesh}), (gpu(whole_steps=0.5), {}), (gpu(whole_steps=0.5), {"mesh": mesh}))
+        layer_time(product, each, "bf16", stack(compute_factor=1.5, factor_by_kernels=by), 1).time
+        for each, by in ((gpu(), True), (gpu(whole_steps=0.5), False), (gpu(whole_steps=0.5), True))
     )
     assert plain == pytest.approx(alone) == pytest.approx(2 * layouts)

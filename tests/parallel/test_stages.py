@@ -91,7 +91,7 @@ def test_a_module_begins_with_the_first_of_its_layers() -> None:
 @pytest.mark.parametrize(
     ("cuts", "message"),
     [
-        (("layers.2",), r"toy has no module layers\.2; did you mean layers\.1 or layers\.0"),
+        (("layers.2",), r"toy has no module layers\.2; did you mean layers\.1, layers\.0 or layers\.1\.b"),
         (("xyz",), r"toy has no module xyz; it begins with stem\.conv, stem\.norm, layers\.0\.a"),
         (("stem",), "stem begins the model; write modules in the order of the model, without the first"),
         (("pool", "layers.0"), "layers.0 does not come behind pool"),

@@ -189,7 +189,7 @@ SCENARIOS = (
             ("llama-3.1-8b", ("model.lora={rank: 16}", f"{_MICRO}=16", _CK), 2, "torchtitan-2.x", (_TP, ("--pp", "parallel.pipeline", 4))),
             ("llama-3.1-8b", ("training.parallel.reshard_after_forward=4",), 2, "torchtitan-2.x", (_FSDP, _REPLICATE)),
             ("mixtral-8x7b", ("model.transformer.shared_experts=1", *_OVERLAP, _CK), 4, "megatron-core", (_TP, _EP, _ZERO)),
-            ("mixtral-8x7b", (*_HOST, _CK), 4, "megatron-core", (_TP, _EP, _ZERO)),
+            ("mixtral-8x7b", (*_HOST, _CK, "training.noise.compute_correlation=10 ms"), 4, "megatron-core", (_TP, _EP, _ZERO)),
             ("deepseek-v2-lite", (*_SHAPE, _CK), 4, "torchtitan-2.x", (_EP, _FSDP)),
             ("gemma-2-2b", (_CK,), 1, "torchtitan-2.x", (_FSDP,)),
             ("nanotron-1b", (), 1, "nanotron", (_TP, _ZERO)),

@@ -327,11 +327,6 @@ def test_one_option_and_several_say_the_same(capsys: pytest.CaptureFixture[str])
     assert told[0] == told[1] and told[0][0]["tokens_per_s"] > 0
 
 
-def test_profile_refuses_a_layout(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "hgx-h100", "llama-3.2-1b", "--set", "training.parallel.shard=parameters"]) == 2
-    assert "profile follows Stash, which measures data-parallel training" in capsys.readouterr().err
-
-
 def test_one_gpu_has_nobody_to_talk_to():
     """Any way of sharding over one rank is plain training: no operation, all compute and launches."""
     wrong = []

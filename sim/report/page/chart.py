@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice, pairwise, product
 
 from sim.report.page.bars import ERROR_BARS
 from sim.report.page.markup import Html, joined, tag
@@ -249,10 +249,11 @@ def _name(
 ) -> Html | None:
     """Return *text*, *scale* times as large, beside *point* where *dots*, *errors* and names *written* leave room.
 
-    Over errors and lines if need be, the best over dots too.
+    Over errors and lines if need be, the best over dots too; in the end nearer to others than a narrow chart has lines.
     """
-    wide, tall = scale * _LABEL_WIDTH * len(text), scale * _LABEL_HEIGHT
-    for taken in ((*dots, *errors), dots, *([()] if point.best else [])):
+    wide = scale * _LABEL_WIDTH * len(text)
+    over = ((*dots, *errors), dots, *([()] if point.best else []))
+    for tall, taken in product(dict.fromkeys((scale * _LABEL_HEIGHT, _LABEL_HEIGHT)), over):
         for left, base in (
             (x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19),
         ):  # fmt: skip

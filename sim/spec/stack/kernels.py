@@ -21,6 +21,8 @@ class StackKernels(Spec):
     """Kernels per operator of the layer table, relative to the table's own count: what the host launches and the GPU starts."""
     compute_factor: Factor = 1.0
     """GPU time of this stack relative to the layer model."""
+    factor_by_kernels: bool = False
+    """``compute_factor`` was fitted to steps of layouts, mostly on Hopper: others' ``kernels`` scale it (``whole_steps``)."""
     tensor_core_factor: Factor = 1.0
     """The same of convolutions and recurrent layers on tensor cores, on top of ``compute_factor``."""
     tensor_core_gemm_factor: Factor = 1.0
