@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = re.compile(r"python -m (sim|calibration)((?: {1,3}(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s'\"`;,()|#&<>\[\]]+))*)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]")
 _OTHERS = frozenset(
-    {"--pid", "--tty", "--arch", "--gpus", "--no-compile", "--no-deps", "--nproc-per-node", "--standalone", "--port", "--expected"}
+    {"--pid", "--tty", "--arch", "--gpus", "--no-compile", "--no-deps", "--nproc-per-node", "--standalone", "--port"}
     | {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--job.config-file", "--use-tp-pp-dp-mapping"}
     | {"--install-completion", "--show-completion"}
 )
