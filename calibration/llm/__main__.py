@@ -69,7 +69,7 @@ def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, 
     def progress() -> None:
         nonlocal done
         done += 1
-        talk.progress(f"{done:,} of {of:,} runs simulated")
+        _progress(done, of)
 
     sweeps = {key: list(ranked(own, predict, progress)) for key, own in taken.items()}
     talk.progress("")

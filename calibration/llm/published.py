@@ -50,10 +50,9 @@ PREDICTORS: Final = ("closed form", "simulator", "both")
 QUOTED: Final = 24
 """Runs of a source that count in errors to expect, evenly taken: one source has as many runs as all others."""
 SOURCES: Final = 3
-"""Other sources with GPUs of a generation, below which all generations say how long compute takes."""
+"""Other sources with GPUs of a generation, below which all generations say how long compute takes: a median needs as many (estimate)."""
 LEAST: Final = 6
 """Runs that a group of expected errors needs."""
-
 
 Asking = tuple[str, str]
 """A source, and a generation of GPUs."""
@@ -100,17 +99,22 @@ def _simulated(case: Case) -> Simulated | None:
     return Simulated(case, run.step_time, run.stalls[Cause.COMPUTE])
 
 
-def factors_without(runs: Sequence[Simulated]) -> dict[Asking, float]:
-    """Return by source and generation of GPUs the factor on compute that the other sources ask for, one vote each.
-
-    Where fewer than `SOURCES` others have GPUs of the generation, those of all generations.
-    """
+def factors_asked(runs: Sequence[Simulated]) -> dict[Asking, list[float]]:
+    """Return by source and generation of GPUs the factors on compute that runs ask for; under no generation those of all."""
     asked_for: dict[Asking, list[float]] = defaultdict(list)
     for run in runs:
         source, generation = asking(run.case)
         asked_for[source, generation].append(run.factor)
         asked_for[source, ""].append(run.factor)
-    medians = {key: median(factors) for key, factors in asked_for.items()}
+    return dict(asked_for)
+
+
+def factors_without(runs: Sequence[Simulated]) -> dict[Asking, float]:
+    """Return by source and generation of GPUs the factor on compute that the other sources ask for, one vote each.
+
+    Where fewer than `SOURCES` others have GPUs of the generation, those of all generations.
+    """
+    medians = {key: median(factors) for key, factors in factors_asked(runs).items()}
     return {asking(run.case): _of_others(medians, *asking(run.case)) for run in runs}
 
 
@@ -173,6 +177,17 @@ def _one_known(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
     return {key: fmean(one[key] for one in moved) for key in ("median", "p90")}
 
 
+def factor_table(runs: Sequence[Simulated]) -> str:
+    """Return by source and generation the factor on the simulator's compute that runs ask for, and the one that they are scored with."""
+    asked_for, others = factors_asked(runs), factors_without(runs)
+    lines = [f"{'compute, times what stacks say':34} {'rows':>6} {'asked':>6} {'others':>6}"]
+    for (source, generation), factors in sorted(asked_for.items()):
+        if generation:
+            name = f"{source.split('/')[-1][: 33 - len(generation)]} {generation}"
+            lines.append(f"{name:34} {len(factors):6,} {median(factors):6.2f} {others[source, generation]:6.2f}")
+    return "\n".join(lines)
+
+
 def group_table(rows: Sequence[ScoredRun]) -> str:
     """Return errors of both predictors together by what a run has, with signs: model family, axes, scale, GPU, precision."""
     lines = []
@@ -229,9 +244,10 @@ def _group(of: Sequence[tuple[float, Case]]) -> dict[str, Any]:
     }
 
 
-def block(described: Sequence[Case], rows: Sequence[ScoredRun]) -> str:
-    """Return the page's block: steps, groups, memory."""
-    parts = [step_table(rows), group_table(rows), memory_table(described)]
+def block(described: Sequence[Case], runs: Sequence[Simulated]) -> str:
+    """Return the page's block: steps, factors on compute, groups, memory."""
+    rows = scored_runs(runs)
+    parts = [step_table(rows), factor_table(runs), group_table(rows), memory_table(described)]
     return "<!-- validated -->\n```\n" + "\n\n".join(parts) + "\n```\n<!-- end -->"
 
 
@@ -249,5 +265,5 @@ def publish(
     errors = [(run.error(factors[asking(run.case)]), run.case) for run in runs if id(run.case) in quoted]
     write_file(root / SUMMARY, json.dumps(expected(errors), indent=1) + "\n")
     text = (root / PAGE).read_text(encoding="utf-8")
-    write_file(root / PAGE, BLOCK.sub(lambda _: block(described, scored_runs(runs)), text))
+    write_file(root / PAGE, BLOCK.sub(lambda _: block(described, runs), text))
     return {"simulated": len(runs), "refused": len(scored) - len(runs), "quoted": len(errors)}

@@ -13,7 +13,7 @@ import pytest
 from calibration.llm import closed_form, engine
 from calibration.llm.case import Case
 from calibration.llm.constants import fitted
-from calibration.llm.published import PAGE, Simulated, factors_without, publish, scored_runs, step_table
+from calibration.llm.published import PAGE, Simulated, factor_table, factors_without, publish, scored_runs, step_table
 from sim.report.layouts.layout_error import SUMMARY
 from tests.calibration.llm.test_choice import cases
 
@@ -45,6 +45,9 @@ def test_three_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
     assert {factors[f"{name}/{name}", "hopper"] for name in "abcd"} == {1.25}
     assert {factors[f"{name}/{name}", "ampere"] for name in "efgh"} == {1.0}
     assert factors["i/i", "blackwell"] == pytest.approx(1.125)
+    assert "a hopper                                1   1.25   1.25" in factor_table(
+        [Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)]
+    )
 
 
 def test_the_table_votes_by_source(tmp_path: Path) -> None:
