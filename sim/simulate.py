@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
@@ -111,8 +111,7 @@ def simulate(
     fold = fold and executor == "phase"
     scene, warm_hits = _scene(hardware, jobs, fold)
     saved = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent] if beside else ()
-    options: dict[str, Any] = {"keep_rates": keep_rates, "executor": executor, "seed": seed, "lag": lag, "keep_log": keep_log}
-    scene = replace(scene, exact=exact, beside=saved, **options)
+    scene = replace(scene, exact=exact, beside=saved, keep_rates=keep_rates, executor=executor, seed=seed, lag=lag, keep_log=keep_log)
     differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
     first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and differs else None
     levels = {slot: credits.level for slot, credits in scene.credits.items()}

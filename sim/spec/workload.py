@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -29,6 +28,7 @@ from sim.spec.layer import TensorShare as TensorShare
 from sim.spec.lengths import Lengths as Lengths
 from sim.spec.lengths import Padding, with_lengths
 from sim.spec.measured import MeasuredOn
+from sim.spec.optimizer import Optimizer
 from sim.spec.parallel import Parallel
 from sim.spec.pretraining import Pretraining
 from sim.spec.stack import Stack
@@ -260,78 +260,6 @@ class Input(Spec):
     def jitter(self) -> float:
         """Return what the loader adds to the variation of compute time."""
         return self.compute_cv if self.loader == "pytorch" else 0.0
-
-
-class Optimizer(Spec):
-    """The update rule; ``passes`` counts memory passes per parameter byte. ``none``: gradients only, as some benchmarks stop there.
-
-    adam is AdamW too. adam8bit keeps both states in 8 bits and a scale for 256 elements (Dettmers et al., arXiv 2110.02861; bitsandbytes).
-    adafactor keeps sums of rows and columns (Shazeer and Stern, arXiv 1804.04235). muon orthogonalises the momentum of matrices inside
-    blocks (kellerjordan.github.io/posts/muon; distributed: Liu et al., arXiv 2502.16982); the rest is Adam's.
-    """
-
-    name: Literal["none", "sgd", "momentum", "adam", "lamb", "adam8bit", "adafactor", "muon"] = "momentum"
-    """Of the rule; it decides how many states each weight has."""
-
-    @property
-    def passes(self) -> float:
-        """Memory passes per parameter byte: reads and writes of weight, gradient and state."""
-        return _RULES[self.name].passes
-
-    @property
-    def separate_passes(self) -> float:
-        """The same where each operation is a kernel of its own, with weight decay (``torch/optim`` sgd.py, adamw.py)."""
-        return _RULES[self.name].separate_passes
-
-    @property
-    def separate_kernels(self) -> float:
-        """Kernels of that rule on each parameter tensor."""
-        return _RULES[self.name].separate_kernels
-
-    @property
-    def passes_between(self) -> float:
-        """Of the fused passes those between two kernels: an update written, and read with the weight again once its norm is known."""
-        return _RULES[self.name].between
-
-    @property
-    def states(self) -> int:
-        """State tensors of the parameter's shape."""
-        return _RULES[self.name].states
-
-    def state_width(self, width: float, matrix: bool = True) -> float:
-        """Return the bytes of states of one parameter where a full state's element takes *width*; *matrix*: of a product inside a block."""
-        if self.name == "adam8bit":
-            return 2.0 * (1.0 + 4.0 / 256)
-        if self.name == "adafactor":
-            return 2.0 * width / _ADAFACTOR_EDGE
-        return width * (self.states if matrix or self.name != "muon" else 2)
-
-
-class _Rule(NamedTuple):
-    """What one update costs: memory passes fused and in separate kernels, kernels a tensor, and full-size states.
-
-    *between*: of the fused passes those of an update that is written, and read with the weight again once its norm is known.
-    """
-
-    passes: float
-    separate_passes: float
-    separate_kernels: float
-    states: int
-    between: float = 0.0
-
-
-_RULES: Final[Mapping[str, _Rule]] = {
-    "none": _Rule(0.0, 0.0, 0.0, 0),
-    "sgd": _Rule(3.0, 6.0, 2.0, 0),
-    "momentum": _Rule(5.0, 11.0, 4.0, 1),
-    "adam": _Rule(7.0, 22.0, 9.0, 2),
-    "lamb": _Rule(10.0, 28.0, 14.0, 2, 3.0),
-    "adam8bit": _Rule(4.0, 4.0, 1.0, 2),  # weight and gradient in full, two states of a quarter each way, in one kernel
-    "adafactor": _Rule(6.0, 14.0, 14.0, 0),  # estimate (transformers/optimization.py: square, two means, outer product, scale, clip)
-    "muon": _Rule(8.0, 12.0, 34.0, 1),  # estimate (momentum 4, Newton-Schulz 5 x 5 kernels, update 5)
-}
-_ADAFACTOR_EDGE: Final = 4096
-"""Rows or columns of a matrix, over which sums are kept: estimate (hidden size of models of 7 B parameters)."""
 
 
 class Noise(Spec):

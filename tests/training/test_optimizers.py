@@ -6,7 +6,7 @@ import pytest
 
 from sim.analysis.memory import gpu_memory
 from sim.spec.library import load_hardware, load_workload
-from sim.spec.workload import Optimizer
+from sim.spec.optimizer import Optimizer
 from sim.training.muon import matrices, muon_work, newton_schulz_flop
 from sim.training.step_plan import optimizer_work
 

@@ -17,8 +17,8 @@ from sim.cluster.network import Network
 from sim.events import Cause
 from sim.parallel.program import Copy, PassPart, Program, Start, Work, before_use
 from sim.training.layouts.account import Account
+from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.noise import StageSpread
-from sim.training.layouts.prices import GroupPrice
 from sim.training.layouts.scene import COPIES, PASSES, LayoutScene
 from sim.training.layouts.slowest import SlowestRank
 from sim.training.layouts.times import Burst, Exposed, UnitTimes, copied

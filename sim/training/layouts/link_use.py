@@ -13,7 +13,8 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Op
 from sim.training.collectives.price.message import OUT
 from sim.training.collectives.price.table import LinkUse
-from sim.training.layouts.prices import GroupPrice, LayoutPrices
+from sim.training.layouts.group_price import GroupPrice
+from sim.training.layouts.prices import LayoutPrices
 
 
 def links_of_groups(prices: LayoutPrices, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> list[LinkUse]:

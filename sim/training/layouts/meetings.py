@@ -14,8 +14,9 @@ from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.parallel.program import Start, Tag
 from sim.training.communicator import Communicator, HeldPiece, Operation, carried
+from sim.training.layouts.group_price import GroupPrice
 from sim.training.layouts.kernels import StageKernels
-from sim.training.layouts.prices import SHARED, GroupPrice
+from sim.training.layouts.prices import SHARED
 from sim.training.layouts.scene import LayoutScene, words
 
 SimProcess = Generator[simpy.Event, object, None]

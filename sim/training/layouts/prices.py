@@ -9,7 +9,6 @@ counted.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,67 +22,19 @@ from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
-from sim.training.collectives.nccl.constants import P2P_CHANNELS
-from sim.training.collectives.play.gloo import NIC_LINKS, plan_gloo
+from sim.training.collectives.play.gloo import plan_gloo
 from sim.training.collectives.price.links import held_back, link_of
-from sim.training.collectives.price.message import OUT, SIMPLE, edge_between, handing
-from sim.training.collectives.price.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
+from sim.training.collectives.price.message import OUT
+from sim.training.collectives.price.plan import CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.price.traffic import CORE, CORE_LIMIT, FABRIC, Cost
 from sim.training.collectives.price.unequal import one_receives_most
 from sim.training.collectives.routes.channels import NETWORK
-from sim.training.communicator import Fluid
+from sim.training.layouts.group_price import GroupPrice, LinkShare, Outline
+from sim.training.layouts.sends import Place, Sends
 from sim.training.layouts.switches import CORE_LINK, Switches, SwitchStream
 
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
-_SEND_BLOCKS: Final = P2P_CHANNELS
-"""Thread blocks of one message between two stages."""
-
-
-class GroupPrice(NamedTuple):
-    """One operation of all groups like it, as one fluid activity."""
-
-    launch: float
-    """Seconds before anything moves."""
-    volume: float
-    cap: float
-    """Units per second when nothing else runs."""
-    load: Mapping[str, float]
-    """Per unit, by live link."""
-    alone: float
-    """Seconds with nothing beside it but the groups like it."""
-    latency_share: float
-    cause: Cause
-    limit: str
-    algorithm: str
-    blocks: int = 0
-    """Thread blocks that it keeps on each GPU."""
-    memory_rate: float = 0.0
-    """Bytes/s through the memory of each GPU, with nothing beside it."""
-    notice: float = 0.0
-    """Seconds until a sender knows that its receiver asks for a message."""
-
-    @property
-    def fluid(self) -> Fluid:
-        """Return it without what only layouts ask of it."""
-        return Fluid(self.launch, self.volume, self.cap, self.load, self.cause, self.limit)
-
-
-class LinkShare(NamedTuple):
-    """What something puts on a link, whose name does not tell which nodes it belongs to."""
-
-    name: str
-    capacity: float
-    meaning: tuple[Cause, str]
-    amount: float
-
-
-class Outline(NamedTuple):
-    """A price whose links are named without the nodes they belong to: the same for all stages and layouts whose groups lie alike."""
-
-    price: GroupPrice
-    links: tuple[LinkShare, ...]
-    """With the load per unit."""
 
 
 class _Elsewhere(NamedTuple):
@@ -244,7 +195,7 @@ class LayoutPrices:
 
     def one_send(self, ends: tuple[int, int], nbytes: float) -> Outline:
         """Return the price of one message between the ranks *ends* with nothing beside it; links are named by the end that they lie at."""
-        return self._send_outline([ends], nbytes)
+        return self._sends.outline([self._placed(ends)], nbytes)
 
     def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
         """Return a key that is equal for groups of any mesh on this cluster that lie alike."""
@@ -419,7 +370,7 @@ class LayoutPrices:
         where = (node, *(mesh.place(other)[0] for _, other in ends)) if self._structured else ()
         key = ("send", places, where, nbytes)
         if key not in self.book.outlines:
-            self.book.outlines[key] = self._send_outline(ends, nbytes)
+            self.book.outlines[key] = self._sends.outline([self._placed(each) for each in ends], nbytes)
         outline = self.book.outlines[key]
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
@@ -432,6 +383,13 @@ class LayoutPrices:
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)
         return price._replace(load=dict(load), alone=price.launch + price.volume / rate, cause=limit[0], limit=limit[1])
+
+    @cached_property
+    def _sends(self) -> Sends:
+        return Sends(self.slot, self.hardware.fabric, self.sockets)
+
+    def _placed(self, ends: tuple[int, int]) -> tuple[Place, Place]:
+        return self.mesh.place(ends[0]), self.mesh.place(ends[1])
 
     @cached_property
     def _switches(self) -> Switches:
@@ -448,61 +406,12 @@ class LayoutPrices:
             if node == other:
                 continue
             if (gpu, onto) not in sent:
-                edge = edge_between((self.slot, node, gpu), (self.slot, other, onto), self.hardware.fabric)
-                sent[gpu, onto] = self._sent_by_socket(self.sockets, edge) if self.sockets else edge.sent(nbytes, SIMPLE)
+                sent[gpu, onto] = self._sends.sent((node, gpu), (other, onto), nbytes)
             streams.append(SwitchStream(node, other, sent[gpu, onto], count))
         load = self._switches.load(streams)
         for name in load:
             self.capacity[name], self.descriptions[name] = self._switches.links[name]
         return load
-
-    def _sent_by_socket(self, sockets: Transport, edge: Edge) -> Sent:
-        own = self.slot.node.nic.transport.total_efficiency / sockets.total_efficiency
-        return edge.sent(math.inf, SIMPLE)._replace(on_nic=max(1.0, own), on_wire=1.0)
-
-    def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> Outline:
-        """Return the price of sends between *ends* (ranks), with links named by the end that they lie at."""
-        load: dict[str, float] = defaultdict(float)
-        edges = [self._edge(*each) for each in ends]
-        for edge in edges:
-            for (slot, link), amount in edge.load(nbytes, SIMPLE).items():
-                if slot != FABRIC:
-                    load[f"{slot} {link}"] += amount
-        if self.sockets:
-            return self._socket_outline(self.sockets, edges, nbytes)
-        alone = handing(edges[0], nbytes)
-        seconds = alone.launch + nbytes / alone.rate
-        limit = alone.cause, alone.limit
-        price = GroupPrice(alone.launch, nbytes, alone.rate, {}, seconds, 0.0, *limit, "Send", _SEND_BLOCKS, nbytes / seconds)
-        return Outline(price, tuple(LinkShare(link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
-
-    def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> Outline:
-        """Return the price of sends over Gloo: a notice that the receiver asks, then the data (gloo/transport/tcp/pair.cc)."""
-        between = edges[0].fabric is not None
-        one_way = sockets.hop_latency / 2 + (self.hardware.fabric.latency if between else 0.0)
-        tier = Cause.NETWORK if between else Cause.INTERCONNECT
-        own = self.slot.node.nic.transport.total_efficiency / sockets.total_efficiency
-        load: dict[str, float] = defaultdict(float)
-        rates = [(sockets.flow_cap * sockets.flows, f"the flow limit of {sockets.name}")] if sockets.flow_cap else []
-        rates += [(1.0 / sockets.cpu_time_per_byte, CORES_COPY)] if sockets.cpu_time_per_byte else []
-        for part, hop in (each for edge in edges for each in edge.hops):
-            end = part.slot.name
-            load[f"{end} {CORES}"] += sockets.cpu_time_per_byte
-            for link in hop.links:
-                weight = max(1.0, own) if link in NIC_LINKS else 1.0
-                load[f"{end} {link}"] += weight
-                described = part.slot.graph.links[link]
-                rates.append((described.capacity / weight, described.description))
-        rate, limit = min(rates)
-        moved = max(1.0, nbytes - self.slot.node.nic.burst * between)
-        seconds = one_way + moved / rate
-        price = GroupPrice(
-            sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", notice=one_way
-        )
-        return Outline(price, tuple(LinkShare(link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
-
-    def _edge(self, source: int, target: int) -> Edge:
-        return edge_between((self.slot, *self.mesh.place(source)), (self.slot, *self.mesh.place(target)), self.hardware.fabric)
 
 
 def _skewed(plan: CollectivePlan, slot: str, nbytes: float, skew: float) -> Cost:

@@ -28,7 +28,8 @@ from sim.spec.identity import content
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
-from sim.training.layouts.prices import LayoutPrices, LinkShare, PriceBook
+from sim.training.layouts.group_price import LinkShare
+from sim.training.layouts.prices import LayoutPrices, PriceBook
 from sim.training.muon import muon_work
 
 _PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "rnn"})
@@ -167,7 +168,7 @@ class UnitTimes:
         if unit.kind != "block" or not forward:
             return []
         passes = {"F": 1.0, "B": BACKWARD_LAUNCHES}.get(part, 0.5 * BACKWARD_LAUNCHES)
-        if part != "F" and part != "W" and training.activation_checkpointing == "blocks":
+        if part in ("B", "I") and training.activation_checkpointing == "blocks":
             passes += checkpointed_share(training, self.units, self.prices.mesh.stages)
         return [UnitTime((Burst(0.0, 0.0, host=passes * forward),))]
 

@@ -17,11 +17,12 @@ from sim.parallel.program import Op, Program, Receive, Send, Start, Tag, Work
 from sim.training.collectives.price.traffic import CORE, FABRIC
 from sim.training.layouts.account import Account
 from sim.training.layouts.alike import Alike, RankGroup, alike, operations, sends
+from sim.training.layouts.group_price import GroupPrice, LinkShare
 from sim.training.layouts.groups import Groups
 from sim.training.layouts.kernels import StageKernels
 from sim.training.layouts.meetings import Meeting, MeetingKey
 from sim.training.layouts.messages import Messages
-from sim.training.layouts.prices import SHARED, GroupPrice, LayoutPrices, LinkShare
+from sim.training.layouts.prices import SHARED, LayoutPrices
 from sim.training.layouts.run import Simulation, Stage
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 from sim.training.layouts.times import UnitTimes
@@ -96,7 +97,7 @@ class RankPrices(LayoutPrices):
 
     def send(self, source: int, target: int, nbytes: float) -> GroupPrice:
         """Return what a message from rank *source* to rank *target* costs."""
-        outline = self._send_outline([(source, target)], nbytes)
+        outline = self.one_send((source, target), nbytes)
         node = {"out": self.mesh.place(source)[0], "in": self.mesh.place(target)[0]}
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:

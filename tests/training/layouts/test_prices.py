@@ -10,7 +10,8 @@ from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
 from sim.spec.hardware import Hardware
-from sim.training.layouts.prices import GroupPrice, LayoutPrices, PriceBook
+from sim.training.layouts.group_price import GroupPrice
+from sim.training.layouts.prices import LayoutPrices, PriceBook
 from tests.harness import cluster, machine, toy_node
 from tests.training.layouts.test_gloo import gloo
 from tests.training.layouts.toys import split_block, workload

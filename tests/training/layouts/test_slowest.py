@@ -30,18 +30,22 @@ def test_it_falls_behind_until_the_others_have_waited_for_it() -> None:
     assert slowest.late() == pytest.approx(0.25)
 
 
-def test_what_waits_for_it_slows_the_others_alone() -> None:
-    """Of 10 s the others lose a fifth to blocks that wait: it needed 8 s and its own 3 s more, and is 1 s behind."""
+def spared() -> tuple[simpy.Environment, SlowestRank]:
+    """Return a rank after 10 s of compute, of which the others lose a fifth, with 3 s more of its own."""
     env, slowest = rank()
     slowest.is_spared(0.2)
     computes(env, slowest, 10.0, 3.0)
+    return env, slowest
+
+
+def test_what_waits_for_it_slows_the_others_alone() -> None:
+    """Of 10 s the others lose a fifth to blocks that wait: it needed 8 s and its own 3 s more, and is 1 s behind."""
+    _, slowest = spared()
     assert slowest.late() == pytest.approx(1.0)
 
 
 def test_others_that_rest_make_up_for_what_they_lost_and_for_no_more() -> None:
-    env, slowest = rank()
-    slowest.is_spared(0.2)
-    computes(env, slowest, 10.0, 3.0)
+    env, slowest = spared()
     env.run(until=env.now + 0.5)
     assert slowest.late() == pytest.approx(1.5)
     env.run(until=env.now + 5.0)
@@ -49,9 +53,7 @@ def test_others_that_rest_make_up_for_what_they_lost_and_for_no_more() -> None:
 
 
 def test_exchange_inside_of_work_is_no_rest() -> None:
-    env, slowest = rank()
-    slowest.is_spared(0.2)
-    computes(env, slowest, 10.0, 3.0)
+    env, slowest = spared()
     env.run(until=env.now + 0.5)
     slowest.works_on()
     assert slowest.late() == pytest.approx(1.0)
