@@ -23,10 +23,11 @@ from sim.spec.workload import Attention
 MEASURED: Final = RECORDS / "kernels.csv"
 PREFILL: Final = "ai-dynamo"
 """How the source of rows begins whose FP8 products include a cast, and whose causal attention keys and values written to a cache."""
-CASTS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0)}
-"""Kernels that these rows launch beside the product, and the bytes these move for each element: with one scale a tensor the maximum first.
+CASTS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0), "nvfp4": (5, 4.5625)}
+"""Kernels that these rows launch beside the product, and the bytes these move for each element: with one scale a tensor the maximum first,
+and so in NVFP4.
 Both follow from the rows: estimate (least error among 0 to 5 kernels and 3 to 16 bytes)."""
-PEAKS: Final[dict[str, Peak]] = {"tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8"}
+PEAKS: Final[dict[str, Peak]] = {"tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8", "nvfp4": "nvfp4"}
 """Units by precision of the operands."""
 
 

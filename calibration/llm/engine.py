@@ -1,6 +1,6 @@
 """What does the simulator say of a measured run? A `Case` as hardware and workload, and one simulated step (`sim.mesh.predict`).
 
-What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: FP4 is FP8; a GPU without a
+What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: a GPU without a
 described machine, or a layout that the engine refuses, raises `SpecError`.
 """
 
@@ -36,7 +36,7 @@ _PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks that overlap no tensor-parallel messages unless asked."""
 SCORE_PASSES: Final = 16
 """Times that scores cross memory in a step where attention is not one kernel (``score_passes`` of workloads/stacks/megatron-deepspeed)."""
-_PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "fp8"}
+_PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "nvfp4"}
 
 
 def workload_document(case: Case) -> dict[str, Any]:

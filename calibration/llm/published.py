@@ -1,8 +1,8 @@
 """How far off are predictions of the committed runs of transformers? Writes docs/trust/transformers.md and errors that runs quote.
 
 Every scored run is asked of both predictors, by constants fitted without its source. The simulator's stacks of layouts carry one factor on
-compute that was fitted to these runs (``compute_factor``), Ampere's kernels another (``whole_steps``); here each source is predicted with
-what the others ask for.
+compute that was fitted to these runs (``compute_factor``), kernels of Ampere and Blackwell another (``whole_steps``); here each source is
+predicted with what the others ask for.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 PREDICTORS: Final = ("closed form", "simulator", "both")
 QUOTED: Final = 24
 """Runs of a source that count in errors to expect, evenly taken: one source has as many runs as all others."""
-SOURCES: Final = 3
-"""Other sources with GPUs of a generation, below which all generations say how long compute takes: a median needs as many (estimate)."""
+SOURCES: Final = 2
+"""Other sources with GPUs of a generation, below which all generations say how long compute takes: one may be an exception (estimate)."""
 LEAST: Final = 6
 """Runs that a group of expected errors needs."""
 
@@ -100,9 +100,12 @@ def _simulated(case: Case) -> Simulated | None:
 
 
 def factors_asked(runs: Sequence[Simulated]) -> dict[Asking, list[float]]:
-    """Return by source and generation of GPUs the factors on compute that runs ask for; under no generation those of all."""
+    """Return by source and generation of GPUs the factors on compute that runs of dense models ask for; under no generation those of all.
+
+    Mixtures of experts would tell of their dispatch.
+    """
     asked_for: dict[Asking, list[float]] = defaultdict(list)
-    for run in runs:
+    for run in (run for run in runs if not run.case.shape.experts):
         source, generation = asking(run.case)
         asked_for[source, generation].append(run.factor)
         asked_for[source, ""].append(run.factor)
@@ -178,9 +181,9 @@ def _one_known(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
 
 
 def factor_table(runs: Sequence[Simulated]) -> str:
-    """Return by source and generation the factor on the simulator's compute that runs ask for, and the one that they are scored with."""
+    """Return by source and generation the factor on the simulator's compute that dense models ask for, and the one that they are scored with."""
     asked_for, others = factors_asked(runs), factors_without(runs)
-    lines = [f"{'compute, times what stacks say':34} {'rows':>6} {'asked':>6} {'others':>6}"]
+    lines = [f"{'compute of dense models':34} {'rows':>6} {'asked':>6} {'others':>6}"]
     for (source, generation), factors in sorted(asked_for.items()):
         if generation:
             name = f"{source.split('/')[-1][: 33 - len(generation)]} {generation}"

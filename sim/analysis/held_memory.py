@@ -12,11 +12,12 @@ from typing import Final, NamedTuple
 from sim.parallel.lower.layouts import Layout
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions
+from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 
-COPIES_8BIT: Final = 2.0
-"""Bytes of an element's copies in 8 bits, along rows and columns (TransformerEngine pytorch/tensor/float8_tensor.py); where scales are
-of whole tensors, Blackwell needs one of them alone."""
+COPIES: Final = 2.0
+"""Copies of a weight in 8 bits or fewer, along rows and columns (TransformerEngine pytorch/tensor/float8_tensor.py), sharded
+where weights are (pytorch/module/base.py, get_weight_workspace). Where scales are of whole tensors, Blackwell needs one of them alone."""
 
 
 class HeldMemory(NamedTuple):
@@ -41,15 +42,17 @@ def held_by(layout: Layout, stage: int, workload: Workload) -> HeldMemory:
 def _held_of(layout: Layout, held: Sequence[int], workload: Workload, experts: bool) -> HeldMemory:
     mesh, options = layout.mesh, layout.options
     level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[mesh.parallel.shard]
-    in_8_bits = workload.training.precision == "fp8"
+    precision = workload.training.precision
+    in_8_bits = precision == "fp8"
     shards = mesh.group_size("expert_data" if experts else "shard")
     elements = {unit: layout.elements(unit, experts=experts) for unit in held}
     trained = {unit: layout.elements(unit, experts=experts, trained=True) for unit in held}
     total, learning = sum(elements.values()), sum(trained.values())
     frozen = total - learning if options.frozen_8bit and in_8_bits else 0.0
     weights = ((total - frozen) * WIDTHS[options.weights] + frozen) / (shards if level == 3 else 1)
-    if in_8_bits and options.keeps_8bit_weights and not options.parameters_8bit:
-        weights += COPIES_8BIT * max(0.0, sum(elements[unit] for unit in held if layout.units[unit].kind == "block") - frozen)
+    if MEANING[precision].quantized and options.keeps_8bit_weights and not (in_8_bits and options.parameters_8bit):
+        cast_units = max(0.0, sum(elements[unit] for unit in held if layout.units[unit].kind == "block") - frozen)
+        weights += COPIES * MEANING[precision].matrix * cast_units / (shards if level == 3 else 1)
     gradients = learning * WIDTHS[options.gradients] / (shards if level >= 2 else 1)
     gradients += learning * WIDTHS[options.weights] if shards > 1 and options.reducer_buckets else 0.0
     states = sum(of * _state_width(workload, options, layout.units[unit].kind == "block") for unit, of in trained.items())

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sim.cluster import kernels as kernels_of
+from sim.cluster.kernels import ELEMENT
 from sim.spec.energy import KernelMix
 from sim.spec.fields import Curve, OperatorClass, Peak, Precision, at
 from sim.spec.hardware import Gpu
@@ -45,6 +46,19 @@ _CAST_BYTES = 4.0 + 2.0
 _MATRIX_PRODUCTS: frozenset[OperatorClass] = frozenset({"gemm", "attention"})
 _BY_ELEMENT: frozenset[OperatorClass] = frozenset({"norm", "pool"})
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
+
+
+class Quantizing(NamedTuple):
+    """How often a product's operands are read as they are brought to fewer bits, and whether the operator before may write these itself."""
+
+    reads: float
+    weight_reads: float
+    fused: bool
+
+
+_QUANTIZED: Mapping[Peak, Quantizing] = {"fp8": Quantizing(1.0, 1.0, True), "nvfp4": Quantizing(3.0, 2.0, False)}
+"""NVIDIA/TransformerEngine: delayed scaling reads once. NVFP4 reads for the largest magnitude, for rows, and for columns, which a random
+Hadamard transform goes before (pytorch/csrc/quantizer.cpp, ``NVFP4Quantizer::quantize_impl``); weights are not transformed."""
 
 
 class KernelWork(NamedTuple):
@@ -99,8 +113,8 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision, stack)) * batch
     converted += _cast_bytes(layer, precision, backward)
-    if shaped and peak == "fp8" and layer.channels:
-        converted += stack.cast_traffic * _fp8_cast_bytes(layer, batch, stack.weight_casts, backward)
+    if shaped and peak in _QUANTIZED and layer.channels:
+        converted += _quantizing_bytes(layer, peak, batch, stack, backward)
     casts = layer.casts if MEANING[precision].autocast else 0
     converted += _CAST_BYTES * casts * batch
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
@@ -178,17 +192,23 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, batch: int, b
     return scale * (time + (weights * kernels_of.product_time(gpu, peak, k, n, rows, groups) if weights else 0.0))
 
 
-def _fp8_cast_bytes(layer: Layer, batch: int, weight_casts: float, backward: bool) -> float:
-    """Return the bytes of bringing a product's operands to 8 bits: activations, in backward their gradients, and weights.
+def _quantizing_bytes(layer: Layer, peak: Peak, batch: int, stack: Stack, backward: bool) -> float:
+    """Return the bytes of bringing a product's operands to *peak*: activations, in backward their gradients, and weights.
 
-    Each is read in the width it has and written plain and transposed, as products of FP8 want rows of both operands along k
-    (NVIDIA/TransformerEngine, delayed scaling: one read). Products for gradients of weights alone want activations transposed, so that
-    frozen weights spare it (module/linear.py: ``weight.requires_grad``).
+    Each is read in the width it has and written plain and transposed, since products want rows of both operands along k; those for
+    gradients of weights alone want activations transposed, so that frozen weights spare it (NVIDIA/TransformerEngine, module/linear.py:
+    ``weight.requires_grad``). Norms and activations may write 8 bits themselves (``cast_traffic``), not NVFP4.
     """
     k, n = layer.channels
+    own = _QUANTIZED[peak]
     frozen = bool(layer.frozen) and not layer.gradients  # a tied head has neither, and its weight trains
-    activations = _tokens(layer) * batch * (n if backward else k) * (2.0 + 1.0 + (0.0 if frozen else 1.0))
-    return activations if backward else activations + (4.0 + 1.0 + 1.0) * weight_casts * (sum(layer.gradients) + sum(layer.frozen))
+    copies = ELEMENT[peak] * (1.0 if frozen else 2.0)
+    fused = stack.cast_traffic if own.fused else 1.0
+    activations = _tokens(layer) * batch * (n if backward else k) * (2.0 * own.reads + copies)
+    if backward:
+        return fused * activations
+    weights = stack.weight_casts * (sum(layer.gradients) + sum(layer.frozen))
+    return fused * (activations + (4.0 * own.weight_reads + 2.0 * ELEMENT[peak]) * weights)
 
 
 def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
@@ -329,7 +349,7 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
     usable = peaks_for(layer.op, precision, stack)
     if layer.attention is not None:
-        usable = tuple(peak for peak in usable if peak != "fp8")  # fused attention stays in 16 bits unless asked otherwise
+        usable = tuple(peak for peak in usable if peak not in _QUANTIZED)  # fused attention stays in 16 bits unless asked otherwise
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):
         return next((peak for peak in peaks if peak in gpu.kernels.product_share), peaks[0])

@@ -29,8 +29,8 @@ STEP: Final = 128
 """Bytes of k that one step of a block's main loop takes."""
 BLOCK: Final = 128
 """Queries that one thread block of fused attention holds, and keys it takes at a time."""
-ELEMENT: Final[dict[Peak, float]] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of an operand's element."""
+ELEMENT: Final[dict[Peak, float]] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nvfp4": 0.5625}
+"""Bytes of an operand's element; NVFP4 has a scale of 8 bits for each 16."""
 BACKWARD_PRODUCTS: Final = 2.5
 """Products of attention's backward over those of its forward: scores again, and the gradients of values, scores, queries and keys."""
 

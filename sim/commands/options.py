@@ -34,7 +34,7 @@ Nodes = Annotated[
 BatchOption = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
 GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples per step of all GPUs together (strong scaling)")]
 PrecisionOption = Annotated[
-    str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8", autocompletion=names.precisions)
+    str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16, fp8 or nvfp4", autocompletion=names.precisions)
 ]
 StackOption = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/", autocompletion=names.stacks)]
 MarketOption = Annotated[

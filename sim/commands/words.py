@@ -17,7 +17,7 @@ _LEFT: Final = "data-parallel ranks are what --tp, --pp and --cp leave of all GP
 MEANT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--seq", "--seq-len", "--seq-length", "--max-seq-len", "--max-seq-length", "--context-length"), _SEQUENCE),
     **dict.fromkeys(("--zero", "--zero-stage", "--fsdp"), _SHARD),
-    **dict.fromkeys(("--dtype", "--fp8", "--bf16", "--fp16", "--fp32", "--tf32", "--amp"), _PRECISION),
+    **dict.fromkeys(("--dtype", "--fp8", "--fp4", "--bf16", "--fp16", "--fp32", "--tf32", "--amp"), _PRECISION),
     **dict.fromkeys(("--gradient-accumulation", "--gradient-accumulation-steps", "--grad-accum", "--accumulate"), _ACCUMULATED),
     **dict.fromkeys(("--activation-checkpointing", "--gradient-checkpointing", "--recompute", "--remat"), _RECOMPUTED),
     **dict.fromkeys(("--world-size", "--nnodes", "--num-nodes"), _NODES),

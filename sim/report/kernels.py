@@ -65,7 +65,7 @@ def element(workload: Workload) -> str:
     if wire_bytes(workload) > 2:
         return "f32"
     wire, precision = workload.training.stack.wire_dtype, workload.training.precision
-    return "bf16" if wire == "bf16" or (wire != "fp16" and precision in ("bf16", "amp_bf16", "fp8")) else "f16"
+    return "bf16" if wire == "bf16" or (wire != "fp16" and precision in ("bf16", "amp_bf16", "fp8", "nvfp4")) else "f16"
 
 
 def operation_of(name: str, nbytes: float, workload: Workload, ranks: int) -> Op:

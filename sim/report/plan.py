@@ -189,8 +189,8 @@ def candidate_name(candidate: LayoutCandidate) -> str:
         more.append("weights kept after forward")
     if candidate.near:
         more.append("stages side by side")
-    if candidate.precision == "fp8":
-        more.append("fp8")
+    if candidate.precision in ("fp8", "nvfp4"):
+        more.append(candidate.precision)
     if candidate.checkpointing not in ("none", "model"):
         more.append(f"{candidate.checkpointing} recomputed")
     return ", ".join([named, f"{candidate.micro_batches} x {candidate.batch}", *more])

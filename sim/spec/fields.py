@@ -19,7 +19,7 @@ from sim import units
 Key = tuple[str | int, ...]
 """Path of a value inside a description, for example ``("node", "nic", "bandwidth")``."""
 
-Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"]
+Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8", "nvfp4"]
 OperatorClass = Literal[
     "conv",
     "pointwise_conv",
@@ -37,7 +37,7 @@ OperatorClass = Literal[
 ]
 
 
-Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"]
 """Units of a GPU, by what they multiply."""
 Dtype = Literal["fp64", "fp32", "fp16", "bf16", "fp8", "int8", "complex64"]
 

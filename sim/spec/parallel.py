@@ -280,7 +280,7 @@ class MeshOptions(Spec):
     keeps_8bit_weights: bool = False
     """Weights are brought to 8 bits once a step, for all its micro-batches; else whenever a micro-batch uses them."""
     parameters_8bit: bool = False
-    """In 8 bits the optimizer writes the weights of blocks in 8 bits (``fp8_param_gather``); else kept ones lie beside ``weights``."""
+    """In 8 bits the optimizer writes the weights of blocks in 8 bits (``fp8_param_gather``; not in 4); else kept ones lie beside."""
     shares_device: bool = False
     """Collectives take multiprocessors and memory bandwidth from what computes beside them, each as many as it has channels and bytes."""
     gradients_wait: bool = False

@@ -245,13 +245,23 @@ def test_a_step_copies_gradients_of_the_share_to_32_bits(gradients: str, casts: 
 
 
 @pytest.mark.parametrize(
-    ("keeps", "alone", "precision", "expected"),
-    [(True, False, "fp8", 4.0), (True, True, "fp8", 2.0), (False, False, "fp8", 2.0), (True, False, "bf16", 2.0)],
+    ("keeps", "alone", "precision", "shard", "expected"),
+    [
+        (True, False, "fp8", "optimizer", 4.0),
+        (True, True, "fp8", "optimizer", 2.0),
+        (False, False, "fp8", "optimizer", 2.0),
+        (True, False, "bf16", "optimizer", 2.0),
+        (True, False, "nvfp4", "optimizer", 2.0 + 2 * 0.5625),
+        (True, True, "nvfp4", "optimizer", 2.0 + 2 * 0.5625),
+        (True, False, "fp8", "parameters", 4.0 / 8),
+    ],
 )
-def test_weights_of_blocks_are_kept_in_8_bits_beside_or_instead(keeps: bool, alone: bool, precision: str, expected: float) -> None:
-    """Transformer Engine's copies along rows and columns, of one byte each, beside 16 bits; as parameters they are all there is."""
+def test_weights_of_blocks_are_kept_in_few_bits_beside_or_instead(
+    keeps: bool, alone: bool, precision: str, shard: Shard, expected: float
+) -> None:
+    """Transformer Engine's copies along rows and columns, beside 16 bits; parameters in 8 bits are all there is, in 4 there are none."""
     stack = BF16 | {"keeps_8bit_weights": keeps, "parameters_8bit": alone}
-    (stage,) = memory_by_stage(layout(block_model(BLOCKS), 8, shard="optimizer", stack=stack), adam(precision=precision), GPU)
+    (stage,) = memory_by_stage(layout(block_model(BLOCKS), 8, shard=shard, stack=stack), adam(precision=precision), GPU)
     assert stage.weights == pytest.approx(expected * PARAMETERS)
 
 

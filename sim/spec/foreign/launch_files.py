@@ -236,7 +236,8 @@ def _virtual_stages(given: Arguments, told: Told) -> dict[str, Any]:
 
 def _megatron_training(given: Arguments) -> dict[str, Any]:
     said = given.said
-    precision = "fp8" if "fp8-format" in said else "bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32"
+    narrow = "nvfp4" if "fp4-format" in said else "fp8" if "fp8-format" in said else ""
+    precision = narrow or ("bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32")
     recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))
     training = {
         "batch": given.number("micro-batch-size", 1),

@@ -61,6 +61,7 @@ class Launch(NamedTuple):
 def torchtitan_toml(launch: Launch) -> str:
     """Return the TOML of torchtitan. Raise SpecError for what torchtitan has not."""
     own, name = launch.parallel, _titan_name(launch)
+    _refuse_four_bits(launch, "torchtitan")
     if own.shard not in ("none", "parameters"):
         raise SpecError(f"torchtitan shards parameters or nothing, not {own.shard}")
     if own.pipeline > 1 and own.schedule not in _TITAN_SCHEDULES:
@@ -100,6 +101,11 @@ def torchtitan_toml(launch: Launch) -> str:
     return "\n".join(
         f"[{block}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items()) for block, rows in blocks.items()
     )
+
+
+def _refuse_four_bits(launch: Launch, program: str) -> None:
+    if launch.precision == "nvfp4":
+        raise SpecError(f"{program} has no option for nvfp4; export megatron arguments, or plan with --precision fp8")
 
 
 def _shape(launch: Launch, program: str) -> Transformer:
@@ -158,6 +164,8 @@ def megatron_arguments(launch: Launch) -> str:
     said["bf16"] = ""
     if launch.precision == "fp8":
         said["fp8-format"] = "hybrid"
+    if launch.precision == "nvfp4":
+        said["fp4-format"] = "e2m1"
     return _lines(said)
 
 
@@ -254,6 +262,7 @@ def _megatron_experts(shape: Transformer) -> dict[str, Any]:
 def deepspeed_json(launch: Launch) -> str:
     """Return the JSON of DeepSpeed. Raise SpecError where the layout needs more than ZeRO."""
     own = launch.parallel
+    _refuse_four_bits(launch, "DeepSpeed")
     if own.model_ranks > 1 or own.expert > 1 or own.replicate > 1:
         raise SpecError("DeepSpeed's JSON holds ZeRO alone; tensor, pipeline, context and expert ranks are set in the training program")
     said = {
@@ -271,6 +280,7 @@ def accelerate_yaml(launch: Launch) -> str:
     import yaml
 
     own = launch.parallel
+    _refuse_four_bits(launch, "Accelerate")
     if own.shard != "parameters" or own.pipeline > 1 or own.expert > 1:
         raise SpecError("Accelerate's FSDP shards parameters, without pipeline and expert ranks")
     ranks = {

@@ -32,6 +32,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "no_sequence": "tensor parallelism without sequence parallelism",
     "selective": "recomputation of attention alone",
     "fp8": "8-bit products",
+    "nvfp4": "4-bit products",
     "zero_bubble": "schedules zb_h1, zbv and dualpipev, of which no measured run is in the records",
     "gpipe": "schedule gpipe",
     "wide_tensor": "tensor groups across nodes",
@@ -167,7 +168,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     kinds = [unit.kind for unit in split(workload.model, Parallel())]
     blocks = kinds.count("block")
     cut = cut_parts(workload.training.parallel)
-    precisions = [workload.training.precision, *(["fp8"] if "fp8" in space.allowed and workload.training.precision != "fp8" else [])]
+    precisions = list(dict.fromkeys([workload.training.precision, *(name for name in ("fp8", "nvfp4") if name in space.allowed)]))
     modes = checkpointing_modes(workload, space)
     apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes

@@ -27,6 +27,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.identity import content
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions
+from sim.spec.precision import MEANING
 from sim.spec.workload import Layer, Workload
 from sim.training.layouts.group_price import LinkShare
 from sim.training.layouts.prices import LayoutPrices, PriceBook
@@ -185,8 +186,8 @@ class UnitTimes:
 
     @property
     def _weight_casts(self) -> float:
-        """Return how often weights are cast to 8 bits for each micro-batch."""
-        kept = self.options.keeps_8bit_weights and self.workload.training.precision == "fp8"
+        """Return how often weights are cast to 8 bits or fewer for each micro-batch."""
+        kept = self.options.keeps_8bit_weights and MEANING[self.workload.training.precision].quantized
         return 1.0 / self.micro_batches if kept else 1.0
 
     @cached_property

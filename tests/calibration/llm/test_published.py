@@ -36,18 +36,28 @@ def test_each_source_gets_the_factor_that_the_others_ask_for(tmp_path: Path) -> 
     assert first.said["both"] == pytest.approx(sqrt(closed * 12.0)) == pytest.approx(first.said["predicted"])
 
 
-def test_three_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
-    """H100s of four sources ask for 1.25, A100s of four for 1, so each hears its own kind; one source with a B200 hears all."""
-    rows = [{"source": f"{name}/{name}", "step_time_s": "12.0"} for name in "abcd"]
-    rows += [{"source": f"{name}/{name}", "step_time_s": "10.0", "gpu": "A100 80GB"} for name in "efgh"]
+def test_two_other_sources_speak_for_a_generation(tmp_path: Path) -> None:
+    """H100s of three sources ask for 1.25, A100s of three for 1, so each hears its own kind; one source with a B200 hears all."""
+    rows = [{"source": f"{name}/{name}", "step_time_s": "12.0"} for name in "abc"]
+    rows += [{"source": f"{name}/{name}", "step_time_s": "10.0", "gpu": "A100 80GB"} for name in "efg"]
     rows += [{"source": "i/i", "step_time_s": "11.0", "gpu": "B200"}]
     factors = factors_without([Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)])
-    assert {factors[f"{name}/{name}", "hopper"] for name in "abcd"} == {1.25}
-    assert {factors[f"{name}/{name}", "ampere"] for name in "efgh"} == {1.0}
+    assert {factors[f"{name}/{name}", "hopper"] for name in "abc"} == {1.25}
+    assert {factors[f"{name}/{name}", "ampere"] for name in "efg"} == {1.0}
     assert factors["i/i", "blackwell"] == pytest.approx(1.125)
     assert "a hopper                                1   1.25   1.25" in factor_table(
         [Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)]
     )
+
+
+def test_mixtures_of_experts_have_no_vote_but_hear_the_others(tmp_path: Path) -> None:
+    """a/a's mixture would ask for 2.25, its dense model asks for 1; b/b has a mixture alone, and all hear the dense ones of others."""
+    rows = [{"source": "a/a", "step_time_s": "20.0", "model": "mixtral-8x7b"}, {"source": "a/a", "step_time_s": "10.0"}]
+    rows += [{"source": "b/b", "step_time_s": "20.0", "model": "mixtral-8x7b"}, {"source": "c/c", "step_time_s": "12.0"}]
+    runs = [Simulated(case, 10.0, 8.0) for case in cases(tmp_path, rows)]
+    assert [bool(run.case.shape.experts) for run in runs] == [True, False, True, False]
+    assert factors_without(runs) == pytest.approx({("a/a", "hopper"): 1.25, ("b/b", "hopper"): 1.125, ("c/c", "hopper"): 1.0})
+    assert "b hopper" not in factor_table(runs)
 
 
 def test_the_table_votes_by_source(tmp_path: Path) -> None:
