@@ -181,7 +181,7 @@ def _one_known(rows: Sequence[ScoredRun], name: str) -> dict[str, float]:
 
 
 def factor_table(runs: Sequence[Simulated]) -> str:
-    """Return by source and generation the factor on the simulator's compute that dense models ask for, and the one that they are scored with."""
+    """Return by source and generation the factor on the simulator's compute that dense models ask for, and the one they are scored with."""
     asked_for, others = factors_asked(runs), factors_without(runs)
     lines = [f"{'compute of dense models':34} {'rows':>6} {'asked':>6} {'others':>6}"]
     for (source, generation), factors in sorted(asked_for.items()):

@@ -383,6 +383,18 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
     assert "sinks" in refused["gpt-oss-20b"] and "window" in refused["gemma-3-1b-pt"]
 
 
+def test_four_bits_are_megatrons_alone() -> None:
+    """Megatron has --fp4-format, which reads back; the files of the others are left out, not written in more bits."""
+    shape = load_workload("llama-3.1-8b").spec.model.transformer
+    launch = Launch("own", "llama-3.1-8b", shape, False, 1024, Parallel(shard="parameters"), 8, 1, 1, "none", "nvfp4", 1, 8, "B200")
+    assert (
+        launch_files.megatron(megatron_arguments(launch._replace(parallel=Parallel(shard="optimizer"))), "m").training["precision"]
+        == "nvfp4"
+    )
+    left_out = launch_files_of(launch, "").left_out
+    assert all("nvfp4" in left_out[name] for name in ("torchtitan.toml", "deepspeed.json", "accelerate.yaml")), left_out
+
+
 def test_a_model_that_no_file_can_say_is_a_sentence() -> None:
     """A table of layers, adapters, and a model of the catalogue with other sizes: told in one sentence, the layout's files written."""
     shape = load_workload("llama-3.1-8b").spec.model.transformer
