@@ -32,7 +32,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "no_sequence": "tensor parallelism without sequence parallelism",
     "selective": "recomputation of attention alone",
     "fp8": "8-bit products",
-    "nvfp4": "4-bit products",
+    "nvfp4": "4-bit products (Megatron's stacks)",
     "zero_bubble": "schedules zb_h1, zbv and dualpipev, of which no measured run is in the records",
     "gpipe": "schedule gpipe",
     "wide_tensor": "tensor groups across nodes",
@@ -159,6 +159,12 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
     return text
 
 
+def _precisions(workload: Workload, options: MeshOptions, space: Space) -> list[str]:
+    """Return the precisions to try, the workload's own first; of the stacks, Megatron's alone multiply in NVFP4."""
+    more = ("fp8", "nvfp4") if options.framework == "megatron" else ("fp8",)
+    return list(dict.fromkeys([workload.training.precision, *(name for name in more if name in space.allowed)]))
+
+
 def _kept(candidate: LayoutCandidate, fixed: Mapping[str, object]) -> bool:
     return all(getattr(candidate, name) == value for name, value in fixed.items())
 
@@ -168,7 +174,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     kinds = [unit.kind for unit in split(workload.model, Parallel())]
     blocks = kinds.count("block")
     cut = cut_parts(workload.training.parallel)
-    precisions = list(dict.fromkeys([workload.training.precision, *(name for name in ("fp8", "nvfp4") if name in space.allowed)]))
+    precisions = _precisions(workload, options, space)
     modes = checkpointing_modes(workload, space)
     apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes

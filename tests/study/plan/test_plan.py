@@ -507,6 +507,14 @@ def test_no_two_lines_of_a_table_are_called_alike(small: LayoutPlan) -> None:
         assert len(every) == len(set(every)) > 100
 
 
+def test_only_megatron_multiplies_in_four_bits() -> None:
+    scenario = Scenario("gb300-nvl72", "llama-3.2-1b", global_batch=72)
+    asked = PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1"}, allowed=frozenset({"nvfp4", "fp8"}))
+    tried = {(each.stack, each.precision) for _, found in prepare_plan(asked).ways for each in found}
+    megatron, titan = ({precision for stack, precision in tried if stack.startswith(name)} for name in ("megatron", "torchtitan"))
+    assert megatron == titan | {"nvfp4"} and "fp8" in titan
+
+
 def test_everything_that_a_step_goes_to_has_words(small: LayoutPlan) -> None:
     known = plan_report.PARTS
     assert all(set(plan_report.parts(outcome)) <= set(known) for outcome in small.tally.outcomes)
