@@ -38,7 +38,16 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
     factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
     if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
         factor *= meaning.matrix / meaning.activation
+    if mesh is not None and mesh.framework == "megatron" and _clamped(layer, workload):
+        factor += 1.0  # clamping keeps what it clamps (fusions/fused_bias_geglu.py)
     return activation_bytes(layer, layer.saved, workload) * factor
+
+
+def _clamped(layer: Layer, workload: Workload) -> bool:
+    """Return whether *layer* is an activation of experts that is clamped, and not computed again."""
+    transformer = workload.model.transformer
+    clamped = transformer is not None and transformer.clamped and layer.name.endswith("experts.activation")
+    return clamped and "moe_act" not in workload.training.recompute_modules
 
 
 def loss_bytes(layer: Layer, workload: Workload) -> float:

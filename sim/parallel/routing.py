@@ -1,4 +1,4 @@
-"""What do experts cost beside their products and bytes? Copies of a token that leave a node, and the host's work for a block of experts.
+"""What do experts cost beside their products and bytes? Copies of a token that leave a node, passes over them, and the host's work.
 
 Dispatch that knows nodes sends a token once to each node that has experts for it, and hands it on inside (DeepEP, HybridEP: DeepSeek-V3,
 arXiv 2412.19437, section 3.2.2); all others send one copy for each expert. Router, dispatch, experts and combination are some hundred
@@ -10,8 +10,15 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from sim.spec.layer import Layer
 from sim.spec.parallel import Parallel
 
+BIAS_PASSES: Final = (6.0, 8.0)
+"""Of Megatron's experts, forward and backward, over what leaves them: ``b * p``, ``t + b * p`` and ``cat``, as many reads and writes as
+these have; gradients of biases and probabilities, two for the parts (transformer/moe/experts.py, ``TEGroupedMLP._apply_bias``)."""
+CLAMP_PASSES: Final = (4.0, 7.5)
+"""Over what enters their activation: clamped and put together; compared, masked and put together (fusions/fused_bias_geglu.py,
+``weighted_bias_quick_geglu_impl``)."""
 BACKWARD_LAUNCHES: Final = 1.5
 """Host time of a block's backward over that of its forward: estimate (two products for each one, but no Python between operators)."""
 GRAPHED_EXPERTS: Final = 0.5
@@ -33,6 +40,15 @@ def sorted_bytes(nbytes: float, experts: float, one_copy: bool) -> float:
     ``sort_chunks_by_idxs`` behind dispatch and before combination; DeepEP and HybridEP permute in their own kernels).
     """
     return 0.0 if one_copy or experts <= 1 else 2.0 * nbytes
+
+
+def unfused_elements(layer: Layer, clamped: bool, backward: bool) -> float:
+    """Return the elements of one sample that Megatron moves around *layer* of experts beside fused kernels: biases, clamps."""
+    if layer.name.endswith("experts.down") and len(layer.gradients) > 1:
+        return BIAS_PASSES[backward] * layer.write / 4.0
+    if layer.name.endswith("experts.activation") and clamped:
+        return CLAMP_PASSES[backward] * layer.read / 4.0
+    return 0.0
 
 
 def expert_host_time(seconds: float, graphs: bool) -> float:

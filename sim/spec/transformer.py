@@ -75,6 +75,8 @@ class Transformer(Spec):
     """Whether the product with the vocabulary has a bias."""
     qk_norm: Literal["none", "head", "all", "weightless"] = "none"
     """Norms of queries and keys: one weight for each element of a head, for all elements, or none."""
+    clamped: bool = False
+    """Whether experts clamp what enters their activation (gpt-oss)."""
     sinks: bool = False
     """Each head has a learned attention sink."""
     norms_per_layer: Literal[1, 2, 4] = 2

@@ -21,7 +21,7 @@ from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.parallel.collective_check import check_time
 from sim.parallel.layer_messages import LayerMessage
 from sim.parallel.program import Copy, Op, PassPart
-from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes
+from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes, unfused_elements
 from sim.parallel.split import LayerPiece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.identity import content
@@ -212,7 +212,7 @@ class UnitTimes:
         waits = self.options.expert_counts and not self.prices.mesh.parallel.pad_to_capacity
         drained = piece.counted and waits and not backward
         host = self._checked(messages) + self._routing(piece, backward)
-        busy += share * self._sorted(messages, layer)
+        busy += share * (self._sorted(messages, layer) + self._unfused(layer, backward))
         return UnitTime(
             (Burst(busy, launches * share, drained, host),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
         )
@@ -238,6 +238,14 @@ class UnitTimes:
         nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all")
         moved = sorted_bytes(nbytes, experts, self.options.one_copy)
         return memory_time(moved, self.gpu) * self.workload.training.compute_factor if moved else 0.0
+
+    def _unfused(self, layer: Layer, backward: bool) -> float:
+        """Return the seconds of passes over tokens of experts that Megatron makes beside fused kernels."""
+        training, transformer = self.workload.training, self.workload.model.transformer
+        if transformer is None or self.options.framework != "megatron":
+            return 0.0
+        moved = element_bytes(layer.op, training.precision) * training.batch * unfused_elements(layer, transformer.clamped, backward)
+        return memory_time(moved, self.gpu) * training.compute_factor if moved else 0.0
 
     def _bytes(self, message: LayerMessage, layer: Layer) -> float:
         """Return the bytes of *message* for one micro-batch."""

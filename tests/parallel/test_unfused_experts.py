@@ -1,0 +1,108 @@
+"""Oracle: torch counts what Megatron's operators around experts read and write, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from sim.analysis.kept_activations import saved_bytes
+from sim.events import Cause
+from sim.mesh import run_layout
+from sim.parallel.routing import unfused_elements
+from sim.spec.layer import Layer
+from sim.spec.library import load_hardware, load_workload
+
+torch = pytest.importorskip("torch")
+ROWS, WIDTH = 512, 256
+
+
+def moved(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the 16-bit elements that the operators of *work* read and write, views left out, and what it returns."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Counted(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        nbytes = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            read, written = ([each for each in tree_leaves(part) if isinstance(each, torch.Tensor)] for part in ((args, kwargs), out))
+            shared = {each.untyped_storage().data_ptr() for each in read} & {each.untyped_storage().data_ptr() for each in written}
+            if not shared or func._schema.is_mutable:
+                self.nbytes += sum(each.numel() * each.element_size() for each in (*read, *written))
+            return out
+
+    with Counted() as counted:
+        made = work()
+    return counted.nbytes / 2, made
+
+
+def both(work: Callable[[], Any], inputs: Sequence[Any]) -> tuple[float, float]:
+    """Return what the forward of *work* moves, and its backward down to *inputs*."""
+    forward, out = moved(work)
+    comes = torch.ones_like(out)
+    return forward, moved(lambda: torch.autograd.grad(out, inputs, comes))[0]
+
+
+def test_biases_are_added_expert_by_expert_and_weighted() -> None:
+    """What `TEGroupedMLP._apply_bias` of Megatron-LM does: each expert's bias times its tokens' probabilities, added, put together."""
+    tokens, probabilities = (torch.randn(ROWS, width, dtype=torch.bfloat16, requires_grad=True) for width in (WIDTH, 1))
+    biases = [torch.randn(WIDTH, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+    whole = tokens * 1.0
+
+    def apply() -> Any:
+        parts = zip(torch.split(whole, ROWS // 2), biases, torch.split(probabilities, ROWS // 2), strict=True)
+        return torch.cat([part + bias * share for part, bias, share in parts])
+
+    down = Layer.model_construct(name="0.experts.down", op="gemm", write=4.0 * ROWS * WIDTH, gradients=(2 * WIDTH, 2 * WIDTH * WIDTH))
+    counted = both(apply, [whole, *biases, probabilities])
+    for backward in (False, True):
+        assert unfused_elements(down, False, backward) == pytest.approx(counted[backward], rel=0.02)
+    assert unfused_elements(down.model_copy(update={"gradients": (2 * WIDTH * WIDTH,)}), True, False) == 0.0
+
+
+def test_halves_are_clamped_apart_and_put_together() -> None:
+    """What `weighted_bias_quick_geglu_impl` of Megatron-LM does before its fused kernel: one side is bound above, one on both sides."""
+    entering = torch.randn(ROWS, 2 * WIDTH, dtype=torch.bfloat16, requires_grad=True) * 1.0
+
+    def clamp() -> Any:
+        gate, linear = entering.chunk(2, -1)
+        return torch.cat((gate.clamp(min=None, max=7.0), linear.clamp(min=-7.0, max=7.0)), -1)
+
+    activation = Layer.model_construct(name="0.experts.activation", op="elementwise", read=4.0 * 2 * ROWS * WIDTH)
+    counted = both(clamp, [entering])
+    for backward in (False, True):
+        assert unfused_elements(activation, True, backward) == pytest.approx(counted[backward], rel=0.02)
+        assert unfused_elements(activation, False, backward) == 0.0
+
+
+def test_they_take_memory_time_in_megatron_alone() -> None:
+    """A step of gpt-oss without biases of experts and clamps is shorter by their passes over memory; FSDP2's kernels are compiled."""
+    hardware = load_hardware("hgx-h100").spec
+    gpu = hardware.groups[0].node.gpu
+    own = ["batch=1", "precision=bf16", "activation_checkpointing=none", "stack.mesh.expert_host=0 s", "stack.mesh.shares_device=false"]
+    steps = {}
+    for stack in ("megatron-core", "torchtitan-2.x"):
+        sets = [f"training.{each}" for each in (f"stack={stack}", "parallel.expert=8", *own)]
+        for clamped in (True, False):
+            given = load_workload("gpt-oss-20b", [*sets, f"model.transformer.clamped={str(clamped).lower()}"]).spec
+            steps[stack, clamped] = run_layout(hardware, given).stalls[Cause.COMPUTE]
+    assert steps["torchtitan-2.x", True] == steps["torchtitan-2.x", False]
+    shape = given.model.transformer
+    assert shape is not None and shape.expert_ffn is not None
+    rows = (given.model.sequence or 0) * shape.experts_per_token
+    nbytes = 2.0 * shape.layers * (4.0 + 7.5) * rows * 2 * shape.expert_ffn
+    expected = nbytes / (gpu.memory_bandwidth * gpu.memory_efficiency)
+    assert steps["megatron-core", True] - steps["megatron-core", False] == pytest.approx(expected, rel=0.01)
+
+
+def test_clamping_keeps_what_it_clamps_unless_the_activation_runs_again() -> None:
+    """Autograd saves the clamp's input beside the fused activation's, which is as large; ``moe_act`` computes both again."""
+    kept = {}
+    for stack, modules in (("megatron-core", "[]"), ("megatron-core", "[moe_act]"), ("torchtitan-2.x", "[]")):
+        given = load_workload("gpt-oss-20b", [f"training.stack={stack}", f"training.recompute_modules={modules}"]).spec
+        activation = next(each for each in given.model.layers if each.name.endswith("experts.activation"))
+        kept[stack, modules] = saved_bytes(activation, given)
+    assert kept["megatron-core", "[]"] == 2.0 * kept["torchtitan-2.x", "[]"] == 2.0 * kept["megatron-core", "[moe_act]"]
