@@ -6,6 +6,7 @@ import math
 
 from calibration.llm.case import Case
 from calibration.llm.priors import EAGER, Constants
+from sim.parallel.routing import BIAS_PASSES, CLAMP_PASSES
 
 
 class StepWork:
@@ -136,13 +137,19 @@ class StepWork:
 
     def activation(self, experts: bool) -> float:
         """Return the seconds of the activation of one layer's feed-forward block, forward."""
-        sides = 1.5 if self.case.shape.gated else 1.0
-        return self.wide(3 * self.at["inner"], self.tokens / self.case.tensor, self._inner(experts) * sides)
+        shape, tokens = self.case.shape, self.tokens / self.case.tensor
+        sides = 1.5 if shape.gated else 1.0
+        apart = CLAMP_PASSES[0] * 2.0 if experts and shape.clamped and self.case.family == "megatron" else 0.0
+        return (
+            self.wide(3 * self.at["inner"], tokens, self._inner(experts) * sides)
+            + apart * 2.0 * tokens * self._inner(experts) / self.bandwidth
+        )
 
     def routed_traffic(self) -> float:
-        """Return the seconds in which a layer's tokens are moved to the order of their experts and back, forward."""
+        """Return the seconds in which a layer's tokens are moved to the order of their experts and back, and get biases, forward."""
         shape = self.case.shape
-        return self.at["moe.traffic"] * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
+        biased = BIAS_PASSES[0] if shape.bias in ("all", "ffn") and self.case.family == "megatron" else 0.0
+        return (self.at["moe.traffic"] + biased) * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
 
     def _inner(self, experts: bool) -> float:
         """Return the inner elements of a token in a feed-forward block, over all experts that it goes to."""
