@@ -80,13 +80,13 @@ ROBUST = 2.0
 _TOGETHER = (
     ("host",),
     *((name,) for name in reversed(GENERATIONS)),
-    ("pcie-peer", "host-staged"),
+    ("pcie-peer", "host-staged", "efa"),
     ("infiniband",),
-    ("efa",),
     ("slingshot",),
     ("tcp",),
 )
-"""Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
+"""Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values. What EFA was measured on copies
+through host memory too."""
 
 
 def layout_of(record: CollectiveRecord) -> JobLayout:

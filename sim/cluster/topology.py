@@ -27,6 +27,9 @@ PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PHB", "SYS"]
 
 PATH_CLASSES: tuple[PathClass, ...] = ("NVL", "NVS", "PIX", "PXB", "PHB", "SYS")
 """Closest first."""
+INTEL_RELAY = 6 / 5
+"""Bytes on PCIe per byte that an Intel processor relays from GPU to GPU: it cuts them into packets of 64 bytes (NVIDIA/nccl src/graph/topo.h,
+``INTEL_P2P_OVERHEAD``, of paths of class PHB: search.cc)."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Route:
     """Whether the bytes rest in host memory on the way."""
     copies: Transport | None = None
     """The class whose efficiency tells how far the stages overlap, where *transport* is another: the network's."""
+    relayed: bool = False
+    """Whether an Intel processor passes on what one GPU writes to another, each of whose bytes then counts as `INTEL_RELAY` on PCIe."""
 
     @cached_property
     def links(self) -> tuple[str, ...]:
@@ -198,7 +203,8 @@ class NodeGraph:
             return self.loopback(src, dst)
         path_class = self.pcie_class(source, target)
         if self._is_peer(path_class) and not self.isolated:
-            return Route((self._pcie_path(source, target),), path_class, self.node.peer_transport)
+            relayed = path_class == "PHB" and self.node.host.cpu.vendor == "intel"
+            return Route((self._pcie_path(source, target),), path_class, self.node.peer_transport, relayed=relayed)
         home = self.socket_of(target)
         stages = (self._to_memory(source, home) + self._copies(source, home), self._from_memory(target, home))
         return Route(stages, path_class, self.node.host_transport, staged=True)

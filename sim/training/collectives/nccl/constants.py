@@ -136,7 +136,6 @@ P2P_SENDS_OF_A_CHANNEL = 4  # between nodes a peer has one channel where two of 
 P2P_LEAST_PART = {1: 1 / 8, 2: 1 / 2}  # of a chunk, on one node and on several; src/enqueue.cc
 P2P_MOST_PART = {1: 32.0, 2: 1.0}  # a message in larger parts takes more channels
 
-INTEL_RELAY = 6 / 5  # PCIe bytes per byte that an Intel host bridge relays between GPUs; src/graph/topo.h
 READ_BACK_BELOW = 80
 READ_BACK = 1 / 8  # of what a NIC writes to a GPU before sm80, on the way back; src/graph/search.cc
 LEAST_STEP = 0.49  # a search that found something tries no speed below this share of it; src/graph/search.cc

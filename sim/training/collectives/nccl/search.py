@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from sim.cluster.topology import PATH_CLASSES, NodeGraph
+from sim.cluster.topology import INTEL_RELAY, PATH_CLASSES, NodeGraph
 from sim.training.collectives.nccl import constants as nccl
 from sim.training.collectives.nccl.constants import TunerConstants, constants_of
 from sim.training.collectives.nccl.cost import GB, ChannelPattern, TunerMachine
@@ -153,7 +153,7 @@ def _weight(graph: NodeGraph, hop: Hop, link: str) -> float:
     path = PATH_CLASSES.index(hop.route.path_class)
     bridged = (max(path, _PHB) if hop.staged else path) == _PHB
     relayed = bridged and hop.src != NETWORK and graph.node.host.cpu.vendor == "intel"
-    return nccl.INTEL_RELAY if relayed and not link.endswith(">net") else 1.0
+    return INTEL_RELAY if relayed and not link.endswith(">net") else 1.0
 
 
 # --- the search ------------------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ class Traffic:
         of_edge = []
         for edge in edges:
             lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
-            like = tuple((each_lane.fair, each_lane.alone, id(each_lane.hop.transport), each_lane.hop.connections) for each_lane in lanes)
+            like = tuple((each_lane.fair, each_lane.alone, _reaching(each_lane.hop)) for each_lane in lanes)
             kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
             kind.members.append([(part, each_lane) for (part, _), each_lane in zip(edge.hops, lanes, strict=True)])
             of_edge.append(kind.number)
@@ -290,13 +290,18 @@ class _Reached:
 
     def __init__(self, chunk: float) -> None:
         self._chunk = chunk
-        self._known: dict[tuple[int, float], _Reach] = {}
+        self._known: dict[tuple[int, float, bool], _Reach] = {}
 
     def __getitem__(self, hop: Hop) -> _Reach:
-        key = (id(hop.transport), hop.connections)
+        key = _reaching(hop)
         if key not in self._known:
             self._known[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
         return self._known[key]
+
+
+def _reaching(hop: Hop) -> tuple[int, float, bool]:
+    """Return what decides which share of its links *hop* reaches."""
+    return id(hop.transport), hop.connections, hop.route.relayed
 
 
 def _weight(hop: Hop, chunk: float, protocol: str) -> float:

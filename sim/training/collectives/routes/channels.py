@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Literal
 
 from sim.cluster.node_links import Tier
-from sim.cluster.topology import PATH_CLASSES, NodeGraph, Route
+from sim.cluster.topology import INTEL_RELAY, PATH_CLASSES, NodeGraph, Route
 from sim.spec.fields import at
 from sim.spec.hardware import Transport
 from sim.training.collectives.routes.packing import pack_cycles, pack_paths
@@ -64,7 +64,8 @@ class Hop:
 
     def efficiency(self, chunk: float) -> float:
         """Return the share of its links' bandwidth that a hop reaches with chunks of *chunk* bytes (payload / ranks / channels)."""
-        return 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
+        reached = 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
+        return reached / INTEL_RELAY if self.route.relayed else reached
 
     @property
     def wires(self) -> tuple[str, ...]:
