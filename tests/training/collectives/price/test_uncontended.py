@@ -79,6 +79,40 @@ def p3dn(transport):
     return machines.node(8, topology, nic=nic)
 
 
+def test_an_intel_processor_relays_at_five_sixths():
+    """Oracle: NCCL's own figure (src/graph/topo.h, INTEL_P2P_OVERHEAD), at the bridge of an Intel processor alone, not below a switch."""
+    switch = {"sockets": ({"nics": (0,)},), "switches": [{"name": "plx0", "parent": "socket0", "gpus": (0, 1)}]}
+    bridge = {"sockets": ({"gpus": (0, 1), "nics": (0,)},), "peer_to_peer": "phb"}
+    intel, below = machines.node(2, bridge), machines.node(2, switch)
+    amd = intel.model_copy(update={"host": intel.host.model_copy(update={"cpu": intel.host.cpu.model_copy(update={"vendor": "amd"})})})
+    times = {name: estimate(machine, 2, GIB).time for name, machine in (("intel", intel), ("amd", amd), ("switch", below))}
+    latency = estimate(amd, 2, 1).time
+    assert (times["intel"] - latency) / (times["amd"] - latency) == pytest.approx(6 / 5, rel=1e-6)
+    assert times["switch"] == pytest.approx(times["amd"])
+
+
+def test_copies_through_host_memory_share_the_uplink_of_a_switch():
+    """Conservation: two GPUs below one switch write and read what they exchange over its uplink, half each; a card there takes a third.
+
+    Without a card four and eight GPUs are no slower than two: the ring crosses no uplink oftener.
+    """
+    switches = [{"name": f"plx{at}", "parent": f"socket{at // 2}", "gpus": (2 * at, 2 * at + 1)} for at in range(4)]
+    switches[0]["nics"] = (0,)
+    overlapped = Transport(name="copies", hop_latency="0 us", launch="0 us", efficiency=2.0, source="test")
+    verbs = Transport(name="verbs", hop_latency="0 us", launch="0 us", efficiency=1.0, source="test")
+    topology = {"sockets": ({}, {}), "switches": switches, "peer_to_peer": "none"}
+    machine = machines.node(8, topology, nic={"bandwidth": "200 Gbps", "transport": verbs})
+    machine = machine.model_copy(update={"host_transport": overlapped})
+    uplink = node_graph(machine).links["plx0>socket0"].capacity
+    for gpus, nodes, share in ((2, 1, 2), (4, 1, 2), (8, 1, 2), (8, 2, 3)):
+        ranks = gpus * nodes
+        assert estimate(machine, gpus, GIB, nodes).time == pytest.approx(2 * (ranks - 1) / ranks * GIB / (uplink / share), rel=1e-6)
+
+
+def four_below_a_switch():
+    return machines.node(4, {"sockets": ({"nics": (0,)},), "switches": [{"name": "plx0", "parent": "socket0", "gpus": (0, 1, 2, 3)}]})
+
+
 def four_on_two_sockets():
     return machines.node(4, {"sockets": ({"gpus": (0, 1), "nics": (0,)}, {"gpus": (2, 3)})})
 
@@ -90,8 +124,8 @@ TABLES = {
     "8 x A100": (machines.p4d, 8, 1, {64 * KIB: 46.8, MIB: 101.9, 8 * MIB: 133.5, 32 * MIB: 424, 128 * MIB: 1327.6, GIB: 8203.9}),
     # NCCL 2.26 on 4 x V100 without NVLink
     "4 x V100 staged": (four_on_two_sockets, 4, 1, {64 * KIB: 39.85, MIB: 236.8, 8 * MIB: 1739, 128 * MIB: 28279, GIB: 222838}),
-    # baidu-research/DeepBench, GTX 1080 Ti, NCCL 2.0; without and with the socket link
-    "4 x 1080 Ti": (machines.p2_16xlarge, 4, 1, {400_000: 91.07, 16_777_216: 2313, 258_000_000: 35105.65}),
+    # baidu-research/DeepBench, GTX 1080 Ti, NCCL 2.0: its README has five below a switch
+    "4 x 1080 Ti": (four_below_a_switch, 4, 1, {400_000: 91.07, 16_777_216: 2313, 258_000_000: 35105.65}),
     # AWS EC2 user guide, 2 x p3dn.24xlarge, NCCL 2.4.8, ring
     "2 x p3dn EFA": (lambda: p3dn("efa"), 8, 2, {KIB: 151, 64 * KIB: 167.7, MIB: 709.3, 16 * MIB: 4631.7, 128 * MIB: 33403, GIB: 228178}),
     # zarzen/nccl-tests @150149d2, one GPU per node
