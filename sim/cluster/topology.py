@@ -28,8 +28,8 @@ PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PHB", "SYS"]
 PATH_CLASSES: tuple[PathClass, ...] = ("NVL", "NVS", "PIX", "PXB", "PHB", "SYS")
 """Closest first."""
 INTEL_RELAY = 6 / 5
-"""Bytes on PCIe per byte that an Intel processor relays from GPU to GPU: it cuts them into packets of 64 bytes (NVIDIA/nccl src/graph/topo.h,
-``INTEL_P2P_OVERHEAD``, of paths of class PHB: search.cc)."""
+"""Bytes on PCIe per byte that an Intel processor relays from GPU to GPU: it cuts them into packets of 64 bytes (NVIDIA/nccl
+src/graph/topo.h, ``INTEL_P2P_OVERHEAD``, of paths of class PHB: search.cc)."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from sim.cluster.fabric import ALL, NOTHING, Crossed, Pattern, Sent
 from sim.events import Cause
 from sim.spec.hardware import Fabric
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, hop_latency, kind_of, wire_bytes
-from sim.training.collectives.price.uncontended import Lane, lane, staged
+from sim.training.collectives.price.uncontended import Lane, is_reached, lane, staged
 from sim.training.collectives.routes.channels import NETWORK, Channels, Hop
 
 TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
@@ -65,7 +65,7 @@ class Edge(NamedTuple):
 
     def cap(self, chunk: float, protocol: str) -> float:
         """Return the most payload bytes/s that chunks of *chunk* bytes reach with the links to themselves."""
-        alone = (min(staged(part.slot.graph, hop) * hop.efficiency(chunk), hop.flow_cap(chunk)) for part, hop in self.hops)
+        alone = (min(staged(part.slot.graph, hop, hop.efficiency(chunk)), hop.flow_cap(chunk)) for part, hop in self.hops)
         return min(rate / _wire(hop, protocol) for rate, (_, hop) in zip(alone, self.hops, strict=True))
 
     def load(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
@@ -220,7 +220,7 @@ class Traffic:
         of_edge = []
         for edge in edges:
             lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
-            like = tuple((each_lane.fair, each_lane.alone, _reaching(each_lane.hop)) for each_lane in lanes)
+            like = tuple((each_lane.fair, each_lane.stages, _reaching(each_lane.hop)) for each_lane in lanes)
             kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
             kind.members.append([(part, each_lane) for (part, _), each_lane in zip(edge.hops, lanes, strict=True)])
             of_edge.append(kind.number)
@@ -319,10 +319,11 @@ def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol
     load: dict[tuple[str, str], float] = defaultdict(float)
     reached = _Reached(chunk)
     for part, hop, count in streams:
-        weight = count * _wire(hop, protocol) / min(1.0, reached[hop].efficiency)
+        plain = count * _wire(hop, protocol)
+        weight = plain / min(1.0, reached[hop].efficiency)
         name = part.slot.name
         for link in hop.links:
-            load[name, link] += weight
+            load[name, link] += weight if is_reached(hop, link) else plain
         for wire in hop.wires if hop.route.copies else ():
             load[name, wire] += weight * max(0.0, part.slot.graph.links[wire].capacity / staged(part.slot.graph, hop) - 1.0)
         if hop.transport.cpu_time_per_byte:

@@ -109,6 +109,16 @@ def test_copies_through_host_memory_share_the_uplink_of_a_switch():
         assert estimate(machine, gpus, GIB, nodes).time == pytest.approx(2 * (ranks - 1) / ranks * GIB / (uplink / share), rel=1e-6)
 
 
+def test_a_networks_headers_stay_on_its_wire():
+    """Conservation: PCIe carries what a card takes from it, not the headers that the card adds; on the wire they count."""
+    verbs = Transport(name="verbs", hop_latency="0 us", launch="0 us", efficiency=0.8, source="test")
+    port = machines.link("pcie3-x16").bandwidth * machines.link("pcie3-x16").efficiency
+    for gbps, rate in ((100, 0.8 * 12.5e9), (200, port)):
+        card = {"bandwidth": f"{gbps} Gbps", "transport": verbs, "gpudirect": True, "gpudirect_level": "phb"}
+        machine = machines.node(1, {"sockets": ({"gpus": (0,), "nics": (0,)},)}, nic=card)
+        assert estimate(machine, 1, GIB, nodes=2).time == pytest.approx(GIB / rate, rel=1e-9)
+
+
 def four_below_a_switch():
     return machines.node(4, {"sockets": ({"nics": (0,)},), "switches": [{"name": "plx0", "parent": "socket0", "gpus": (0, 1, 2, 3)}]})
 

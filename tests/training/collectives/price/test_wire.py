@@ -14,7 +14,9 @@ from sim.spec.library import load_hardware
 from sim.training.collectives.price.plan import OPS, CollectivePlan, Op, Tuning, plan_collectives
 from sim.training.job import job_slots
 
-CATALOGUE = sorted(path.stem for path in (Path(__file__).parents[4] / "hardware").glob("*.yaml") if path.stem != "256x-tpu-v2-v3")  # of unlike nodes
+CATALOGUE = sorted(
+    path.stem for path in (Path(__file__).parents[4] / "hardware").glob("*.yaml") if path.stem != "256x-tpu-v2-v3"
+)  # of unlike nodes
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 ROUNDING = 1 + 1e-9
 
@@ -44,7 +46,7 @@ def share_received(op: Op, ranks: int, those: int) -> float:
     st.sampled_from(("2.3", "2.4", "2.10", "2.30")),
 )
 def test_no_machine_of_the_catalogue_outruns_its_links_and_cards(name, op, nodes, most, doublings, version):
-    """Every operation, size, generation of NCCL, on one node and on several, on all of a node's GPUs or some: at most the links' full rate."""
+    """Every operation, size and generation of NCCL, on one node and on several, on some or all GPUs: at most the full rate of the links."""
     there = load_hardware(name).spec.groups[0].node.gpu_count
     gpus = min(most, there)
     if gpus * nodes < 2:
@@ -61,7 +63,9 @@ def test_no_machine_of_the_catalogue_outruns_its_links_and_cards(name, op, nodes
             assert seconds * ROUNDING >= share_received(op, found.ranks, len(part.gpus)) * nbytes / cards, name
 
 
-@pytest.mark.parametrize(("op", "ranks", "those", "share"), [("all_reduce", 4, 1, 0.75), ("all_to_all", 8, 4, 2.0), ("all_gather", 8, 4, 0.5)])
+@pytest.mark.parametrize(
+    ("op", "ranks", "those", "share"), [("all_reduce", 4, 1, 0.75), ("all_to_all", 8, 4, 2.0), ("all_gather", 8, 4, 0.5)]
+)
 def test_shares_by_hand(op, ranks, those, share):
     """Four of eight ranks get half of an all-gather, and half of each of their own buffers of an all-to-all."""
     assert share_received(op, ranks, those) == share
