@@ -81,8 +81,11 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
     if missing:
         raise NoCase(f"{row.text['model']!r}: {', '.join(missing)} neither in the row nor known by the model's name")
-    if values.get("positions") == "learned":
-        values["max_seq"] = max(int(values.get("max_seq") or 0), count(row, "seq_len"))
+    positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")
+    if values.get("positions") == "learned" or 0 < positions < length:
+        values["max_seq"] = max(positions, length)
+    if 0 < positions < length:
+        assumed.append(f"{length:,} positions: the model has {positions:,}")
     if "activation" not in values:
         four = values.get("ffn") == 4 * values["hidden"]
         if family == "dense":

@@ -33,6 +33,8 @@ from sim.units import counted
 LONGEST: Final = 8192
 """Tokens of a sample where nothing says how many: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_SUFFIXES: Final = frozenset((".json", ".toml", ".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".txt", ".args", ".py", ".pt", ".pth"))
+"""Of files that are read, or that other commands read; names on the hub hold dots too, such as Llama-3.1-8B."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _MOST: Final = 2**20
 """Bytes of a file that is read."""
@@ -131,7 +133,7 @@ def _read(source: str) -> tuple[str, Told]:
         if not path.is_file():
             raise SpecError(f"{source}: no config.json in this folder; write the path of one file")
     if not path.is_file():
-        if _HUB_ID.fullmatch(source) and not path.suffix:
+        if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
             return source, _configuration(_json(_from_hub(source), source), source)
         raise SpecError(f"{source}: no such file or folder")
     return str(path), _told(path, _text_of(path))
