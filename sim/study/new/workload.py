@@ -292,8 +292,8 @@ def _training(told: Told, origin: str) -> list[str]:
     lines = ["# data set: the stream of tokens of workloads/datasets/tokens.yaml, cut into such samples", "training:"]
     lines += [f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
-    for name in ("gradient_accumulation_steps", "activation_checkpointing", "stack"):
-        lines += [f"  {name}: {given[name]}"] if name in given else []
+    for name in ("gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
+        lines += [f"  {name}: {_word(given[name])}"] if name in given else []
     if "stack" not in given:
         lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model;"]
         lines += ["  #   hf-transformers for the modeling code of Hugging Face transformers under autocast (many small kernels)"]
@@ -308,6 +308,8 @@ def _word(value: object) -> str:
     if isinstance(value, float) and "e" in str(value):
         mantissa, _, exponent = str(value).partition("e")
         return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"  # 1e-05 is a text to some readers of YAML
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
