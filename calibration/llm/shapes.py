@@ -61,8 +61,8 @@ def _named(model: str) -> dict[str, Any]:
 def _catalogued(model: str) -> dict[str, Any]:
     """Return family and shape of the decoder of the catalogue that *model* names, as on the hub or in words; empty where there is none."""
     name = re.sub(r"[\s_]+", "-", model.strip().lower().rpartition("/")[2])
-    models = catalogue(_MODELS)
-    listed = next((each for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
+    models = {re.sub(_TUNED, "", each): each for each in catalogue(_MODELS)} | {each: each for each in catalogue(_MODELS)}
+    listed = next((models[each] for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
     shape = load_part(Model, listed, _MODELS).transformer if listed else None
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 

@@ -149,6 +149,9 @@ def _megatron_modules(text: str, said: Mapping[str, str], told: Told) -> dict[st
     named = _MODULES.search(text.replace("\\\n", " "))
     if named is None or said.get("recompute-granularity") != "selective":
         return {}
+    if not told.parallel:
+        told.notes.append("--recompute-modules is left out: parts of blocks are recomputed in layouts, such as --shard optimizer")
+        return {"activation_checkpointing": "none"}
     words = named[1].split()
     known = get_args(RecomputedModule)
     told.notes += [f"--recompute-modules {word} is not modeled: it is not recomputed" for word in words if word not in known]

@@ -190,3 +190,10 @@ def test_sequences_beyond_the_positions_that_the_name_tells(tmp_path: Path) -> N
     case = one(tmp_path, model="gemma-2-9b", layers="", hidden="", heads="", kv_heads="", ffn_hidden="", vocab="", seq_len="16384")
     assert case.shape.max_seq == 16384 and "16,384 positions: the model has 8,192" in case.assumed
     assert case.need.nbytes > 0
+
+
+@pytest.mark.parametrize(("name", "layers"), [("Gemma 3 27B", 62), ("google/gemma-3-27b-it", 62), ("gemma-3-27b-pt", 62), ("Phi 4", 40)])
+def test_models_are_known_without_how_they_were_tuned(name: str, layers: int, tmp_path: Path) -> None:
+    """Their configurations on the hub; the catalogue calls one gemma-3-27b-pt."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    assert one(tmp_path, model=name, **blank).shape.layers == layers
