@@ -84,7 +84,7 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")
     if values.get("positions") == "learned" or 0 < positions < length:
         values["max_seq"] = max(positions, length)
-    if 0 < positions < length:
+    if values.get("positions") != "learned" and 0 < positions < length:
         assumed.append(f"{length:,} positions: the model has {positions:,}")
     if "activation" not in values:
         four = values.get("ffn") == 4 * values["hidden"]

@@ -465,7 +465,8 @@ def test_optimizers_modules_and_windows_of_megatron(tmp_path: Path) -> None:
         "--optimizer lion is not modeled: the workload has adam",
         "--recompute-modules shared_experts is not modeled: it is not recomputed",
     )
-    alone = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024 --seq-length 128 --max-position-embeddings 128"
+    sizes = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024"
+    alone = f"{sizes} --seq-length 128 --max-position-embeddings 128"
     found, notes = told(f"{alone} --recompute-granularity selective --recompute-modules mlp\n", tmp_path)
     assert (found.training.recompute_modules, found.training.activation_checkpointing) == ((), "none")
     assert notes == ("--recompute-modules is left out: parts of blocks are recomputed in layouts, such as --shard optimizer",)
