@@ -19,7 +19,7 @@ from calibration.llm.network import nic_of
 from calibration.llm.prediction import Memory
 from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
 from calibration.llm.table import LlmRow
-from calibration.llm.words import Recompute, precision_of, recompute_of, saves_of, told, zero_of
+from calibration.llm.words import Recompute, offloads, precision_of, recompute_of, saves_of, shards_of, told, zero_of
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
@@ -171,6 +171,10 @@ def _marked(case: Case) -> Case:
 
 def _case(row: LlmRow) -> Case:
     assumed: list[str] = []
+    if offloads(row.text["offload"]):
+        raise NoCase(f"offload {row.text['offload']!r} is not described; none, with all on the GPU, is")
+    if "qlora" in _trained(row):
+        raise NoCase("QLoRA keeps weights in 4 bits, which is not described; LoRA on weights of 16 and 8 bits is")
     practice = practice_of(row)
     chip = _chip(row, assumed)
     family, shape = shape_of(row, assumed)
@@ -180,6 +184,8 @@ def _case(row: LlmRow) -> Case:
     if practice["place"].startswith("assumed"):
         assumed.append("what the table lacks: " + practice["place"])
     tensor, pipeline, context, data = _axes(row, shape, gpus)
+    if row.number.get("dp", data) not in (0, data):
+        assumed.append(f"dp {data}, as {gpus} GPUs leave it: the row says {row.number['dp']:g}")
     micro, micro_batches = _batches(row, data, assumed)
     recompute, recomputed = _recompute(row, practice)
     products, scaling = _precision(row, chip, assumed)
@@ -215,7 +221,7 @@ def _case(row: LlmRow) -> Case:
         modules=_modules(row, practice),
         saves=saves_of(row.text["activation_checkpointing"] or practice["recompute"]),
         flash=told(row.text["flash_attention"], True),
-        lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
+        lora="lora" in _trained(row),
         lora_targets=tuple(practice.get("lora_targets", ())),
         family=practice["family"],
         stack=practice["stack"],
@@ -230,6 +236,11 @@ def _case(row: LlmRow) -> Case:
         **_of_memory(practice),
         assumed=tuple(assumed),
     )
+
+
+def _trained(row: LlmRow) -> str:
+    """Return what *row* says of what is trained, in lower case."""
+    return f"{row.text['class']} {row.text['model']} {row.text['set']}".lower()
 
 
 def _of_memory(practice: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,6 +292,11 @@ def _sequence_parallel(row: LlmRow, practice: Mapping[str, Any]) -> bool:
 
 
 def _zero(row: LlmRow, family: str, assumed: list[str]) -> int:
+    mode = shards_of(row.text["fsdp_mode"])
+    if mode is not None and (row.text_or_number("zero_stage") in ("", "3")):
+        if mode.replicated:
+            assumed.append("sharded over all data-parallel ranks, not inside each replica")
+        return mode.stage
     if family in SHARDED and not row.text_or_number("zero_stage"):
         assumed.append("zero_stage 3")
         return 3

@@ -25,7 +25,14 @@ PCIE_NODE: Final = 8
 PCIE_NIC: Final = 100e9 / 8
 """Bytes/s of the network for each of them: estimate."""
 _PARTS: Final = "hardware/parts/gpus"
-_WORDS: Final = r"\b(\d+\s*x|nvidia|amd|instinct|tesla|geforce|quadro|blackwell|hopper|ampere|gpus?|oam|hbm\d?e?|sxm\d?|\d+\s*g(i?b)?)\b"
+_COUNT: Final = re.compile(r"^\s*\d+\s*[x*\u00d7]\s*(?=\D)|(?<![a-z])\s*\(?(?<![a-z])[x*\u00d7]\s*\d+\)?\s*$", re.IGNORECASE)
+"""How many GPUs, before their name or behind it."""
+_MEMORY: Final = re.compile(r"(\d+)\s*gi?b?\b", re.IGNORECASE)
+_SAME_MEMORY: Final = 0.12
+"""Share by which a GPU's memory differs from its name's: makers' GB are GiB of some, and parts of it are kept back (B200: 180 of 192)."""
+_WORDS: Final = (
+    r"\b(\d+\s*x|[hd]gx|nvidia|amd|instinct|tesla|geforce|quadro|blackwell|hopper|ampere|gpus?|oam|hbm\d?e?|sxm\d?|\d+\s*g(i?b)?)\b"
+)
 """What people write around a GPU's name."""
 
 
@@ -64,12 +71,23 @@ def chip_named(name: str) -> NamedChip | None:
     part = _parts().get(plain(name))
     if part is not None:
         return _of_part(part)
-    core = plain(re.sub(_WORDS, " ", name.lower().replace("-", " ").replace("_", " ")))
+    counted = _COUNT.sub("", name)
+    if plain(counted) in chips:
+        return NamedChip(chips[plain(counted)], f"{chips[plain(counted)].name} by {name!r}")
+    core = plain(re.sub(_WORDS, " ", counted.lower().replace("-", " ").replace("_", " ")))
     if not core:
         return None
     if core in chips:
+        if _another_memory(name, chips[core]):
+            return None
         return NamedChip(chips[core], f"{chips[core].name} by {name!r}")
     return _of_part(_parts()[core]) if core in _parts() else None
+
+
+def _another_memory(name: str, chip: Chip) -> bool:
+    """Return whether *name* tells of more or less memory than *chip* has, such as a V100 of 16 GB."""
+    told = _MEMORY.findall(name)
+    return bool(told) and not any(abs(float(size) * 2.0**30 / chip.memory - 1.0) <= _SAME_MEMORY for size in told)
 
 
 def _of_part(name: str) -> NamedChip | None:

@@ -61,8 +61,8 @@ def _named(model: str) -> dict[str, Any]:
 def _catalogued(model: str) -> dict[str, Any]:
     """Return family and shape of the decoder of the catalogue that *model* names, as on the hub or in words; empty where there is none."""
     name = re.sub(r"[\s_]+", "-", model.strip().lower().rpartition("/")[2])
-    models = catalogue(_MODELS)
-    listed = next((each for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
+    models = {re.sub(_TUNED, "", each): each for each in catalogue(_MODELS)} | {each: each for each in catalogue(_MODELS)}
+    listed = next((models[each] for each in (name, re.sub(_TUNED, "", name)) if each in models), None)
     shape = load_part(Model, listed, _MODELS).transformer if listed else None
     return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 
@@ -81,8 +81,11 @@ def shape_of(row: LlmRow, assumed: list[str]) -> tuple[str, Transformer]:
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
     if missing:
         raise NoCase(f"{row.text['model']!r}: {', '.join(missing)} neither in the row nor known by the model's name")
-    if values.get("positions") == "learned":
-        values["max_seq"] = max(int(values.get("max_seq") or 0), count(row, "seq_len"))
+    positions, length = int(values.get("max_seq") or 0), count(row, "seq_len")
+    if values.get("positions") == "learned" or 0 < positions < length:
+        values["max_seq"] = max(positions, length)
+    if values.get("positions") != "learned" and 0 < positions < length:
+        assumed.append(f"{length:,} positions: the model has {positions:,}")
     if "activation" not in values:
         four = values.get("ffn") == 4 * values["hidden"]
         if family == "dense":

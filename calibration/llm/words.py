@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from calibration.llm.chips import Products
 from calibration.llm.shapes import NoCase
@@ -74,6 +74,35 @@ def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
 def saves_of(text: str) -> tuple[str, ...]:
     """Return the layers whose outputs are saved though their block is recomputed, where *text* is one of MaxText's policies; else none."""
     return SAVED.get(text.strip().lower(), ())
+
+
+class Shards(NamedTuple):
+    """What FSDP's sharding strategy is in stages of ZeRO, and whether replicas of a sharded model are meant."""
+
+    stage: int
+    replicated: bool = False
+
+
+_STRATEGIES: Final[Mapping[str, Shards]] = {
+    "full_shard": Shards(3),
+    "shard_grad_op": Shards(2),
+    "no_shard": Shards(0),
+    "hybrid_shard": Shards(3, True),
+    "_hybrid_shard_zero2": Shards(2, True),
+    "hybrid_shard_zero2": Shards(2, True),
+}
+"""torch.distributed.fsdp.ShardingStrategy."""
+
+
+def shards_of(text: str) -> Shards | None:
+    """Return what the strategy that *text* begins with shards; None where it begins with none of torch's."""
+    word = re.match(r"[a-z_0-9]+", text.strip().lower().removeprefix("shardingstrategy."))
+    return _STRATEGIES.get(word.group()) if word else None
+
+
+def offloads(text: str) -> bool:
+    """Return whether *text* says that something is kept outside the GPU."""
+    return told(text, False) and not text.strip().lower().startswith("none")
 
 
 def zero_of(text: str) -> int:

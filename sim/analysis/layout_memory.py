@@ -27,6 +27,7 @@ from sim.parallel.program import Free, Instruction, Start, Tag, Update, Wait, Wo
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
 from sim.spec.layer import WIDTHS
+from sim.spec.lengths import at_full_length
 from sim.spec.precision import MEANING
 from sim.spec.workload import Layer, Workload
 
@@ -91,7 +92,7 @@ class StageMemory:
 
 def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[StageMemory, ...]:
     """Return the memory of one rank of each stage."""
-    short = shortened(layout)
+    short = _at_full_length(shortened(layout), workload)
     stages = (_stage(short, stage, workload, gpu) for stage in range(layout.mesh.stages))
     return tuple(at(replay.fullest()) for replay, at in stages)
 
@@ -115,8 +116,24 @@ def _with(layout: Layout, micro_batches: int) -> Layout:
 
 def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
     """Return the memory of one rank of *stage* at the fullest moment of each instruction of its program, in order."""
-    replay, at = _stage(layout, stage, workload, gpu)
+    replay, at = _stage(_at_full_length(layout, workload), stage, workload, gpu)
     return tuple(map(at, replay.course()))
+
+
+def _at_full_length(layout: Layout, workload: Workload) -> Layout:
+    """Return *layout* as memory has to hold it: unpadded sequences of a decoder at their longest, which come once in a while."""
+    model = workload.model
+    if model.padding != "unpadded" or model.lengths is None:
+        return layout
+    mean = model.lengths.mean
+
+    def longer(unit: Unit) -> Unit:
+        layers = at_full_length(tuple(piece.layer for piece in unit.pieces), mean)
+        pieces = tuple(piece._replace(layer=layer) for piece, layer in zip(unit.pieces, layers, strict=True))
+        return replace(unit, pieces=pieces)
+
+    entering = tuple(nbytes / mean for nbytes in layout.entering)
+    return replace(layout, units=tuple(map(longer, layout.units)), entering=entering)
 
 
 def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:

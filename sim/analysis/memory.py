@@ -26,7 +26,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, parts
 from sim.spec.precision import MEANING
 from sim.spec.segments import segments
-from sim.spec.workload import Layer, Model, Workload
+from sim.spec.workload import Layer, Model, Workload, fullest
 
 _MIB = 2.0**20
 
@@ -107,7 +107,7 @@ def gpu_memory(
 @lru_cache(maxsize=256)
 def _needed(question: Same, batch: int, beside_others: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
     """Return what `gpu_memory` does; a check, a report and the points of a sweep ask the same again and again."""
-    workload, gpu = question.held
+    workload, gpu = fullest(question.held[0]), question.held[1]
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
     peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (beside_others and gradient_as_bucket_view))

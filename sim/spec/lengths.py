@@ -45,6 +45,15 @@ def with_lengths(layers: tuple[Layer, ...], padding: Padding, mean: float, squar
     return tuple(_shorter(layer, tokens, pairs) for layer in layers) if padding != "padded" else layers
 
 
+@lru_cache(maxsize=64)
+def at_full_length(layers: tuple[Layer, ...], mean: float) -> tuple[Layer, ...]:
+    """Return unpadded *layers* of *mean* length for sequences of full length, which a rank's memory has to hold.
+
+    Work of attention stays as `with_lengths` made it but for its tokens: no memory goes with it.
+    """
+    return tuple(_shorter(layer, 1.0 / mean, 1.0 / mean) for layer in layers)
+
+
 def _shorter(layer: Layer, tokens: float, pairs: float) -> Layer:
     update = {name: getattr(layer, name) * tokens for name in _WITH_TOKENS}
     if layer.op == "attention":

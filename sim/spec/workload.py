@@ -26,7 +26,7 @@ from sim.spec.layer import Attention as Attention
 from sim.spec.layer import Layer as Layer
 from sim.spec.layer import TensorShare as TensorShare
 from sim.spec.lengths import Lengths as Lengths
-from sim.spec.lengths import Padding, with_lengths
+from sim.spec.lengths import Padding, at_full_length, with_lengths
 from sim.spec.measured import MeasuredOn
 from sim.spec.optimizer import Optimizer
 from sim.spec.parallel import Parallel
@@ -167,6 +167,15 @@ class _Decoder(Spec):
         if self.lengths is None:
             raise ValueError(f"padding {self.padding} needs lengths; write lengths: {{mean: ..., square: ..., source: ...}}")
         return with_lengths(layers, self.padding, self.lengths.mean, self.lengths.square)
+
+
+def fullest(workload: Workload) -> Workload:
+    """Return *workload* as a GPU's memory has to hold it: unpadded sequences of a decoder at their longest."""
+    model = workload.model
+    if model.padding != "unpadded" or model.lengths is None:
+        return workload
+    layers = at_full_length(model.layers, model.lengths.mean)
+    return workload.model_copy(update={"model": model.model_copy(update={"layers": layers})})
 
 
 def known_parameters(model: Model) -> int:

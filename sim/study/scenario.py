@@ -126,6 +126,14 @@ def refuse_parts(workloads: Sequence[Workload]) -> None:
         )
 
 
+def refuse_parts_of_blocks(workloads: Sequence[Workload]) -> None:
+    """Raise SpecError where one of *workloads* recomputes some blocks or parts of them, which plain data parallelism does not."""
+    for training in (workload.training for workload in workloads):
+        for name in ("recompute_blocks", "recompute_modules", "recompute_saves"):
+            if getattr(training, name):
+                raise SpecError(f"training.{name}: is for layouts; write one, such as --shard optimizer, or leave it out")
+
+
 def refuse_layouts(workloads: Sequence[Workload]) -> None:
     """Raise SpecError where one of *workloads* has a layout, which would be left out of a run in data parallelism."""
     for number, workload in enumerate(workloads):
@@ -156,6 +164,7 @@ def answer_to(
         )
     if scenario.plan and scenario.plan.tokens:
         refuse_parts([job.workload for job in jobs])
+    refuse_parts_of_blocks([job.workload for job in jobs])
     with shelf.kept_meanwhile():  # many of the runs that are tried turn out to be the same
         run = simulate(
             hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed, keep_log=keep_log

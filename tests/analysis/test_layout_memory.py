@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.analysis.layout_memory import ROUNDING, StageMemory, memory_by_stage, memory_course
+from sim.analysis.memory import gpu_memory
+from sim.mesh import prepare
 from sim.parallel.lower.layouts import Layout
 from sim.spec.decoder import decoder_layers
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Shard
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
@@ -334,3 +337,21 @@ def test_more_micro_batches_than_fill_a_pipeline_change_nothing(
         course = memory_course(made, adam(), GPU, found.stage)
         assert found.allocated == pytest.approx(max(moment.allocated for moment in course))
         assert found.reserved == pytest.approx(max(moment.reserved for moment in course))
+
+
+@pytest.mark.parametrize(("stages", "checkpointing"), [(1, "none"), (1, "blocks"), (2, "none")])
+def test_unpadded_sequences_need_the_memory_of_the_longest(stages: int, checkpointing: str) -> None:
+    """Oracle: the same decoder with padding: the longest sequence of both is as long, however short most are."""
+    lengths = "model.lengths={mean: 0.3, square: 0.15, source: test}"
+    more = (
+        f"training.activation_checkpointing={checkpointing}",
+        f"training.parallel.pipeline={stages}",
+        "training.parallel.shard=parameters",
+    )
+    both = [load_workload("llama-3.2-1b", [*more, lengths, f"model.padding={padding}"]).spec for padding in ("padded", "unpadded")]
+    hardware = load_hardware("hgx-h100").spec
+    gpu = hardware.groups[0].node.gpu
+    padded, unpadded = (memory_by_stage(prepare(hardware, workload), workload, gpu) for workload in both)
+    assert [stage.total for stage in unpadded] == pytest.approx([stage.total for stage in padded])
+    alone = [gpu_memory(workload, gpu).total for workload in both]
+    assert alone[1] == pytest.approx(alone[0])

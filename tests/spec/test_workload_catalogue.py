@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
 from sim.extract import table
@@ -12,6 +14,7 @@ from sim.spec.workload import Dataset, Model
 from sim.spec.yaml import SpecError
 from tests.extract.tables import traced_models
 from tests.for_each import for_each
+from tests.spec.test_transformer import DECODERS as DECODERS_CSV
 
 MODELS = catalogue("workloads/models")
 WORKLOADS = catalogue("workloads")
@@ -277,3 +280,27 @@ def test_the_families_that_stash_and_the_measured_tables_use_are_there() -> None
         "resnet34_noresidue",
     }
     assert named <= set(WORKLOADS) and len(named) >= 30
+
+
+NAMED = {
+    "mixtral-8x7b": "mixtral-8x7b-v0.1", "mixtral-8x22b": "mixtral-8x22b-v0.1", "bloom-1b7": "bloom-1.7b", "bloom-7b1": "bloom-7.1b",
+    "deepseek-v2": "deepseek-v2-236b", "deepseek-v2-lite": "deepseek-v2-lite-16b", "bloom": "bloom-176b",
+    "phi-3-mini-4k": "phi-3-mini-4k-instruct", "llama-3.1-8b": "llama-3-8b", "llama-3.1-70b": "llama-3-70b",
+}  # fmt: skip
+"""Names of the table of published decoders, where they are others than the hub's in lower case."""
+
+
+def test_decoders_have_the_published_parameters() -> None:
+    """Oracle: totals of tests/spec/decoders.csv, by the model's own name; the head is tied where the release ties it."""
+    rows = {row["name"].lower().removesuffix("-hf"): row for row in csv.DictReader(DECODERS_CSV.read_text(encoding="utf-8").splitlines())}
+    compared, wrong = 0, []
+    for name in DECODERS:
+        row, found = rows.get(NAMED.get(name, name)), model(name)
+        if row is None:
+            continue
+        compared += 1
+        assert found.transformer is not None
+        if abs(found.parameters / int(row["parameters_total"]) - 1) > 1e-4 or found.transformer.tied != (row["tied_embeddings"] == "true"):
+            wrong.append((name, found.parameters, row["parameters_total"]))
+    assert not wrong
+    assert compared >= 45

@@ -150,3 +150,29 @@ def test_a_plan_says_what_it_plans_for(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_model_without_tokens_has_no_pretraining(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "p3.16xlarge", "resnet50", "--set", "pretraining.batch_ramp={start: 4, step: 4, tokens: 1B}"]) == 2
     assert "no sequence" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pretraining", "tokens", "sentence"),
+    [
+        (
+            {"batch_ramp": {"start": 4, "step": 4, "tokens": 1000}},
+            "10B",
+            r"pretraining\.batch_ramp, global batch 4: 333 tokens do not make a step, which takes 32,768 \(4 samples of 8,192\)",
+        ),
+        (
+            {"last": [{"tokens": 30_000, "sequence": 4096, "global_batch": 8}]},
+            "10B",
+            r"pretraining\.last\[0\]: 30,000 tokens do not make a step, which takes 32,768 \(8 samples of 4,096\); write that many or more",
+        ),
+        (
+            {"last": [{"tokens": "1B", "global_batch": 8}]},
+            "1000100000",
+            r"leave 100,000 for the workload's own steps, of which one takes 131,072; write 1e\+09, or 1\.00013e\+09 and more",
+        ),
+    ],
+)
+def test_parts_that_do_not_make_a_step(pretraining: dict[str, Any], tokens: str, sentence: str, tmp_path: Path) -> None:
+    """Oracle: samples times tokens; 16 samples of 8,192 tokens are the workload's own step."""
+    with pytest.raises(SpecError, match=sentence):
+        layout_answer(asked(described(tmp_path, pretraining), tokens))

@@ -100,3 +100,12 @@ def test_equal_scenarios_have_equal_fingerprints_and_others_do_not() -> None:
     prints = [answer(scenario).inputs for scenario in (base, base, Scenario("p3.2xlarge", "alexnet", batch=8))]
     assert prints[0] == prints[1]
     assert prints[0]["workload"] != prints[2]["workload"] and prints[0]["hardware"] == prints[2]["hardware"]
+
+
+@pytest.mark.parametrize("setting", ["recompute_blocks=2", "recompute_modules=[mlp]", "recompute_saves=[attention.qkv]"])
+def test_plain_data_parallelism_recomputes_no_parts_of_blocks(setting: str) -> None:
+    """They would change nothing there: a step with them took as long as one without."""
+    overrides = ("training.activation_checkpointing=blocks", f"training.{setting}")
+    name = setting.partition("=")[0]
+    with pytest.raises(SpecError, match=rf"^training\.{name}: is for layouts; write one, such as --shard optimizer, or leave it out$"):
+        answer(Scenario("hgx-h100", "llama-3.2-1b", overrides=overrides))

@@ -104,9 +104,13 @@ def _bloom(config: Config, shape: Shape) -> Shape:
 
 
 def _mpt(config: Config, shape: Shape) -> Shape:
-    attention = config.get("attn_config", default={})
+    attention, ratio = config.get("attn_config", default={}), config.get("expansion_ratio", default=4)
+    if not isinstance(attention, Mapping):
+        raise SpecError(f"{config.place}: {config.within}attn_config is a single value; write a block of keys")
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
+        raise SpecError(f"{config.place}: {config.within}expansion_ratio: {ratio!r} is no number above 0; write one")
     plain = bool(config.get("no_bias", default=True))
-    inner = round(config.get("expansion_ratio", default=4) * shape["hidden"])
+    inner = round(ratio * shape["hidden"])
     shape = shape | {"positions": "alibi" if attention.get("alibi", True) else "learned", "bias": "none" if plain else "all"}
     return shape | {"norm_bias": not plain, "ffn": inner} | ({"kv_heads": attention["kv_n_heads"]} if attention.get("kv_n_heads") else {})
 

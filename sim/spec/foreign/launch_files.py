@@ -11,10 +11,12 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from sim.spec.foreign.launch_unread import OTHER_LAYERS, unread
 from sim.spec.parallel import NEAR_PIPELINE
 from sim.spec.strict import whole_number
+from sim.spec.workload import RecomputedModule
 from sim.spec.yaml import SpecError
 
 
@@ -77,6 +79,14 @@ LATENT: Final[Mapping[str, tuple[str, int]]] = {
     "v-head-dim": ("value_dim", 128),
 }
 """Sizes of latent attention by option: their names here, and Megatron-LM's defaults."""
+_MEGATRON_FSDP: Final[Mapping[str, str]] = {
+    "no_shard": "none",
+    "optim": "optimizer",
+    "optim_grads": "gradients",
+    "optim_grads_params": "parameters",
+}
+_MEGATRON_OPTIMIZERS: Final[Mapping[str, str]] = {"adam": "adam", "sgd": "momentum", "muon": "muon", "dist_muon": "muon"}
+_MODULES: Final = re.compile(r"--recompute-modules[=\s]+((?:\w+[ \t]*)+)")
 _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([^\s\"'$()]+)[\"']?\s*$", re.MULTILINE)
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?")
 
@@ -98,8 +108,7 @@ def megatron(text: str, place: str) -> Told:
     told.parallel = {name: size for option, name in _MEGATRON_RANKS.items() if (size := given.number(option) or 1) > 1}
     if "sequence-parallel" not in given.said and "tensor" in told.parallel:
         told.parallel["sequence"] = False
-    if "use-distributed-optimizer" in given.said:
-        told.parallel["shard"] = "optimizer"
+    told.parallel |= _megatron_shards(given)
     if "use-tp-pp-dp-mapping" in given.said:
         told.parallel["order"] = list(NEAR_PIPELINE)
     if "moe-expert-capacity-factor" in given.said:
@@ -107,9 +116,47 @@ def megatron(text: str, place: str) -> Told:
         told.parallel |= {"capacity_factor": given.said["moe-expert-capacity-factor"], **padded}
     told.parallel |= _virtual_stages(given, told)
     told.training = _megatron_training(given)
+    told.training |= _megatron_optimizer(given.said.get("optimizer", "adam"), told)
+    told.training |= _megatron_modules(text, given.said, told)
     for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
         _offloaded(f"--{option}", option in given.said, told)
+    told.notes += unread(text, given.said, _READ, told.sequence)
     return told
+
+
+def _megatron_shards(given: Arguments) -> dict[str, Any]:
+    """Return what data-parallel ranks share: states, or with one of FSDP's kinds what the strategy says."""
+    if "use-torch-fsdp2" in given.said:
+        return {"shard": "parameters"}
+    if "use-megatron-fsdp" in given.said or "use-custom-fsdp" in given.said:
+        strategy = given.said.get("data-parallel-sharding-strategy", "no_shard")
+        if strategy not in _MEGATRON_FSDP:
+            known = ", ".join(_MEGATRON_FSDP)
+            raise SpecError(f"{given.place}: --data-parallel-sharding-strategy {strategy} is not known; known are {known}")
+        return {"shard": _MEGATRON_FSDP[strategy]} if strategy != "no_shard" else {}
+    return {"shard": "optimizer"} if "use-distributed-optimizer" in given.said else {}
+
+
+def _megatron_optimizer(name: str, told: Told) -> dict[str, Any]:
+    """Return the optimizer; where it is not modeled adam stands in for it, and *told* has a note."""
+    known = _MEGATRON_OPTIMIZERS.get(name)
+    told.notes += [] if known else [f"--optimizer {name} is not modeled: the workload has adam"]
+    return {"optimizer": {"name": known or "adam"}}
+
+
+def _megatron_modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
+    """Return which modules of a block are recomputed by themselves, where the options in *text* name some."""
+    named = _MODULES.search(text.replace("\\\n", " "))
+    if named is None or said.get("recompute-granularity") != "selective":
+        return {}
+    if not told.parallel:
+        told.notes.append("--recompute-modules is left out: parts of blocks are recomputed in layouts, such as --shard optimizer")
+        return {"activation_checkpointing": "none"}
+    words = named[1].split()
+    known = get_args(RecomputedModule)
+    told.notes += [f"--recompute-modules {word} is not modeled: it is not recomputed" for word in words if word not in known]
+    attention = {} if "core_attn" in words else {"activation_checkpointing": "none"}
+    return {"recompute_modules": [word for word in words if word in known], **attention}
 
 
 @dataclass(frozen=True)
@@ -129,22 +176,28 @@ class Arguments:
             raise SpecError(f"{self.place}: --{name} {value[:40]}: write a whole number")
         return number
 
-    def figure(self, name: str, default: float) -> float:
-        """Return a number above zero, or *default*, Megatron-LM's own, where the option is not there."""
+    def figure(self, name: str, default: float, least: float | None = None) -> float:
+        """Return a number of *least* or more (None: above zero), or *default*, Megatron-LM's own, where the option is not there."""
         value = self.said.get(name, str(default))
         try:
             number = float(value)
         except ValueError:
-            number = 0.0
-        if not 0.0 < number < float("inf"):
-            raise SpecError(f"{self.place}: --{name} {value}: write a number above zero")
+            number = -1.0
+        if not (number > 0.0 if least is None else number >= least) or number == float("inf"):
+            what = "above zero" if least is None else f"of {least:g} or more"
+            raise SpecError(f"{self.place}: --{name} {value[:40]}: write a number {what}")
         return number
 
 
 def _megatron_shape(given: Arguments) -> dict[str, Any]:
     """Return the fields of the transformer."""
+    if other := next((option for option in OTHER_LAYERS if option in given.said), None):
+        raise SpecError(
+            f"{given.place}: --{other} makes layers of another kind, which are not described; decoders of attention and "
+            "feed-forward blocks are"
+        )
     shape: dict[str, Any] = {name: size for option, name in _MEGATRON_SIZES.items() if (size := given.number(option)) is not None}
-    shape |= {"vocab": _megatron_vocabulary(given), **_megatron_kind(given.said), "norm_epsilon": given.figure("norm-epsilon", 1e-5)}
+    shape |= {"vocab": _megatron_vocabulary(given), **_megatron_kind(given), "norm_epsilon": given.figure("norm-epsilon", 1e-5)}
     if shape["positions"] == "rope":
         shape |= {"rope_base": given.number("rotary-base", 10_000), "rope_share": given.figure("rotary-percent", 1.0)}
     if "group-query-attention" in given.said:
@@ -186,6 +239,12 @@ _NUMERIC: Final = {*_MEGATRON_SIZES, *_MEGATRON_RANKS, *LATENT, "seq-length", "n
     "micro-batch-size",
     "global-batch-size",
 }
+_READ: Final = _NUMERIC | {
+    "sequence-parallel", "use-distributed-optimizer", "multi-latent-attention", "group-query-attention", "disable-bias-linear",
+    "untie-embeddings-and-output-weights", "normalization", "position-embedding-type", "recompute-granularity", "hidden-dropout",
+    "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
+}  # fmt: skip
+"""Options that change what is simulated, by which slips are known."""
 
 
 def _megatron_vocabulary(given: Arguments) -> int:
@@ -199,7 +258,8 @@ def _megatron_vocabulary(given: Arguments) -> int:
     return -(-size // step) * step
 
 
-def _megatron_kind(given: Mapping[str, str]) -> dict[str, Any]:
+def _megatron_kind(arguments: Arguments) -> dict[str, Any]:
+    given = arguments.said
     bias = "none" if "disable-bias-linear" in given else "all"
     return {
         "activation": "swiglu" if "swiglu" in given else "relu2" if "squared-relu" in given else "gelu",
@@ -210,8 +270,22 @@ def _megatron_kind(given: Mapping[str, str]) -> dict[str, Any]:
         "tied": "untie-embeddings-and-output-weights" not in given,
         "bias": "qkv" if bias == "none" and "add-qkv-bias" in given else bias,
         "qk_norm": "head" if "qk-layernorm" in given else "none",
-        "dropout": float(given.get("hidden-dropout") or 0.1),
+        "dropout": arguments.figure("hidden-dropout", 0.1, least=0.0),
+        **_megatron_window(arguments),
     }
+
+
+def _megatron_window(given: Arguments) -> dict[str, Any]:
+    """Return how far tokens look back (``--window-size LEFT,RIGHT``), and that each n-th layer looks back on all."""
+    said = given.said.get("window-size")
+    if said is None:
+        return {}
+    match = re.match(r"\s*(-1|\d{1,9})\s*(?:,|$)", said)
+    if match is None:
+        raise SpecError(f"{given.place}: --window-size {said}: write the tokens to look back on, such as 128,0")
+    window = int(match[1])
+    every = given.number("window-attn-skip-freq")
+    return {"window": window, **({"global_every": every} if every else {})} if window > 0 else {}
 
 
 def _expert_layers(pattern: str, place: str) -> dict[str, Any]:
@@ -239,12 +313,7 @@ def _megatron_training(given: Arguments) -> dict[str, Any]:
     narrow = "nvfp4" if "fp4-format" in said else "fp8" if "fp8-format" in said else ""
     precision = narrow or ("bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32")
     recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))
-    training = {
-        "batch": given.number("micro-batch-size", 1),
-        "precision": precision,
-        "optimizer": {"name": {"sgd": "momentum"}.get(said.get("optimizer", "adam"), "adam")},
-        "stack": "megatron-core",
-    }
+    training = {"batch": given.number("micro-batch-size", 1), "precision": precision, "stack": "megatron-core"}
     return training | ({"activation_checkpointing": recompute} if recompute else {})
 
 
@@ -283,8 +352,9 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     if key not in TORCHTITAN_MODELS:
         models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
         raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalogue; known are {models}")
-    told = Told(model=TORCHTITAN_MODELS[key], sequence=training.get("seq_len", 2048))
-    told.parallel = {name: layout[option] for option, name in _TITAN_RANKS.items() if layout.get(option, 1) > 1}
+    told = Told(model=TORCHTITAN_MODELS[key], sequence=_count(training, "seq_len", 2048, f"{place}: training"))
+    ranks = {name: _count(layout, option, 1, f"{place}: parallelism") for option, name in _TITAN_RANKS.items()}
+    told.parallel = {name: size for name, size in ranks.items() if size > 1}
     if layout.get("data_parallel_shard_degree", -1) != 1 or told.parallel.get("context", 1) > 1:
         told.parallel["shard"] = "parameters"
         reshard = {"always": True, "never": False}.get(str(layout.get("fsdp_reshard_after_forward", "default")))
@@ -297,24 +367,46 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
             raise SpecError(f"{place}: pipeline_parallel_schedule {schedule} is not known; known are {', '.join(_TITAN_SCHEDULES)}")
         told.parallel["schedule"] = _TITAN_SCHEDULES[schedule]
         told.parallel |= {"virtual_stages": 2} if schedule == "interleaved1f1b" else {}
-    mode = _block(said, "activation_checkpoint", place).get("mode", "selective")
     told.training = {
-        "batch": _titan_batch(training, layout),
-        "precision": "fp8" if "float8" in str(model.get("converters", "")) else "bf16",
-        "activation_checkpointing": {"none": "none", "full": "blocks", "selective": "operators"}.get(str(mode), "operators"),
+        "batch": _titan_batch(training, layout, place),
+        "precision": "fp8" if re.search(r"float8|linear\.mx", str(model.get("converters", ""))) else "bf16",
+        "activation_checkpointing": _titan_recomputes(_block(said, "activation_checkpoint", place), place, told),
         "stack": "torchtitan-2.x",
     }
+    optimizer = str(_block(said, "optimizer", place).get("name", "AdamW"))
+    told.notes += [] if optimizer in ("Adam", "AdamW") else [f"optimizer {optimizer} is not modeled: the workload has adam"]
     _offloaded("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
     wanted = training.get("global_batch_size", -1)
     told.global_batch = wanted if isinstance(wanted, int) and wanted > 0 else None
     return told
 
 
-def _titan_batch(training: Mapping[str, Any], layout: Mapping[str, Any]) -> int:
+def _titan_recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:
+    """Return what is recomputed. Raise SpecError for a mode that torchtitan does not have."""
+    mode, option = str(block.get("mode", "selective")), str(block.get("selective_ac_option", "op"))
+    modes = {"none": "none", "full": "blocks", "selective": "operators", "memory_budget": "operators"}
+    if mode not in modes:
+        raise SpecError(f"{place}: activation_checkpoint.mode {mode} is not known; known are {', '.join(modes)}")
+    if mode == "memory_budget":
+        told.notes.append("activation_checkpoint.mode memory_budget is not modeled: the workload has selective, by operators")
+    if mode == "selective" and option != "op":
+        told.notes.append(f"activation_checkpoint.selective_ac_option {option} is not modeled: the workload has op")
+    return modes[mode]
+
+
+def _titan_batch(training: Mapping[str, Any], layout: Mapping[str, Any], place: str) -> int:
     """Return the samples of a micro-batch: of a pipeline, not all that a rank has in one pass."""
     if layout.get("pipeline_parallel_degree", 1) > 1 and "pipeline_parallel_microbatch_size" in layout:
-        return int(layout["pipeline_parallel_microbatch_size"])
-    return int(training.get("local_batch_size", training.get("batch_size", 8)))
+        return _count(layout, "pipeline_parallel_microbatch_size", 1, f"{place}: parallelism")
+    return _count(training, "local_batch_size" if "local_batch_size" in training else "batch_size", 8, f"{place}: training")
+
+
+def _count(block: Mapping[str, Any], name: str, default: int, place: str) -> int:
+    """Return the number *name* of *block*, or *default*. Raise SpecError for what is no whole number of 1 or more."""
+    value = block.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SpecError(f"{place}.{name} {str(value)[:40]}: write a whole number, 1 or more")
+    return value
 
 
 # --- DeepSpeed and Accelerate ------------------------------------------------------------------------------------------------

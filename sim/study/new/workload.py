@@ -33,6 +33,8 @@ from sim.units import counted
 LONGEST: Final = 8192
 """Tokens of a sample where nothing says how many: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_SUFFIXES: Final = frozenset((".json", ".toml", ".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".txt", ".args", ".py", ".pt", ".pth"))
+"""Of files that are read, or that other commands read; names on the hub hold dots too, such as Llama-3.1-8B."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _MOST: Final = 2**20
 """Bytes of a file that is read."""
@@ -131,7 +133,7 @@ def _read(source: str) -> tuple[str, Told]:
         if not path.is_file():
             raise SpecError(f"{source}: no config.json in this folder; write the path of one file")
     if not path.is_file():
-        if _HUB_ID.fullmatch(source) and not path.suffix:
+        if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
             return source, _configuration(_json(_from_hub(source), source), source)
         raise SpecError(f"{source}: no such file or folder")
     return str(path), _told(path, _text_of(path))
@@ -290,8 +292,8 @@ def _training(told: Told, origin: str) -> list[str]:
     lines = ["# data set: the stream of tokens of workloads/datasets/tokens.yaml, cut into such samples", "training:"]
     lines += [f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
-    for name in ("gradient_accumulation_steps", "activation_checkpointing", "stack"):
-        lines += [f"  {name}: {given[name]}"] if name in given else []
+    for name in ("gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
+        lines += [f"  {name}: {_word(given[name])}"] if name in given else []
     if "stack" not in given:
         lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model;"]
         lines += ["  #   hf-transformers for the modeling code of Hugging Face transformers under autocast (many small kernels)"]
@@ -306,6 +308,8 @@ def _word(value: object) -> str:
     if isinstance(value, float) and "e" in str(value):
         mantissa, _, exponent = str(value).partition("e")
         return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"  # 1e-05 is a text to some readers of YAML
+    if isinstance(value, list):
+        return f"[{', '.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -12,7 +12,7 @@ from calibration.llm.network import nic_of
 from calibration.llm.shapes import NoCase
 from calibration.llm.table import read_table
 from calibration.llm.validate import llm_table, validate_tables
-from calibration.llm.words import SAVED, precision_of, recompute_of, told, zero_of
+from calibration.llm.words import SAVED, Shards, precision_of, recompute_of, shards_of, told, zero_of
 from tests.calibration.llm.tables import table
 from tests.calibration.llm.test_case import one
 
@@ -139,3 +139,61 @@ def test_rows_that_nobody_expected_are_predicted_or_listed(tmp_path: Path) -> No
     assert all(one.reason in text for one in (*found.not_described, *found.not_scored))
     described = [name for name, row in zip(VARIATIONS, read_table(path), strict=True) if isinstance(describe(row), Case)]
     assert set(VARIATIONS) - set(described) == {"precision", "tp", "seq_len", "pp", "gpus"}
+
+
+@pytest.mark.parametrize(
+    "name", ["8xH100", "8x H100", "H100 x8", "H100x8", "8 * H100-SXM", "8\u00d7H100 80GB", "HGX H100", "DGX H100 (x8)"]
+)
+def test_how_many_gpus_there_are_is_no_part_of_the_name(name: str) -> None:
+    found = chip_named(name)
+    assert found is not None and found.chip.name == "H100-SXM5-80GB"
+    others = {other: found.chip.name for other in ("RTX 4090", "1x RTX 4090", "MI300X") if (found := chip_named(other))}
+    assert others == {"RTX 4090": "RTX4090", "1x RTX 4090": "RTX4090", "MI300X": "MI300X"}
+
+
+def test_a_gpu_of_another_memory_is_another() -> None:
+    """Vendors' data sheets: a V100 has 16 or 32 GB, an A100 of Leonardo 64; nvidia-smi calls a GH200 by its CPU's memory."""
+    assert [chip_named(name) for name in ("V100-SXM2-16GB", "v100-16gb", "A100 64GB", "H100 94GB")] == [None] * 4
+    said = {"V100 32GB": 32, "A100 40GB": 40, "B200 192GB": 180, "NVIDIA GH200 480GB": 95, "H200 141GB": 141}
+    assert {name: found.chip.memory / 2**30 for name in said if (found := chip_named(name))} == said
+
+
+def test_what_is_offloaded_is_listed(tmp_path: Path) -> None:
+    said = [describe(read_table(table(tmp_path, [{"offload": word}]))[0]) for word in ("cpu", "optimizer (NVMe)", "none", "no", "")]
+    assert said[0] == "offload 'cpu' is not described; none, with all on the GPU, is"
+    assert isinstance(said[1], str) and all(isinstance(each, Case) for each in said[2:])
+    four_bits, adapters = (describe(read_table(table(tmp_path, [{"class": word}]))[0]) for word in ("QLoRA", "LoRA"))
+    assert four_bits == "QLoRA keeps weights in 4 bits, which is not described; LoRA on weights of 16 and 8 bits is"
+    assert isinstance(adapters, Case) and adapters.lora
+
+
+def test_strategies_of_torchs_fsdp(tmp_path: Path) -> None:
+    """torch.distributed.fsdp.ShardingStrategy: gradients and states, what FULL_SHARD adds, and the same inside replicas."""
+    assert shards_of("ShardingStrategy.SHARD_GRAD_OP") == Shards(2)
+    assert (shards_of("ZeRO-1"), shards_of("")) == (None, None)
+    cases = {
+        mode: one(tmp_path, framework="FSDP", fsdp_mode=mode, zero_stage="") for mode in ("FULL_SHARD, mixed", "SHARD_GRAD_OP", "NO_SHARD")
+    }
+    assert [case.zero for case in cases.values()] == [3, 2, 0]
+    hybrid = one(tmp_path, framework="FSDP", fsdp_mode="HYBRID_SHARD", zero_stage="3")
+    assert hybrid.zero == 3 and "sharded over all data-parallel ranks, not inside each replica" in hybrid.assumed
+
+
+def test_replicas_that_do_not_multiply_out_are_taken_from_the_gpus(tmp_path: Path) -> None:
+    case = one(tmp_path, dp="4")
+    assert case.data == 8 and "dp 8, as 8 GPUs leave it: the row says 4" in case.assumed
+    assert not [note for note in one(tmp_path).assumed if note.startswith("dp ")]
+
+
+def test_sequences_beyond_the_positions_that_the_name_tells(tmp_path: Path) -> None:
+    """Who measured them had positions for them; the simulator then says what memory they take."""
+    case = one(tmp_path, model="gemma-2-9b", layers="", hidden="", heads="", kv_heads="", ffn_hidden="", vocab="", seq_len="16384")
+    assert case.shape.max_seq == 16384 and "16,384 positions: the model has 8,192" in case.assumed
+    assert case.need.nbytes > 0
+
+
+@pytest.mark.parametrize(("name", "layers"), [("Gemma 3 27B", 62), ("google/gemma-3-27b-it", 62), ("gemma-3-27b-pt", 62), ("Phi 4", 40)])
+def test_models_are_known_without_how_they_were_tuned(name: str, layers: int, tmp_path: Path) -> None:
+    """Their configurations on the hub; the catalogue calls one gemma-3-27b-pt."""
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    assert one(tmp_path, model=name, **blank).shape.layers == layers

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from sim.spec.foreign.hf_families import FAMILIES
 from sim.spec.foreign.launch_scripts import launch_script
 from sim.spec.library import load_workload
 from sim.spec.transformer import Transformer
+from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.new.workload import by_questions, new_workload, write
 
@@ -68,6 +71,7 @@ CONFIGS: dict[str, tuple[int, dict[str, Any]]] = {
     "nemotron": (15628775424, usual(32, 6144, 48, 24576, 256000, 4096, num_key_value_heads=8, hidden_act="relu2")),
     "olmo2": (7298617344, usual(32, 4096, 32, 11008, 100352, 4096)),
 }
+MPT = CONFIGS["mpt"][1]
 MEGATRON = """#!/bin/bash
 TP=8
 export LAYERS="96"
@@ -216,6 +220,21 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         ("j.toml", TORCHTITAN.replace("70B", "7B"), "llama3 7B is not in the catalogue"),
         ("k.txt", "hello", "is no config.json"),
         ("l.json", json.dumps({**llama, "hidden_act": "mystery"}), "activation mystery is not known"),
+        ("m.json", json.dumps({"model_type": "mpt", **MPT, "attn_config": [1]}), "attn_config is a single value; write a block of keys"),
+        ("n.json", json.dumps({"model_type": "mpt", **MPT, "expansion_ratio": "four"}), "expansion_ratio: 'four' is no number above 0"),
+        ("o.toml", TORCHTITAN.replace("batch_size = 4", 'batch_size = "four"'), r"training\.local_batch_size four: write a whole number"),
+        ("p.toml", TORCHTITAN.replace("seq_len = 4096", "seq_len = 0.5"), r"training\.seq_len 0\.5: write a whole number, 1 or more"),
+        ("q.toml", TORCHTITAN.replace("l_degree = 8", "l_degree = -1"), r"parallelism\.tensor_parallel_degree -1: write a whole number"),
+        ("r.toml", TORCHTITAN.replace('"full"', '"sometimes"'), "activation_checkpoint.mode sometimes is not known; known are none, full"),
+        ("s.toml", TORCHTITAN + "[", "is no TOML"),
+        ("t.sh", MEGATRON + "--hidden-dropout much", "--hidden-dropout much: write a number of 0 or more"),
+        ("u.sh", MEGATRON + "--hybrid-override-pattern M*M-", "--hybrid-override-pattern makes layers of another kind"),
+        ("v.sh", MEGATRON + "--window-size wide", "--window-size wide: write the tokens to look back on"),
+        (
+            "w.sh",
+            MEGATRON + "--use-megatron-fsdp --data-parallel-sharding-strategy all",
+            "sharding-strategy all is not known; known are no_shard",
+        ),
     ]
     for name, text, sentence in cases:
         (tmp_path / name).write_text(text)
@@ -377,3 +396,101 @@ def test_a_script_asks_for_no_more_than_there_is(tmp_path: Path) -> None:
     (tmp_path / "job.sbatch").write_text(TRAINER.format(nodes="9" * 400))
     with pytest.raises(SpecError, match=r"job\.sbatch: '9{36}\.\.\. nodes or GPUs are more than any cluster has; write 1,000,000 at most$"):
         new_workload([str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
+
+
+def told(text: str, folder: Path, name: str = "job.sh") -> tuple[Workload, tuple[str, ...]]:
+    """Return the workload that a launch file of *text* makes, and what it leaves out."""
+    (folder / name).write_text(text)
+    made = new_workload([str(folder / name)], folder / "mine.yaml", overwrite=True)
+    return load_workload(str(made.path)).spec, made.left_out
+
+
+def test_names_on_the_hub_hold_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: ids of released models; a path that ends like a file is none."""
+    asked: list[str] = []
+
+    def download(name: str, file: str) -> str:
+        asked.append(name)
+        (tmp_path / file).write_text(json.dumps(EIGHT_BILLION))
+        return str(tmp_path / file)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=download))
+    names = ["meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B", "mistralai/Mistral-7B-v0.1", "gpt2-team/gpt2"]
+    for name in names:
+        assert "8.03 billion" in new_workload([name], tmp_path / "mine.yaml", overwrite=True).note
+    assert asked == names
+    with pytest.raises(SpecError, match=r"no such file or folder$"):
+        new_workload(["runs/config.json"], tmp_path / "mine.yaml", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("GatedRepoError", "the model is gated: accept its terms on the hub and log in"),
+        ("RepositoryNotFoundError", "the hub has no such model, or it is private"),
+        ("ConnectTimeout", r"the hub does not answer \(ConnectTimeout\)"),
+    ],
+)
+def test_a_hub_that_gives_nothing_is_one_sentence(error: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, file: str) -> str:
+        raise type(error, (Exception,), {})("many\nlines")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=refuse))
+    with pytest.raises(SpecError, match=f"^meta-llama/Llama-3.1-8B: {sentence}[^\n]*; or download its config.json and give the file$"):
+        new_workload(["meta-llama/Llama-3.1-8B"], tmp_path / "mine.yaml")
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "shard"),
+    [
+        ("", "optimizer"), ("--use-torch-fsdp2", "parameters"), ("--use-megatron-fsdp", "none"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "gradients"),
+        ("--use-custom-fsdp --data-parallel-sharding-strategy=optim_grads_params", "parameters"),
+    ],
+)  # fmt: skip
+def test_what_megatrons_fsdp_shards(options: str, shard: str, tmp_path: Path) -> None:
+    """Oracle: megatron/training/arguments.py, ``--data-parallel-sharding-strategy``."""
+    assert told(f"{MEGATRON.rstrip()} {options}\n", tmp_path)[0].training.parallel.shard == shard
+
+
+def test_optimizers_modules_and_windows_of_megatron(tmp_path: Path) -> None:
+    """Oracle: megatron/training/arguments.py; ``window_attn_skip_freq`` N: one layer of N looks back on all."""
+    for name, meant in (("muon", "muon"), ("dist_muon", "muon"), ("sgd", "momentum")):
+        assert told(f"{MEGATRON.rstrip()} --optimizer {name}\n", tmp_path)[0].training.optimizer.name == meant
+    found, notes = told(f"{MEGATRON.rstrip()} --optimizer lion --recompute-modules mlp shared_experts layernorm\n", tmp_path)
+    assert (found.training.optimizer.name, found.training.activation_checkpointing) == ("adam", "none")
+    assert found.training.recompute_modules == ("mlp", "layernorm")
+    assert notes == (
+        "--optimizer lion is not modeled: the workload has adam",
+        "--recompute-modules shared_experts is not modeled: it is not recomputed",
+    )
+    sizes = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --padded-vocab-size 1024"
+    alone = f"{sizes} --seq-length 128 --max-position-embeddings 128"
+    found, notes = told(f"{alone} --recompute-granularity selective --recompute-modules mlp\n", tmp_path)
+    assert (found.training.recompute_modules, found.training.activation_checkpointing) == ((), "none")
+    assert notes == ("--recompute-modules is left out: parts of blocks are recomputed in layouts, such as --shard optimizer",)
+    shape = told(f"{MEGATRON.rstrip()} --window-size 127,0 --window-attn-skip-freq 4 --hidden-dropout 0\n", tmp_path)[0].model.transformer
+    assert shape is not None and (shape.window, shape.global_every, shape.dropout) == (127, 4, 0.0)
+
+
+def test_arguments_of_megatron_that_are_not_read_are_named(tmp_path: Path) -> None:
+    more = "--rampup-batch-size 64 64 100000 --fp8-format hybrid --fp8-recipe mxfp8 --micro-batch-sise 4 --frobnicate 3 --lr 1e-4"
+    assert told(f"{MEGATRON.rstrip()} {more}\n", tmp_path)[1] == (
+        "--rampup-batch-size 64 64 100000 is left out: for a budget of tokens write "
+        "pretraining: {batch_ramp: {start: 64, step: 64, tokens: 204800000}}",
+        "--fp8-recipe mxfp8 is not told apart: the simulator has one kind of fp8",
+        "--micro-batch-sise is not known; did you mean --micro-batch-size?",
+    )
+    assert told(MEGATRON, tmp_path)[1] == ()
+
+
+def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -> None:
+    """Oracle: torchtitan/config/job_config.py."""
+    found, notes = told(TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.mx"]'), tmp_path, "run.toml")
+    assert (found.training.precision, notes) == ("fp8", ())
+    text = TORCHTITAN.replace('mode = "full"', 'mode = "selective"\nselective_ac_option = "2"') + '[optimizer]\nname = "Muon"\n'
+    assert told(text, tmp_path, "run.toml")[1] == (
+        "activation_checkpoint.selective_ac_option 2 is not modeled: the workload has op",
+        "optimizer Muon is not modeled: the workload has adam",
+    )

@@ -1,0 +1,43 @@
+"""What do Megatron-LM's arguments say that the workload does not hold? A sentence for each, and a refusal of layers of another kind.
+
+Names are those of megatron/training/arguments.py. An option that is spelled almost like one that is read is a slip, which Megatron-LM
+would refuse.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from sim.spec.strict import whole_number
+
+OTHER_LAYERS: Final = (
+    "is-hybrid-model", "hybrid-override-pattern", "hybrid-layer-pattern", "hybrid-attention-ratio", "hybrid-mlp-ratio",
+    "linear-attention-freq", "linear-attention-type", "experimental-attention-variant", "heterogeneous-layers-config-path",
+    "heterogeneous-layers-config-encoded-json",
+)  # fmt: skip
+"""Options with which a model has layers of state-space models, of linear attention, or of sizes of their own."""
+_ALIKE: Final = 0.93
+"""Likeness (difflib's ratio) from which on an unknown option is a slip: no two options of Megatron-LM that are read are as near."""
+_RAMP: Final = re.compile(r"--rampup-batch-size[=\s]+(\d{1,9})\s+(\d{1,9})\s+(\d{1,15})\b")
+_USUAL_RECIPES: Final = ("", "delayed", "tensorwise")
+
+
+def unread(text: str, said: Mapping[str, str], read: Collection[str], sequence: int | None) -> Iterator[str]:
+    """Yield what the options *said* in *text* tell beyond those that are *read*; *sequence* is the tokens of a sample."""
+    if ramp := _RAMP.search(text):
+        start, step, samples = ramp.groups()
+        tokens = str(int(samples) * sequence) if sequence else f"{samples} x sequence"
+        yield (
+            f"--rampup-batch-size {start} {step} {samples} is left out: for a budget of tokens write "
+            f"pretraining: {{batch_ramp: {{start: {start}, step: {step}, tokens: {tokens}}}}}"
+        )
+    if (recipe := said.get("fp8-recipe", "")) not in _USUAL_RECIPES:
+        yield f"--fp8-recipe {recipe} is not told apart: the simulator has one kind of fp8"
+    if (whole_number(said.get("expert-tensor-parallel-size", "1")) or 1) > 1:
+        yield "--expert-tensor-parallel-size is not modeled: tensor ranks share experts as expert ranks do"
+    for option in said:
+        if option not in read and (near := difflib.get_close_matches(option, read, n=1, cutoff=_ALIKE)):
+            yield f"--{option} is not known; did you mean --{near[0]}?"
