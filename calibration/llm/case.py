@@ -150,6 +150,7 @@ NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as d
 def describe(row: LlmRow) -> Case | str:
     """Return the run of *row*, or in one sentence why it cannot be described."""
     try:
+        _refuse_elsewhere(row)
         return _marked(_case(row))
     except NoCase as error:
         return str(error)
@@ -171,10 +172,6 @@ def _marked(case: Case) -> Case:
 
 def _case(row: LlmRow) -> Case:
     assumed: list[str] = []
-    if offloads(row.text["offload"]):
-        raise NoCase(f"offload {row.text['offload']!r} is not described; none, with all on the GPU, is")
-    if "qlora" in _trained(row):
-        raise NoCase("QLoRA keeps weights in 4 bits, which is not described; LoRA on weights of 16 and 8 bits is")
     practice = practice_of(row)
     chip = _chip(row, assumed)
     family, shape = shape_of(row, assumed)
@@ -183,9 +180,7 @@ def _case(row: LlmRow) -> Case:
         raise NoCase("neither gpus nor nodes is a number; write gpus")
     if practice["place"].startswith("assumed"):
         assumed.append("what the table lacks: " + practice["place"])
-    tensor, pipeline, context, data = _axes(row, shape, gpus)
-    if row.number.get("dp", data) not in (0, data):
-        assumed.append(f"dp {data}, as {gpus} GPUs leave it: the row says {row.number['dp']:g}")
+    tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, data, assumed)
     recompute, recomputed = _recompute(row, practice)
     products, scaling = _precision(row, chip, assumed)
@@ -238,6 +233,14 @@ def _case(row: LlmRow) -> Case:
     )
 
 
+def _refuse_elsewhere(row: LlmRow) -> None:
+    """Raise NoCase where what a rank holds is not on its GPU, or in fewer bits than a layout's weights have."""
+    if offloads(row.text["offload"]):
+        raise NoCase(f"offload {row.text['offload']!r} is not described; none, with all on the GPU, is")
+    if "qlora" in _trained(row):
+        raise NoCase("QLoRA keeps weights in 4 bits, which is not described; LoRA on weights of 16 and 8 bits is")
+
+
 def _trained(row: LlmRow) -> str:
     """Return what *row* says of what is trained, in lower case."""
     return f"{row.text['class']} {row.text['model']} {row.text['set']}".lower()
@@ -263,7 +266,7 @@ def _graphs(row: LlmRow, practice: Mapping[str, Any]) -> bool:
     return bool(practice.get("graphs", row.text["gpu"].startswith("GB")))
 
 
-def _axes(row: LlmRow, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
+def _axes(row: LlmRow, shape: Transformer, gpus: int, assumed: list[str]) -> tuple[int, int, int, int]:
     """Return the ranks that split tensors, stages, sequences and data. Raise NoCase where they do not multiply out."""
     if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
         raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
@@ -276,6 +279,8 @@ def _axes(row: LlmRow, shape: Transformer, gpus: int) -> tuple[int, int, int, in
         raise NoCase(f"pp {pipeline} is more than {shape.layers} layers")
     if tensor > 1 and shape.heads % tensor:
         raise NoCase(f"tp {tensor} does not divide {shape.heads} heads")
+    if row.number.get("dp", data) not in (0, data):
+        assumed.append(f"dp {data}, as {gpus} GPUs leave it: the row says {row.number['dp']:g}")
     return tensor, pipeline, context, data
 
 

@@ -131,17 +131,18 @@ def _megatron_shards(given: Arguments) -> dict[str, Any]:
     if "use-megatron-fsdp" in given.said or "use-custom-fsdp" in given.said:
         strategy = given.said.get("data-parallel-sharding-strategy", "no_shard")
         if strategy not in _MEGATRON_FSDP:
-            known = ", ".join(_MEGATRON_FSDP)
-            raise SpecError(f"{given.place}: --data-parallel-sharding-strategy {strategy} is not known; known are {known}")
+            raise SpecError(
+                f"{given.place}: --data-parallel-sharding-strategy {strategy} is not known; known are {', '.join(_MEGATRON_FSDP)}"
+            )
         return {"shard": _MEGATRON_FSDP[strategy]} if strategy != "no_shard" else {}
     return {"shard": "optimizer"} if "use-distributed-optimizer" in given.said else {}
 
 
 def _megatron_optimizer(name: str, told: Told) -> dict[str, Any]:
     """Return the optimizer; where it is not modeled adam stands in for it, and *told* has a note."""
-    known = _MEGATRON_OPTIMIZERS.get(name)
-    told.notes += [] if known else [f"--optimizer {name} is not modeled: the workload has adam"]
-    return {"optimizer": {"name": known or "adam"}}
+    rule = _MEGATRON_OPTIMIZERS.get(name)
+    told.notes += [] if rule else [f"--optimizer {name} is not modeled: the workload has adam"]
+    return {"optimizer": {"name": rule or "adam"}}
 
 
 def _megatron_modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
@@ -153,10 +154,10 @@ def _megatron_modules(text: str, said: Mapping[str, str], told: Told) -> dict[st
         told.notes.append("--recompute-modules is left out: parts of blocks are recomputed in layouts, such as --shard optimizer")
         return {"activation_checkpointing": "none"}
     words = named[1].split()
-    known = get_args(RecomputedModule)
-    told.notes += [f"--recompute-modules {word} is not modeled: it is not recomputed" for word in words if word not in known]
+    modeled = get_args(RecomputedModule)
+    told.notes += [f"--recompute-modules {word} is not modeled: it is not recomputed" for word in words if word not in modeled]
     attention = {} if "core_attn" in words else {"activation_checkpointing": "none"}
-    return {"recompute_modules": [word for word in words if word in known], **attention}
+    return {"recompute_modules": [word for word in words if word in modeled], **attention}
 
 
 @dataclass(frozen=True)
