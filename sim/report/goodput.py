@@ -20,7 +20,7 @@ from sim.report.prices import paid_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import DAY, Goodput, weeks_of
+from sim.study.goodput import DAY, Goodput, time_of_changes, weeks_of
 from sim.study.weeks import Slowed, Steps, Weeks, rents_another, steps_of
 from sim.units import counted, show
 
@@ -112,6 +112,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "source": answer.reliability.rate.source,
         },
         "sensitivities": [{"change": one.name, "effective_share": one.share, "closed_form": one.expected} for one in answer.changes],
+        "sensitivities_over_s": time_of_changes(answer.run),
         "energy": {
             "pue": answer.pue,
             "grid": answer.grid.figures,
@@ -233,8 +234,9 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines += ["", *_on_checkpoints(document["checkpoint"], document["step_time_s"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
-        dead = "" if document["died"] is None else ", 0 after a death"
-        lines += ["", f"  What a change brings (effective share{dead}):"]
+        over, dead = document["sensitivities_over_s"], "" if document["died"] is None else ", 0 after a death"
+        first = f" over the first {over / DAY:,.1f} days" if over < 0.99 * document["work_s"] else ""
+        lines += ["", f"  What a change brings (effective share{first}{dead}):"]
         lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f}%" for one in document["sensitivities"]]
     return "\n".join(
         [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_of_energy(document)])]

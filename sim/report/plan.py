@@ -373,7 +373,7 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
     low, high = weeks["interval95"]["days"]
     return (
         f"With failures: {weeks['days']:.3g} days ({low:.3g} to {high:.3g} in 95% of courses), "
-        f"{100 * weeks['ettr']:.1f}% of it effective, {weeks['interruptions']:.3g} interruptions"
+        f"{100 * weeks['effective_share']:.1f}% of it effective, {weeks['interruptions']:.3g} interruptions"
     )
 
 
