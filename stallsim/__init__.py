@@ -68,6 +68,8 @@ class _Asked(TypedDict, total=False):
     evaluation: float
     checkpoints: bool
     with_failures: bool
+    reliability: str | None
+    spares: int | None
     store: str | None
     power_cap: str | None
     prices: object

@@ -387,11 +387,11 @@ def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
     model = power_model()
     used = steps.gpus / sum(count * node.gpu_count for node, count in steps.kinds)
     kinds = [NodesOfKind(node, count, round(used * node.gpu_count), mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
-    unmixed = [kind._replace(mix=None) for kind in kinds]
+    unmixed, cap = [kind._replace(mix=None) for kind in kinds], limit.cap if limit else math.inf
     return {
         "working": limit.power if limit else mean_power(kinds, shares_of(steps.stalls), model),
-        "waiting": mean_power(unmixed, (0.0, 1.0, 0.0), model),
-        "idle": mean_power(unmixed, (0.0, 0.0, 1.0), model, working=False),
+        "waiting": mean_power(unmixed, (0.0, 1.0, 0.0), model, cap=cap),
+        "idle": mean_power(unmixed, (0.0, 0.0, 1.0), model, working=False, cap=cap),
     }
 
 

@@ -169,8 +169,8 @@ class Weeks:
         given = [option for option, value in (("--days", self.days), ("--tokens", self.tokens), ("--epochs", self.epochs)) if value]
         if len(given) != 1:
             raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
-        whole = (("spares", self.spares, 0, MOST_SPARES), ("trials", self.trials, 2, MOST_TRIALS), ("seed", self.seed, 0, math.inf))
-        for name, number, least, most in whole:
+        counts = (("spares", self.spares, 0, MOST_SPARES), ("trials", self.trials, 2, MOST_TRIALS), ("seed", self.seed, 0, math.inf))
+        for name, number, least, most in counts:
             require_whole(name, number)
             if number is not None and not least <= number <= most:
                 raise SpecError(f"--{name} {number}: write {f'{least} or more' if number < least else f'{most:,} or less'}")
@@ -198,6 +198,11 @@ class Weeks:
             require_text(name, getattr(self, name))
         for name in ("repairs", "elastic", "in_place", "new_fleet"):
             require_flag(name, getattr(self, name))
+
+
+def at_level(weeks: Weeks, level: str | None) -> Weeks:
+    """Return *weeks* with the failures of *level*; None leaves them as they are."""
+    return weeks if level is None else replace(weeks, level=level)
 
 
 def reliability_of(level: str) -> Reliability:

@@ -373,6 +373,24 @@ def test_failures_beside_a_run_use_its_store_and_power_cap(capsys: pytest.Captur
     assert capped["step_time_s"] > free["step_time_s"] and capped["energy_kwh"] < free["energy_kwh"]
 
 
+def test_failures_beside_a_run_are_of_any_level(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `goodput` of the same job; rates and spares without failures say what they are of."""
+    job = ["hgx-h100", "gpt2-xl", "--nodes", "4", "--batch", "4", "--precision", "amp_bf16", "--json"]
+    failing = ["--with-failures", "--reliability", "high", "--spares", "2"]
+    assert main(["run", *job, "--hours", "200", *failing]) == 0
+    beside = json.loads(capsys.readouterr().out)["with_failures"]
+    assert main(["goodput", *job, "--days", f"{200 / 24!r}", "--reliability", "high", "--spares", "2", "--fast"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert beside["reliability"]["level"] == "high" and beside["spares"] == 2
+    assert {key: beside[key] for key in ("effective_share", "interruptions", "energy_kwh")} == {
+        key: alone[key] for key in ("effective_share", "interruptions", "energy_kwh")
+    }
+    assert main(["run", *job, "--hours", "200", "--reliability", "high"]) == 2
+    assert "--reliability high: belongs to failures; write --with-failures as well" in capsys.readouterr().err
+    assert main(["run", *job, "--hours", "200", "--with-failures", "--reliability", "best"]) == 2
+    assert "known are high, low, middle" in capsys.readouterr().err
+
+
 def test_a_store_twice_as_fast_never_costs_more() -> None:
     """Writing faster may slow steps more than it saves; a fast store can be written to slowly."""
     worse = weeks_of(steps(), Weeks(days=20.0, trials=60), slowed=lambda store: 0.0 if store and store.bandwidth < 3e12 else 60.0)
