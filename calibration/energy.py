@@ -110,6 +110,17 @@ def _summary(rows: list[ScoredFigure]) -> dict[str, Any]:
         "worst_error": max(errors),
         "within_15_percent": sum(error <= 0.15 for error in errors) / len(errors),
         "median_error_of_tdp": statistics.median(plain) if plain else None,
+        **scaled_tdp(rows),
+    }
+
+
+def scaled_tdp(rows: Sequence[ScoredFigure]) -> dict[str, float | None]:
+    """Return how far off TDP times a constant is: for each row the median ratio of the others."""
+    ratios = [row.measured / row.plain for row in rows if row.plain is not None]
+    errors = [abs(statistics.median(ratios[:place] + ratios[place + 1 :]) / ratio - 1) for place, ratio in enumerate(ratios)]
+    return {
+        "median_error_of_scaled_tdp": statistics.median(errors) if errors else None,
+        "p90_error_of_scaled_tdp": float(np.percentile(errors, 90)) if errors else None,
     }
 
 
@@ -121,13 +132,14 @@ def energy_text(document: Mapping[str, Any]) -> str:
         f"{100 * (row['plain'] / row['measured'] - 1):+.1f}% |"
         for row in document["node_power_w"]
     ]
-    lines += ["", "| group | rows | median error | 90th percentile | worst | within 15% | median error of TDP alone |"]
-    lines.append("|---|--:|--:|--:|--:|--:|--:|")
+    plain = "median error of TDP alone | of TDP times a constant | 90th percentile of that"
+    lines += ["", f"| group | rows | median error | 90th percentile | worst | within 15% | {plain} |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for name, row in document["summary"].items():
-        plain = "-" if row["median_error_of_tdp"] is None else f"{100 * row['median_error_of_tdp']:.1f}%"
+        others = [row[key] for key in ("median_error_of_tdp", "median_error_of_scaled_tdp", "p90_error_of_scaled_tdp")]
         lines.append(
             f"| {name} | {row['rows']} | {100 * row['median_error']:.1f}% | {100 * row['p90_error']:.1f}% | "
             f"{100 * row['worst_error']:.1f}% | "
-            f"{100 * row['within_15_percent']:.0f}% | {plain} |"
+            f"{100 * row['within_15_percent']:.0f}% | {' | '.join('-' if error is None else f'{100 * error:.1f}%' for error in others)} |"
         )
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sim.documents import compared
 from sim.documents import row as row_of
-from sim.report.beside import Beside
+from sim.report.beside import Beside, require_failures
 from sim.report.comparison import comparison_document
 from sim.report.figures import flat
 from sim.report.picture import Picture
@@ -64,6 +64,8 @@ def simulate(
     evaluation: float = 0.0,
     checkpoints: bool = True,
     with_failures: bool = False,
+    reliability: str | None = None,
+    spares: int | None = None,
     store: str | None = None,
     power_cap: str | None = None,
     prices: object = None,
@@ -75,8 +77,9 @@ def simulate(
 
     *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
     what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs*, *hours* or *tokens* (``"300B"``) add the
-    whole job, *with_failures* its weeks; *store* a checkpoint written there, *power_cap* (``"500 W"``) a limit on GPUs; *prices* is a
-    price source, *loader* a loader, *collective* an all-reduce and *exchange* a strategy of your own, a name or an object
+    whole job, *with_failures* its weeks, at a level of *reliability* (``"high"``, a file) with so many *spares*; *store* a checkpoint
+    written there, *power_cap* (``"500 W"``) a limit on GPUs; *prices* is a price source,
+    *loader* a loader, *collective* an all-reduce and *exchange* a strategy of your own, a name or an object
     (`stallsim.protocols`).
     Raise `SpecError` with everything that is wrong.
     """
@@ -88,7 +91,7 @@ def simulate(
         precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
         prices=price_source(prices), sequence=sequence,
     )  # fmt: skip
-    beside = Beside(with_failures, store, power_cap)
+    beside = Beside(with_failures, store, power_cap, reliability, spares)
     beside.checked(scenario.plan)
     return Result(scenario, answer(scenario, thorough=thorough), beside)
 
@@ -103,6 +106,8 @@ def plan(
     global_batch: int | None = None,
     tokens: str | None = None,
     with_failures: bool = False,
+    reliability: str | None = None,
+    spares: int | None = None,
     power_cap: str | None = None,
     sensitivity: bool = False,
     journal: Name | None = None,
@@ -140,6 +145,7 @@ def plan(
 
     if with_failures and tokens is None:
         raise SpecError("with_failures: say how long the job is with tokens")
+    require_failures(with_failures, reliability, spares)
     scenario = scenario_of(
         hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
         prices=price_source(prices),
@@ -153,7 +159,7 @@ def plan(
     with workers(processes, None, lambda text: None) as crew:
         made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
         turns = turned(made, None, crew) if sensitivity and not made.tally.interrupted else []
-    document = plan_document(made, turns, with_failures)
+    document = plan_document(made, turns, with_failures, reliability, spares)
     if export is not None:
         write_files(folder_due(Path(export)) or Path(export), export_files(made).files)
     table = pandas.DataFrame(document.pop("layouts"))
@@ -330,6 +336,7 @@ def recommend(
     checkpoints: bool = True,
     mean_lifetime: str | None = None,
     with_failures: bool = False,
+    reliability: str | None = None,
     spares: int | None = None,
     power_cap: str | None = None,
     processes: int | None = 1,
@@ -357,7 +364,9 @@ def recommend(
     )  # fmt: skip
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
     names, conditions = several("hardware", hardware), several("where", where)
-    renting = Renting(budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes, spares)
+    renting = Renting(
+        budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes, spares, reliability
+    )
     document, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
     table.attrs.update(document)

@@ -11,6 +11,7 @@ from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import JobPlan
 from sim.mesh import LayoutRun
 from sim.report.basis import named, said_once
+from sim.report.beside import require_failures
 from sim.report.document import run_document, run_figures
 from sim.report.expected_error import expected_error
 from sim.report.goodput import beside_run, goodput_of
@@ -87,6 +88,7 @@ class Documents:
     mean_lifetime: str | None = None
     power_cap: str | None = None
     spares: int | None = None
+    reliability: str | None = None
 
     def __call__(self, scenario: Scenario) -> dict[str, Any]:
         """Return the document of the only job of *scenario*. Raise SpecError as `document` does."""
@@ -115,7 +117,7 @@ class Documents:
             lasting = self.mean_lifetime if market == "spot" else None
             weeks[market] = beside_run(
                 there, run.hardware, workload, self.plan, slowed_beside(run), power_cap=self.power_cap, mean_lifetime=lasting,
-                spares=self.spares,
+                spares=self.spares, reliability=self.reliability,
             )  # fmt: skip
         return described | {"weeks": weeks}
 
@@ -139,6 +141,8 @@ class Renting:
     processes: int | None = None
     spares: int | None = None
     """Nodes that wait for failures, paid for; by default as in weeks."""
+    reliability: str | None = None
+    """How often machines fail: a level or a file; the middle level by default."""
 
 
 def recommended(
@@ -149,8 +153,7 @@ def recommended(
     *counting* is told what is counted and returns who hears how many of those are done.
     """
     plan, counts = scenario.plan, list(renting.nodes)
-    if renting.spares is not None and not renting.with_failures:
-        raise SpecError("--spares: are for failures; write --with-failures as well")
+    require_failures(renting.with_failures, renting.reliability, renting.spares)
     if plan is None:
         raise SpecError("the length of the job is missing; write epochs, hours or tokens")
     require_one_budget(plan, renting.budget)
@@ -160,7 +163,9 @@ def recommended(
     alone = replace(bare, global_batch=None)
     in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     markets = MARKETS[:1] if renting.on_demand else MARKETS
-    making = Documents(plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap, renting.spares)
+    making = Documents(
+        plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability
+    )
     rows = compare(alone, names, making, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
     laid = needs_layout(alone, rows)
     reasons = {name: unrentable(alone, name, markets, renting.mean_lifetime) for name in names}

@@ -45,6 +45,8 @@ def lay_out(
     evaluation: float = 0.0,
     checkpoints: bool = True,
     with_failures: bool = False,
+    reliability: str | None = None,
+    spares: int | None = None,
     store: str | None = None,
     power_cap: str | None = None,
     prices: object = None,
@@ -53,9 +55,10 @@ def lay_out(
     """Simulate one step of *workload* on *hardware* in the layout *parallel* and return the result.
 
     *parallel* has the keys of ``training.parallel``, or their short forms: ``{"tp": 8, "pp": 4, "shard": "optimizer"}``. *batch* counts
-    samples per micro-batch; *epochs*, *hours* or *tokens* add the whole job, *with_failures* its weeks; *store* a checkpoint written
-    there, *power_cap* (``"500 W"``) a limit on GPUs; *prices* is a price source and *collective* an all-reduce of your own, a name or an
-    object; *seed* is for steps that are drawn, *exact* simulates ranks by themselves also below uneven switches.
+    samples per micro-batch; *epochs*, *hours* or *tokens* add the whole job, *with_failures* its weeks, at a level of *reliability*
+    (``"high"``, a file) with so many *spares*; *store* a checkpoint written there, *power_cap* (``"500 W"``) a limit on GPUs; *prices*
+    is a price source and *collective* an all-reduce of your own, a name or an object; *seed* is for steps that are drawn, *exact*
+    simulates ranks by themselves also below uneven switches.
     Raise `SpecError` with what is wrong, also where GPU memory is short.
     """
     if (own := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
@@ -65,7 +68,7 @@ def lay_out(
         stack=stack, seed=seed, exact=exact, layout=layout_of(texts_of(parallel), micro_batches=micro_batches),
         prices=price_source(prices), sequence=sequence, plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
     )  # fmt: skip
-    beside = Beside(with_failures, store, power_cap)
+    beside = Beside(with_failures, store, power_cap, reliability, spares)
     beside.checked(scenario.plan)
     return LayoutResult(layout_answer(scenario), beside)
 

@@ -68,6 +68,8 @@ class _Asked(TypedDict, total=False):
     evaluation: float
     checkpoints: bool
     with_failures: bool
+    reliability: str | None
+    spares: int | None
     store: str | None
     power_cap: str | None
     prices: object
@@ -122,8 +124,8 @@ def run(
     counts samples per GPU, *gpus* all GPUs; *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your
     own (a name or an object).
     *options* are those of ``sim run``: ``sequence``, ``market``, ``epochs``, ``hours``, ``tokens``, ``evaluation``, ``checkpoints``,
-    ``with_failures``, ``store``, ``power_cap``, ``seed``, ``exact``, and a ``collective`` of your own; without a layout also ``placement``,
-    ``thorough``, ``loader`` and ``exchange``.
+    ``with_failures``, ``reliability``, ``spares``, ``store``, ``power_cap``, ``seed``, ``exact``, and a ``collective`` of your own;
+    without a layout also ``placement``, ``thorough``, ``loader`` and ``exchange``.
     """
     given: dict[str, Any] = {
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,

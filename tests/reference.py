@@ -46,7 +46,8 @@ OPEN: Final = ("inputs", "inputs_sha256", "distribution")
 """Keys whose own keys are those of the descriptions."""
 UNITS: Final = {
     "_samples_per_s": "samples/s", "_tokens_per_s": "tokens/s", "_bytes_per_s": "bytes/s", "_per_s": "1/s", "_s": "s", "_bytes": "bytes",
-    "_usd_per_h": "USD/h", "_usd": "USD", "_kwh": "kWh", "_kg": "kg", "_w": "W", "_hz": "Hz", "_j": "J", "_flop": "FLOP",
+    "_usd_per_h": "USD/h", "_usd": "USD", "kg_per_kwh": "kg/kWh", "_kwh": "kWh", "_kg": "kg", "_w": "W", "_hz": "Hz", "_j": "J",
+    "_flop": "FLOP",
 }  # fmt: skip
 """What the end of a key says; keys inside such a block have its unit."""
 TERMS: Final = {

@@ -11,6 +11,7 @@ kernels; storage and cooling are in host and PUE.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -117,18 +118,20 @@ def node_power(
     gpus: int | None = None,
     working: bool = True,
     mix: KernelMix | None = None,
+    cap: float = math.inf,
 ) -> NodePower | None:
     """Return the mean power of *node* while its GPUs (or *gpus* of them) spend *shares* on computing, spinning and nothing.
 
     *several*: whether the job has more nodes, so that the network counts; *working*: whether the host does; *mix*: what bounds its
-    kernels, if that is known. None without a TDP.
+    kernels, if that is known; *cap*: limit of each GPU (W). None without a TDP.
     """
     if node.gpu.power is None or not node.gpu_count:
         return None
     draw = draw_of(node.gpu, model, mix)
     used = node.gpu_count if gpus is None else gpus
-    busy = sum(share * level for share, level in zip(shares, (draw.compute, draw.waiting, draw.idle), strict=True))
-    of_gpus = node.gpu.power * (used * busy + (node.gpu_count - used) * draw.idle)
+    compute, waiting, idle = (min(node.gpu.power * level, cap) for level in (draw.compute, draw.waiting, draw.idle))
+    busy = shares[0] * compute + shares[1] * waiting + shares[2] * idle
+    of_gpus = used * busy + (node.gpu_count - used) * idle
     size = node.gpu_count / model.host_gpus
     network = node.nic.count * (model.nic + model.switch_port) if several else 0.0
     return NodePower(of_gpus, size * (model.host if working else model.host_idle), network)
@@ -155,12 +158,8 @@ def capped(
     share = min(1.0, cap / full)
     slower = dict(stalls)
     slower["compute"] = stalls.get("compute", 0.0) / at(model.cap, share)
-    computing, waiting, idle = shares_of(slower)
-    power = node_power(node, model, (computing, waiting, idle), several, gpus, mix=mix)
-    if power is None:
-        return None
-    saved = node.gpu.power * (node.gpu_count if gpus is None else gpus) * computing * draw.compute * (1 - share)
-    return Capped(cap, sum(slower.values()), power._replace(gpus=power.gpus - saved))
+    power = node_power(node, model, shares_of(slower), several, gpus, mix=mix, cap=cap)
+    return None if power is None else Capped(cap, sum(slower.values()), power)
 
 
 class NodesOfKind(NamedTuple):
@@ -173,12 +172,12 @@ class NodesOfKind(NamedTuple):
 
 
 def mean_power(
-    kinds: Sequence[NodesOfKind], shares: tuple[float, float, float], model: PowerModel, working: bool = True
+    kinds: Sequence[NodesOfKind], shares: tuple[float, float, float], model: PowerModel, working: bool = True, cap: float = math.inf
 ) -> NodePower | None:
     """Return the power of the mean node of *kinds*, as `node_power` has it of each; None where the TDP of a GPU is unknown."""
     nodes, total = sum(kind.nodes for kind in kinds), NodePower(0.0, 0.0, 0.0)
     for kind in kinds:
-        power = node_power(kind.node, model, shares, nodes > 1, kind.gpus, working, kind.mix)
+        power = node_power(kind.node, model, shares, nodes > 1, kind.gpus, working, kind.mix, cap)
         if power is None:
             return None
         total = NodePower(*(sums + kind.nodes / nodes * part for sums, part in zip(total, power, strict=True)))

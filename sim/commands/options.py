@@ -52,6 +52,10 @@ MeanLifetime = Annotated[
 ]
 PowerCap = Annotated[str | None, typer.Option("--power-cap", metavar="W", help="limit of each GPU, such as '500 W': time against energy")]
 WithFailures = Annotated[bool, typer.Option("--with-failures", help="include machine failures, simulated as in `goodput`")]
+ReliabilityOption = Annotated[
+    str | None, typer.Option("--reliability", metavar="low|middle|high|FILE", help="how often machines fail, with --with-failures [middle]")
+]
+SparesOption = Annotated[int | None, typer.Option("--spares", min=0, help="warm spare nodes with --with-failures, as in `goodput`")]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
 ClusterOption = Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]

@@ -23,8 +23,10 @@ from sim.commands.options import (
     PrecisionOption,
     PricesOption,
     Processes,
+    ReliabilityOption,
     SampleTokens,
     Sets,
+    SparesOption,
     StackOption,
     TokenBudget,
     WithFailures,
@@ -74,6 +76,8 @@ def plan(
         bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
     ] = False,
     with_failures: WithFailures = False,
+    reliability: ReliabilityOption = None,
+    spares: SparesOption = None,
     power_cap: PowerCap = None,
     precision: PrecisionOption = None,
     stack: StackOption = None,
@@ -91,6 +95,7 @@ def plan(
 
     Ctrl-C ends the search with the best so far.
     """
+    from sim.report.beside import require_failures
     from sim.report.figures import figures_csv
     from sim.report.page.layout_plan import plan_page
     from sim.report.plan import plan_document, plan_text
@@ -105,6 +110,7 @@ def plan(
 
     if with_failures and tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
+    require_failures(with_failures, reliability, spares)
     scenario = Scenario(
         hardware, workload, tuple(sets), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence, prices=prices
     )
@@ -116,7 +122,7 @@ def plan(
         made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"), crew)
         turns = turned(made, talk.counting("changes"), crew) if sensitivity and not made.tally.interrupted else []
     talk.progress("")
-    document = plan_document(made, turns, with_failures)
+    document = plan_document(made, turns, with_failures, reliability, spares)
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
     write_result(output, html, "plan", (document, text), plan_page, None, {"plan.csv": table})
     if export is not None:

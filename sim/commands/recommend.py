@@ -26,6 +26,7 @@ from sim.commands.options import (
     PrecisionOption,
     PricesOption,
     Processes,
+    ReliabilityOption,
     SampleTokens,
     Sets,
     StackOption,
@@ -64,6 +65,7 @@ def recommend(
     on_demand: Annotated[bool, typer.Option("--on-demand", help="consider on-demand prices only")] = False,
     mean_lifetime: MeanLifetime = None,
     with_failures: WithFailures = False,
+    reliability: ReliabilityOption = None,
     spares: Annotated[
         int | None, typer.Option(min=0, help="warm spare nodes with --with-failures; by default 5% of the nodes, none below 20 nodes")
     ] = None,
@@ -104,7 +106,7 @@ def recommend(
         layout=layout, prices=prices,
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes, spares)
+    renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes, spares, reliability)
     document, able = recommended(scenario, renting, talk.counting)
     talk.progress("")
     text, table = recommendation_text(document), figures_csv(document["candidates"])

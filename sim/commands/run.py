@@ -26,8 +26,10 @@ from sim.commands.options import (
     PowerCap,
     PrecisionOption,
     PricesOption,
+    ReliabilityOption,
     SampleTokens,
     Sets,
+    SparesOption,
     StackOption,
     TokenBudget,
     TraceOption,
@@ -70,6 +72,8 @@ def run(
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     with_failures: WithFailures = False,
+    reliability: ReliabilityOption = None,
+    spares: SparesOption = None,
     store: Annotated[
         str | None,
         typer.Option(metavar="NAME|FILE|disk", help="also simulate steps while a checkpoint is written there", autocompletion=names.stores),
@@ -131,11 +135,14 @@ def run(
     if trace_paths(workload) is not None:
         from sim.commands.graphs import only_of_workloads, show_graph
 
-        only_of_workloads(scenario, {"--with-failures": with_failures, "--exact": exact, "--chakra": chakra})
+        only_of_workloads(
+            scenario,
+            {"--with-failures": with_failures, "--reliability": reliability, "--spares": spares, "--exact": exact, "--chakra": chakra},
+        )
         return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
     if comm_groups is not None:
         raise SpecError(f"--comm-groups {comm_groups}: belongs to a Chakra trace, and {workload} is a workload; leave it out")
-    beside = Beside(with_failures, store, power_cap)
+    beside = Beside(with_failures, store, power_cap, reliability, spares)
     beside.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts

@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from sim.mesh import LayoutRun
 
 
+def require_failures(with_failures: bool, reliability: str | None, spares: int | None) -> None:
+    """Raise SpecError for rates or spares without the failures that they are of, and for those that make no sense."""
+    for option, value in (("--reliability", reliability), ("--spares", spares)):
+        if value is not None and not with_failures:
+            raise SpecError(f"{option} {value}: belongs to failures; write --with-failures as well")
+    if reliability is not None or spares is not None:
+        from sim.study.weeks import Weeks, at_level  # a plain run needs none of these
+
+        at_level(Weeks(days=1.0, spares=spares), reliability).checked()
+
+
 @dataclass(frozen=True)
 class Beside:
     """What is asked for; nothing by default."""
@@ -22,6 +33,10 @@ class Beside:
     """Where a checkpoint is written: a name, a file, or ``disk``."""
     power_cap: str | None = None
     """Limit of each GPU, such as ``500 W``."""
+    reliability: str | None = None
+    """How often machines fail: a level or a file; None: the middle level."""
+    spares: int | None = None
+    """Nodes that wait for failures; None: as in weeks."""
 
     def checked(self, plan: JobPlan | None, one: bool = True) -> None:
         """Raise SpecError for several runs (not *one*), and for failures without the length of a job in *plan*."""
@@ -31,6 +46,7 @@ class Beside:
                 raise SpecError(f"{option}: write one number of nodes or GPUs")
         if self.with_failures and plan is None:
             raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
+        require_failures(self.with_failures, self.reliability, self.spares)
 
     def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: JobPlan | None) -> dict[str, Any]:
         """Return the *document* of *run*, whose whole job is *plan*, with what is asked for. Raise SpecError for several jobs."""
@@ -50,6 +66,9 @@ class Beside:
         if self.power_cap is not None:
             more = with_power_cap(more, run.hardware, workload, self.power_cap)
         if self.with_failures and plan is not None:
-            weeks = beside_run(more, run.hardware, workload, plan, slowed_beside(run), self.store, self.power_cap)
+            weeks = beside_run(
+                more, run.hardware, workload, plan, slowed_beside(run), self.store, self.power_cap, spares=self.spares,
+                reliability=self.reliability,
+            )  # fmt: skip
             more["with_failures"] = weeks
         return more

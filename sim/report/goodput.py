@@ -20,8 +20,8 @@ from sim.report.prices import paid_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import DAY, Goodput, weeks_of
-from sim.study.weeks import Slowed, Steps, Weeks, rents_another, steps_of
+from sim.study.goodput import DAY, Goodput, time_of_changes, weeks_of
+from sim.study.weeks import Slowed, Steps, Weeks, at_level, rents_another, steps_of
 from sim.units import counted, show
 
 QUANTILES = 40
@@ -52,13 +52,17 @@ def goodput_of(
 
 def beside_run(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, slowed: Slowed, store: str | None = None,
-    power_cap: str | None = None, mean_lifetime: str | None = None, spares: int | None = None,
+    power_cap: str | None = None, mean_lifetime: str | None = None, spares: int | None = None, reliability: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what failures at the middle rate make of the job of *plan* in a run's *document*; spot machines may live *mean_lifetime*."""
+    """Return what failures at a level of *reliability* (None: the middle one) make of the job of *plan* in a run's *document*.
+
+    Spot machines may live *mean_lifetime*.
+    """
     if "jobs" in document:
         raise SpecError("--with-failures: takes one workload, not several jobs")
     weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
     weeks = replace(weeks, store=store or weeks.store, power_cap=power_cap, mean_lifetime=mean_lifetime, spares=spares)
+    weeks = at_level(weeks, reliability)
     weeks.checked()
     return goodput_of(document, machine, workload, weeks, changes=False, slowed=slowed)
 
@@ -105,13 +109,9 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "died": _died(answer),
         "closed_form": {"effective_share": answer.expected, "meta_ettr": answer.meta},
         "checkpoint": _checkpoint(answer),
-        "reliability": {
-            "level": answer.reliability.name,
-            "law": answer.run.law.name,
-            "interruptions_per_node_day": _per_node_day(answer),
-            "source": answer.reliability.rate.source,
-        },
+        "reliability": _reliability(answer),
         "sensitivities": [{"change": one.name, "effective_share": one.share, "closed_form": one.expected} for one in answer.changes],
+        "sensitivities_over_s": time_of_changes(answer.run),
         "energy": {
             "pue": answer.pue,
             "grid": answer.grid.figures,
@@ -185,9 +185,15 @@ def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64
     return np.asarray(answer.pue * (there * node + answer.run.spares * idle.total * elapsed))
 
 
-def _per_node_day(answer: Goodput) -> dict[str, float]:
+def _reliability(answer: Goodput) -> dict[str, Any]:
+    """Return how often the job's nodes fail, and by which data and law."""
     low, value, high = (DAY * rate / answer.run.nodes for rate in answer.run.rate)
-    return {"low": low, "value": value, "high": high}
+    return {
+        "level": answer.reliability.name,
+        "law": answer.run.law.name,
+        "interruptions_per_node_day": {"low": low, "value": value, "high": high},
+        "source": answer.reliability.rate.source,
+    }
 
 
 def _checkpoint(answer: Goodput) -> dict[str, Any]:
@@ -233,8 +239,9 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines += ["", *_on_checkpoints(document["checkpoint"], document["step_time_s"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
-        dead = "" if document["died"] is None else ", 0 after a death"
-        lines += ["", f"  What a change brings (effective share{dead}):"]
+        over, dead = document["sensitivities_over_s"], "" if document["died"] is None else ", 0 after a death"
+        first = f" over the first {over / DAY:,.1f} days" if over < 0.99 * document["work_s"] else ""
+        lines += ["", f"  What a change brings (effective share{first}{dead}):"]
         lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f}%" for one in document["sensitivities"]]
     return "\n".join(
         [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_of_energy(document)])]

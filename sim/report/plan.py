@@ -25,7 +25,7 @@ from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.saving import slowed_beside
-from sim.study.weeks import Weeks
+from sim.study.weeks import Weeks, at_level
 from sim.units import any_of, counted, show
 
 SCHEMA: Final = 1
@@ -62,8 +62,10 @@ def tie_between(one: Outcome, best: Outcome) -> float:
     return max(tie(one), tie(best))
 
 
-def plan_document(plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: bool = False) -> dict[str, Any]:
-    """Return the document of *plan*, layouts best first; *with_failures*: what they make of the best.
+def plan_document(
+    plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: bool = False, reliability: str | None = None, spares: int | None = None
+) -> dict[str, Any]:
+    """Return the document of *plan*, layouts best first; *with_failures*: what they make of the best, at a level of *reliability*.
 
     Raise SpecError where nobody said how many tokens a job with failures has.
     """
@@ -98,7 +100,7 @@ def plan_document(plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: b
         "layouts": rows,
         "sensitivity": [_turn(turn) for turn in turns],
         "expected_error": expected_layout_error(best.run),
-        "with_failures": _with_failures(plan) if with_failures else None,
+        "with_failures": _with_failures(plan, reliability, spares) if with_failures else None,
         "power_cap": None if best.limit is None else power_cap_figures(best.limit),
         "assumptions": _assumptions(plan),
         "warnings": _warnings(plan),
@@ -170,13 +172,13 @@ def _best_document(plan: LayoutPlan) -> dict[str, Any]:
     return layout_document(LayoutAnswer(plan.tally.outcomes[0].run, plan.inputs, market=plan.question.scenario.market))
 
 
-def _with_failures(plan: LayoutPlan) -> dict[str, Any]:
-    """Return the document of the weeks that the job takes with the best layout, failures at the middle rate."""
+def _with_failures(plan: LayoutPlan, reliability: str | None, spares: int | None) -> dict[str, Any]:
+    """Return the document of the weeks that the job takes with the best layout."""
     best = plan.tally.outcomes[0]
     if plan.tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
     machine, workload, slowed = best.run.hardware, best.run.workload, slowed_beside(best.run)
-    weeks = Weeks(tokens=plan.tokens, power_cap=plan.question.limits.power_cap)
+    weeks = at_level(Weeks(tokens=plan.tokens, power_cap=plan.question.limits.power_cap, spares=spares), reliability)
     return goodput_of(_best_document(plan), machine, workload, weeks, changes=False, slowed=slowed)
 
 
@@ -373,7 +375,8 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
     low, high = weeks["interval95"]["days"]
     return (
         f"With failures: {weeks['days']:.3g} days ({low:.3g} to {high:.3g} in 95% of courses), "
-        f"{100 * weeks['ettr']:.1f}% of it effective, {weeks['interruptions']:.3g} interruptions"
+        f"{100 * weeks['effective_share']:.1f}% of it effective, {weeks['interruptions']:.3g} interruptions; failure rate "
+        f"'{weeks['reliability']['level']}' (--reliability), {counted(weeks['spares'], 'spare node')} (--spares)"
     )
 
 

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from sim.spec.fields import Count, Factor, FailureRate, Fraction, Seconds, Source, Spec
 
-Span = Annotated[tuple[Seconds, Seconds], Field(description="the least and the most time, for example [30 s, 10 min]")]
+
+def _least_first(span: tuple[float, float]) -> tuple[float, float]:
+    if span[0] > span[1]:
+        raise ValueError("the least time comes first; write for example [30 s, 10 min]")
+    return span
+
+
+Span = Annotated[
+    tuple[Seconds, Seconds], Field(description="the least and the most time, for example [30 s, 10 min]"), AfterValidator(_least_first)
+]
 """A time that is drawn evenly between two values."""
 
 
@@ -60,6 +69,12 @@ class Repeats(Spec):
     """Mean time until they do."""
     source: Source
 
+    @model_validator(mode="after")
+    def _end(self) -> Self:
+        if self.share == 1:
+            raise ValueError("each fault would be followed by another for ever; write a share below 1")
+        return self
+
 
 class Correlated(Spec):
     """Rare events that take several nodes at once, such as a rack or a switch; all of them return together."""
@@ -82,6 +97,12 @@ class NewFleet(Spec):
     """Mean time until they do."""
     source: Source
 
+    @model_validator(mode="after")
+    def _lasts(self) -> Self:
+        if not self.within:
+            raise ValueError("early failures come within some time; write for example within: 30 d")
+        return self
+
 
 class SlowNodes(Spec):
     """Episodes in which one node slows the job by *factor*, until they end or are noticed after *duration* on average."""
@@ -93,6 +114,12 @@ class SlowNodes(Spec):
     duration: Seconds
     """Until it ends or is noticed, on average."""
     source: Source
+
+    @model_validator(mode="after")
+    def _slows(self) -> Self:
+        if self.factor < 1:
+            raise ValueError(f"a slow node makes steps longer, not {self.factor:g} times as long; write a factor of 1 or more")
+        return self
 
 
 class Planned(Spec):
@@ -165,6 +192,10 @@ class Reliability(Spec):
         total = sum(cause.share for cause in self.causes)
         if abs(total - 1) > 0.005:
             raise ValueError(f"the shares of the causes add up to {total:.3g}; write shares that add up to 1")
+        if len({cause.name for cause in self.causes}) < len(self.causes):
+            raise ValueError("two causes have the same name; write each once")
+        if self.correlated.rate > self.rate.value:
+            raise ValueError("rate counts the faults that take several nodes as well; write a correlated.rate no higher than rate.value")
         levels, times = [step.share for step in self.repair], [step.time for step in self.repair]
         if len(levels) < 2 or levels != sorted(levels) or times != sorted(times) or levels[0] != 0 or levels[-1] != 1:
             raise ValueError(

@@ -53,8 +53,9 @@ _HOPELESS = 1e-6
 _TRIALS_OF_CHANGES = 400
 _COURSES, _CHANGES = 100, 10
 """Parts of the work, as progress counts them: the courses, and what other set-ups would do."""
-_FAULTS_OF_CHANGES = 80
-"""Courses and interruptions of each behind the worth of a change: a part of the job, with the same faults for all changes."""
+_FAULTS_OF_CHANGES = 400
+"""Courses and interruptions of each behind the worth of a change: the job, or its first part, with the same faults for all changes.
+Spares run short late, as repairs pile up: a part shows less of what they are worth."""
 
 
 class Slower(NamedTuple):
@@ -135,11 +136,11 @@ def weeks_of(
     _ends(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
     if not np.isfinite(courses.elapsed).all():
-        raise SpecError(_endless(run))
+        raise SpecError(_endless(run, weeks))
     _has_spares(run, courses)
     return Goodput(
         steps, weeks, reliability, run, times, slower, parts.total, parts.writers, courses, intervals, closed_form(run),
-        meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
+        _meta(run),
         _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
         _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
@@ -238,7 +239,7 @@ def _ends(run: LongRun, weeks: Weeks) -> None:
     """Raise SpecError for a job that never ends, or that is too long to be drawn event by event."""
     share = closed_form(run)
     if share < _HOPELESS:
-        raise SpecError(_endless(run))
+        raise SpecError(_endless(run, weeks))
     length, often = min(run.horizon, run.work / share), run.rate[1] + run.planned[0]
     expected = length * often
     if expected > MOST:
@@ -268,11 +269,12 @@ def _has_spares(run: LongRun, courses: Courses) -> None:
     )
 
 
-def _endless(run: LongRun) -> str:
+def _endless(run: LongRun, weeks: Weeks) -> str:
     """Return why *run* never ends, and what would help."""
+    help_ = "fewer --nodes, --in-place, or a lower --failure-rate" if weeks.interval == "auto" else "a shorter --checkpoint-interval"
     return (
         f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, and hardly any work is saved before; "
-        "write fewer --nodes, --in-place, or a lower --failure-rate"
+        f"write {help_}"
     )
 
 
@@ -308,6 +310,15 @@ def closed_form(run: LongRun) -> float:
     return effective_share(1 / rate, saving.interval, saving.blocking, saving.persist, recovery)
 
 
+def _meta(run: LongRun) -> float:
+    """Return the same by Meta's formula, which knows one kind of checkpoint: those that a failure goes back to."""
+    saving = run.saving
+    apart, blocking = saving.interval, saving.blocking
+    if saving.memory_interval is not None:
+        apart, blocking = saving.memory_interval, saving.memory_blocking
+    return meta_ettr(run.rate[1], _mean_overhead(run), apart, blocking)
+
+
 class _Tried(NamedTuple):
     """A set-up with one thing changed: what is drawn, and the run that the closed form takes for it."""
 
@@ -316,11 +327,16 @@ class _Tried(NamedTuple):
     expected: LongRun
 
 
+def time_of_changes(run: LongRun) -> float:
+    """Return the time (s) that is drawn of *run* to tell what changes bring: all of it, or its first faults."""
+    return min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
+
+
 def _changes(
     run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slower, Slowed], progress: Callable[[int, int], None]
 ) -> list[Change]:
     """Return the effective share with one thing changed at a time, on the same drawn faults; a course that dies keeps nothing more."""
-    lasts = min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
+    lasts = time_of_changes(run)
     tried = _tried(replace(run, horizon=lasts, work=math.inf), weeks, steps, to)
     trials = min(weeks.trials, _TRIALS_OF_CHANGES)
     changes = []
@@ -369,12 +385,13 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
 def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
     """Return the power of the mean node while the job works, while it saves or waits for a failed peer, and while it restarts."""
     model = power_model()
-    kinds = [NodesOfKind(node, count, node.gpu_count, mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
-    unmixed = [kind._replace(mix=None) for kind in kinds]
+    used = steps.gpus / sum(count * node.gpu_count for node, count in steps.kinds)
+    kinds = [NodesOfKind(node, count, round(used * node.gpu_count), mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
+    unmixed, cap = [kind._replace(mix=None) for kind in kinds], limit.cap if limit else math.inf
     return {
         "working": limit.power if limit else mean_power(kinds, shares_of(steps.stalls), model),
-        "waiting": mean_power(unmixed, (0.0, 1.0, 0.0), model),
-        "idle": mean_power(unmixed, (0.0, 0.0, 1.0), model, working=False),
+        "waiting": mean_power(unmixed, (0.0, 1.0, 0.0), model, cap=cap),
+        "idle": mean_power(unmixed, (0.0, 0.0, 1.0), model, working=False, cap=cap),
     }
 
 
@@ -384,7 +401,7 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         f"failure rate '{reliability.name}': {1000 * 86400 * rate.value:.2f} interruptions per day on 1,000 nodes of "
         f"{reliability.gpus_per_node} GPUs; 95% of fleets have {1000 * 86400 * rate.low:.1f} to {1000 * 86400 * rate.high:.1f}"
         if weeks.rate is None
-        else f"failure rate as given, {weeks.rate} for each node",
+        else f"failure rate as given, {weeks.rate} for each {reliability.gpus_per_node} GPUs",
         f"checkpoints {weeks.mode} to {weeks.store}",
     ]
     if steps.parts:

@@ -330,7 +330,8 @@ def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
     kept = f"{100 * weeks['effective_share']:.1f}% of the time is kept work"
     rented = f"another is rented within {show(START_UP, 'time')} where a node fails, so that no spare is paid for (--spares)"
     spares = rented if weeks["rents_another"] else f"the cost has {counted(weeks['spares'], 'spare node')} (--spares)"
-    drawn = f"failures are the mean of {weeks['trials']:,} drawn runs, as in `goodput`: {kept}, {weeks['interruptions']:.2g} interruptions"
+    of = f"failures are the mean of {weeks['trials']:,} drawn runs at failure rate '{weeks['reliability']['level']}', as in `goodput`"
+    drawn = f"{of}: {kept}, {weeks['interruptions']:.2g} interruptions"
     return [f"{drawn}; {spares}"]
 
 

@@ -36,6 +36,8 @@ SPARES = 0.05
 """Spares for each node where the user names none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
 MOST_MISSING = 64
 """Nodes at most that an elastic job goes on without; with more it waits."""
+MOST_SPARES, MOST_TRIALS = 100_000, 1_000_000
+"""More of either takes gigabytes of memory, and no job uses as many."""
 MOST_LIVES = 256
 """Nodes up to which the life of each is drawn; of more, what is revoked of all comes at random (Palm and Khinchin's theorem)."""
 NOTICED = Uniform(0.0, 30.0)
@@ -167,10 +169,11 @@ class Weeks:
         given = [option for option, value in (("--days", self.days), ("--tokens", self.tokens), ("--epochs", self.epochs)) if value]
         if len(given) != 1:
             raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
-        for name, number, least in (("spares", self.spares, 0), ("trials", self.trials, 2), ("seed", self.seed, 0)):
+        counts = (("spares", self.spares, 0, MOST_SPARES), ("trials", self.trials, 2, MOST_TRIALS), ("seed", self.seed, 0, math.inf))
+        for name, number, least, most in counts:
             require_whole(name, number)
-            if number is not None and number < least:
-                raise SpecError(f"--{name} {number}: write {least} or more")
+            if number is not None and not least <= number <= most:
+                raise SpecError(f"--{name} {number}: write {f'{least} or more' if number < least else f'{most:,} or less'}")
         if self.mode not in MODES:
             raise SpecError(f"--checkpoint {self.mode}: write one of {', '.join(MODES)}")
         reliability_of(self.level)
@@ -197,6 +200,11 @@ class Weeks:
             require_flag(name, getattr(self, name))
 
 
+def at_level(weeks: Weeks, level: str | None) -> Weeks:
+    """Return *weeks* with the failures of *level*; None leaves them as they are."""
+    return weeks if level is None else replace(weeks, level=level)
+
+
 def reliability_of(level: str) -> Reliability:
     """Return the reliability data named *level*. Raise SpecError for a name that is neither of the catalogue nor a file."""
     return load_part(Reliability, level, "hardware/parts/reliability")
@@ -215,6 +223,8 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
     planned, slow = reliability.planned, reliability.slow
     restart = reliability.in_place if weeks.in_place else reliability.requeue
     rates, revoked = _rates(weeks, reliability, nodes * size), revocations(weeks, steps)
+    of_level = nodes * size * reliability.rate.value
+    together = reliability.correlated.rate * nodes * size * (rates[1] / of_level)  # the same share of a rate that the user wrote
     lives = _lives(weeks, steps, revoked)
     another = rents_another(weeks, steps)
     early = reliability.new_fleet.share * steps.node.gpu_count * nodes if weeks.new_fleet else 0.0
@@ -234,7 +244,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         reliability.spread_of_nodes,
         (reliability.repeats.share, reliability.repeats.after),
         (
-            reliability.correlated.rate * nodes * size if nodes >= reliability.correlated.nodes else 0.0,
+            together if nodes >= reliability.correlated.nodes else 0.0,
             reliability.correlated.nodes,
             Uniform(START_UP, START_UP) if another else Uniform(*reliability.correlated.repair),
         ),

@@ -118,6 +118,14 @@ def test_a_cap_slows_compute_alone_and_never_costs_more_power(node: Node) -> Non
     assert powers[-1] is not None and uncapped is not None and powers[-1].power == pytest.approx(uncapped)
 
 
+def test_no_gpu_draws_more_than_its_cap(node: Node) -> None:
+    """GPUs that wait draw 30% of 700 W, and those that have nothing to do 12%."""
+    drawn = [node_power(node, power_model(), shares, False, gpus=4, cap=60.0) for shares in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
+    assert [power and power.gpus for power in drawn] == [8 * 60.0] * 3
+    least = capped(node, power_model(), {"network": 1.0}, 200.0, True)
+    assert least is not None and least.step_time == 1.0 and least.power.gpus == 8 * 200.0
+
+
 def test_grids_are_those_of_their_source_and_the_world_stands_in() -> None:
     intensities = {"us-east-1": 415.8, "europe-north1": 46.0, "FRA": 56.0}
     for region, grams in intensities.items():

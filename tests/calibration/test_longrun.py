@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibration.blind.power import score_steps
-from calibration.energy import energy_document, energy_text
+from calibration.energy import ScoredFigure, energy_document, energy_text, scaled_tdp
 from calibration.longrun import longrun_document, longrun_text, pool_without
 from sim.study.weeks import reliability_of
 
@@ -49,8 +49,17 @@ def test_energy() -> None:
     nodes = found["summary"]["node_power_w"]
     assert nodes["within_15_percent"] == 1.0
     assert nodes["median_error"] < nodes["median_error_of_tdp"]
+    assert nodes["p90_error"] < nodes["p90_error_of_scaled_tdp"]
     assert found["summary"]["slow_down_under_limits"]["median_error"] < 0.05
     assert "TDP alone" in energy_text(found)
+
+
+def test_tdp_times_a_constant_knows_the_other_rows_alone() -> None:
+    """Oracle: by hand; each row's constant is the mean of the two others."""
+    rows = [ScoredFigure("", measured, 1.0, 10.0) for measured in (10.0, 12.0, 16.0)]
+    errors = sorted([1.4 / 1.0 - 1, 1.3 / 1.2 - 1, 1 - 1.1 / 1.6])
+    assert scaled_tdp(rows)["median_error_of_scaled_tdp"] == pytest.approx(errors[1])
+    assert scaled_tdp([ScoredFigure("", 1.0, 1.0)])["median_error_of_scaled_tdp"] is None
 
 
 @pytest.mark.nightly

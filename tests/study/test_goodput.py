@@ -25,7 +25,7 @@ from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
-from sim.study.goodput import Goodput, closed_form, weeks_of
+from sim.study.goodput import Goodput, closed_form, time_of_changes, weeks_of
 from sim.study.layout import layout_answer
 from sim.study.saved_parts import saved_parts
 from sim.study.saving import saved_beside
@@ -227,6 +227,18 @@ def test_copies_cross_the_network_to_peers() -> None:
     assert alone.slower.peers == 0.0 and alone.checkpoint.to_peer == 0.0
 
 
+def test_a_part_of_a_machine_draws_what_a_run_on_it_draws() -> None:
+    """Oracle: the run's own energy of a sample; GPUs that the job leaves alone are idle, while it waits as well."""
+    part = replace(SCENARIO, nodes=None, gpus=4)
+    run, found = document(part), weeks_document(part, Weeks(epochs=1.0, rate="0 /d", spares=0, trials=2), changes=False)
+    assert found["energy"]["node_power_w"]["working"] == pytest.approx(run["energy"]["node_power_w"])
+    assert found["energy_per_sample_j"] == pytest.approx(run["energy"]["energy_per_sample_j"], rel=1e-3)
+    whole = goodput_document(weeks())["energy"]["node_power_w"]
+    spinning = 4 * (0.3 - 0.12) * 700.0  # hardware/parts/power/default.yaml
+    assert whole["waiting"] - found["energy"]["node_power_w"]["waiting"] == pytest.approx(spinning + 8 * 50.0)  # one node needs no NICs
+    assert found["energy"]["node_power_w"]["idle"] == pytest.approx(whole["idle"] - 8 * 50.0)
+
+
 def test_nodes_of_several_kinds_have_their_own_power_and_price() -> None:
     """Oracle: the same weeks of each kind alone, in power and price; a run and weeks without failures draw the same."""
     prices = [Prices.model_construct(on_demand=usd_per_s) for usd_per_s in (1e-3, 3e-3)]
@@ -264,6 +276,43 @@ def test_a_power_cap_costs_time_and_saves_energy() -> None:
     assert shown["power_cap"] == pytest.approx(said["energy"]["power_cap"]) and "GPUs limited to" in energy_text(shown)
     assert "GPUs limited to" not in energy_text(run["energy"])
     assert "nothing changes" in goodput_document(weeks(power_cap="900 W"))["notes"][-1]
+
+
+def test_a_rate_of_one_s_own_is_that_of_all_interruptions() -> None:
+    """Oracle: rate x nodes x time, however low the rate is; of it events of several nodes are the share that they are of the level's."""
+    level = reliability_of("middle")
+    for rate in (1e-5, 1e-3):
+        run = long_run(steps(), Weeks(rate=f"{rate:f} /d", days=20.0 / rate / 16, spares=16), level)
+        assert run.correlated[0] / run.rate[1] == pytest.approx(level.correlated.rate / level.rate.value)
+        drawn = draw(replace(run, saving=Saving(3600.0, 1.0, 1.0, 1.0), planned=(0.0, 1.0)), 400)
+        assert drawn.interruptions.mean() == pytest.approx(20.0, rel=0.05)
+    assert "0.02 /d for each 8 GPUs" in weeks(rate="0.02 /d").notes[0]
+
+
+def test_meta_s_formula_takes_the_copies_that_failures_go_back_to() -> None:
+    """Oracles: the formula by hand, and the closed form, which is near where failures are rare and copies fast."""
+    found = weeks(mode="tiered", rate="0.05 /d", store="object-store")
+    saving, overhead = found.run.saving, 0.0
+    for cause in found.run.causes:
+        fixed = cause.detection.mean + cause.localisation.mean + found.run.communicators.mean
+        stays, leaves = found.run.restart_in_place + saving.memory_load, found.run.restart + found.run.spare.mean + saving.peer_load
+        overhead += cause.share * (fixed + (1 - cause.replaces) * stays + cause.replaces * leaves)
+    apart = saving.memory_interval or 0.0
+    rate = 16 * 0.05 / DAY
+    assert saving.interval > apart
+    assert found.meta == pytest.approx((1 - rate * (overhead + apart / 2)) / (1 + saving.memory_blocking / apart), rel=1e-9)
+    assert found.meta == pytest.approx(found.expected, abs=1e-4)
+
+
+def test_what_changes_bring_is_told_of_the_job_or_of_its_first_faults() -> None:
+    """54 days on 16,384 GPUs are drawn in whole: spares run short late. Of longer jobs the text says how much is drawn."""
+    middle = reliability_of("middle").rate.value
+    job = weeks(days=54.0).run
+    assert time_of_changes(replace(job, rate=(2048 * middle,) * 3)) == 54 * DAY
+    longer = goodput_document(weeks_of(steps(), Weeks(days=2000.0, rate="0.1 /d", trials=2)))
+    assert longer["sensitivities_over_s"] == pytest.approx(400 / (16 * 0.1) * DAY)
+    assert "What a change brings (effective share over the first 250.0 days):" in goodput_text(longer)
+    assert "What a change brings (effective share):" in goodput_text(goodput_document(weeks_of(steps(), Weeks(days=20.0, trials=2))))
 
 
 def test_half_the_failures_are_half_of_the_same_failures() -> None:
@@ -322,6 +371,24 @@ def test_failures_beside_a_run_use_its_store_and_power_cap(capsys: pytest.Captur
     free = json.loads(capsys.readouterr().out)["with_failures"]
     assert (capped["checkpoint"]["store"], free["checkpoint"]["store"]) == ("fsx-lustre-125", "object-store")
     assert capped["step_time_s"] > free["step_time_s"] and capped["energy_kwh"] < free["energy_kwh"]
+
+
+def test_failures_beside_a_run_are_of_any_level(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: `goodput` of the same job; rates and spares without failures say what they are of."""
+    job = ["hgx-h100", "gpt2-xl", "--nodes", "4", "--batch", "4", "--precision", "amp_bf16", "--json"]
+    failing = ["--with-failures", "--reliability", "high", "--spares", "2"]
+    assert main(["run", *job, "--hours", "200", *failing]) == 0
+    beside = json.loads(capsys.readouterr().out)["with_failures"]
+    assert main(["goodput", *job, "--days", f"{200 / 24!r}", "--reliability", "high", "--spares", "2", "--fast"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert beside["reliability"]["level"] == "high" and beside["spares"] == 2
+    assert {key: beside[key] for key in ("effective_share", "interruptions", "energy_kwh")} == {
+        key: alone[key] for key in ("effective_share", "interruptions", "energy_kwh")
+    }
+    assert main(["run", *job, "--hours", "200", "--reliability", "high"]) == 2
+    assert "--reliability high: belongs to failures; write --with-failures as well" in capsys.readouterr().err
+    assert main(["run", *job, "--hours", "200", "--with-failures", "--reliability", "best"]) == 2
+    assert "known are high, low, middle" in capsys.readouterr().err
 
 
 def test_a_store_twice_as_fast_never_costs_more() -> None:
@@ -457,7 +524,24 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     inherited.write_text("extends: middle\nrate: {value: 0.003 /d}\n", encoding="utf-8")
     small = tmp_path / "small.yaml"
     small.write_text("name: small\nbandwidth: 1 GB/s\nsize: 20 GB\nsource: test\n", encoding="utf-8")
+    edited = {
+        "detection: [2 s, 5 min]": "detection: [5 min, 2 s]", "  share: 0.2\n": "  share: 1\n", "factor: 1.34": "factor: 0.5",
+        "within: 30 d": "within: 0 d", "name: hang": "name: gpu", "rate: 0.00003 /d": "rate: 0.03 /d",
+    }  # fmt: skip
+    levels = []
+    for number, (old, new) in enumerate(edited.items()):
+        levels.append(tmp_path / f"edited{number}.yaml")
+        levels[-1].write_text(text.replace(old, new, 1), encoding="utf-8")
     cases = {
+        "edited0.yaml:30:5: causes.0.detection: the least time comes first": {"level": str(levels[0])},
+        "edited1.yaml:9:1: repeats: each fault would be followed by another for ever": {"level": str(levels[1])},
+        "slow: a slow node makes steps longer, not 0.5 times as long": {"level": str(levels[2])},
+        "new_fleet: early failures come within some time": {"level": str(levels[3])},
+        "two causes have the same name": {"level": str(levels[4])},
+        "write a correlated.rate no higher than rate.value": {"level": str(levels[5])},
+        "--spares 1000000000: write 100,000 or less": {"spares": 10**9},
+        "--trials 1000000000: write 1,000,000 or less": {"trials": 10**9},
+        "write a shorter --checkpoint-interval": {"interval": "100000 d"},
         "has no unit": {"level": str(bare)},
         "source": {"level": str(unsourced)},
         "inherited.yaml:2:1: rate: its numbers are not those of middle, nor is their source; write source": {"level": str(inherited)},

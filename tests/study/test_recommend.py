@@ -294,6 +294,9 @@ def test_failures_are_those_of_run_and_goodput(capsys: pytest.CaptureFixture[str
     assert spot["parts_s"]["failures"] > on_demand["parts_s"]["failures"] and spot["parts_s"]["revocations"] == 0
     revoked = _printed(["goodput", "p3.8xlarge", "resnet50", "--nodes", "2", *job, "--fast", "--market", "spot"], capsys)
     assert spot["effective_share"] == revoked["effective_share"]
+    often = _printed([*asked, "--reliability", "high"], capsys)
+    assert next(each for each in often["candidates"] if each["market"] == "on_demand")["effective_share"] < weeks["effective_share"]
+    assert any("at failure rate 'high'" in note for note in often["notes"])
 
 
 def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,7 +234,8 @@ def _changes(figures: Figures) -> PagePart:
     ]
     drawn = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
     lead = (
-        "The same faults are drawn for all of them, over a part of the job; the interval between checkpoints is chosen anew. The closed "
-        "form has no waits for spares, planned stops, slow nodes, or faults that repeat. A run that dies keeps nothing more."
+        f"The same faults are drawn for all of them, over {as_time(figures.value('sensitivities_over_s'))}; the interval between "
+        "checkpoints is chosen anew. The closed form has no waits for spares, planned stops, slow nodes, or faults that repeat. A run "
+        "that dies keeps nothing more."
     )
     return PagePart("changes", "What would help", section("changes", "What would help", drawn, lead=lead))

@@ -135,13 +135,20 @@ def test_failures_are_those_of_goodput(made: LayoutPlan) -> None:
     expected = goodput_of(described, best.hardware, best.workload, Weeks(tokens=3e11), changes=False, slowed=slowed)
     assert (found["ettr"], found["days"], found["interruptions"]) == (expected["ettr"], expected["days"], expected["interruptions"])
     assert found["days"] * 86400 > (made.steps or 0.0) * best.step_time
-    assert "With failures" in plan_text(plan_document(made, with_failures=True))
+    text = plan_text(plan_document(made, with_failures=True))
+    assert f"{100 * found['effective_share']:.1f}% of it effective" in text
+    assert "failure rate 'middle' (--reliability), 1 spare node" in text
     assert plan_document(made)["with_failures"] is None
+    rarely = goodput_of(described, best.hardware, best.workload, Weeks(tokens=3e11, level="low", spares=2), changes=False, slowed=slowed)
+    asked = plan_document(made, with_failures=True, reliability="low", spares=2)["with_failures"]
+    assert (asked["interruptions"], asked["spares"], asked["days"]) == (rarely["interruptions"], 2, rarely["days"])
 
 
 def test_bad_input_is_a_sentence(made: LayoutPlan, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
         ("--with-failures",): "--tokens",
+        ("--spares", "2"): "--spares 2: belongs to failures; write --with-failures as well",
+        ("--tokens", "1T", "--with-failures", "--reliability", "best"): "known are high, low, middle",
         ("--objective", "joy"): "write time, cost or energy",
         ("--objective", "energy", "--set", "node.gpu.power=null"): "has no power",
     }
