@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from sim.documents import compared
 from sim.documents import row as row_of
@@ -27,9 +27,29 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import Name, counts, own_parts, price_source, require_whole, scenario_of, several, size_of
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, schedule_name, texts_of
+from sim.study.options import (
+    BesideOptions,
+    CompareOptions,
+    PlainRunOptions,
+    PlanOptions,
+    PointOptions,
+    RecommendOptions,
+    RentingOptions,
+    SimulationOptions,
+    SizeOptions,
+    StepOptions,
+    SweepOptions,
+    WhatifOptions,
+    WholeJobOptions,
+    keywords,
+    options_of,
+    part,
+    tells,
+)
 from sim.study.scenario import answer, has_layout, workload_name
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
+from sim.study.weeks import Weeks
 from sim.study.whatif import whatif as ask_whatif
 from sim.study.whole_job import plan_due, plan_of
 
@@ -41,6 +61,7 @@ if TYPE_CHECKING:
 """A YAML file, or a name of the catalogue."""
 
 
+@keywords(PlainRunOptions)
 def simulate(
     hardware: Name,
     workload: Name,
@@ -48,30 +69,13 @@ def simulate(
     overrides: Mapping[str, object] | None = None,
     nodes: int | None = None,
     gpus: int | None = None,
-    placement: str | None = None,
     batch: int | Literal["max"] | None = None,
-    global_batch: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
-    seed: int = 0,
-    exact: bool = False,
     thorough: bool = False,
-    market: str = "on-demand",
-    sequence: int | None = None,
-    epochs: float | None = None,
-    hours: float | None = None,
-    tokens: str | None = None,
-    evaluation: float = 0.0,
-    checkpoints: bool = True,
-    with_failures: bool = False,
-    reliability: str | None = None,
-    spares: int | None = None,
-    store: str | None = None,
-    power_cap: str | None = None,
     prices: object = None,
     loader: object = None,
     collective: object = None,
     exchange: object = None,
+    **options: Unpack[PlainRunOptions],
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
@@ -87,43 +91,30 @@ def simulate(
     if own and isinstance(overrides, Mapping | None):
         overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
-        hardware, workload, overrides, market, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
-        precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
-        prices=price_source(prices), sequence=sequence,
+        hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
+        plan=plan_of(**part(options, WholeJobOptions)), prices=price_source(prices), **part(options, SimulationOptions),
     )  # fmt: skip
-    beside = Beside(with_failures, store, power_cap, reliability, spares)
+    beside = Beside(**part(options, BesideOptions))
     beside.checked(scenario.plan)
     return Result(scenario, answer(scenario, thorough=thorough), beside)
 
 
+@keywords(PlanOptions)
 def plan(
     hardware: Name,
     workload: Name,
     *,
     overrides: Mapping[str, object] | None = None,
     nodes: int | Sequence[int] = (),
-    gpus: int | None = None,
-    global_batch: int | None = None,
-    tokens: str | None = None,
-    with_failures: bool = False,
-    reliability: str | None = None,
-    spares: int | None = None,
-    power_cap: str | None = None,
-    sensitivity: bool = False,
     journal: Name | None = None,
     export: Name | None = None,
-    sequence: int | None = None,
-    objective: Literal["time", "cost", "energy"] = "time",
-    max_memory: float | str | None = None,
     fix: Mapping[str, object] | None = None,
     allow: Sequence[str] = (),
     schedules: Sequence[object] = (),
-    simulate: int = 200,
-    precision: str | None = None,
-    stack: str | None = None,
     market: str = "on-demand",
     prices: object = None,
     processes: int | None = 1,
+    **options: Unpack[PlanOptions],
 ) -> DataFrame:
     """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
 
@@ -143,23 +134,21 @@ def plan(
     from sim.study.plan.search import Limits
     from sim.study.plan.sensitivity import sensitivity as turned
 
-    if with_failures and tokens is None:
+    if options["with_failures"] and options["tokens"] is None:
         raise SpecError("with_failures: say how long the job is with tokens")
-    require_failures(with_failures, reliability, spares)
-    scenario = scenario_of(
-        hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
-        prices=price_source(prices),
-    )  # fmt: skip
-    require_whole("gpus", gpus)
+    require_failures(options["with_failures"], options["reliability"], options["spares"])
+    scenario = scenario_of(hardware, workload, overrides, market, prices=price_source(prices), **part(options, StepOptions))
+    require_whole("gpus", options["gpus"])
     for schedule in schedules:
         schedule_name(schedule)
     fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
-    limits = Limits(simulate, size_of(max_memory, "max_memory"), objective, power_cap=power_cap)
-    question = PlanQuestion(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), limits)
+    memory = size_of(options["max_memory"], "max_memory")
+    limits = Limits(options["simulate"], memory, options["objective"], power_cap=options["power_cap"])
+    question = PlanQuestion(scenario, counts(nodes), options["gpus"], options["tokens"], fixed, frozenset(allow), limits)
     with workers(processes, None, lambda text: None) as crew:
         made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
-        turns = turned(made, None, crew) if sensitivity and not made.tally.interrupted else []
-    document = plan_document(made, turns, with_failures, reliability, spares)
+        turns = turned(made, None, crew) if options["sensitivity"] and not made.tally.interrupted else []
+    document = plan_document(made, turns, options["with_failures"], options["reliability"], options["spares"])
     if export is not None:
         write_files(folder_due(Path(export)) or Path(export), export_files(made).files)
     table = pandas.DataFrame(document.pop("layouts"))
@@ -174,6 +163,7 @@ def _axis(name: str, value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+@keywords(CompareOptions)
 def compare(
     workload: Name,
     hardware: Sequence[Name] = (),
@@ -181,23 +171,11 @@ def compare(
     where: Sequence[str] = (),
     overrides: Mapping[str, object] | None = None,
     nodes: int | Sequence[int] = (),
-    batch: int | None = None,
-    global_batch: int | None = None,
-    sequence: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
-    sort: str = "time",
-    market: str = "on-demand",
-    epochs: float | None = None,
-    hours: float | None = None,
-    tokens: str | None = None,
-    evaluation: float = 0.0,
-    checkpoints: bool = True,
-    power_cap: str | None = None,
     parallel: Mapping[str, object] | None = None,
     micro_batches: int | None = None,
     processes: int | None = 1,
     prices: object = None,
+    **options: Unpack[CompareOptions],
 ) -> DataFrame:
     """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
 
@@ -209,14 +187,12 @@ def compare(
     import pandas
 
     scenario = scenario_of(
-        "", workload, overrides, market, batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack,
-        plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
-        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
-        prices=price_source(prices),
+        "", workload, overrides, options["market"], plan=plan_of(**part(options, WholeJobOptions)),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices), **part(options, SizeOptions),
     )  # fmt: skip
     names = machines(several("hardware", hardware), several("where", where))
-    rows = compared(scenario, names, counts(nodes), processes, power_cap=power_cap)
-    document = comparison_document(workload_name(scenario), rows, sort)
+    rows = compared(scenario, names, counts(nodes), processes, power_cap=options["power_cap"])
+    document = comparison_document(workload_name(scenario), rows, options["sort"])
     flat = [
         {key: value for key, value in row.items() if key != "whole_job" and not isinstance(value, dict)}
         | {f"{cause}_s": seconds for cause, seconds in row["stalls_s"].items()}
@@ -227,23 +203,19 @@ def compare(
     return pandas.DataFrame([*flat, *document["left_out"]])
 
 
+@keywords(SweepOptions)
 def sweep(
     hardware: Name,
     workload: Name,
     vary: Mapping[str, object],
     *,
-    sobol: int | None = None,
     overrides: Mapping[str, object] | None = None,
     nodes: int | None = None,
-    batch: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
     parallel: Mapping[str, object] | None = None,
     micro_batches: int | None = None,
-    seed: int = 0,
     processes: int | None = 1,
     prices: object = None,
-    power_cap: str | None = None,
+    **options: Unpack[SweepOptions],
 ) -> DataFrame:
     """Return a row for each point of the grid of *vary* (or for *sobol* points in it): its fields, then what a run says.
 
@@ -255,40 +227,27 @@ def sweep(
     import pandas
 
     scenario = scenario_of(
-        hardware,
-        workload,
-        overrides,
-        nodes=nodes,
-        batch=batch,
-        precision=precision,
-        stack=stack,
-        seed=seed,
-        prices=price_source(prices),
-        power_cap=power_cap,
-        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
-    )
+        hardware, workload, overrides, nodes=nodes, prices=price_source(prices),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), **part(options, PointOptions),
+    )  # fmt: skip
     if not isinstance(vary, Mapping):
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
     varied = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
-    return pandas.DataFrame([flat(row) for row in sweep_points(scenario, asked_points(varied, sobol, seed), row_of, processes=processes)])
+    points = asked_points(varied, options["sobol"], options["seed"])
+    return pandas.DataFrame([flat(row) for row in sweep_points(scenario, points, row_of, processes=processes)])
 
 
+@keywords(WhatifOptions)
 def whatif(
     hardware: Name,
     workload: Name,
     *,
     overrides: Mapping[str, object] | None = None,
     nodes: int | None = None,
-    gpus: int | None = None,
-    placement: str | None = None,
-    batch: int | None = None,
-    global_batch: int | None = None,
-    sequence: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
     parallel: Mapping[str, object] | None = None,
     micro_batches: int | None = None,
     prices: object = None,
+    **options: Unpack[WhatifOptions],
 ) -> DataFrame:
     """Return a row for each resource, best first: the step with twice and infinitely much of it, and what that is worth.
 
@@ -302,9 +261,8 @@ def whatif(
     from sim.study.layout_whatif import layout_whatif
 
     scenario = scenario_of(
-        hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
-        sequence=sequence, precision=precision, stack=stack, prices=price_source(prices),
-        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches),
+        hardware, workload, overrides, nodes=nodes, prices=price_source(prices),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), **part(options, WhatifOptions),
     )  # fmt: skip
     document = layout_whatif_document(layout_whatif(scenario)) if has_layout(scenario) else whatif_document(ask_whatif(scenario))
     table = pandas.DataFrame([flat(row) for row in document.pop("resources")])
@@ -312,35 +270,19 @@ def whatif(
     return table
 
 
+@keywords(RecommendOptions)
 def recommend(
     workload: Name,
     hardware: Sequence[Name] = (),
     *,
-    budget_hours: float | None = None,
-    budget_usd: float | None = None,
-    epochs: float | None = None,
-    hours: float | None = None,
-    tokens: str | None = None,
     where: Sequence[str] = (),
     nodes: int | Sequence[int] = (1, 2, 3, 4),
     overrides: Mapping[str, object] | None = None,
-    batch: int | None = None,
-    global_batch: int | None = None,
-    sequence: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
     parallel: Mapping[str, object] | None = None,
     micro_batches: int | None = None,
-    on_demand: bool = False,
-    evaluation: float = 0.0,
-    checkpoints: bool = True,
-    mean_lifetime: str | None = None,
-    with_failures: bool = False,
-    reliability: str | None = None,
-    spares: int | None = None,
-    power_cap: str | None = None,
     processes: int | None = 1,
     prices: object = None,
+    **options: Unpack[RecommendOptions],
 ) -> DataFrame:
     """Return a row for each machine and number of *nodes* that could be rented, those within the budget first.
 
@@ -353,33 +295,25 @@ def recommend(
     from sim.documents import Renting, recommended
     from sim.study.recommend import Budget
 
-    require_whole("spares", spares)
-    for option, value in (("budget_hours", budget_hours), ("budget_usd", budget_usd)):
+    require_whole("spares", options["spares"])
+    hours, money = options["budget_hours"], options["budget_usd"]
+    for option, value in (("budget_hours", hours), ("budget_usd", money)):
         if value is not None and not (isinstance(value, int | float) and 0 < value < inf):
             raise SpecError(f"{option}={value!r}: expected more than 0")
-    job = plan_of(epochs, hours, evaluation, checkpoints, tokens) if tokens else plan_due(epochs, hours, evaluation, checkpoints)
     scenario = scenario_of(
-        "", workload, overrides, batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack, plan=job,
-        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices),
+        "", workload, overrides, plan=plan_due(**part(options, WholeJobOptions)),
+        layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), prices=price_source(prices), **part(options, SizeOptions),
     )  # fmt: skip
-    budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
+    budget = Budget(None if hours is None else 3600.0 * hours, money)
     names, conditions = several("hardware", hardware), several("where", where)
-    renting = Renting(
-        budget, names, conditions, counts(nodes), on_demand, mean_lifetime, with_failures, power_cap, processes, spares, reliability
-    )
+    renting = Renting(budget, names, conditions, counts(nodes), processes=processes, **part(options, RentingOptions))
     document, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
     table.attrs.update(document)
     return table
 
 
-_OF_COMMAND = {
-    "reliability": "level", "failure_rate": "rate", "failure_law": "law", "checkpoint": "mode", "checkpoint_interval": "interval",
-    "repair": "repairs",
-}  # fmt: skip
-"""Options of the command `goodput` that have other names here."""
-
-
+@tells(Weeks)
 def goodput(
     hardware: Name,
     workload: Name,
@@ -410,19 +344,17 @@ def goodput(
     `stallsim.protocols.FailureLaw`). ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
     Raise `SpecError` where the question is wrong.
     """
-    from dataclasses import fields
-
     import pandas
 
     from sim.analysis.failure_law import BUILT_IN
     from sim.documents import weeks_document
-    from sim.study.weeks import Weeks
     from sim.study.whole_job import token_count
 
-    allowed = {field.name for field in fields(Weeks)}
+    allowed = options_of(Weeks)
+    typed = {each.option.flag.split("/")[0].strip("-").replace("-", "_"): name for name, each in allowed.items()}
     for name in weeks:
-        if name in _OF_COMMAND:
-            raise SpecError(f"{name}: write {_OF_COMMAND[name]}, as fields of Weeks are called")
+        if name in typed:
+            raise SpecError(f"{name}: write {typed[name]}, as fields of Weeks are called")
         if name not in allowed:
             raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
     scenario = scenario_of(

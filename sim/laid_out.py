@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sim.mesh import LayoutRun
 from sim.report.beside import Beside
@@ -16,12 +16,14 @@ from sim.report.trace.layout_trace import write_layout_trace
 from sim.study.arguments import Name, own_parts, price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of
+from sim.study.options import BesideOptions, RunOptions, SimulationOptions, WholeJobOptions, keywords, part
 from sim.study.whole_job import plan_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@keywords(RunOptions)
 def lay_out(
     hardware: Name,
     workload: Name,
@@ -32,25 +34,9 @@ def lay_out(
     gpus: int | None = None,
     batch: int | None = None,
     micro_batches: int | None = None,
-    global_batch: int | None = None,
-    sequence: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
-    seed: int = 0,
-    exact: bool = False,
-    market: str = "on-demand",
-    epochs: float | None = None,
-    hours: float | None = None,
-    tokens: str | None = None,
-    evaluation: float = 0.0,
-    checkpoints: bool = True,
-    with_failures: bool = False,
-    reliability: str | None = None,
-    spares: int | None = None,
-    store: str | None = None,
-    power_cap: str | None = None,
     prices: object = None,
     collective: object = None,
+    **options: Unpack[RunOptions],
 ) -> LayoutResult:
     """Simulate one step of *workload* on *hardware* in the layout *parallel* and return the result.
 
@@ -64,11 +50,11 @@ def lay_out(
     if (own := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
         overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
-        hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
-        stack=stack, seed=seed, exact=exact, layout=layout_of(texts_of(parallel), micro_batches=micro_batches),
-        prices=price_source(prices), sequence=sequence, plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
+        hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, batch=batch,
+        plan=plan_of(**part(options, WholeJobOptions)),
+        layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices), **part(options, SimulationOptions),
     )  # fmt: skip
-    beside = Beside(with_failures, store, power_cap, reliability, spares)
+    beside = Beside(**part(options, BesideOptions))
     beside.checked(scenario.plan)
     return LayoutResult(layout_answer(scenario), beside)
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Unpack, overload
 
 from sim import __version__
 from sim.spec.yaml import SpecError
+from sim.study.options import OptionTerms, PlainRunOptions, RunOptions, tells
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -51,45 +52,23 @@ def __dir__() -> list[str]:
 
 
 class _Asked(TypedDict, total=False):
-    """What `run` takes with a layout and without."""
-
     micro_batches: int | None
     nodes: int | None
     gpus: int | None
-    global_batch: int | None
-    precision: str | None
-    stack: str | None
     overrides: Mapping[str, object] | None
-    sequence: int | None
-    market: Any
-    epochs: float | None
-    hours: float | None
-    tokens: str | None
-    evaluation: float
-    checkpoints: bool
-    with_failures: bool
-    reliability: str | None
-    spares: int | None
-    store: str | None
-    power_cap: str | None
     prices: object
-    collective: object
+    collective: Annotated[object, OptionTerms("an all-reduce of your own, a name or an object")]
 
 
-class _Laid(_Asked, total=False):
+class _Laid(RunOptions, _Asked, total=False):
     batch: int | None
-    seed: int
-    exact: bool
 
 
-class _Plain(_Asked, total=False):
+class _Plain(PlainRunOptions, _Asked, total=False):
     batch: int | Literal["max"] | None
-    placement: Any
-    seed: int
-    exact: bool
-    thorough: bool
-    loader: object
-    exchange: object
+    thorough: Annotated[bool, OptionTerms("also try what freeing each resource would save", False)]
+    loader: Annotated[object, OptionTerms("a loader of your own, a name or an object")]
+    exchange: Annotated[object, OptionTerms("a strategy of your own, a name or an object")]
 
 
 @overload
@@ -102,6 +81,7 @@ def run(
 ) -> LayoutResult: ...
 
 
+@tells(_Plain)
 def run(
     hardware: str | PathLike[str],
     workload: str | PathLike[str],
@@ -111,9 +91,6 @@ def run(
     nodes: int | None = None,
     gpus: int | None = None,
     batch: int | Literal["max"] | None = None,
-    global_batch: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
     overrides: Mapping[str, object] | None = None,
     prices: object = None,
     **options: Any,
@@ -123,14 +100,9 @@ def run(
     *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``, on top of what the workload says of its own; *batch*
     counts samples per GPU, *gpus* all GPUs; *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your
     own (a name or an object).
-    *options* are those of ``sim run``: ``sequence``, ``market``, ``epochs``, ``hours``, ``tokens``, ``evaluation``, ``checkpoints``,
-    ``with_failures``, ``reliability``, ``spares``, ``store``, ``power_cap``, ``seed``, ``exact``, and a ``collective`` of your own;
-    without a layout also ``placement``, ``thorough``, ``loader`` and ``exchange``.
+    With a layout there is no ``placement``, ``thorough``, ``loader`` and ``exchange``.
     """
-    given: dict[str, Any] = {
-        "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
-        "prices": prices,
-    }  # fmt: skip
+    given: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "batch": batch, "prices": prices}
     laid_out = bool(parallel) or _has_layout(hardware, workload, overrides)
     allowed = (_Laid if laid_out else _Plain).__annotations__
     for name in options:

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import GlobalBatch, Hw, JsonOption, PrecisionOption, Sets, StackOption, Wl
+from sim.commands.options import Hw, JsonOption, Sets, Wl, takes_options
+from sim.study.options import DescriptionOptions, GlobalBatchOptions
 from sim.terminal import print_json, show_text, talk
 
 
@@ -16,12 +17,12 @@ from sim.terminal import print_json, show_text, talk
     "  python -m sim batches my-two-kinds.yaml resnet50 --global-batch 512\n"
     "  python -m sim batches 256x-tpu-v2-v3 resnet50 --global-batch 65536 --precision amp_bf16"
 )
+@takes_options
 def batches(
     hardware: Hw,
     workload: Wl,
-    global_batch: GlobalBatch = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
+    options: DescriptionOptions,
+    size: GlobalBatchOptions,
     simulate: Annotated[int, typer.Option(min=2, help="most steps that are simulated")] = 400,
     sets: Sets = [],  # noqa: B006
     as_json: JsonOption = False,
@@ -34,8 +35,8 @@ def batches(
     from sim.study.batches import batches as searched
     from sim.study.scenario import Scenario
 
-    scenario = Scenario(hardware, workload, tuple(sets), precision=precision, stack=stack)
-    answer = searched(scenario, global_batch, simulate, talk.progress)
+    scenario = Scenario(hardware, workload, tuple(sets), **options)
+    answer = searched(scenario, size["global_batch"], simulate, talk.progress)
     talk.progress("")
     document = batches_document(answer)
     print_json(document) if as_json else show_text(batches_text(document))

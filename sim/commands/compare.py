@@ -9,31 +9,20 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
-    BatchOption,
-    Checkpoints,
     Csv,
-    Epochs,
-    Evaluation,
     Folder,
-    GlobalBatch,
-    Hours,
     HtmlOption,
     JsonOption,
     LayoutFields,
-    MarketOption,
     Nodes,
-    PowerCap,
-    PrecisionOption,
     PricesOption,
     Processes,
-    SampleTokens,
     Sets,
-    StackOption,
-    TokenBudget,
     WhereOption,
     Wl,
-    takes_layout,
+    takes_options,
 )
+from sim.study.options import CompareOptions, SizeOptions, WholeJobOptions, part
 from sim.terminal import show_table, talk, write_result
 
 
@@ -42,31 +31,19 @@ from sim.terminal import show_table, talk, write_result
     "  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16\n"
     "  python -m sim compare vgg16 --where gpu=V100* --epochs 90 --sort cost"
 )
-@takes_layout
+@takes_options
 def compare(
     workload: Wl,
+    options: CompareOptions,
     hardware: Annotated[
         list[str],
         typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default", autocompletion=names.hardware),
     ] = [],  # noqa: B006
     where: WhereOption = [],  # noqa: B006
     nodes: Nodes = None,
-    batch: BatchOption = None,
-    global_batch: GlobalBatch = None,
-    sequence: SampleTokens = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
-    market: MarketOption = "on-demand",
     prices: PricesOption = "",
-    epochs: Epochs = None,
-    hours: Hours = None,
-    tokens: TokenBudget = None,
-    evaluation: Evaluation = 0.0,
-    checkpoints: Checkpoints = True,
-    power_cap: PowerCap = None,
-    sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
     processes: Processes = None,
     as_json: JsonOption = False,
     as_csv: Csv = False,
@@ -84,27 +61,23 @@ def compare(
     from sim.study.scenario import Scenario, market_of, workload_name
     from sim.study.whole_job import plan_of
 
-    require_sort(sort)
+    require_sort(options["sort"])
     scenario = Scenario(
         "",
         workload,
         tuple(sets),
-        batch=batch,
-        global_batch=global_batch,
-        sequence=sequence,
-        precision=precision,
-        stack=stack,
-        market=market_of(market),
-        plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
+        market=market_of(options["market"]),
+        plan=plan_of(**part(options, WholeJobOptions)),
         layout=layout,
         prices=prices,
+        **part(options, SizeOptions),
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    rows = compared(scenario, names, counts, processes, talk.counting, power_cap)
+    rows = compared(scenario, names, counts, processes, talk.counting, options["power_cap"])
     talk.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
-    document = comparison_document(workload_name(scenario), rows, sort, note)
+    document = comparison_document(workload_name(scenario), rows, options["sort"], note)
     text, table = comparison_text(document), figures_csv(document["rows"])
     page = reading(comparison_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "compare", (document, text), page, comparison_plot, {"compare.csv": table})

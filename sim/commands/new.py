@@ -10,9 +10,10 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import SampleTokens
+from sim.commands.options import takes_options
 from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
+from sim.study.options import SampleOptions
 from sim.terminal import talk
 
 
@@ -21,7 +22,9 @@ from sim.terminal import talk
     "  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n"
     "  python -m sim new workload config.json ds_config.json -o mine.yaml"
 )
+@takes_options
 def new(
+    options: SampleOptions,
     what: Annotated[Literal["hardware", "workload"], typer.Argument(metavar="hardware|workload", help="what to describe")] = "hardware",
     files: Annotated[list[str] | None, typer.Argument(metavar="FILE|DIR|ID", help="workload: the same as --from")] = None,
     topo: Annotated[
@@ -38,7 +41,6 @@ def new(
     ] = [],  # noqa: B006  typer copies the default
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the YAML goes")] = None,
     name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
-    sequence: SampleTokens = None,
     gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell", autocompletion=names.gpus)] = None,
     cpu: Annotated[str | None, typer.Option(help="processor of the catalogue", autocompletion=names.cpus)] = None,
     nic_bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="of one NIC, for example '200 Gbps'")] = None,
@@ -48,7 +50,7 @@ def new(
 ) -> None:
     """Write a hardware description from a machine's links, or a workload from a model's configuration."""
     if what == "workload":
-        _new_workload([*(files or []), *sources], output, name, sequence, force)
+        _new_workload([*(files or []), *sources], output, name, options["sequence"], force)
         return
     if files:
         raise SpecError(f"new {what} {files[0]}: a machine is described by its links; write --from-topo FILE")

@@ -1,12 +1,13 @@
-"""Which options do several commands share? Their types, names and help, written once."""
+"""How do commands take the options that they share? Those that Python has too are declared in `sim.study.options`, the others here."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints, is_typeddict
 
 import typer
 
@@ -14,6 +15,7 @@ from sim.commands import names
 from sim.report.files import file_due, folder_due, named, page_due
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
+from sim.study.options import Declared, options_of
 
 Hw = Annotated[
     str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge", autocompletion=names.hardware)
@@ -31,31 +33,9 @@ NodesOption = Annotated[str | None, typer.Option("--nodes", metavar="N", help="n
 Nodes = Annotated[
     str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); 1..8 tries 1, 2, 4 and 8; 1..4:4 tries 1, 2, 3 and 4")
 ]
-BatchOption = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
-GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples per step of all GPUs together (strong scaling)")]
-PrecisionOption = Annotated[
-    str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16, fp8 or nvfp4", autocompletion=names.precisions)
-]
-StackOption = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/", autocompletion=names.stacks)]
-MarketOption = Annotated[
-    str,
-    typer.Option(
-        metavar="on-demand|spot", help="which price to use: on-demand or spot", autocompletion=names.of_words("on-demand", "spot")
-    ),
-]
 PricesOption = Annotated[
     str, typer.Option("--prices", metavar="NAME", help="a price source of your own, in place of the prices of descriptions")
 ]
-MeanLifetime = Annotated[
-    str | None,
-    typer.Option("--mean-lifetime", metavar="TIME", help="mean time to interruption of a spot machine, instead of measured data"),
-]
-PowerCap = Annotated[str | None, typer.Option("--power-cap", metavar="W", help="limit of each GPU, such as '500 W': time against energy")]
-WithFailures = Annotated[bool, typer.Option("--with-failures", help="include machine failures, simulated as in `goodput`")]
-ReliabilityOption = Annotated[
-    str | None, typer.Option("--reliability", metavar="low|middle|high|FILE", help="how often machines fail, with --with-failures [middle]")
-]
-SparesOption = Annotated[int | None, typer.Option("--spares", min=0, help="warm spare nodes with --with-failures, as in `goodput`")]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
 ClusterOption = Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
@@ -69,14 +49,6 @@ Folder = Annotated[
         "-o", "--output", metavar="DIR", callback=folder_due, help="also write the table, JSON, CSV, HTML page and plots to this folder"
     ),
 ]
-SampleTokens = Annotated[
-    int | None, typer.Option("--sequence", min=1, metavar="N", help="tokens per sample, for models described by their transformer")
-]
-TokenBudget = Annotated[str | None, typer.Option("--tokens", metavar="N", help="tokens of the whole job, such as 300B: its time and cost")]
-Epochs = Annotated[float | None, typer.Option(help="epochs to train: shows time and cost of the whole job")]
-Hours = Annotated[float | None, typer.Option(help="hours to train: shows how many epochs fit, and the cost")]
-Evaluation = Annotated[float, typer.Option(help="samples evaluated after each epoch, relative to the training samples (0 to 1)")]
-Checkpoints = Annotated[bool, typer.Option(help="write a checkpoint after each epoch")]
 
 LayoutFields = tuple[tuple[str, str, str | int], ...]
 """Fields of ``training`` that lay the model out: (option, key, value)."""
@@ -124,22 +96,45 @@ LAYOUT: Final[dict[str, Any]] = {
 """Options that lay a model out, by the parameter of `layout_of` that each gives."""
 
 
-def takes_layout(command: Callable[..., None], options: Iterable[str] = LAYOUT) -> Callable[..., None]:
-    """Give *command* the *options* of `LAYOUT` in place of its parameter ``layout``, which gets the fields that they set."""
-    taken = tuple(options)
+def as_typed(name: str, declared: Declared) -> Any:
+    """Return the option *name* as Typer reads it."""
+    option = declared.option
+    words = option.words
+    completed = getattr(names, words) if isinstance(words, str) else names.of_words(*words) if words else None
+    flags = (option.flag or f"--{name.replace('_', '-')}",) if option.flag or option.switch else ()
+    said = typer.Option(*flags, min=option.least, metavar=option.metavar, help=option.help, autocompletion=completed)
+    return Annotated[declared.type if option.typed is None else option.typed, said]
+
+
+def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) -> Callable[..., None]:
+    """Give *command* the options of groups of `sim.study.options` in place of each parameter of such a type, which gets their values.
+
+    And those of `LAYOUT` named in *layout* in place of its parameter ``layout``, which gets the fields that they set.
+    """
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
+    groups = {name: options_of(hints[name]) for name in signature.parameters if is_typeddict(hints[name]) or is_dataclass(hints[name])}
+    laid = tuple(layout) if "layout" in signature.parameters else ()
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         if name == "layout":
-            defaults: dict[str, Any] = {option: [] if option == "parallel" else None for option in taken}
-            parameters += [parameter.replace(name=option, default=defaults[option], annotation=LAYOUT[option]) for option in taken]
+            parameters += [
+                parameter.replace(name=option, default=[] if option == "parallel" else None, annotation=LAYOUT[option]) for option in laid
+            ]
+        elif name in groups:
+            parameters += [
+                parameter.replace(name=option, default=declared.option.default, annotation=as_typed(option, declared))
+                for option, declared in groups[name].items()
+            ]
         else:
             parameters.append(parameter.replace(annotation=hints[name]))
 
     @wraps(command)
     def called(**given: Any) -> None:
-        command(layout=layout_of(**{option: given.pop(option) for option in taken}), **given)
+        grouped = {name: hints[name](**{option: given.pop(option) for option in group}) for name, group in groups.items()}
+        if laid:
+            given["layout"] = layout_of(**{option: given.pop(option) for option in laid})
+        command(**grouped, **given)
 
     called.__dict__["__signature__"] = signature.replace(parameters=parameters)
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -148,7 +143,7 @@ def takes_layout(command: Callable[..., None], options: Iterable[str] = LAYOUT) 
 
 def takes_mesh(command: Callable[..., None]) -> Callable[..., None]:
     """Give *command* those options of a layout that say which ranks meet."""
-    return takes_layout(command, ("tensor", "pipeline", "context", "expert", "replicate", "shard", "parallel"))
+    return takes_options(command, ("tensor", "pipeline", "context", "expert", "replicate", "shard", "parallel"))
 
 
 def trace_due(path: Path | None) -> Path | None:

@@ -14,27 +14,20 @@ from sim.commands.options import (
     ClusterOption,
     Csv,
     Folder,
-    GlobalBatch,
     HtmlOption,
     Hw,
     JsonOption,
     Nodes,
-    PowerCap,
-    PrecisionOption,
     PricesOption,
     Processes,
-    ReliabilityOption,
-    SampleTokens,
     Sets,
-    SparesOption,
-    StackOption,
-    TokenBudget,
-    WithFailures,
     Wl,
     check_workers,
+    takes_options,
 )
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
+from sim.study.options import PlanOptions, StepOptions, part
 from sim.terminal import show_table, talk, write_result
 from sim.units import show
 
@@ -47,40 +40,22 @@ if TYPE_CHECKING:
     "  python -m sim plan hgx-h100 llama-3.1-8b --nodes 2 --global-batch 64\n"
     "  python -m sim plan hgx-h100 llama-3.1-70b --gpus 512 --global-batch 512 --tokens 1T --sensitivity"
 )
+@takes_options
 def plan(
     hardware: Hw,
     workload: Wl,
+    options: PlanOptions,
     nodes: Nodes = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, help="total number of GPUs, on as many nodes as they need unless --nodes is given")
-    ] = None,
-    global_batch: GlobalBatch = None,
-    tokens: TokenBudget = None,
-    sequence: SampleTokens = None,
-    objective: Annotated[
-        str, typer.Option(metavar="time|cost|energy", help="minimize the time of a step, its cost, or its energy")
-    ] = "time",
-    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="GPU memory that a layout may need, for example 70GiB")] = None,
     fix: Annotated[list[str], typer.Option(metavar="K=V,...", help="axes to keep fixed: tp=8,pp=4,shard=optimizer; repeatable")] = [],  # noqa: B006
     allow: Annotated[
         list[str],
         typer.Option(metavar="NAME,...", help="also try fp8, zero_bubble ...; no-recompute leaves recomputation out"),
     ] = [],  # noqa: B006
-    simulate: Annotated[int, typer.Option(min=1, help="simulate at most this many layouts")] = 200,
     journal: Annotated[
         Path | None, typer.Option(metavar="FILE", help="save simulated layouts here, so that a stopped plan can resume")
     ] = None,
     processes: Processes = None,
     cluster: ClusterOption = None,
-    sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
-    ] = False,
-    with_failures: WithFailures = False,
-    reliability: ReliabilityOption = None,
-    spares: SparesOption = None,
-    power_cap: PowerCap = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
     export: Annotated[
@@ -108,21 +83,20 @@ def plan(
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario
 
-    if with_failures and tokens is None:
+    if options["with_failures"] and options["tokens"] is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
-    require_failures(with_failures, reliability, spares)
-    scenario = Scenario(
-        hardware, workload, tuple(sets), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence, prices=prices
-    )
-    limits = Limits(simulate, size_of(max_memory, "--max-memory"), objective, power_cap=power_cap)  # type: ignore[arg-type]
+    require_failures(options["with_failures"], options["reliability"], options["spares"])
+    scenario = Scenario(hardware, workload, tuple(sets), prices=prices, **part(options, StepOptions))
+    simulate = options["simulate"]
+    limits = Limits(simulate, size_of(options["max_memory"], "--max-memory"), options["objective"], power_cap=options["power_cap"])
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    question = PlanQuestion(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
+    question = PlanQuestion(scenario, counts, options["gpus"], options["tokens"], fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)
     with workers(processes, cluster, talk) as crew:
         made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"), crew)
-        turns = turned(made, talk.counting("changes"), crew) if sensitivity and not made.tally.interrupted else []
+        turns = turned(made, talk.counting("changes"), crew) if options["sensitivity"] and not made.tally.interrupted else []
     talk.progress("")
-    document = plan_document(made, turns, with_failures, reliability, spares)
+    document = plan_document(made, turns, options["with_failures"], options["reliability"], options["spares"])
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
     write_result(output, html, "plan", (document, text), plan_page, None, {"plan.csv": table})
     if export is not None:

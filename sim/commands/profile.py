@@ -9,22 +9,9 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import (
-    BatchOption,
-    Folder,
-    HtmlOption,
-    Hw,
-    JsonOption,
-    LayoutFields,
-    NodesOption,
-    PrecisionOption,
-    SampleTokens,
-    Sets,
-    StackOption,
-    Wl,
-    takes_layout,
-)
+from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, LayoutFields, NodesOption, Sets, Wl, takes_options
 from sim.spec.yaml import SpecError
+from sim.study.options import ProfileOptions
 from sim.terminal import print_json, show_text, talk, write_result
 
 if TYPE_CHECKING:
@@ -36,10 +23,11 @@ if TYPE_CHECKING:
     "  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor\n"
     "  python -m sim profile hgx-h100 llama-3.2-1b --nodes 2 --shard parameters"
 )
-@takes_layout
+@takes_options
 def profile(
     hardware: Hw,
     workload: Wl,
+    options: ProfileOptions,
     twin: Annotated[
         str | None,
         typer.Option(
@@ -49,10 +37,6 @@ def profile(
         ),
     ] = None,
     nodes: NodesOption = None,
-    batch: BatchOption = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
-    sequence: SampleTokens = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006  typer copies the default
     literal: Annotated[bool, typer.Option("--literal", help="per-cent bases and fetch formula exactly as upstream codes them")] = False,
@@ -69,10 +53,7 @@ def profile(
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario, has_layout
 
-    scenario = Scenario(
-        hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, sequence=sequence, precision=precision,
-        stack=stack, layout=layout,
-    )  # fmt: skip
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), layout=layout, **options)
     if has_layout(scenario):
         if twin not in (None, "none"):
             raise SpecError(f"--twin {twin}: places the groups of a layout otherwise; leave it out, and RUN1 has a free network instead")

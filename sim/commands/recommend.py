@@ -10,34 +10,21 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
-    BatchOption,
-    Checkpoints,
-    Epochs,
-    Evaluation,
     Folder,
-    GlobalBatch,
-    Hours,
     HtmlOption,
     JsonOption,
     LayoutFields,
-    MeanLifetime,
     Nodes,
-    PowerCap,
-    PrecisionOption,
     PricesOption,
     Processes,
-    ReliabilityOption,
-    SampleTokens,
     Sets,
-    StackOption,
-    TokenBudget,
     WhereOption,
-    WithFailures,
     Wl,
     positive,
-    takes_layout,
+    takes_options,
 )
 from sim.spec.yaml import SpecError
+from sim.study.options import RecommendOptions, RentingOptions, SizeOptions, WholeJobOptions, part
 from sim.terminal import print_json, show_text, talk, write_result
 
 
@@ -46,35 +33,16 @@ from sim.terminal import print_json, show_text, talk, write_result
     "  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8\n"
     "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-usd 100 --epochs 90"
 )
-@takes_layout
+@takes_options
 def recommend(
     workload: Wl,
+    options: RecommendOptions,
     hardware: Annotated[
         list[str],
         typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default", autocompletion=names.hardware),
     ] = [],  # noqa: B006
-    budget_hours: Annotated[float | None, typer.Option(help="time budget: recommends the cheapest machine that meets it")] = None,
-    budget_usd: Annotated[float | None, typer.Option(help="money budget: recommends the fastest machine within it")] = None,
-    epochs: Epochs = None,
-    hours: Hours = None,
-    tokens: TokenBudget = None,
-    evaluation: Evaluation = 0.0,
-    checkpoints: Checkpoints = True,
     where: WhereOption = [],  # noqa: B006
     nodes: Nodes = "1..4:4",
-    on_demand: Annotated[bool, typer.Option("--on-demand", help="consider on-demand prices only")] = False,
-    mean_lifetime: MeanLifetime = None,
-    with_failures: WithFailures = False,
-    reliability: ReliabilityOption = None,
-    spares: Annotated[
-        int | None, typer.Option(min=0, help="warm spare nodes with --with-failures; by default 5% of the nodes, none below 20 nodes")
-    ] = None,
-    power_cap: PowerCap = None,
-    batch: BatchOption = None,
-    global_batch: GlobalBatch = None,
-    sequence: SampleTokens = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
@@ -95,18 +63,15 @@ def recommend(
     from sim.study.ranges import whole_numbers
     from sim.study.recommend import Budget
     from sim.study.scenario import Scenario
-    from sim.study.whole_job import plan_due, plan_of
+    from sim.study.whole_job import plan_due
 
-    plan = plan_due(epochs, hours, evaluation, checkpoints) if tokens is None else plan_of(epochs, hours, evaluation, checkpoints, tokens)
-    budget = Budget(positive(budget_hours, "--budget-hours", 3600.0), positive(budget_usd, "--budget-usd"))
-    if batch is not None and global_batch is not None:
+    budget = Budget(positive(options["budget_hours"], "--budget-hours", 3600.0), positive(options["budget_usd"], "--budget-usd"))
+    if options["batch"] is not None and options["global_batch"] is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
-    scenario = Scenario(
-        "", workload, tuple(sets), batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack, plan=plan,
-        layout=layout, prices=prices,
-    )  # fmt: skip
+    plan = plan_due(**part(options, WholeJobOptions))
+    scenario = Scenario("", workload, tuple(sets), plan=plan, layout=layout, prices=prices, **part(options, SizeOptions))
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes, spares, reliability)
+    renting = Renting(budget, hardware, where, counts, processes=processes, **part(options, RentingOptions))
     document, able = recommended(scenario, renting, talk.counting)
     talk.progress("")
     text, table = recommendation_text(document), figures_csv(document["candidates"])

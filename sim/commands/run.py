@@ -8,37 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands import names
 from sim.commands.app import app
-from sim.commands.options import (
-    Checkpoints,
-    Csv,
-    Epochs,
-    Evaluation,
-    Folder,
-    GlobalBatch,
-    Hours,
-    HtmlOption,
-    Hw,
-    JsonOption,
-    LayoutFields,
-    MarketOption,
-    PowerCap,
-    PrecisionOption,
-    PricesOption,
-    ReliabilityOption,
-    SampleTokens,
-    Sets,
-    SparesOption,
-    StackOption,
-    TokenBudget,
-    TraceOption,
-    WithFailures,
-    Wl,
-    takes_layout,
-)
+from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, PricesOption, Sets, TraceOption, Wl, takes_options
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
+from sim.study.options import BesideOptions, PlainRunOptions, SimulationOptions, WholeJobOptions, part
 from sim.terminal import print_json, show_text, talk, write_report
 
 if TYPE_CHECKING:
@@ -50,42 +24,17 @@ if TYPE_CHECKING:
     "  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'\n"
     "  python -m sim run hgx-h100 llama-3.1-70b --nodes 8 --tp 8 --pp 4 --shard optimizer --micro-batches 16"
 )
-@takes_layout
+@takes_options
 def run(
     hardware: Hw,
     workload: Wl,
+    options: PlainRunOptions,
     nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); a range gives a scaling table")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="total number of GPUs; a range gives a scaling table")] = None,
-    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: the largest batch that fits")] = None,
-    global_batch: GlobalBatch = None,
-    sequence: SampleTokens = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
-    market: MarketOption = "on-demand",
     prices: PricesOption = "",
-    epochs: Epochs = None,
-    hours: Hours = None,
-    tokens: TokenBudget = None,
-    evaluation: Evaluation = 0.0,
-    checkpoints: Checkpoints = True,
-    with_failures: WithFailures = False,
-    reliability: ReliabilityOption = None,
-    spares: SparesOption = None,
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|FILE|disk", help="also simulate steps while a checkpoint is written there", autocompletion=names.stores),
-    ] = None,
-    power_cap: PowerCap = None,
-    seed: Annotated[int, typer.Option(help="random seed, used only with training.noise.draw: true")] = 0,
-    exact: Annotated[
-        bool,
-        typer.Option(
-            "--exact", help="simulate every step instead of skipping whole periods; layouts: ranks by themselves below uneven switches"
-        ),
-    ] = False,
     fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: JsonOption = False,
@@ -117,32 +66,25 @@ def run(
         hardware,
         workload,
         tuple(sets),
-        placement=placement,
+        placement=options["placement"],
         batch=samples,
-        global_batch=global_batch,
-        precision=precision,
-        stack=stack,
-        seed=seed,
-        exact=exact,
-        market=market_of(market),
-        plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
-        sequence=sequence,
+        market=market_of(options["market"]),
+        plan=plan_of(**part(options, WholeJobOptions)),
         layout=layout,
         prices=prices,
+        **part(options, SimulationOptions),
     )
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
     if trace_paths(workload) is not None:
         from sim.commands.graphs import only_of_workloads, show_graph
 
-        only_of_workloads(
-            scenario,
-            {"--with-failures": with_failures, "--reliability": reliability, "--spares": spares, "--exact": exact, "--chakra": chakra},
-        )
+        of_workloads = {"--with-failures": "with_failures", "--reliability": "reliability", "--spares": "spares", "--exact": "exact"}
+        only_of_workloads(scenario, {option: options.get(name) for option, name in of_workloads.items()} | {"--chakra": chakra})
         return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
     if comm_groups is not None:
         raise SpecError(f"--comm-groups {comm_groups}: belongs to a Chakra trace, and {workload} is a workload; leave it out")
-    beside = Beside(with_failures, store, power_cap, reliability, spares)
+    beside = Beside(**part(options, BesideOptions))
     beside.checked(scenario.plan, len(many_nodes) < 2 and len(many_gpus) < 2)
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts

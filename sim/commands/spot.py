@@ -7,21 +7,8 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import (
-    BatchOption,
-    Folder,
-    HtmlOption,
-    Hw,
-    JsonOption,
-    MeanLifetime,
-    PrecisionOption,
-    PricesOption,
-    Processes,
-    Sets,
-    StackOption,
-    Wl,
-    positive,
-)
+from sim.commands.options import Folder, HtmlOption, Hw, JsonOption, PricesOption, Processes, Sets, Wl, positive, takes_options
+from sim.study.options import BatchOptions, LifetimeOptions
 from sim.terminal import print_json, show_text, write_result
 
 
@@ -30,9 +17,12 @@ from sim.terminal import print_json, show_text, write_result
     "  python -m sim spot p3.2xlarge resnet50 --workers 4 --epochs 90\n"
     "  python -m sim spot p4d.24xlarge resnet50 --epochs 90 --mean-lifetime 20h"
 )
+@takes_options
 def spot(
     hardware: Hw,
     workload: Wl,
+    options: BatchOptions,
+    lifetime: LifetimeOptions,
     epochs: Annotated[float | None, typer.Option(help="epochs of the job")] = None,
     steps: Annotated[float | None, typer.Option(help="steps of the job; of asynchronous workers, all their steps together")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="number of spot machines")] = None,
@@ -40,11 +30,7 @@ def spot(
         str, typer.Option("--checkpoint-interval", metavar="auto|none|TIME", help="work between checkpoints; auto searches for the best")
     ] = "auto",
     policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: go on until another joins")] = None,
-    mean_lifetime: MeanLifetime = None,
     trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 1000,
-    batch: BatchOption = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
     seed: Annotated[int, typer.Option(min=0, help="random seed of the interruptions")] = 0,
@@ -62,10 +48,8 @@ def spot(
     from sim.study.spot import Wanted
     from sim.study.spot import spot as drawn
 
-    wanted = Wanted(positive(epochs, "--epochs"), positive(steps, "--steps"), interval, policy, trials, mean_lifetime)
-    scenario = Scenario(
-        hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed, prices=prices
-    )
+    wanted = Wanted(positive(epochs, "--epochs"), positive(steps, "--steps"), interval, policy, trials, **lifetime)
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, seed=seed, prices=prices, **options)
     answer = spot_document(drawn(scenario, wanted, document, processes))
     text = spot_text(answer)
     table = figures_csv(answer["distribution"])

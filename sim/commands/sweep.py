@@ -11,24 +11,21 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import (
-    BatchOption,
     ClusterOption,
     HtmlOption,
     Hw,
     LayoutFields,
     NodesOption,
-    PowerCap,
-    PrecisionOption,
     PricesOption,
     Processes,
     Sets,
-    StackOption,
     Wl,
     check_workers,
-    takes_layout,
+    takes_options,
 )
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
+from sim.study.options import PointOptions, SweepOptions, part
 from sim.terminal import named_as_called, talk
 
 if TYPE_CHECKING:
@@ -42,25 +39,20 @@ if TYPE_CHECKING:
     "  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv\n"
     "  python -m sim sweep p3.8xlarge resnet50 --vary 'batch=16,32,64' --vary nodes=1..4 -o grid.csv --cluster dask://HOST:8786"
 )
-@takes_layout
+@takes_options
 def sweep(
     hardware: Hw,
     workload: Wl,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=file_due, help="the table: FILE.csv or FILE.parquet")],
+    options: SweepOptions,
     vary: Annotated[
         list[str],
         typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
     ] = [],  # noqa: B006
-    sobol: Annotated[int | None, typer.Option(metavar="N", help="N points of a Sobol sequence instead of the whole grid")] = None,
     nodes: NodesOption = None,
-    batch: BatchOption = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
-    power_cap: PowerCap = None,
-    seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
     cluster: ClusterOption = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
@@ -82,19 +74,15 @@ def sweep(
     if output.exists() and not force:
         raise SpecError(f"{output}: exists; --force replaces it")
     check_workers(processes, cluster)
-    points = asked_points(vary, sobol, seed)
+    points = asked_points(vary, options["sobol"], options["seed"])
     scenario = Scenario(
         hardware,
         workload,
         tuple(sets),
         nodes=one_number(nodes, "--nodes"),
-        batch=batch,
-        precision=precision,
-        stack=stack,
-        seed=seed,
         layout=layout,
         prices=prices,
-        power_cap=power_cap,
+        **part(options, PointOptions),
     )
     journal = output.with_name(output.name + ".journal")
     progress = talk.counting("points")

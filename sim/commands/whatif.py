@@ -3,29 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from sim.commands.app import app
-from sim.commands.options import (
-    BatchOption,
-    Csv,
-    Folder,
-    GlobalBatch,
-    HtmlOption,
-    Hw,
-    JsonOption,
-    LayoutFields,
-    NodesOption,
-    PrecisionOption,
-    PricesOption,
-    SampleTokens,
-    Sets,
-    StackOption,
-    Wl,
-    takes_layout,
-)
+from sim.commands.options import Csv, Folder, HtmlOption, Hw, JsonOption, LayoutFields, NodesOption, PricesOption, Sets, Wl, takes_options
+from sim.study.options import WhatifOptions
 from sim.terminal import show_table, talk, write_result
 
 
@@ -34,18 +15,12 @@ from sim.terminal import show_table, talk, write_result
     "  python -m sim whatif p3.8xlarge alexnet --nodes 2\n"
     "  python -m sim whatif p3.16xlarge bert-large-seq384 --batch 4 --html whatif.html"
 )
-@takes_layout
+@takes_options
 def whatif(
     hardware: Hw,
     workload: Wl,
+    options: WhatifOptions,
     nodes: NodesOption = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
-    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    batch: BatchOption = None,
-    global_batch: GlobalBatch = None,
-    sequence: SampleTokens = None,
-    precision: PrecisionOption = None,
-    stack: StackOption = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
@@ -66,21 +41,7 @@ def whatif(
     from sim.study.scenario import Scenario, has_layout
     from sim.study.whatif import whatif as upgrades
 
-    scenario = Scenario(
-        hardware,
-        workload,
-        tuple(sets),
-        one_number(nodes, "--nodes"),
-        gpus,
-        placement,
-        batch,
-        global_batch,
-        sequence=sequence,
-        precision=precision,
-        stack=stack,
-        layout=layout,
-        prices=prices,
-    )
+    scenario = Scenario(hardware, workload, tuple(sets), one_number(nodes, "--nodes"), layout=layout, prices=prices, **options)
     if has_layout(scenario):
         laid = layout_whatif(scenario, talk.counting("resources"))
         talk.progress("")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from sim.analysis.cost import Market, node_price
 from sim.analysis.crew import Members
@@ -26,6 +26,7 @@ from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.arguments import require_flag, require_number, require_text, require_whole
+from sim.study.options import OptionTerms, PowerOptions, options_of
 from sim.units import UnitError, parse
 
 Slowed = Callable[[Store | None], float]
@@ -133,32 +134,44 @@ def _stretches(document: Mapping[str, Any]) -> list[StepStretch]:
 class Weeks:
     """What the user asks for; None leaves it to the program."""
 
-    days: float | None = None
-    tokens: float | None = None
-    epochs: float | None = None
-    level: str = "middle"
+    days: Annotated[float | None, OptionTerms("days that the job runs: shows how much of them counts")] = None
+    tokens: Annotated[float | None, OptionTerms("tokens of the job, such as 15T: shows time and cost", metavar="N", typed=str | None)] = (
+        None
+    )
+    epochs: Annotated[float | None, OptionTerms("epochs of the job: shows time and cost")] = None
+    level: Annotated[str, OptionTerms("how often the fleet fails", flag="--reliability", metavar="low|middle|high|FILE")] = "middle"
     """A file of ``hardware/parts/reliability``."""
-    rate: str | None = None
-    """Failures of one node, such as ``0.0038 /d``, instead of the level's."""
-    mode: str = "async"
-    store: str = "object-store"
-    """A file of ``hardware/parts/stores``, or ``disk``."""
-    interval: str = "auto"
-    spares: int | None = None
-    repairs: bool = True
-    elastic: bool = False
-    in_place: bool = False
-    """Restart in place, on warm standbys."""
-    new_fleet: bool = False
-    mean_lifetime: str | None = None
-    """Of one spot machine: revocations are one more cause of failures."""
-    trials: int = 2000
-    region: str | None = None
-    seed: int = 0
-    law: str = EXPONENTIAL.name
-    """How the times between failures scatter: ``exponential``, ``weibull:0.7``, or the name of the user's own."""
-    power_cap: str | None = None
-    """Limit on the power of each GPU, such as ``500 W``."""
+    rate: Annotated[str | None, OptionTerms("failures of 8 GPUs, such as '0.0038 /d'", flag="--failure-rate", metavar="RATE")] = None
+    """Instead of the level's."""
+    mode: Annotated[str, OptionTerms("how checkpoints are written", flag="--checkpoint", metavar="|".join(MODES))] = "async"
+    store: Annotated[
+        str, OptionTerms("where checkpoints go: hardware/parts/stores, or each node's disk", metavar="NAME|FILE|disk", words="stores")
+    ] = "object-store"
+    interval: Annotated[
+        str, OptionTerms("work between checkpoints; auto takes the best", flag="--checkpoint-interval", metavar="auto|TIME")
+    ] = "auto"
+    spares: Annotated[int | None, OptionTerms("warm spare nodes; 5% of the nodes by default, none of a rented job below 20", least=0)] = (
+        None
+    )
+    repairs: Annotated[bool, OptionTerms("whether failed nodes come back", flag="--repair/--no-repair")] = True
+    elastic: Annotated[bool, OptionTerms("go on with fewer replicas where no spare is ready", switch=True)] = False
+    in_place: Annotated[bool, OptionTerms("warm standbys: processes restart where they are", switch=True)] = False
+    new_fleet: Annotated[bool, OptionTerms("the fleet is new, and some GPUs fail early", switch=True)] = False
+    mean_lifetime: Annotated[str | None, OptionTerms("spot machines, revoked at random after this time on average", metavar="TIME")] = None
+    """Revocations are one more cause of failures."""
+    trials: Annotated[int, OptionTerms("number of simulated runs", least=2)] = 2000
+    region: Annotated[str | None, OptionTerms("region of the electricity: us-east-1, europe-north1, FRA; the price's by default")] = None
+    seed: Annotated[int, OptionTerms("random seed of the failures", least=0)] = 0
+    law: Annotated[
+        str,
+        OptionTerms(
+            "how times between failures scatter, or a law of your own",
+            flag="--failure-law",
+            metavar="exponential|weibull:SHAPE|NAME",
+            words=("exponential", "weibull:0.7"),
+        ),
+    ] = EXPONENTIAL.name
+    power_cap: Annotated[str | None, options_of(PowerOptions)["power_cap"].option] = None
 
     def checked(self) -> None:
         """Raise SpecError for what is wrong whatever the run is, before it is simulated."""

@@ -29,19 +29,21 @@ def plan_of(
     epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True, tokens: str | None = None
 ) -> JobPlan | None:
     """Return what the options of a command ask for; None where they ask for no whole job. Raise SpecError for what makes no sense."""
+    if epochs is None and hours is None and tokens is None:
+        if evaluation or not checkpoints:
+            raise SpecError("--evaluation and --no-checkpoints are of a whole job: write --epochs or --hours as well")
+        return None
+    return plan_due(epochs, hours, evaluation, checkpoints, tokens)
+
+
+def plan_due(
+    epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True, tokens: str | None = None
+) -> JobPlan:
+    """Return the whole job that the options of a command ask for, of one epoch by default. Raise SpecError for what makes no sense."""
     if tokens is not None:
         if epochs is not None or hours is not None:
             raise SpecError("--tokens, --epochs and --hours: write one of the three")
         return plan_due(None, None, evaluation, checkpoints)._replace(epochs=None, tokens=token_count(tokens))
-    if epochs is None and hours is None:
-        if evaluation or not checkpoints:
-            raise SpecError("--evaluation and --no-checkpoints are of a whole job: write --epochs or --hours as well")
-        return None
-    return plan_due(epochs, hours, evaluation, checkpoints)
-
-
-def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True) -> JobPlan:
-    """Return the whole job that the options of a command ask for, of one epoch by default. Raise SpecError for what makes no sense."""
     if epochs is not None and hours is not None:
         raise SpecError("--epochs and --hours: write one of the two")
     for option, value in (("--epochs", epochs), ("--hours", hours)):
@@ -54,7 +56,7 @@ def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0,
     return JobPlan(1.0 if epochs is None else epochs, evaluation, checkpoints)
 
 
-def token_count(text: str) -> float:
+def token_count(text: str | float) -> float:
     """Return the tokens that *text* says, such as ``300B`` or ``1.5T``, or a number. Raise SpecError for anything else."""
     tokens = tokens_in(text) if isinstance(text, str) else tokens_in(f"{text:f}") if type(text) in (int, float) else None
     if tokens is None:
