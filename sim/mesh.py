@@ -294,17 +294,20 @@ def run_layout(
     seed: int = 0,
     steadily: bool = False,
     exact: bool = False,
+    fits: Callable[[Layout, tuple[StageMemory, ...]], None] = lambda layout, memory: None,
 ) -> LayoutRun:
     """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all).
 
     Layouts of one cluster and stack may share a *book* of prices. *seed* is for steps that are drawn, whose mean is returned; *steadily*
-    simulates few of many equal micro-batches, which the log shows; *exact* ranks by themselves below uneven switches (`play`).
+    simulates few of many equal micro-batches, which the log shows; *exact* ranks by themselves below uneven switches (`play`). *fits*
+    may raise before anything is simulated.
     """
     layout = prepare(hardware, workload, gpus_per_node)
-    node = worker_node(hardware)
+    memory = memory_by_stage(layout, workload, worker_node(hardware).gpu)
+    fits(layout, memory)
     scene = scene_of(hardware, workload, layout, book, seed)
     played = play_steadily(scene) if steadily else play(scene, steps, exact=exact)
-    return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu), seed)
+    return LayoutRun(hardware, workload, layout, played, memory, seed)
 
 
 def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None, seed: int = 0) -> LayoutScene:

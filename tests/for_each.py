@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sim.spec.shelf import kept_meanwhile
+
 
 def for_each(values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
     """Make of a test of one value, or of one tuple of values, a test of all of *values* that names every one that fails."""
@@ -13,11 +15,12 @@ def for_each(values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[
     def decorate(test: Callable[..., None]) -> Callable[[], None]:
         def of_all() -> None:
             failures = []
-            for case in cases:
-                try:
-                    test(*case) if isinstance(case, tuple) else test(case)
-                except Exception as error:
-                    failures.append(f"{case}: {type(error).__name__}: {error}")
+            with kept_meanwhile():  # parts that many of them name are read once
+                for case in cases:
+                    try:
+                        test(*case) if isinstance(case, tuple) else test(case)
+                    except Exception as error:
+                        failures.append(f"{case}: {type(error).__name__}: {error}")
             assert cases and not failures, f"{len(failures)} of {len(cases)} fail:\n" + "\n".join(failures)
 
         of_all.__name__, of_all.__doc__, of_all.__module__ = test.__name__, test.__doc__, test.__module__

@@ -24,8 +24,16 @@ def test_readme_is_short_and_shows_commands() -> None:
     assert any(name == "README.md" for name, _ in BLOCKS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("match", [match for _, match in BLOCKS], ids=[f"{name}: {match['command']}" for name, match in BLOCKS])
+LONGEST = ("python -m sim share ", "python -m sim whatif hgx-h100 ")
+"""How commands begin that take longer than the others together; other tests see to what they print."""
+
+
+@pytest.mark.parametrize("match", [
+    pytest.param(
+        match, id=f"{name}: {match['command']}", marks=pytest.mark.nightly if match["command"].startswith(LONGEST) else pytest.mark.slow
+    )
+    for name, match in BLOCKS
+])  # fmt: skip
 def test_block_is_what_the_command_prints(match: re.Match[str]) -> None:
     assert match[0] == shown.block(match["command"]), "run `make readme`"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory, memory_by_stage
@@ -42,8 +43,8 @@ class LayoutAnswer:
 def layout_answer(scenario: Scenario) -> LayoutAnswer:
     """Load, check and simulate *scenario*. Raise SpecError with what is wrong, Infeasible where memory is short."""
     machine, loaded, workload, gpus = _placed(scenario)
-    run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact)
-    _require_memory(scenario, machine.spec, workload, run.layout, run.memory)
+    fits = partial(_require_memory, scenario, machine.spec, workload)
+    run = run_layout(machine.spec, workload, gpus, seed=scenario.seed, exact=scenario.exact, fits=fits)
     tokens = scenario.plan.tokens if scenario.plan else None
     parts = parts_of(scenario, run, tokens, lambda other: layout_answer(other).run) if tokens else ()
     return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run, scenario.exact)), scenario.market, scenario.plan, parts)

@@ -130,13 +130,13 @@ def recommend(
     others = sorted((candidate for candidate in there.candidates if not budget.allows(candidate)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
     near = None if best else next(iter(others), None)
-    notes = [nearest_that_runs(scenario, there.left_out)]
-    if any(row.document is not None for row in rows):
-        of_markets = _of_markets(there.candidates, markets, there.unmeasured)
+    if all(row.document is None for row in rows):
+        notes = [nearest_that_runs(scenario, there.left_out)]
+    else:
         notes = [
             *_of_failures(best or near, with_failures),
             *_notes(plan, budget, allowed, others, mean),
-            *of_markets,
+            *_of_markets(there.candidates, markets, there.unmeasured),
             *_of_nodes(rows),
             *_partly_left_out(rows),
             _of_batches(rows, global_batch),

@@ -38,7 +38,7 @@ def test_some_hundred_inputs_end_in_a_result_or_a_sentence() -> None:
     assert not found, "\n".join(f"{finding.kind} {finding.number}: {finding.message}\n{finding.content}" for finding in found)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.nightly
 def test_the_attack_goes_on_when_its_processes_are_replaced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """More tasks than processes may do before they are replaced, which stopped it once."""
     monkeypatch.setattr(fuzz, "_PART", 1)

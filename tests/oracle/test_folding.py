@@ -8,7 +8,7 @@ from sim.study.scenario import Scenario, answer
 
 SCENES = [
     ("p2.8xlarge", "alexnet", ("node.host.memory=20 GiB",), None),
-    ("p4d.24xlarge", "vgg16", ("node.host.memory=40 GiB",), 2),
+    pytest.param("p4d.24xlarge", "vgg16", ("node.host.memory=40 GiB",), 2, marks=pytest.mark.nightly),
     ("p3.16xlarge", "resnet50", (), 2),
     ("dgx-2", "resnet18", ("input.num_workers=1",), None),
 ]

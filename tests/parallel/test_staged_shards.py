@@ -209,6 +209,7 @@ def _gathers(operations: list[Operation]) -> list[Operation]:
     return [each for each in operations if each[0] == "all_gather"]
 
 
+@pytest.mark.nightly
 def test_freed_weights_lose_their_gradients_in_torch() -> None:
     """Gathers are torch's own; reductions lack there, since halves of backward find no weights.
 

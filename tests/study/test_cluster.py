@@ -83,7 +83,7 @@ def lasting() -> Iterator[Machines]:
         yield ours
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixture[str]) -> None:
     """Oracle: the sweep on one process; nothing is said of the loss on stderr."""
     told: list[SweepProgress] = []

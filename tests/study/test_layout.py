@@ -186,6 +186,12 @@ def test_memory_that_is_short_names_what_helps() -> None:
     assert "llama-3.1-8b does not fit: each GPU needs" in text
 
 
+def test_what_does_not_fit_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim.mesh, "play", lambda *_, **__: pytest.fail("simulated"))
+    with pytest.raises(Infeasible):
+        layout_answer(scenario("llama-3.1-8b", tp=1, cp=1))
+
+
 def test_where_no_small_change_helps_the_search_for_a_layout_is_named() -> None:
     given = Scenario("hgx-h100", "llama-3.1-405b", nodes=8, layout=layout_of(["tp=8", "pp=8"]))
     with pytest.raises(Infeasible, match=r"more memory: 'python -m sim plan hgx-h100 llama-3.1-405b --nodes 8' tries every layout"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from sim.documents import Renting, document, recommended
 from sim.report.rows import run_row
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
+from sim.spec.shelf import kept_meanwhile
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, compare
 from sim.study.one_batch import at_global_batch, usual_global_batch
@@ -28,6 +30,13 @@ from sim.study.transient import SpotJob, courses
 NAMES = ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "p3.8xlarge-two-islands", "dgx-1-v100"]
 ASKED = Scenario("", "resnet18")
 EPOCHS = 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept() -> Iterator[None]:
+    """Machines whose runs many tests ask for are read and simulated once."""
+    with kept_meanwhile():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +76,14 @@ def on_spot(work: float, rate: float, nodes: int) -> tuple[float, float]:
     )
     outcomes = courses(job, math.inf, 200)
     return sum(outcome.time for outcome in outcomes) / 200, sum(outcome.cost for outcome in outcomes) / 200
+
+
+def test_the_catalogue_is_searched_only_where_no_machine_runs(rows: list[ComparedMachine], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that nobody hears of took longer than the rest."""
+    monkeypatch.setattr("sim.study.recommend.nearest_that_runs", lambda *_: "searched")
+    asked = JobPlan(EPOCHS, checkpoints=False), Budget(time=3600)
+    assert "searched" not in recommend(ASKED, rows, *asked).notes
+    assert recommend(ASKED, [replace(row, document=None) for row in rows], *asked).notes == ["searched"]
 
 
 @pytest.mark.parametrize("hours", [0.2, 0.5, 1.0, 3.0])

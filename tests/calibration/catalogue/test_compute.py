@@ -78,6 +78,7 @@ def test_left_out_rows_do_not_matter() -> None:
     assert honest == pytest.approx(robust, rel=0.01)
 
 
+@pytest.mark.nightly
 def test_the_catalogue_carries_the_factors_that_the_rows_give() -> None:
     """GPU parts and stacks against a fit of the same rows; the two differ where one part stands for boards of several powers."""
     factors = fit(all_rows())

@@ -11,6 +11,7 @@ from calibration.questions import machine_named, workload_named
 FACTORS = ("vector_factor", "tensor_core_factor", "tensor_core_gemm_factor", "memory_efficiency")
 
 
+@pytest.mark.nightly
 def test_leaving_out_nothing_gives_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalogue carries the same fit, rounded to three digits."""
     monkeypatch.setattr(left_out, "ONE_GPU", {**left_out.ONE_GPU, "nobody": "no source begins like this"})

@@ -250,7 +250,7 @@ def test_compute_nobody_measured_is_fitted_along() -> None:
     assert model.case(rows[0]).compute_scale == pytest.approx(1.5, rel=0.05)
 
 
-@pytest.mark.parametrize("truth", [AS_DESCRIBED, STAGED, LOOPBACK])
+@pytest.mark.parametrize("truth", [AS_DESCRIBED, STAGED, pytest.param(LOOPBACK, marks=pytest.mark.nightly)])
 def test_the_way_that_traffic_takes_is_found_out(truth: str) -> None:
     """A machine with NVLink whose GPUs may not see each other: no factor on NVLink's constants explains all placements as well."""
     runs = [

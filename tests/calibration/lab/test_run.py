@@ -42,7 +42,7 @@ def plan(folder: Path, model: str = "calibration.lab.models:mlp", arguments: str
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_laboratory
 def test_two_hosts_train_and_are_recorded_once(tmp_path: Path) -> None:
     """Every step carries 4 bytes of each weight over a line of the rate, in each direction; a second run finds nothing to do."""

@@ -56,6 +56,7 @@ def test_a_machine_as_described_stays_so(tmp_path: Path) -> None:
     assert all(estimate.value == pytest.approx(1.0, rel=1e-2) for estimate in found["nccl"].found.estimates)
 
 
+@pytest.mark.nightly
 def test_collectives_of_sharded_jobs_tell_the_factors_too(tmp_path: Path) -> None:
     """No all-reduce is in the record: all-gathers, reduce-scatters, exchanges among all and sends to the next rank alone."""
     truth = {(NVLINK, "efficiency"): 0.7, (NVLINK, "latency"): 1.6}

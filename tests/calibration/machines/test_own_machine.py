@@ -33,7 +33,7 @@ def test_the_record_is_whole_and_says_no_more_than_it_should() -> None:
     assert record.probes["host_copy"].reason == record.probes["peer_copy"].reason == "no GPU"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_description_is_what_fit_makes_of_the_record_and_readme_tells_its_errors(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="layer tables are traced with torch")
     pytest.importorskip("torchvision", reason="the measured models are torchvision's")

@@ -31,6 +31,7 @@ def seen(folder: Path, rank: int) -> tuple[list[float], list[str]]:
     return [float(line[0]) for line in lines], [line[1] for line in lines]
 
 
+@pytest.mark.nightly
 def test_ranks_start_alike_and_average_their_gradients(tmp_path: Path) -> None:
     found = spawn(WANTED, 2, environment={"STEP_MODELS_LOG": str(tmp_path)})
     assert [(steps.rank, len(steps.times), steps.parameters) for steps in found] == [(0, 2, 1), (1, 2, 1)]

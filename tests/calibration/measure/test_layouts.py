@@ -81,7 +81,7 @@ def test_steps_are_timed_to_the_end_of_the_device_s_work(tmp_path: Path, monkeyp
     assert all(time == pytest.approx(12e-3, rel=1e-2) for times in row["times_by_rank_s"] for time in times)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_layout_runs_over_gloo(tmp_path: Path) -> None:
     """Two ranks: one row a layout, a time for every step of each; the record is read again as it was written."""
     found = MachineRecord("two-ranks", CPU | {"nodes": 1}, {})

@@ -34,12 +34,12 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_text_document_and_page_say_it(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*COMMANDS[command], "-q", "--html", str(tmp_path / "page.html")]) == 0
+    """All three are of one run."""
+    assert main([*COMMANDS[command], "-q", "-o", str(tmp_path)]) == 0
     assert SAID in plain(capsys.readouterr().out)
-    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    page = Page((tmp_path / f"{command}.html").read_text(encoding="utf-8"))
     assert any(SAID in plain(element.text) for element in page.elements if element.name in ("li", "p"))
-    assert main([*COMMANDS[command], "-q", "--json"]) == 0
-    assert SAID in plain(json.dumps(json.loads(capsys.readouterr().out)))
+    assert SAID in plain(json.dumps(json.loads((tmp_path / f"{command}.json").read_text(encoding="utf-8"))))
 
 
 def test_rows_of_a_plan_are_marked(capsys: pytest.CaptureFixture[str]) -> None:

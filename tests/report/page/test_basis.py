@@ -24,7 +24,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly) if name == "share" else name for name in COMMANDS])
 def test_a_page_has_assumptions_inputs_sources_and_fingerprints(name: str, tmp_path: Path) -> None:
     """Every line of the document's, the machine's GPU with its source, and each SHA-256 stand on the page."""
     path = written(tmp_path, COMMANDS[name])

@@ -398,7 +398,7 @@ def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
         (4, 24, 8, {"tensor": 3, "pipeline": 2, "shard": "optimizer"}),
         (2, 33, 6, {"pipeline": 3, "micro_batches": 6, "order": ("pipeline", "tensor", "context", "data")}),
         (4, 36, 12, {"pipeline": 6, "shard": "parameters", "order": ("pipeline", "tensor", "context", "data")}),
-        (4, 18, 72, {"pipeline": 12, "micro_batches": 12}),
+        pytest.param(4, 18, 72, {"pipeline": 12, "micro_batches": 12}, marks=pytest.mark.nightly),
     ],
 )
 def test_ranks_that_step_alike_are_simulated_once(gpus: int, nodes: int, classes: int, fields: dict[str, Any]) -> None:

@@ -120,8 +120,12 @@ def test_what_all_send_to_one_waits_for_its_port(executor: str, n: int, nbytes: 
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes"), [("p3.16xlarge", 1), ("p3.16xlarge", 4), ("hgx-h100", 2), ("128x-hgx-h100-oversubscribed", None)]
-)
+    ("name", "nodes"),
+    [
+        ("p3.16xlarge", 1), ("p3.16xlarge", 4), ("hgx-h100", 2),
+        pytest.param("128x-hgx-h100-oversubscribed", None, marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
 def test_said_again_it_costs_what_the_built_in_one_costs(name: str, nodes: int | None) -> None:
     ways = {
         algorithm: collective_table(name, "all_reduce", [2**10, 2**20, 2**30], nodes=nodes, tuning=Tuning("2.30", algorithm))
