@@ -35,9 +35,9 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_text_document_and_page_say_it(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All three are of one run."""
-    assert main([*COMMANDS[command], "-q", "-o", str(tmp_path)]) == 0
+    assert main([*COMMANDS[command], "-q", "--html", str(tmp_path / "page.html"), "-o", str(tmp_path)]) == 0
     assert SAID in plain(capsys.readouterr().out)
-    page = Page((tmp_path / f"{command}.html").read_text(encoding="utf-8"))
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert any(SAID in plain(element.text) for element in page.elements if element.name in ("li", "p"))
     assert SAID in plain(json.dumps(json.loads((tmp_path / f"{command}.json").read_text(encoding="utf-8"))))
 

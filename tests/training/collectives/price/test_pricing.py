@@ -465,3 +465,20 @@ def test_unlike_nodes_cross_leaves_as_equal_ones_do():
     assert len(Rig(unlike, fold=True).plan.parts) == 2
     assert cost(unlike, 1e8, "Ring").alone == pytest.approx(2 * 3 / 4, rel=1e-3)
     assert cost(equal, 1e8, "Ring").alone == pytest.approx(2 * 3 / 4, rel=1e-3)
+
+
+def test_only_hops_between_leaves_wait_for_their_uplinks():
+    """Closed form: of the 2 (n-1) = 6 hops of a chunk round four nodes, two a leaf, 3 cross uplinks of 100 MB/s; all take their latency."""
+    node = toy_node(1, nic=1e12, pcie=1e15, network_latency=1.0)
+    leaves = cluster(node, count=4, leaf_spine={"nodes_per_leaf": 2, "uplink_bandwidth": "100 MB/s"})
+    longer = cost(leaves, 1e8, "Ring").alone - cost(cluster(node, count=4), 1e8, "Ring").alone
+    assert longer == pytest.approx(3 * 1e8 / 4 / 100e6, rel=1e-3)
+
+
+def test_a_tree_of_unlike_nodes_waits_for_the_latest():
+    """Of three nodes the first two are nearer to each other; a first piece meets the largest latency up and down, as if all had it."""
+    latencies = (1e-3, 2e-3, 4e-3)
+    nodes = [toy_node(1, nic=1e9, pcie=1e15, network_latency=latency) for latency in latencies]
+    latest = cost(cluster(*nodes[2:], count=3), 1.0, "Tree").alone
+    assert cost(cluster(*nodes), 1.0, "Tree").alone == pytest.approx(latest, rel=1e-6)
+    assert latest == pytest.approx(2 * depth(3) * 4e-3, rel=1e-3)
