@@ -169,7 +169,7 @@ TraceOption = Annotated[
 def positive(value: float | None, option: str, factor: float = 1.0) -> float | None:
     """Return *value* times *factor*, None for none; raise SpecError where it is not above 0."""
     if value is not None and not 0 < value < float("inf"):
-        raise SpecError(f"{option} {value:g}: write more than 0")
+        raise SpecError(f"{option} {value:g}: write {'a finite number' if value > 0 else 'more than 0'}")
     return None if value is None else value * factor
 
 

@@ -7,7 +7,7 @@ import difflib
 import re
 import shlex
 from functools import lru_cache
-from itertools import permutations
+from itertools import islice, permutations
 from os.path import isfile
 from pathlib import Path
 from typing import Final, Protocol, cast
@@ -211,7 +211,22 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
         return path
     if _is_folder(path):
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
-    raise UnknownName(f"{_shown(name)}: no such file{nearest(Path(name).stem, folder, path=True)}")
+    beside = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
+    near = [str(beside[stem]) for stem in suggestions(path.stem, list(beside))]
+    meant = f"; did you mean {any_of(near)}?" if near else ""
+    raise UnknownName(f"{_shown(name)}: no such file{meant or nearest(Path(name).stem, folder, path=True)}")
+
+
+def _descriptions_in(folder: Path) -> list[Path]:
+    """Return the YAML files of *folder*, of a large one those that come first; none where it may not be read."""
+    try:
+        return list(islice(folder.glob("*.y*ml"), MOST_BESIDE))
+    except OSError:
+        return []
+
+
+MOST_BESIDE: Final = 500
+"""Files beside one that is not there, among which a similar name is looked for."""
 
 
 def _is_configuration(path: Path) -> bool:
