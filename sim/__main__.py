@@ -8,8 +8,8 @@ OBJECTS = 200_000
 """Made between two looks for garbage: a short run makes fewer. Searching at every 700 takes a tenth of its time, as most of them stay."""
 
 NOT_INSTALLED = (
-    "{python} has no package {missing}: stallsim is not installed there; after 'make run' in the checkout write '. .venv/bin/activate' once "
-    "in each terminal, or 'pip install .' for this Python"
+    "{python} has no package {missing}: stallsim is not installed there; after 'make run' in the checkout write '. .venv/bin/activate' "
+    "once in each terminal, or 'pip install .' for this Python"
 )
 """What to do where another Python is asked than the one that the program was installed for."""
 

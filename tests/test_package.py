@@ -46,7 +46,7 @@ def test_protocols_are_importable_first_and_named_in_the_index() -> None:
 _TOLD = {"as_json", "as_csv", "output", "html", "trace", "chakra", "comm_groups", "verbose", "cluster", "force", "fast"}
 """How a command shows what it found, and where it computes; a result, a DataFrame and `processes` have that."""
 _OTHERWISE = {
-    "sets": "overrides", "fast": "thorough", "reliability": "weeks", "repair": "weeks", "prices": "prices",
+    "sets": "overrides", "fast": "thorough", "reliability": "weeks", "repair": "weeks", "prices": "prices", "price": "prices",
     **dict.fromkeys(("tensor", "pipeline", "context", "expert", "replicate", "shard", "wrap", "schedule"), "parallel"),
 }  # fmt: skip
 """Options under another name: axes stand in one mapping, and fields of `Weeks` among the keywords of goodput."""

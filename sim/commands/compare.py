@@ -26,12 +26,14 @@ from sim.commands.options import (
     PrecisionOption,
     PricesOption,
     Processes,
+    SaidPrices,
     SampleTokens,
     Sets,
     StackOption,
     TokenBudget,
     WhereOption,
     Wl,
+    prices_due,
     takes_layout,
 )
 from sim.terminal import show_table, talk, write_result
@@ -60,6 +62,7 @@ def compare(
     sets: Sets = [],  # noqa: B006
     market: MarketOption = "on-demand",
     prices: PricesOption = "",
+    price: SaidPrices = [],  # noqa: B006
     epochs: Epochs = None,
     hours: Hours = None,
     tokens: TokenBudget = None,
@@ -97,7 +100,7 @@ def compare(
         market=market_of(market),
         plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
         layout=layout,
-        prices=prices,
+        prices=prices_due(prices, price),
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []

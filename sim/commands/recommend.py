@@ -26,6 +26,7 @@ from sim.commands.options import (
     PrecisionOption,
     PricesOption,
     Processes,
+    SaidPrices,
     SampleTokens,
     Sets,
     StackOption,
@@ -34,6 +35,7 @@ from sim.commands.options import (
     WithFailures,
     Wl,
     positive,
+    prices_due,
     takes_layout,
 )
 from sim.spec.yaml import SpecError
@@ -76,6 +78,7 @@ def recommend(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
+    price: SaidPrices = [],  # noqa: B006
     processes: Processes = None,
     as_json: JsonOption = False,
     output: Folder = None,
@@ -101,7 +104,7 @@ def recommend(
         raise SpecError("--batch and --global-batch: write one of the two")
     scenario = Scenario(
         "", workload, tuple(sets), batch=batch, global_batch=global_batch, sequence=sequence, precision=precision, stack=stack, plan=plan,
-        layout=layout, prices=prices,
+        layout=layout, prices=prices_due(prices, price),
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, power_cap, processes, spares)
