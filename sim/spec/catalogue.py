@@ -126,8 +126,8 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
         return f"; it is in {other}/: check the order of the arguments"
     all_names, listed = list(every(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
-        if not _owned(gpu):
-            return f"; it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
+        if unowned := of_no_machine(gpu):
+            return f"; {unowned}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, all_names, most=1))}"
     if folder == "hardware" and not path and (provider := _provider_like(name)):
@@ -159,6 +159,14 @@ def _gpu_like(name: str) -> str:
         return word.upper()
     plain = {re.sub(r"[-_ ]", "", each): each for each in gpus}
     return plain.get(re.sub(r"[-_ ]", "", word), "").upper()
+
+
+def of_no_machine(name: str) -> str:
+    """Return what to do with the GPU *name* where no machine of the catalogue has it; empty where one has, or there is no such GPU."""
+    gpu = _gpu_like(name)
+    if not gpu or _owned(gpu):
+        return ""
+    return f"it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
 
 
 def _owned(gpu: str) -> bool:
