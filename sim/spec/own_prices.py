@@ -58,10 +58,10 @@ def said_prices(texts: Iterable[str]) -> str:
 
 def require_machines(name: str, machines: Iterable[str]) -> None:
     """Raise SpecError where *name* says the price of a machine that is none of *machines*."""
-    known = list(machines)
+    compared = list(machines)
     for machine in _said(name):
-        if machine not in known:
-            near = difflib.get_close_matches(machine, known, n=1)
+        if machine not in compared:
+            near = difflib.get_close_matches(machine, compared, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise SpecError(f"--price {machine}: is none of the machines that are compared{meant}")
 
