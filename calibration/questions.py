@@ -21,7 +21,7 @@ from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
 from sim.spec.catalogue import SUFFIX, UnknownName, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
-from sim.spec.library import Loaded, load
+from sim.spec.library import Loaded, load, load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -190,7 +190,7 @@ def workload_named(name: str, overrides: tuple[str, ...] = (), folder: Path | No
 
     Raise SpecError where there is none, or it cannot be.
     """
-    loaded: Loaded[Workload] = load(Workload, _file(name, "workloads", (folder,)), overrides, folder)
+    loaded = load_workload(str(_file(name, "workloads", (folder,))), overrides, folder)
     require(check_workload(loaded.spec, loaded.document))
     return workload_without(without, loaded.spec, overrides) if without else loaded.spec
 

@@ -23,7 +23,7 @@ from sim.simulate import Run
 from sim.spec.library import load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import ComparedMachine, compare, machines
+from sim.study.compare import ComparedMachine, compare, machines, require_priced
 from sim.study.descriptions import Descriptions, descriptions
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.not_validated import not_validated
@@ -158,6 +158,7 @@ def recommended(
         raise SpecError("the length of the job is missing; write epochs, hours or tokens")
     require_one_budget(plan, renting.budget)
     names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
+    require_priced(scenario.prices, names)
     bare = replace(scenario, plan=None)
     together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare)
     alone = replace(bare, global_batch=None)
@@ -202,6 +203,7 @@ def compared(
 
     With a *power_cap* figures are those of limited GPUs.
     """
+    require_priced(scenario.prices, names)
     making = Documents(power_cap=power_cap)
     rows = compare(scenario, names, making, nodes=nodes, processes=processes, progress=counting("machines"))
     return laid_out(scenario, rows, making.laid, counting("machines planned"), power_cap=power_cap)

@@ -20,10 +20,14 @@ from typing import Any, Final
 import typer
 from pydantic import BaseModel
 
+import stallsim
+import stallsim.protocols
 from calibration import run_columns
 from calibration.cli import app as calibration_app
+from sim.api import Result
 from sim.cli import app, main
 from sim.commands.help import walked
+from sim.laid_out import LayoutResult
 from sim.report.style import MEANINGS
 from sim.spec import defaults, schema
 
@@ -78,7 +82,28 @@ WARNING: Final = "<!-- Written by `python -m tests.reference`; a test compares i
 
 def pages() -> dict[str, str]:
     """Return the text of every page by file name."""
-    return {"commands.md": commands(), "fields.md": fields(), "documents.md": documents(), "glossary.md": glossary()}
+    return {
+        "commands.md": commands(), "fields.md": fields(), "documents.md": documents(), "glossary.md": glossary(), "python.md": python(),
+    }  # fmt: skip
+
+
+def python() -> str:
+    """Return the page of the public functions, whose signatures and docstrings mkdocstrings writes into the site."""
+    functions = [name for name in stallsim.__all__ if inspect.isfunction(getattr(stallsim, name))]
+    places = [f"{getattr(stallsim, name).__module__}.{name}" for name in functions]
+    protocols = [getattr(stallsim.protocols, name) for name in stallsim.protocols.__all__]
+    lines = ["# Python\n", WARNING, PYTHON, *(f"::: {place}\n" for place in places), "## Results of `run`\n"]
+    lines += [f"::: {kind.__module__}.{kind.__name__}\n" for kind in (Result, LayoutResult)]
+    lines += ["## Protocols\n", "What objects of your own look like; `stallsim.protocols` has them all.\n"]
+    return "\n".join([*lines, *(f"::: {kind.__module__}.{kind.__name__}\n" for kind in protocols)]).rstrip("\n") + "\n"
+
+
+PYTHON = """\
+`import stallsim` gives the commands as functions. `run` returns a result; the others return pandas DataFrames, with the rest of the
+command's [JSON document](documents.md) in `DataFrame.attrs`. How to use them:
+[pages, traces and Python](../how-to/pages-and-traces.md). The site shows signatures and docstrings below; in Python,
+`help(stallsim.run)` does.
+"""
 
 
 def commands() -> str:

@@ -44,7 +44,7 @@ def test_protocols_are_importable_first_and_named_in_the_index() -> None:
 _TOLD = {"as_json", "as_csv", "output", "html", "trace", "chakra", "comm_groups", "verbose", "cluster", "force", "fast"}
 """How a command shows what it found, and where it computes; a result, a DataFrame and `processes` have that."""
 _OTHERWISE = {
-    "sets": "overrides", "fast": "thorough",
+    "sets": "overrides", "fast": "thorough", "price": "prices",
     **dict.fromkeys(("tensor", "pipeline", "context", "expert", "replicate", "shard", "wrap", "schedule"), "parallel"),
 }  # fmt: skip
 """Options under another name: axes stand in one mapping."""
@@ -212,3 +212,9 @@ def test_a_layer_table_alone_runs(tmp_path: Path) -> None:
     alone, named = (stallsim.run("p3.8xlarge", path, batch=16) for path in (table, job))
     assert alone.step_time == named.step_time
     assert any("synthetic data: nothing is read or prepared" in said for said in alone.document["assumptions"])
+
+
+def test_the_page_of_the_site_shows_every_public_function() -> None:
+    page = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    shown = {line.rpartition(".")[2] for line in page.splitlines() if line.startswith("::: ")}
+    assert {name for name in stallsim.__all__ if name not in ("SpecError", "__version__")} <= shown

@@ -17,9 +17,11 @@ from sim.commands.options import (
     Nodes,
     PricesOption,
     Processes,
+    SaidPrices,
     Sets,
     WhereOption,
     Wl,
+    prices_due,
     takes_options,
 )
 from sim.study.options import CompareOptions, SizeOptions, WholeJobOptions, part
@@ -44,6 +46,7 @@ def compare(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
+    price: SaidPrices = [],  # noqa: B006
     processes: Processes = None,
     as_json: JsonOption = False,
     as_csv: Csv = False,
@@ -69,7 +72,7 @@ def compare(
         market=market_of(options["market"]),
         plan=plan_of(**part(options, WholeJobOptions)),
         layout=layout,
-        prices=prices,
+        prices=prices_due(prices, price),
         **part(options, SizeOptions),
     )
     names = machines(hardware, where)

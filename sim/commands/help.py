@@ -21,7 +21,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "Layout": "--tp --pp --cp --ep --replicate --shard --wrap --micro-batches --schedule --parallel --group --stage",
     "Machine": "--nodes --gpus --placement --power-cap --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu "
     "--cpu --nic-bandwidth --transport --memory --algo --proto --channels --per-process --nccl --device --ranks --folder",
-    "Money": "--market --prices --on-demand --budget-hours --budget-usd --today --refresh --date --region",
+    "Money": "--market --price --prices --on-demand --budget-hours --budget-usd --today --refresh --date --region",
     "Failures": "--with-failures --mean-lifetime --reliability --failure-rate --failure-law --checkpoint --store --checkpoint-interval "
     "--spares --repair --elastic --in-place --new-fleet --trials",
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "

@@ -54,6 +54,8 @@ def new(
         return
     if files:
         raise SpecError(f"new {what} {files[0]}: a machine is described by its links; write --from-topo FILE")
+    if topo is not None and output is None:
+        raise SpecError(f"--from-topo {topo}: say where the description goes, such as -o {topo.stem or 'my-box'}.yaml")
     if topo is None or output is None:
         raise SpecError(
             "new: write --from-topo FILE (of 'nvidia-smi topo -m') and -o FILE for a machine, or 'python -m sim new workload config.json "

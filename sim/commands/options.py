@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -13,6 +13,7 @@ import typer
 
 from sim.commands import names
 from sim.report.files import file_due, folder_due, named, page_due
+from sim.spec.own_prices import said_prices
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
 from sim.study.options import Declared, options_of
@@ -35,6 +36,14 @@ Nodes = Annotated[
 ]
 PricesOption = Annotated[
     str, typer.Option("--prices", metavar="NAME", help="a price source of your own, in place of the prices of descriptions")
+]
+SaidPrices = Annotated[
+    list[str],
+    typer.Option(
+        "--price",
+        metavar="MACHINE=PRICE",
+        help="your price of one machine, such as a reserved one: p4d.24xlarge='14.90 USD/h'; repeatable",
+    ),
 ]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
 ClusterOption = Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")]
@@ -168,8 +177,15 @@ TraceOption = Annotated[
 def positive(value: float | None, option: str, factor: float = 1.0) -> float | None:
     """Return *value* times *factor*, None for none; raise SpecError where it is not above 0."""
     if value is not None and not 0 < value < float("inf"):
-        raise SpecError(f"{option} {value:g}: write more than 0")
+        raise SpecError(f"{option} {value:g}: write {'a finite number' if value > 0 else 'more than 0'}")
     return None if value is None else value * factor
+
+
+def prices_due(prices: str, said: Sequence[str]) -> str:
+    """Return the name of the prices that --prices or --price ask for. Raise SpecError where both do, or a price is none."""
+    if prices and said:
+        raise SpecError("--prices and --price: write one of the two")
+    return said_prices(said) if said else prices
 
 
 def check_workers(processes: int | None, cluster: str | None) -> None:

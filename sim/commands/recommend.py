@@ -17,10 +17,12 @@ from sim.commands.options import (
     Nodes,
     PricesOption,
     Processes,
+    SaidPrices,
     Sets,
     WhereOption,
     Wl,
     positive,
+    prices_due,
     takes_options,
 )
 from sim.spec.yaml import SpecError
@@ -46,6 +48,7 @@ def recommend(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
+    price: SaidPrices = [],  # noqa: B006
     processes: Processes = None,
     as_json: JsonOption = False,
     output: Folder = None,
@@ -69,7 +72,7 @@ def recommend(
     if options["batch"] is not None and options["global_batch"] is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
     plan = plan_due(**part(options, WholeJobOptions))
-    scenario = Scenario("", workload, tuple(sets), plan=plan, layout=layout, prices=prices, **part(options, SizeOptions))
+    scenario = Scenario("", workload, tuple(sets), plan=plan, layout=layout, prices=prices_due(prices, price), **part(options, SizeOptions))
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     renting = Renting(budget, hardware, where, counts, processes=processes, **part(options, RentingOptions))
     document, able = recommended(scenario, renting, talk.counting)

@@ -51,6 +51,8 @@ def explained(error: Any, command: Any, context: Any) -> Any:
     """Return the *error* of parsing, in words that say what to write: for a value, or where *command* lacks an option that is known."""
     if isinstance(said := getattr(error, "message", None), str):
         error.message = next((re.sub(wanted, words, said) for wanted, words in _WANTED if re.fullmatch(wanted, said)), said)
+    if getattr(getattr(error, "param", None), "name", None) == "batch" and command.name == "sweep":
+        error.message = f"{error.message}; several are --vary batch=16,32"
     name = getattr(error, "option_name", None)
     if not isinstance(name, str) or not hasattr(error, "possibilities"):
         return error

@@ -14,7 +14,7 @@ from typing import Any
 from sim.extract import table
 from sim.extract.archive import EXPORTED, check_archive
 from sim.extract.table import write
-from sim.extract.target import check_target, parse_arguments, parse_input
+from sim.extract.target import check_code, check_target, parse_arguments, parse_input
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
@@ -44,6 +44,7 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
     SpecError
         Where torch is missing, the target is not found or fails, or the model cannot be described.
     """
+    check_code(target)
     if not inputs and not target.endswith(EXPORTED):
         example = "input_ids=128:int64" if target.startswith("transformers:") else "3x224x224"
         raise SpecError(f"{target}: the shape of its inputs is missing; write for example --input {example}")

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -72,6 +73,18 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         except scalars.ScalarError as error:
             raise SpecError(f"--arg {text}: {error}") from None
     return result
+
+
+_WORKLOAD: Final = "a decoder's configuration becomes a workload with: python -m sim new workload {file} -o mine.yaml"
+_DESCRIBED: Final = "a layer table or a workload runs as it is: python -m sim run p4d.24xlarge {file}"
+_NO_CODE: Final = {".json": _WORKLOAD, ".toml": _WORKLOAD, ".yaml": _DESCRIBED, ".yml": _DESCRIBED}
+"""What to do with files that are taken for code, by how they end."""
+
+
+def check_code(target: str) -> None:
+    """Raise SpecError where *target* is a file that holds no code."""
+    if (ending := Path(target).suffix.lower()) in _NO_CODE:
+        raise SpecError(f"{target}: is no Python file; {_NO_CODE[ending].format(file=shlex.quote(target))}")
 
 
 def check_target(target: str) -> None:

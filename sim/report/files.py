@@ -76,8 +76,13 @@ def _runs(process: str) -> bool:
 
 def file_due(path: Path | None) -> Path | None:
     """Return *path*, where a file can be written. Raise SpecError otherwise, before anything is computed for it."""
+    return _writable(path, ".html")
+
+
+def _writable(path: Path | None, ending: str) -> Path | None:
+    """Return *path*, where a file can be written; an example for a folder has *ending*."""
     if path is not None and path.is_dir():
-        raise SpecError(f"{path}: is a folder; expected a file, such as {path / 'result.html'}")
+        raise SpecError(f"{path}: is a folder; expected a file, such as {path / f'result{ending}'}")
     if path is not None:
         _folder_of(path, path.parent)
     return path
@@ -100,7 +105,7 @@ def csv_due(path: Path | None) -> Path | None:
 
 def _ending(path: Path | None, endings: Sequence[str], what: str) -> Path | None:
     """Return *path*, where a file can be written whose name ends in one of *endings*, because it is *what*."""
-    file = file_due(path)
+    file = _writable(path, endings[0])
     if file is not None and file.suffix.lower() not in endings:
         raise SpecError(f"{file}: {what} is written here; expected a name that ends in {endings[0]}, such as {named(file, endings[0])}")
     return file

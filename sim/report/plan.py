@@ -310,7 +310,10 @@ def _batches_said(plan: LayoutPlan) -> str:
     """Return how the batches of a layout's name are read, with those of the best."""
     best = plan.tally.outcomes[0].way.candidate
     each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {counted(best.batch, 'sample')}"
-    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank"
+    parallel = best.parallel
+    chunks = f"; 'pipeline {parallel.pipeline} x {parallel.chunks}': {parallel.chunks} virtual stages on each of {parallel.pipeline} stages"
+    told = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
+    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank{told}"
 
 
 def _warnings(plan: LayoutPlan) -> list[str]:

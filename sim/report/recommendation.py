@@ -134,10 +134,16 @@ def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list
     return [row for row in document["prices"] if chosen and all(row[key] == chosen[key] for key in ("hardware", "market"))]
 
 
+def nothing_to_rent(document: Mapping[str, Any]) -> str:
+    """Return that nothing can be rented for the job, of the machines that were named or of the whole catalogue."""
+    of = "None of the machines named can be rented to" if document["named"] else "No rentable machine in the catalogue can"
+    return f"{of} run {document['workload']}."
+
+
 def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     workload, budget = document["workload"], document["budget"]
     if chosen is None:
-        return f"No rentable machine in the catalogue can run {workload}."
+        return nothing_to_rent(document)
     taken = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
     tokens = document["job"].get("tokens")
     length = f"{tokens_text(tokens) if tokens else epochs_text(chosen['epochs'])} of {workload}"

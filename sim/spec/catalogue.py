@@ -7,7 +7,7 @@ import difflib
 import re
 import shlex
 from functools import lru_cache
-from itertools import permutations
+from itertools import islice, permutations
 from os.path import isfile
 from pathlib import Path
 from typing import Final, Protocol, cast
@@ -126,8 +126,8 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
         return f"; it is in {other}/: check the order of the arguments"
     all_names, listed = list(every(folder)), len(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
-        if not _owned(gpu):
-            return f"; it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
+        if unowned := of_no_machine(gpu):
+            return f"; {unowned}"
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, all_names, most=1))}"
     if folder == "hardware" and not path and (provider := _provider_like(name)):
@@ -159,6 +159,14 @@ def _gpu_like(name: str) -> str:
         return word.upper()
     plain = {re.sub(r"[-_ ]", "", each): each for each in gpus}
     return plain.get(re.sub(r"[-_ ]", "", word), "").upper()
+
+
+def of_no_machine(name: str) -> str:
+    """Return what to do with the GPU *name* where no machine of the catalogue has it; empty where one has, or there is no such GPU."""
+    gpu = _gpu_like(name)
+    if not gpu or _owned(gpu):
+        return ""
+    return f"it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
 
 
 def _owned(gpu: str) -> bool:
@@ -211,7 +219,22 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
         return path
     if _is_folder(path):
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
-    raise UnknownName(f"{_shown(name)}: no such file{nearest(Path(name).stem, folder, path=True)}")
+    beside = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
+    near = [str(beside[stem]) for stem in suggestions(path.stem, list(beside))]
+    meant = f"; did you mean {any_of(near)}?" if near else ""
+    raise UnknownName(f"{_shown(name)}: no such file{meant or nearest(Path(name).stem, folder, path=True)}")
+
+
+def _descriptions_in(folder: Path) -> list[Path]:
+    """Return the YAML files of *folder*, of a large one those that come first; none where it may not be read."""
+    try:
+        return list(islice(folder.glob("*.y*ml"), MOST_BESIDE))
+    except OSError:
+        return []
+
+
+MOST_BESIDE: Final = 500
+"""Files beside one that is not there, among which a similar name is looked for."""
 
 
 def _is_configuration(path: Path) -> bool:

@@ -40,7 +40,8 @@ def completed(workload: Mapping[str, Any]) -> dict[str, Any]:
     if not decoder:
         return {"training": {"stack": stack}}
     dataset = _named(workload.get("dataset"), TOKENS, "sample")
-    return {"training": {**DECODER_TRAINING, "stack": stack}, "dataset": dataset, "input": dict(LOADER)}
+    model = {"name": workload.get("name", "model"), "source": "the user's choice"}
+    return {"model": model, "training": {**DECODER_TRAINING, "stack": stack}, "dataset": dataset, "input": dict(LOADER)}
 
 
 def _named(written: Any, name: str, needed: str) -> Any:

@@ -19,8 +19,13 @@ from sim.spec.yaml import SpecError
 Schema = dict[str, Any]
 
 _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-_DEFAULTED: Final = {"Workload": ("dataset", "training"), "Training": ("batch", "stack"), "Model": ("parameters", "input", "layers")}
-"""Keys that `sim.spec.defaults` or a model's ``transformer`` give where they are left out."""
+_DEFAULTED: Final = {
+    "Hardware": ("name",),
+    "Workload": ("name", "dataset", "training"),
+    "Training": ("batch", "stack"),
+    "Model": ("parameters", "input", "layers"),
+}
+"""Keys that `sim.spec.defaults`, a file's own name, or a model's ``transformer`` give where they are left out."""
 _PARTIAL: Final = "Partial"
 """Ends the names of definitions in which nothing is required."""
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sim import units
 from sim.spec import library
-from sim.spec.catalogue import catalogue, suggestions
+from sim.spec.catalogue import catalogue, of_no_machine, suggestions
 from sim.spec.decoder import parameter_count
 from sim.spec.hardware import Group, Hardware
 from sim.spec.references import Resolver
@@ -107,6 +107,8 @@ def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple
         return f"no row meets {alone}; {held}"
     there = sorted({str(row[column.name]) for row in rows if row[column.name]})
     wanted = _CONDITION.fullmatch(alone)
+    if wanted and column.name == "gpu" and (unowned := of_no_machine(wanted[3])):
+        return f"no row meets {alone}; {unowned}"
     near = suggestions(wanted[3] if wanted else "", there)
     shown = f"did you mean {units.any_of(near)}?" if near else f"known are {', '.join(there[:20])}{' ...' * (len(there) > 20)}"
     return f"no row meets {alone}; {shown}"

@@ -1,19 +1,20 @@
 """What does a price source of the user's own ask for a machine? Its prices stand in the place of those that the description has.
 
-The source is asked for each machine by name, provider and region; what it does not know keeps the price it has. Limit: hardware of
-several groups keeps its prices.
+The source is asked for each machine by name, provider and region; what it does not know keeps the price it has. Prices of single machines,
+as reserved ones are, may be said instead (``--price MACHINE=PRICE``). Limit: hardware of several groups keeps its prices.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from sim.spec.days import first_day
 from sim.spec.extensions import PRICE_SOURCES, called, extension
 from sim.spec.yaml import SpecError
-from sim.units import shorten
+from sim.units import UnitError, parse, shorten
 
 _KEYS: Final = ("on_demand", "spot", "date", "spot_date", "region", "source")
 _AMOUNTS: Final = ("on_demand", "spot")
@@ -34,6 +35,42 @@ class PriceSource(Protocol):
         """
 
 
+def said_prices(texts: Iterable[str]) -> str:
+    """Return what ``--price MACHINE=PRICE`` *texts* say, as a name for `prices_of`. Raise SpecError for what is no price of a machine."""
+    said: dict[str, str] = {}
+    for text in texts:
+        machine, equals, price = (part.strip() for part in text.partition("="))
+        if not (machine and equals and price) or ";" in text:
+            raise SpecError(
+                f"--price {shorten(text)}: write MACHINE=PRICE, for example p4d.24xlarge='14.90 USD/h'; "
+                "--set price.on_demand='10 USD/h' gives every machine that price"
+            )
+        try:
+            amount = parse(price, "price")
+        except UnitError as error:
+            raise SpecError(f"--price {machine}: {error}") from None
+        if not 0 < amount < math.inf:
+            raise SpecError(f"--price {machine}: {price}: write more than 0")
+        if said.setdefault(machine, price) != price:
+            raise SpecError(f"--price {machine}: {said[machine]} and {price}; write one of the two")
+    return "; ".join(f"{machine}={price}" for machine, price in said.items())
+
+
+def require_machines(name: str, machines: Iterable[str]) -> None:
+    """Raise SpecError where *name* says the price of a machine that is none of *machines*."""
+    compared = list(machines)
+    for machine in _said(name):
+        if machine not in compared:
+            near = difflib.get_close_matches(machine, compared, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise SpecError(f"--price {machine}: is none of the machines that are compared{meant}")
+
+
+def _said(name: str) -> dict[str, str]:
+    """Return the price of each machine that *name* says, where it is no source's."""
+    return dict(text.split("=", 1) for text in name.split("; ")) if "=" in name else {}
+
+
 class PriceOverride(NamedTuple):
     """An override: the prices of the source called *name*."""
 
@@ -45,6 +82,8 @@ def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | Non
 
     Raise SpecError for a source that is not there, or says what is no price.
     """
+    if said := _said(name):
+        return _with_said(said, description)
     try:
         source = cast(PriceSource, extension(PRICE_SOURCES, name))
     except SpecError as error:
@@ -57,6 +96,17 @@ def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | Non
     region = str(now.get("region", "")) if isinstance(now, Mapping) else ""
     given = called(PRICE_SOURCES, name, lambda: source.price(machine, provider, region))
     return None if given is None else _checked(given, f"--prices {name}: {machine}", name)
+
+
+def _with_said(said: Mapping[str, str], description: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the ``price`` block of *description* with the price on demand that is *said* of it; None where none is."""
+    groups, machine = description.get("groups"), str(description.get("name", ""))
+    if machine not in said or not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], Mapping):
+        return None
+    now = groups[0].get("price")
+    kept = {key: now[key] for key in ("spot", "region") if key in now} if isinstance(now, Mapping) else {}
+    day = {"spot_date": now.get("spot_date") or now.get("date", "")} if "spot" in kept and isinstance(now, Mapping) else {}
+    return {**kept, **day, "on_demand": said[machine], "source": "--price"}
 
 
 def _checked(given: object, where: str, name: str) -> dict[str, Any]:

@@ -80,8 +80,10 @@ class Resolver:
             raise SpecError(self.problems)
         if not isinstance(piece.value, dict):
             raise SpecError(f"{piece.mark}: this is a list or a single value; write a block of keys, such as 'name: ...'")
-        if "extends" in document.value and "name" not in document.value:
+        if "name" not in document.value and ("extends" in document.value or _is_named(kind)):
             piece = put(piece, "name", SpecPiece(path.stem, piece.mark))
+        if kind is Hardware and "price" in piece.value and _has_own_gpus(document.value):
+            piece = without(piece, "price")
         if kind is Hardware and any(name in piece.value for name in schema.UNFOLDED):
             piece = self._grouped(piece)
         return Document(piece.value, piece.mark, self._implied)
@@ -119,6 +121,8 @@ class Resolver:
         """Return the workload *piece* with what it leaves to the defaults; another *kind* as it is."""
         if kind is not Workload or not isinstance(piece.value, dict):
             return piece
+        if piece.value.get("model") is UNRESOLVED and "dataset" not in piece.value:
+            piece = put(piece, "dataset", SpecPiece(UNRESOLVED, piece.mark))  # whether it needs one depends on its model
         added = defaults.completed(piece.value)
         if _holds(piece.value, added):
             return piece
@@ -244,6 +248,17 @@ class Resolver:
                 path = self._locate(reference, Node, chain)
                 return put(group, "price", self._from_hardware(path, "price", reference, (*chain, path)))
         return group
+
+
+def _is_named(kind: SpecKind) -> bool:
+    """Tell whether every *kind* of description has a name, which is its file's where it says none."""
+    return "name" in kind.model_fields and kind.model_fields["name"].is_required()
+
+
+def _has_own_gpus(written: dict[str, Any]) -> bool:
+    """Tell whether a file extends a machine and puts other GPUs into it without a price of its own: the machine's price is not theirs."""
+    node = written.get("node")
+    return "extends" in written and "price" not in written and isinstance(node, dict) and not {"gpu", "gpu_count"}.isdisjoint(node)
 
 
 def _holds(own: Any, added: Any) -> bool:

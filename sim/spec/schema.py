@@ -182,4 +182,7 @@ def _bound(metadata: tuple[Any, ...]) -> str:
 def _block(kind: type[BaseModel]) -> str:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     keys = f"{', '.join(required)}{' ...' if len(required) < len(kind.model_fields) else ''}" if required else ", ".join(kind.model_fields)
+    first = kind.model_fields.get("name")
+    if not required and first is not None and isinstance(first.default, str) and kind not in FOLDERS:
+        return f"a block, such as {{name: {first.default}}}"
     return f"a block ({keys}){f', or the name of a file in {FOLDERS[kind]}/' if kind in FOLDERS else ''}"

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any, Final
 
 from sim.spec.extensions import COLLECTIVES, EXCHANGES, LOADERS, PRICE_SOURCES, give
+from sim.spec.own_prices import said_prices
 from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, market_of
@@ -41,7 +42,9 @@ def scenario_of(
 
 
 def price_source(value: object) -> str:
-    """Return the name of the price source *value*, an object of the user's or a name. Raise SpecError for what is none."""
+    """Return the name of the price source *value*: the user's object, a name, or prices by machine. Raise SpecError for what is none."""
+    if isinstance(value, Mapping):
+        return said_prices(f"{machine}={price}" for machine, price in value.items())
     return value if isinstance(value, str) else "" if value is None else give(PRICE_SOURCES, value)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 from sim.check import require
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.listing import HARDWARE, hardware_rows, select
+from sim.spec.own_prices import require_machines
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
 from sim.study.one_batch import at_global_batch
@@ -58,6 +60,11 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
             f"--where {' --where '.join(where)}: no machine of the catalogue meets that; `python -m sim list` shows what there is"
         )
     return kept
+
+
+def require_priced(prices: str, names: Sequence[str]) -> None:
+    """Raise SpecError where *prices* say what a machine costs that is none of *names*, which may be files."""
+    require_machines(prices, (load_hardware(name).spec.name if PurePath(name).suffix in (".yaml", ".yml") else name for name in names))
 
 
 def _problems(name: str) -> Sequence[str]:

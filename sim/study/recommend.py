@@ -225,10 +225,9 @@ def _why_not(machine: Hardware, markets: Sequence[Market], priced: Sequence[Mark
     if len(priced) < len(markets):
         return _UNMEASURED
     wanted = " or ".join(market.replace("_", "-") for market in markets)
-    return (
-        f"no {wanted} price is known; --set price.{markets[0]}='10 USD/h' gives every machine that price, "
-        f"a file with 'extends: {machine.name}' and a price this one alone"
-    )
+    of_spot = f"a file with 'extends: {machine.name}' and a price this one alone"
+    alone = of_spot if markets[0] == "spot" else f"--price {machine.name}='10 USD/h' this one alone"
+    return f"no {wanted} price is known; --set price.{markets[0]}='10 USD/h' gives every machine that price, {alone}"
 
 
 def _candidates(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.questions import Folders, machine_named, question, questions, scaled
+from calibration.questions import Folders, machine_named, question, questions, scaled, workload_named
 from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
@@ -145,3 +145,13 @@ def test_tokens_of_a_sample_reach_the_job() -> None:
     assert question(record(workload="gpt2-xl", sequence=1024, hardware="hgx-h100")).workload.sequence == 1024
     with pytest.raises(SpecError, match="sequence 512: samples of gpt2-xl have one length; name a workload of that length"):
         question(record(workload="gpt2-xl", sequence=512, hardware="hgx-h100"))
+
+
+def test_a_layer_table_alone_is_a_workload(tmp_path: Path) -> None:
+    """As `run` takes it: no workload need name the table."""
+    (tmp_path / "net.yaml").write_text(
+        "name: net\nparameters: 10\ninput: 4 B\nsource: x\nlayers:\n"
+        "  - {name: a, op: gemm, gradients: [10], forward: 1 GFLOP, backward: 2 GFLOP, read: 1 MB, write: 1 MB, backward_traffic: 2 MB}\n"
+    )
+    alone = workload_named("net", ("training.batch=8",), tmp_path)
+    assert alone.name == "net" and alone.training.batch == 8 and alone.model.parameters == 10

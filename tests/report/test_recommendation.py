@@ -50,6 +50,8 @@ def test_a_missed_budget_tells_by_how_much() -> None:
 def test_where_nothing_runs_the_reasons_are_told() -> None:
     text = recommendation_text(recommendation_document("w", found(None, ())))
     assert text.startswith("No rentable machine") and "dgx-2: no price is known (spot)" in text
+    named = recommendation_text(recommendation_document("w", found(None, ()), ["dgx-2"]))
+    assert named.startswith("None of the machines named can be rented to run w.")
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sim.cli import main
+from tests.shown import ROOT
 
 UNET = '''
 """A small U-Net for segmentation."""
@@ -172,6 +175,17 @@ WRONG = {
     "diff a.json b.json": "a.json: no such file",
     "compare resnet50 --sort price": "--sort price: write one of time",
     "list hardwares": "",
+    "extract config.json": "config.json: is no Python file; a decoder's configuration becomes a workload with: python -m sim new workload",
+    "extract table.yaml --input 3x4x4": "runs as it is: python -m sim run p4d.24xlarge table.yaml",
+    "new --from-topo unet.py": "--from-topo unet.py: say where the description goes, such as -o unet.yaml",
+    "new workload config.json -o folder": "folder: is a folder; expected a file, such as folder/result.yaml",
+    "new workload meta-llama/Llama-3.1-9B": "meta-llama/Llama-3.1-9B: no such file or folder here; to ask the hub",
+    "run p3.2xlarge tble.yaml": "tble.yaml: no such file; did you mean table.yaml?",
+    "run p3.2xlarge typo.yaml": "typo.yaml:2:1: model: tble.yaml: no such file; did you mean table.yaml?\n",
+    "run p3.2xlarge nameless.yaml": "nameless.yaml:1:23: model.transformer.layers: 'two' is not a whole number",
+    "run p3.2xlarge word.yaml": "training.optimizer: found 'adam'; write a block, such as {name: momentum}",
+    "recommend vgg16 p3.2xlarge --budget-hours inf": "--budget-hours inf: write a finite number",
+    "sweep p3.2xlarge vgg16 --batch 16,32 -o grid.csv": "write a whole number; several are --vary batch=16,32",
 }
 """What newcomers typed, and what the answer says."""
 
@@ -185,6 +199,9 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
         "empty.yaml": "",
         "empty.json": "{}",
         "table.yaml": "name: x\nparameters: 1\nlayers: []\n",
+        "typo.yaml": "name: x\nmodel: tble.yaml\ntraining: {batch: 1}\n",
+        "nameless.yaml": "model: {transformer: {layers: two, hidden: 64, heads: 2, ffn: 128, vocab: 256}, sequence: 8}\n",
+        "word.yaml": "extends: vgg16\ntraining: {optimizer: adam}\n",
     }
     for name, text in files.items():
         (desk / name).write_text(text)
@@ -197,3 +214,23 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
             wrong.append(f"{command}: {code}: {shown.out[:100]}{shown.err[:300]}")
     assert not wrong, "\n".join(wrong)
     assert {path.name for path in desk.iterdir()} - {"__pycache__"} == {*files, "folder"}  # which Python leaves beside an imported file
+
+
+def test_a_python_without_the_packages_gets_a_sentence() -> None:
+    """As after `make run` in a terminal that was not told of .venv: -S hides all that is installed."""
+    done = subprocess.run([sys.executable, "-S", "-m", "sim", "list"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "stallsim is not installed there; after 'make run' in the checkout write '. .venv/bin/activate'" in done.stderr
+
+
+def test_written_files_tell_editors_their_schema(desk: Path) -> None:
+    """Oracle: the YAML language server's line, and the file that `sim schema` writes."""
+    (desk / "config.json").write_text(CONFIG)
+    (desk / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tNODE\nGPU1\tNODE\t X \n")
+    assert main(["new", "workload", "config.json", "-o", "mine.yaml"]) == 0
+    assert main(["new", "--from-topo", "topo.txt", "--gpu", "A10", "-o", "box.yaml"]) == 0
+    assert main(["schema", "-o", "schemas"]) == 0
+    for file in ("mine.yaml", "box.yaml"):
+        first = (desk / file).read_text(encoding="utf-8").splitlines()[0]
+        schema = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", first)
+        assert schema and (desk / schema[1]).is_file(), first

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import stallsim
-from sim.cli import app
+from sim.cli import app, main
 from sim.spec import extensions
 from sim.spec.library import load_hardware
 from sim.spec.own_prices import PriceOverride
@@ -150,3 +150,34 @@ def test_a_source_that_is_not_there_or_fails_is_told_of(source: object, told: st
     with pytest.raises(SpecError) as refused:
         stallsim.compare("resnet18", ["p3.16xlarge"], prices=source)
     assert str(refused.value) == told
+
+
+def test_a_price_that_is_said_is_that_machines_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: dollars are hours times 1.50 where it is said; the other machine keeps what it has."""
+    few = ["--set", "dataset.samples=20000", "--json"]
+    as_it_is, said = [], []
+    for rows, more in ((as_it_is, []), (said, ["--price", "p3.16xlarge=1.50 USD/h"])):
+        assert main(["compare", "resnet18", "p3.16xlarge", "p3.8xlarge", *few, *more]) == 0
+        rows += json.loads(capsys.readouterr().out)["rows"]
+    before, after = ({row["hardware"]: row for row in rows} for rows in (as_it_is, said))
+    assert after["p3.16xlarge"]["cost_per_epoch_usd"] == pytest.approx(1.5 / 3600 * after["p3.16xlarge"]["epoch_time_s"])
+    assert after["p3.8xlarge"] | {"pareto": None} == before["p3.8xlarge"] | {"pareto": None}  # which the other's price may change
+    table = stallsim.compare("resnet18", ["p3.16xlarge"], prices={"p3.16xlarge": "1.50 USD/h"}, overrides={"dataset.samples": 20000})
+    assert table.cost_per_epoch_usd[0] == pytest.approx(after["p3.16xlarge"]["cost_per_epoch_usd"])
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (["12 USD/h"], "--price '12 USD/h': write MACHINE=PRICE, for example p4d.24xlarge='14.90 USD/h'"),
+        (["p3.2xlarge=12"], "--price p3.2xlarge: '12' has no unit; write for example '24.48 USD/h'"),
+        (["p3.2xlarge=0 USD/h"], "--price p3.2xlarge: 0 USD/h: write more than 0"),
+        (["p3.2xlrge=1 USD/h"], "--price p3.2xlrge: is none of the machines that are compared; did you mean p3.2xlarge?"),
+        (["p3.2xlarge=1 USD/h", "p3.2xlarge=2 USD/h"], "--price p3.2xlarge: 1 USD/h and 2 USD/h; write one of the two"),
+        (["p3.2xlarge=1 USD/h", "--prices", "mine"], "--prices and --price: write one of the two"),
+    ],
+)
+def test_said_prices_that_are_none_are_told(said: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [option for each in said for option in ((["--price"] if "=" in each or " " in each else []) + [each])]
+    assert main(["compare", "resnet18", "p3.2xlarge", *options]) == 2
+    assert words in capsys.readouterr().err

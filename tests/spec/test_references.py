@@ -187,3 +187,14 @@ def test_only_the_head_of_a_model_is_read_to_list_it(library: Path) -> None:
     assert document.value["model"] == {"name": "toy-net", "parameters": 110, "input": "1 KB", "source": "tests"}
     with pytest.raises(SpecError):
         load_workload("toy-job")
+
+
+def test_a_file_with_other_gpus_does_not_keep_the_price(library: Path) -> None:
+    """What a cloud asks for a machine says nothing of another one: by hand."""
+    assert "price" in group(library, "extends: toy\nnode: {nic: {bandwidth: 1 Gbps}}")
+    assert "price" not in group(library, "extends: toy\nnode: {gpu_count: 1}")
+    assert group(library, "extends: toy\nnode: {gpu_count: 1}\nprice: {on_demand: 1 USD/h, date: 2026-01-01, source: x}")["price"]
+
+
+def test_a_file_without_a_name_has_that_of_the_file(library: Path) -> None:
+    assert resolved(library, "node: {gpu: toy-gpu}").value["name"] == "mine"

@@ -197,11 +197,26 @@ def chart(
         texts = [text for text in _texts(group) if len(groups) <= _FEW or not few or len(text) <= _SHORT]
         there = (_name(group[0], text, scale, *at, taken, barred, written) for text in texts)
         names += [name for name in islice(filter(None, there), 1)]
+    if not few:
+        foremost = [group[0] for group in groups if group[0].best or group[0].first][:_FEW]
+        names += _names_of_narrow([(point, place(point.x, point.y)) for point in foremost], taken, barred)
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # written out where it is narrow
     long = any(len(up.write(value)) > _LONG for value in up.ticks)
     look = f"chart marks{' few' * (few or len(names) <= _FEW)}{' long' * long}"
     return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
+
+
+def turns(points: Sequence[ChartPoint]) -> list[ChartPoint]:
+    """Return the ends and the turns of a curve of *points* in order: those beside which it goes on across, and not only up."""
+    xs = [point.x for point in points]
+    apart = _UPRIGHT * (max(xs) - min(xs))
+    steps = [True, *(later - before > apart for before, later in pairwise(xs)), True]
+    return [point for point, before, after in zip(points, steps[:-1], steps[1:], strict=True) if before or after]
+
+
+_UPRIGHT = 0.02
+"""Share of a curve's width below which a step of it counts as upright: a dot is a few times as wide."""
 
 
 def is_crowded(points: Sequence[ChartPoint]) -> bool:
@@ -212,6 +227,15 @@ def is_crowded(points: Sequence[ChartPoint]) -> bool:
 def error_bars(points: Sequence[ChartPoint]) -> str:
     """Return what the error bars of *points* in a chart mean, and whose they are."""
     return ERROR_BARS.replace(":", ", of the orange ones:") if is_crowded(points) else ERROR_BARS
+
+
+def _names_of_narrow(
+    points: Sequence[tuple[ChartPoint, tuple[float, float]]], taken: Sequence[_Room], barred: Sequence[_Room]
+) -> list[Html]:
+    """Return the names of *points* at their places for where the chart is narrow, as many as find room there."""
+    written: list[_Room] = []
+    there = (_name(point, point.name, _NARROW, *at, taken, barred, written, "label narrow") for point, at in points)
+    return list(filter(None, there))
 
 
 def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Room]:
@@ -245,28 +269,53 @@ def _texts(group: Sequence[ChartPoint]) -> list[str]:
 
 
 def _name(
-    point: ChartPoint, text: str, scale: float, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]
+    point: ChartPoint,
+    text: str,
+    scale: float,
+    x: float,
+    y: float,
+    dots: Sequence[_Room],
+    errors: Sequence[_Room],
+    written: list[_Room],
+    look: str = "label",
 ) -> Html | None:
     """Return *text*, *scale* times as large, beside *point* where *dots*, *errors* and names *written* leave room.
 
-    Over errors and lines if need be, the best over dots too; in the end nearer to others than a narrow chart has lines.
+    Over errors and lines if need be; in the end nearer to others than a narrow chart has lines. What comes first has it further away, at
+    the end of a line, and the best over dots too.
     """
     wide = scale * _LABEL_WIDTH * len(text)
-    over = ((*dots, *errors), dots, *([()] if point.best else []))
-    for tall, taken in product(dict.fromkeys((scale * _LABEL_HEIGHT, _LABEL_HEIGHT)), over):
-        for left, base in (
-            (x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19),
-        ):  # fmt: skip
+    near = [(x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19)]
+    far = [
+        (left, y + side * step * scale * _LABEL_HEIGHT)
+        for step, side, left in product(range(2, _FURTHEST), (-1, 1), (x + 14, x - wide / 2, x - 14 - wide))
+    ]
+    tries = [(tall, taken, near) for tall in (scale * _LABEL_HEIGHT, _LABEL_HEIGHT) for taken in ((*dots, *errors), dots)]
+    tries += [(scale * _LABEL_HEIGHT, dots, far)] if point.first or point.best else []
+    tries += [(_LABEL_HEIGHT, (), near)] if point.best else []
+    for tall, taken, places in tries:
+        for left, base in places:
             room = (left, base - tall + 2, left + wide, base + 2)
             inside = room[0] > LEFT and room[2] < WIDTH - 2 and room[1] > 0 and room[3] < HEIGHT - BOTTOM
             if inside and not any(_overlap(room, other) for other in (*taken, *written)):
                 written.append(room)
-                start = left > x
-                return tag(
-                    "text", text, x=f"{left if start else left + wide:.1f}", y=f"{base:.1f}", text_anchor="start" if start else "end",
-                    class_="label",
-                )  # fmt: skip
+                return _written(text, room, base, (x, y), look, led=places is far)
     return None
+
+
+_FURTHEST = 12
+"""Lines of text from which a name is too far from its point."""
+
+
+def _written(text: str, room: _Room, base: float, at: tuple[float, float], look: str, led: bool) -> Html:
+    """Return *text* in its *room* on the line *base*, with a line from the point *at* where it is *led* to it."""
+    start = room[0] > at[0]
+    said = tag(
+        "text", text, x=f"{room[0] if start else room[2]:.1f}", y=f"{base:.1f}", text_anchor="start" if start else "end", class_=look,
+    )  # fmt: skip
+    end = (min(max(at[0], room[0]), room[2]), room[3] if base < at[1] else room[1])
+    line = f"M{at[0]:.1f},{at[1]:.1f}L{end[0]:.1f},{end[1]:.1f}"
+    return joined(tag("path", d=line, class_=f"leader{look.removeprefix('label')}"), said) if led else said
 
 
 def _overlap(one: _Room, other: _Room) -> bool:

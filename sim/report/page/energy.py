@@ -39,7 +39,7 @@ def _power(watts: float) -> str:
 
 
 def _joules(joules: float) -> str:
-    return f"{joules:,.0f} J".replace(",", " ") if joules >= 100 else f"{joules:.3g} J"
+    return show(joules, "energy")
 
 
 def _caps(figures: Figures) -> Html:

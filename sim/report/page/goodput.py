@@ -1,4 +1,4 @@
-"""How do weeks of training look as a page? The share that is kept, where the rest goes, one drawn course in time, and many as a spread."""
+"""How do weeks of training look as a page? The share that is kept, where the rest goes, one simulated run in time, and many as a spread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.report.energy import grid_words, power_cap_text
 from sim.report.goodput import NAMES, died_text
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartPoint, chart, linear_axis
+from sim.report.page.chart import ChartPoint, chart, linear_axis, turns
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import (
@@ -72,7 +72,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
 def _tiles(figures: Figures) -> Html:
     low, high = (f"{100 * value:.1f}" for value in figures.value("interval95/effective_share"))
     rows: list[tuple[str, Child, Child]] = [
-        ("Effective share", figures.shown("effective_share", _per_cent), f"95% of courses: {low} to {high}%"),
+        ("Effective share", figures.shown("effective_share", _per_cent), f"95% of runs: {low} to {high}%"),
         ("Interruptions", figures.shown("interruptions", as_expected), _replaced(figures)),
         ("Days", figures.shown("days", as_tenths), None),
         ("Cost", figures.shown("cost_usd", as_money), "spares included"),
@@ -102,18 +102,18 @@ def _losses(figures: Figures) -> PagePart:
 
 
 def _lost(figures: Figures) -> Html:
-    pieces = [BarPiece("work_s", "later_epochs", "kept work", "work that counts")]
+    pieces = [BarPiece("work_s", "later_epochs", "kept work", "kept work")]
     pieces += [BarPiece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST]
     rows: list[list[Child]] = [
         [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
         for piece in pieces
     ]
-    mean = named_bars([("the mean course", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
+    mean = named_bars([("the mean run", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
     lost = sum(figures.value("lost_s").values())
     only = [("what is lost", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
     more = named_bars(only, "What is lost") if only else None
     titles = [("", False), ("time", True), ("share", True)]
-    return joined(mean, more, table(titles, rows, "Time of the mean course"))
+    return joined(mean, more, table(titles, rows, "Time of the mean run"))
 
 
 def _timeline(figures: Figures) -> PagePart:
@@ -132,7 +132,7 @@ def _timeline(figures: Figures) -> PagePart:
     up = linear_axis("minutes until it works again", [0.0, *(point.y for point in points)], as_plain)
     drawn = tag("figure", chart(points, across, up, "Interruptions and planned stops of one simulated run"))
     lead = "Each point is an interruption or a planned stop of one of the simulated runs: its cause, and how long the job then stops."
-    return PagePart("timeline", "One course", section("timeline", "One course, day by day", drawn, lead=lead))
+    return PagePart("timeline", "One run", section("timeline", "One simulated run, day by day", drawn, lead=lead))
 
 
 def _spread(figures: Figures) -> PagePart:
@@ -140,7 +140,7 @@ def _spread(figures: Figures) -> PagePart:
     points = [
         ChartPoint(
             100 * step["effective_share"], 100 * step["share"], "",
-            f"{100 * step['effective_share']:.1f}%\n{as_percent(step['share'])} of the courses stay below it",
+            f"{100 * step['effective_share']:.1f}%\n{as_percent(step['share'])} of the simulated runs stay below it",
             (figures.marked(f"distribution/{place}/effective_share"), figures.marked(f"distribution/{place}/share")),
         )
         for place, step in enumerate(steps)
@@ -148,13 +148,19 @@ def _spread(figures: Figures) -> PagePart:
     values = [point.x for point in points]
     drawn = None
     if max(values) > min(values):
-        across, up = linear_axis("effective share, %", values, as_plain), linear_axis("% of courses", [0.0, 100.0], as_plain)
+        across, up = linear_axis("effective share, %", values, as_plain), linear_axis("% of simulated runs", [0.0, 100.0], as_plain)
         drawn = tag(
             "figure",
-            chart(points, across, up, "Share of courses below an effective share", [("front", [(point.x, point.y) for point in points])]),
+            chart(
+                turns(points),
+                across,
+                up,
+                "Share of simulated runs below an effective share",
+                [("front", [(point.x, point.y) for point in points])],
+            ),
         )
-    lead = "Fleets differ by more than one course differs from the next: the intervals hold both."
-    return PagePart("spread", "How it spreads", section("spread", "How courses spread", drawn, _found(figures), lead=lead))
+    lead = "The intervals cover two things: fleets fail at different rates, and one run is luckier than the next."
+    return PagePart("spread", "How it spreads", section("spread", "How simulated runs spread", drawn, _found(figures), lead=lead))
 
 
 def _found(figures: Figures) -> Html:

@@ -13,7 +13,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
-from sim.report.recommendation import time_axis
+from sim.report.recommendation import nothing_to_rent, time_axis
 from sim.report.whole_job import length_text
 from sim.study.compare import front
 from sim.study.descriptions import Descriptions
@@ -46,7 +46,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
         return f"Rent {_named(best)}: {_taken(best)} for {_length(document, best)}."
     if near:
         return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)} for {_length(document, near)}."
-    return f"No rentable machine in the catalogue can run {document['workload']}."
+    return nothing_to_rent(document)
 
 
 def _named(candidate: Mapping[str, Any]) -> str:

@@ -82,17 +82,20 @@ def _speed(sizes: Sequence[Figures]) -> Html:
     rates = [(float(figures.value("gpus")), figures.value("throughput_samples_per_s")) for figures in sizes]
     ideal = [(gpus, rates[0][1] * gpus / rates[0][0]) for gpus, _ in rates]
     across = axis("GPUs", [gpus for gpus, _ in rates], as_number, own=True)
-    up = axis("samples per second", [rate for _, rate in (*rates, *ideal)], as_number)
+    off = [missed_by(figures) for figures in sizes]
+    ends = [rate * factor for (_, rate), each in zip(rates, off, strict=True) for factor in (1 - each, 1 + each) if factor > 0]
+    up = axis("samples per second", [*(rate for _, rate in (*rates, *ideal)), *ends], as_number)
     points = [
         ChartPoint(
             gpus, rate, as_percent(efficiency(figures, sizes[0])),
             f"{gpus:.0f} GPUs\n{as_rate(rate)}\nefficiency {as_percent(efficiency(figures, sizes[0]))}",
-            (figures.marked("gpus"), figures.marked("throughput_samples_per_s")), True, True,
+            (figures.marked("gpus"), figures.marked("throughput_samples_per_s")), True, True, off_up=each,
         )
-        for figures, (gpus, rate) in zip(sizes, rates, strict=True)
+        for figures, (gpus, rate), each in zip(sizes, rates, off, strict=True)
     ]  # fmt: skip
     lines = [("ideal", ideal), ("front", rates)] if len(rates) > 1 else []
-    return tag("figure", chart(points, across, up, "Samples per second by GPUs", lines))
+    key = tag("figcaption", ERROR_BARS) if any(off) else None
+    return tag("figure", chart(points, across, up, "Samples per second by GPUs", lines), key)
 
 
 def _steps(sizes: Sequence[Figures]) -> Html:

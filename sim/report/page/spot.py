@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.report.page.basis import basis
-from sim.report.page.chart import ChartPoint, chart, linear_axis
+from sim.report.page.chart import ChartPoint, chart, linear_axis, turns
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
@@ -78,28 +78,30 @@ def _spread(spot: Figures) -> PagePart:
     rows.append(["on demand", spot.shown("on_demand/time_s", as_time), spot.shown("on_demand/cost_usd", as_money)])
     figures = table([("", False), ("time", True), ("cost", True)], rows, "Time and cost", "narrow")
     same = None if drawn else tag("p", "All simulated runs take equally long: none is interrupted.")
-    lead = f"Each of {spot.value('trials')} courses draws how long its machines live. How many are done within a time, and for how much."
+    lead = (
+        f"Each of {spot.value('trials')} simulated runs draws how long its machines live. How many finish within a time, and within a cost."
+    )
     return PagePart("spread", "Time and money", section("spread", "How time and money spread", *drawn, same, figures, lead=lead))
 
 
 def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> Html | None:
-    """Return the share of courses that stay within each value of *key*; None where all are alike."""
+    """Return the share of simulated runs that stay within each value of *key*; None where all are alike."""
     quantiles = figures.value("distribution")
     points = []
     for place, quantile in enumerate(quantiles):
         at = (figures.marked(f"distribution/{place}/{key}"), figures.marked(f"distribution/{place}/share"))
-        says = f"{write(quantile[key])}\n{as_percent(quantile['share'])} of the courses stay within it"
+        says = f"{write(quantile[key])}\n{as_percent(quantile['share'])} of the simulated runs stay within it"
         points.append(ChartPoint(quantile[key] / scale, 100 * quantile["share"], "", says, at))
     demand = figures.value(f"on_demand/{key}")
     values = [point.x for point in points]
     if max(values) - min(values) <= _UNLIKE * max(values):
         return None
     shown = [*values, demand / scale] if demand is not None else values
-    across, up = linear_axis(unit, shown, as_plain), linear_axis("% of courses", [0.0, 100.0], as_plain)
+    across, up = linear_axis(unit, shown, as_plain), linear_axis("% of simulated runs", [0.0, 100.0], as_plain)
     lines = [("front", [(point.x, point.y) for point in points])]
     lines += [("ideal", [(demand / scale, up.low), (demand / scale, up.high)])] if demand is not None else []
     caption = tag("figcaption", f"Dashed: on demand, {write(demand)}.") if demand is not None else None
-    return tag("figure", chart(points, across, up, f"Share of courses within a {key.partition('_')[0]}", lines), caption)
+    return tag("figure", chart(turns(points), across, up, f"Share of simulated runs within a {key.partition('_')[0]}", lines), caption)
 
 
 def _course(figures: Figures) -> PagePart:
@@ -113,6 +115,6 @@ def _course(figures: Figures) -> PagePart:
         ["samples of the whole job", figures.shown("work_samples", as_number)],
         ["speed with all workers", figures.shown("throughput_samples_per_s", as_rate)],
     ]
-    drawn = table([("", False), ("", True)], rows, "A course", "narrow")
+    drawn = table([("", False), ("", True)], rows, "A run", "narrow")
     lead = f"After an interruption: {policy_in_words(figures.document)}"
-    return PagePart("course", "A course", section("course", "What a course is made of", drawn, lead=lead))
+    return PagePart("course", "A run", section("course", "What a simulated run is made of", drawn, lead=lead))

@@ -13,6 +13,15 @@ from sim.spec.yaml import SpecError
 Made = TypeVar("Made")
 
 
+def for_editors(kind: str) -> list[str]:
+    """Return the comments by which editors with a YAML language server find the schema of a *kind* of description beside it."""
+    folder = "schemas"
+    return [
+        f"# yaml-language-server: $schema={folder}/{kind}.schema.json",
+        f"# (for editors: 'python -m sim schema -o {folder}' writes that file, and keys are completed and checked while you type)",
+    ]
+
+
 def write_new(output: Path, text: str, load: Callable[[str], Made]) -> Made:
     """Write *text* to *output* and return what *load* makes of its path. Raise SpecError, with nothing written, where it makes nothing."""
     temporary = output.with_name(f".{output.stem}.{os.getpid()}.part.yaml")

@@ -23,7 +23,7 @@ from sim.spec.library import load_hardware
 from sim.spec.wiring import Branch, Card, Domain, Lanes, Wiring
 from sim.spec.yaml import SpecError
 from sim.study.new import parts as new_parts
-from sim.study.new.file import write_new
+from sim.study.new.file import for_editors, write_new
 from sim.study.new.parts import PartChoice
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -76,6 +76,7 @@ def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Opti
     lanes = new_parts.pcie_lanes(gpu, wiring.lanes)
     notes = [*wiring.notes, *_notes(wiring, gpu, lanes)]
     lines = [
+        *for_editors("hardware"),
         f"name: {name}",
         f"description: {_quoted(f'{wiring.gpus} x {gpu.name}, imported from a topology print')}",
         *([f"note: {_quoted(' '.join(notes))}"] if notes else []),

@@ -26,7 +26,7 @@ from sim.spec.strict import parse_json, whole_number
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
-from sim.study.new.file import write_new
+from sim.study.new.file import for_editors, write_new
 from sim.study.new.first_command import NODE, first_command
 from sim.units import counted
 
@@ -262,7 +262,7 @@ _COMMENTS: Final[Mapping[str, str]] = {
 
 def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, origin: str) -> str:
     count = parameter_count(shape)
-    lines = [f"# {name}: {count:,} parameters, from {_plain(origin)}.", f"# {command}"]
+    lines = [*for_editors("workload"), f"# {name}: {count:,} parameters, from {_plain(origin)}.", f"# {command}"]
     lines += [f"# {_plain(note)}" for note in told.notes]
     lines += [f"name: {name}", f'description: "{name}, {count / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"', "model:"]
     if told.model:

@@ -11,7 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ChartPoint, axis, chart, error_bars, linear_axis, with_errors
+from sim.report.page.chart import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    ChartPoint,
+    axis,
+    chart,
+    error_bars,
+    linear_axis,
+    turns,
+    with_errors,
+)
 from tests.report.page.reading import Page
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -152,3 +166,38 @@ def test_numbers_fit_a_phone_in_any_number() -> None:
     page = Page(chart(points, axis("x", [point.x for point in points], str), linear_axis("y", [0.0, 4.0], str), "label"))
     assert "few" in page.all("div")[0].attributes["class"].split()
     assert {label.text for label in page.all("text", class_="label")} == {point.name for point in points}
+
+
+def crowd() -> str:
+    """Twelve machines of long names at each of seven prices, the fastest of the cheapest first, as a chart."""
+    xs, prices = [1.1**power for power in range(12)], [10.0 * 1.05**power for power in range(7)]
+    points = [
+        ChartPoint(
+            x, y, f"{place} x gpu_8x_h100_sxm5 (on demand)", "", (("", x), ("", y)), front and place == 11, front, front and place < 3
+        )
+        for y, front in zip(prices, [True] + [False] * 6, strict=True)
+        for place, x in enumerate(xs)
+    ]
+    return chart(points, axis("hours", [0.5, *xs], str), axis("USD", [5.0, 20.0], str), "label")
+
+
+def test_the_front_has_its_names_in_a_crowd_at_the_end_of_lines() -> None:
+    page = Page(crowd())
+    wide = [text.text for text in page.all("text") if text.attributes.get("class") == "label"]
+    assert {f"{place} x gpu_8x_h100_sxm5 (on demand)" for place in (0, 1, 2, 11)} <= set(wide)
+    lines = [path.attributes["d"] for path in page.all("path") if path.attributes.get("class") == "leader"]
+    ends = [tuple(float(number) for number in re.findall(r"[\d.]+", line)) for line in lines]
+    dots = {(float(dot.attributes["cx"]), float(dot.attributes["cy"])) for dot in page.all("circle")}
+    assert lines and all((x, y) in dots and (x, y) != (to_x, to_y) for x, y, to_x, to_y in ends)
+
+
+def test_a_phone_shows_the_best_and_the_front_of_a_crowd() -> None:
+    narrow = [text.text for text in Page(crowd()).all("text") if "narrow" in text.attributes.get("class", "").split()]
+    assert narrow[0] == "11 x gpu_8x_h100_sxm5 (on demand)" and len(narrow) == 4
+
+
+def test_a_curve_has_dots_where_it_turns_and_none_in_an_upright_part() -> None:
+    """By hand: of 20 shares at 12.2 hours and two beyond, the first, the last of the upright part and both others."""
+    xs = [12.2] * 20 + [12.7, 13.8]
+    points = [ChartPoint(x, float(place), "", "", (("", x), ("", 0.0))) for place, x in enumerate(xs)]
+    assert [point.y for point in turns(points)] == [0.0, 19.0, 20.0, 21.0]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.page.written import assert_page_is_the_document, document, read, verdict, written
+from tests.report.page.browser import browser
+from tests.report.page.written import assert_page_is_the_document, document, looked_at, read, verdict, written
 
 COMMAND = ["goodput", "p3.16xlarge", "resnet50", "--nodes", "32", "--days", "20", "--trials", "100", "--reliability", "high"]
 
@@ -65,3 +66,12 @@ def test_a_job_that_may_die_is_a_page_without_infinities(tmp_path: Path) -> None
     grid = found["energy"]["grid"]
     for said in (grid["source"], grid["year"], "GPUs limited to 250 W", "while it waits or restarts"):
         assert said in said_of_energy
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
+def test_it_works_in_a_browser(path: Path, tmp_path: Path) -> None:
+    """A machine of no region has the long name of a source in its text, which a phone breaks."""
+    unpriced = written(tmp_path, ["goodput", "hgx-h100", "resnet50", "--nodes", "32", "--days", "20", "--trials", "50"])
+    for page in (path, unpriced):
+        with looked_at(page):
+            pass

@@ -74,10 +74,11 @@ def test_where_nothing_runs_it_says_so(path: Path) -> None:
         "candidates": [],
         "left_out": {"x": "x: no GPU"},
     }
-    page = Page(recommendation_page(nothing))
+    page = Page(recommendation_page(nothing | {"named": []}))
     assert verdict(page) == "No rentable machine in the catalogue can run resnet18." and "x: no GPU" in {
         item.text for item in page.all("li")
     }
+    assert verdict(Page(recommendation_page(nothing | {"named": ["x"]}))) == "None of the machines named can be rented to run resnet18."
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")

@@ -20,7 +20,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_figures_are_the_document_s(path: Path) -> None:
-    assert_page_is_the_document(path, "spot", 150)
+    assert_page_is_the_document(path, "spot", 50)  # 41 quantiles stand at few turns of the curves
 
 
 def test_the_verdict_compares_with_on_demand(path: Path) -> None:
@@ -31,17 +31,17 @@ def test_the_verdict_compares_with_on_demand(path: Path) -> None:
     assert verdict(read(path)) == f"Spot saves {100 * saved:.0f}% of the money and takes {100 * longer:.0f}% longer."
 
 
-def test_points_rise_to_all_courses(path: Path) -> None:
-    """Oracle: a distribution rises, from the least to all; its middle stands in the table as well."""
+def test_points_rise_to_all_runs(path: Path) -> None:
+    """Oracle: a distribution rises, from the least to all; the middle of the table lies on the curve, between two of its turns."""
     found, dots = document(path, "spot"), read(path).all("circle")
     for key in ("time_s", "cost_usd"):
         drawn = [
             (float(dot.attributes["data-x"]), float(dot.attributes["data-y"]))
             for dot in dots if dot.attributes["data-x-at"].endswith(key)
         ]  # fmt: skip
-        assert len(drawn) > 20 and all(one <= other for one, other in pairwise(drawn)) and drawn[-1][1] == 1.0
-        middle = next(x for x, share in drawn if share == 0.5)
-        assert middle == pytest.approx(found["spot"][key]["p50"], rel=0.01)
+        assert len(drawn) > 3 and all(one <= other for one, other in pairwise(drawn)) and drawn[-1][1] == 1.0
+        below, above = next((one[0], other[0]) for one, other in pairwise(drawn) if one[1] <= 0.5 <= other[1])
+        assert below * 0.99 <= found["spot"][key]["p50"] <= above * 1.01
 
 
 def test_without_a_price_or_a_revocation_it_still_tells(path: Path) -> None:
@@ -56,4 +56,4 @@ def test_without_a_price_or_a_revocation_it_still_tells(path: Path) -> None:
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
 def test_it_works_in_a_browser(path: Path) -> None:
     with looked_at(path) as tab:
-        assert "of the courses stay within it" in tip(tab, "circle")
+        assert "of the simulated runs stay within it" in tip(tab, "circle")
