@@ -23,7 +23,7 @@ from sim.parallel.lower.layouts import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import Unit, block_in_parts, split
+from sim.parallel.split import Held, Unit, block_in_parts, shared_layers, split
 from sim.parallel.stages import spread, stages_of
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.layer import WIDTHS
@@ -254,7 +254,7 @@ def _starts(units: Sequence[Unit]) -> list[int]:
 
 def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence[int]]) -> None:
     """Raise SpecError where layers of two chunks use the same parameters, but for an embedding's table that the head uses again."""
-    if len(chunks) == 1 or not any(layer.shares for layer in model.layers):
+    if len(chunks) == 1 or not shared_layers(Held(model)):
         return
     starts = _starts(units)
     chunk_of: dict[str, int] = {}
@@ -280,8 +280,8 @@ def _entering(workload: Workload, held: Sequence[Unit], chunks: Sequence[tuple[i
 def _tied(workload: Workload, options: MeshOptions) -> float:
     """Return the bytes of a gradient that the first and the last stage share: of an embedding that the head uses again."""
     model = workload.model
-    shared = {layer.shares for layer in model.layers if layer.shares}
-    table = next((layer for layer in model.layers if layer.name in shared and layer.rows), None)
+    shared = shared_layers(Held(model))
+    table = next((layer for layer in model.layers if layer.name in shared and layer.rows), None) if shared else None
     return sum(table.gradients) / workload.training.parallel.tensor * WIDTHS[options.gradients] if table else 0.0
 
 

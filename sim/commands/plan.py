@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,13 +86,20 @@ def plan(
         raise SpecError("--with-failures: say how long the job is with --tokens")
     require_failures(options["with_failures"], options["reliability"], options["spares"])
     scenario = Scenario(hardware, workload, tuple(sets), prices=prices, **part(options, StepOptions))
-    simulate = options["simulate"]
-    limits = Limits(simulate, size_of(options["max_memory"], "--max-memory"), options["objective"], power_cap=options["power_cap"])
+    limits = Limits(
+        options["simulate"], size_of(options["max_memory"], "--max-memory"), options["objective"], power_cap=options["power_cap"]
+    )
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = PlanQuestion(scenario, counts, options["gpus"], options["tokens"], fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)
     with workers(processes, cluster, talk) as crew:
-        made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"), crew)
+        made = planned(
+            question,
+            lambda tally: talk.progress(told(tally)),
+            journal,
+            lambda change: talk.progress(f"no layout fits; trying {change}"),
+            crew,
+        )
         turns = turned(made, talk.counting("changes"), crew) if options["sensitivity"] and not made.tally.interrupted else []
     talk.progress("")
     document = plan_document(made, turns, options["with_failures"], options["reliability"], options["spares"])
@@ -106,21 +112,13 @@ def plan(
         raise typer.Exit(130)
 
 
-def _watching(simulate: int) -> Callable[[Tally], None]:
-    """Return what shows how far a search of at most *simulate* simulations is."""
-    first: list[float] = []
-
-    def show_tally(tally: Tally) -> None:
-        done, most = len(tally.outcomes), min(simulate, tally.candidates - tally.infeasible)
-        if tally.best is None:
-            talk.progress(f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, none so far does")
-            return
-        first.append(time.monotonic())
-        left = (first[-1] - first[0]) / max(done - 1, 1) * (most - done)
-        more = f", at most {show(left, 'time', 2)} left" if left >= 1 else ""
-        talk.progress(f"{done:,} of at most {most:,} layouts simulated, best {show(tally.best.step_time, 'time')} a step{more}")
-
-    return show_tally
+def told(tally: Tally) -> str:
+    """Return how far a search is."""
+    if tally.best is None or tally.left is None:
+        return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, none so far does"
+    done, more = len(tally.outcomes), round(tally.left.simulations)
+    left = f", about {show(tally.left.seconds, 'time', 2)} left" if tally.left.seconds >= 1 else ""
+    return f"{done:,} layouts simulated, about {more:,} more, best {show(tally.best.step_time, 'time')} a step{left}"
 
 
 def _export(made: Any, folder: Path) -> None:

@@ -116,6 +116,8 @@ def is_named(layer: Layer, names: Sequence[str]) -> bool:
 
 def check_saves(training: Training, units: Sequence[Unit]) -> None:
     """Raise SpecError where ``recompute_saves`` names what is no layer of a block."""
+    if not training.recompute_saves:
+        return
     layers = {piece.layer.name: piece.layer for unit in units if unit.kind == "block" for piece in unit.pieces}
     for name in training.recompute_saves:
         if not any(is_named(layer, (name,)) for layer in layers.values()):

@@ -121,7 +121,7 @@ _NAMES: Final = frozenset({"name", "segment", "shares"})
 
 
 @lru_cache(maxsize=256)
-def _split(model: _Held, parallel: Parallel, regathers: bool, wanted: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
+def _split(model: Held, parallel: Parallel, regathers: bool, wanted: Wrapping | None, cuts: tuple[str, ...]) -> tuple[Unit, ...]:
     _check(model.model, parallel)
     begin = _stage_starts(model.model, parallel, cuts)
     around = iter(() if wanted is None else chains(model.model, wanted))
@@ -154,17 +154,23 @@ def _stage_starts(model: Model, parallel: Parallel, cuts: tuple[str, ...]) -> fr
     return frozenset(model.layers[number].name for number in starts)
 
 
-class _Held:
+class Held:
     """A model as part of a key: equal to itself alone."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and self.model is other.model
+        return isinstance(other, Held) and self.model is other.model
 
     def __hash__(self) -> int:
         return id(self.model)
+
+
+@lru_cache(maxsize=256)
+def shared_layers(held: Held) -> frozenset[str]:
+    """Return the layers of a model whose parameters others use."""
+    return frozenset(layer.shares for layer in held.model.layers if layer.shares)
 
 
 def _content(layer: Layer) -> tuple[object, ...]:
@@ -180,7 +186,7 @@ def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Uni
     where no stage can begin.
     """
     own = {name: getattr(parallel, name) for name in _SPLITTING}
-    return _split(_Held(model), Parallel(**own), regathers, wrapping(model, parallel), parallel.cuts)
+    return _split(Held(model), Parallel(**own), regathers, wrapping(model, parallel), parallel.cuts)
 
 
 def block_in_parts(units: Sequence[Unit], model: Model) -> str:

@@ -11,7 +11,7 @@ from itertools import accumulate, groupby, pairwise
 
 from sim.parallel.split import Unit
 from sim.parallel.units import UnitKind
-from sim.spec.parallel import MeshOptions, Parallel
+from sim.spec.parallel import MeshOptions, Parallel, even_blocks
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
@@ -27,12 +27,12 @@ def stages(
     """
     chunks = parallel.pipeline * parallel.chunks
     numbers = [index for index, kind in enumerate(kinds) if kind == "block"]
-    even = _even(len(numbers), chunks, first_less, last_less)
+    even = even_blocks(len(numbers), chunks, first_less, last_less)
     counts = list(parallel.layers_per_stage) or (list(by_cost(len(numbers), *cost, chunks)[0]) if cost and chunks > 1 else even)
     if len(counts) != chunks or sum(counts) != len(numbers):
         raise SpecError(
             f"training.parallel.layers_per_stage: {'+'.join(map(str, counts))} gives {len(counts)} chunks {sum(counts)} blocks; "
-            f"{chunks} chunks and {len(numbers)} blocks need {'+'.join(map(str, _even(len(numbers), chunks, 0, 0)))}"
+            f"{chunks} chunks and {len(numbers)} blocks need {'+'.join(map(str, even_blocks(len(numbers), chunks, 0, 0)))}"
         )
     cut: list[tuple[int, ...]] = []
     done = 0
@@ -118,18 +118,3 @@ def by_cost(blocks: int, block: float, head: float, stages: int) -> tuple[tuple[
         passed += block
         stage += passed >= share * (stage + 1)
     return tuple(counts), stage
-
-
-def _even(blocks: int, chunks: int, first_less: int, last_less: int) -> list[int]:
-    if chunks > blocks:
-        raise SpecError(
-            f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {blocks} blocks; use at most {blocks} stages x "
-            "virtual stages"
-        )
-    if chunks == 1:
-        return [blocks]
-    total = blocks + first_less + last_less
-    counts = [total // chunks + (index < total % chunks) for index in range(chunks)]
-    counts[0] -= first_less
-    counts[-1] -= last_less
-    return counts if min(counts) >= 0 else _even(blocks, chunks, 0, 0)

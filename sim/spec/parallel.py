@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec import extensions
 from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
+from sim.spec.yaml import SpecError
 from sim.units import shorten
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
@@ -364,3 +365,22 @@ class MeshOptions(Spec):
     def gathers_again(self) -> bool:
         """Whether backward gathers the inputs of split products again."""
         return self.framework in ("megatron", "nanotron") if self.regathers is None else self.regathers
+
+
+def even_blocks(blocks: int, chunks: int, first_less: int, last_less: int) -> list[int]:
+    """Return the blocks of each chunk where they are spread evenly, remainders to the early ones.
+
+    The first and the last hold *first_less* and *last_less* less. Raise SpecError for more chunks than blocks.
+    """
+    if chunks > blocks:
+        raise SpecError(
+            f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {blocks} blocks; use at most {blocks} stages x "
+            "virtual stages"
+        )
+    if chunks == 1:
+        return [blocks]
+    total = blocks + first_less + last_less
+    counts = [total // chunks + (index < total % chunks) for index in range(chunks)]
+    counts[0] -= first_less
+    counts[-1] -= last_less
+    return counts if min(counts) >= 0 else even_blocks(blocks, chunks, 0, 0)

@@ -28,6 +28,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine
 from sim.study.nearest import nearest_that_runs
+from sim.study.one_batch import GPUS, usual_global_batch
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
 from sim.study.whole_job import course
@@ -139,7 +140,7 @@ def recommend(
             *_of_markets(there.candidates, markets, there.unmeasured),
             *_of_nodes(rows),
             *_partly_left_out(rows),
-            _of_batches(rows, global_batch),
+            _of_batches(scenario, rows, global_batch),
         ]
     notes = [note for note in notes if note]
     return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
@@ -382,14 +383,15 @@ def _of_nodes(rows: Sequence[ComparedMachine]) -> list[str]:
     return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
 
 
-def _of_batches(rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
+def _of_batches(scenario: Scenario, rows: Sequence[ComparedMachine], global_batch: int | None) -> str:
     """Return at which global batch the candidates train, for an epoch is worth less the larger it is; nothing of planned layouts alone."""
     documents = [row.document for row in rows if row.document is not None]
     if documents and all("layout_gap" in document for document in documents):
         return ""  # said where their layouts are
     if global_batch is not None:
+        usual = f", the workload's own on {GPUS} GPUs" if global_batch == usual_global_batch(scenario) else ""
         return (
-            f"all candidates train at a global batch of {global_batch:,} (fewer GPUs accumulate gradients); "
+            f"all candidates train at a global batch of {global_batch:,}{usual} (fewer GPUs accumulate gradients); "
             "--global-batch N sets another, --batch N the batch of each GPU instead"
         )
     batches = sorted({each.get("global_batch") or each["batch_per_gpu"] * each["gpus"] for each in documents})

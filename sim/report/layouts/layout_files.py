@@ -73,7 +73,7 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
         shape=model.transformer,
         adapters=model.lora is not None or bool(model.frozen),
         sequence=plan.sequence,
-        parallel=candidate.parallel,
+        parallel=setting.laid(candidate).training.parallel,
         data=candidate.data,
         batch=candidate.batch,
         micro_batches=candidate.micro_batches,

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from sim.spec.foreign.launch_unread import OTHER_LAYERS, unread
-from sim.spec.parallel import NEAR_PIPELINE
+from sim.spec.library import load_part
+from sim.spec.parallel import NEAR_PIPELINE, even_blocks
 from sim.spec.strict import whole_number
-from sim.spec.workload import RecomputedModule
+from sim.spec.workload import Model, RecomputedModule
 from sim.spec.yaml import SpecError
+from sim.units import shorten
 
 
 @dataclass
@@ -114,7 +116,9 @@ def megatron(text: str, place: str) -> Told:
     if "moe-expert-capacity-factor" in given.said:
         padded = {"pad_to_capacity": True} if "moe-pad-expert-input-to-capacity" in given.said else {}
         told.parallel |= {"capacity_factor": given.said["moe-expert-capacity-factor"], **padded}
-    told.parallel |= _virtual_stages(given, told)
+    layout = re.search(r"--pipeline-model-parallel-layout[ =]+[\"']?([^\s\"']+)", text)
+    told.parallel |= _megatron_stages(given, told, None if layout is None else layout[1])
+    _megatron_exchanges(given, told)
     told.training = _megatron_training(given)
     told.training |= _megatron_optimizer(given.said.get("optimizer", "adam"), told)
     told.training |= _megatron_modules(text, given.said, told)
@@ -158,6 +162,21 @@ def _megatron_modules(text: str, said: Mapping[str, str], told: Told) -> dict[st
     told.notes += [f"--recompute-modules {word} is not modeled: it is not recomputed" for word in words if word not in modeled]
     attention = {} if "core_attn" in words else {"activation_checkpointing": "none"}
     return {"recompute_modules": [word for word in words if word in modeled], **attention}
+
+
+def _megatron_exchanges(given: Arguments, told: Told) -> None:
+    """Take over how context ranks exchange keys and values, and say which ways there and over expert ranks are not modeled."""
+    kind = given.said.get("cp-comm-type", "p2p")
+    if "context" in told.parallel and kind != "p2p":
+        told.parallel |= {"context_exchange": "all_gather"} if kind == "all_gather" else {}
+        told.notes += [] if kind == "all_gather" else [f"--cp-comm-type {kind} is not modeled: keys and values go round a ring"]
+    tensor, expert = told.parallel.get("tensor", 1), told.parallel.get("expert", 1)
+    modeled = 1 if expert > 1 else tensor
+    if "num-experts" in given.said and (own := given.number("expert-tensor-parallel-size", tensor)) != modeled:
+        told.notes.append(
+            f"experts split over {own} tensor ranks (--expert-tensor-parallel-size) are not modeled: "
+            + ("each is whole on its expert rank" if expert > 1 else f"they are split over {tensor}")
+        )
 
 
 @dataclass(frozen=True)
@@ -299,14 +318,63 @@ def _expert_layers(pattern: str, place: str) -> dict[str, Any]:
     return {"first_dense_layers": int(match[1])}
 
 
-def _virtual_stages(given: Arguments, told: Told) -> dict[str, Any]:
+def _megatron_stages(given: Arguments, told: Told, layout: str | None) -> dict[str, Any]:
+    """Return how many chunks each rank of a pipeline has, and how many blocks each chunk, where they are not equal."""
     stages = told.parallel.get("pipeline", 1)
-    virtual = given.number("num-virtual-stages-per-pipeline-rank")
+    if stages == 1:
+        return {}
+    layers = told.shape.get("layers")
+    virtual = given.number("num-virtual-stages-per-pipeline-rank") or 1
     if each := given.number("num-layers-per-virtual-pipeline-stage"):
-        if "layers" not in told.shape:
+        if layers is None:
             raise SpecError(f"{given.place}: --num-layers-per-virtual-pipeline-stage needs --num-layers; write it too")
-        virtual = max(1, told.shape["layers"] // stages // each)
-    return {"virtual_stages": virtual} if virtual and virtual > 1 and stages > 1 else {}
+        virtual = max(1, layers // stages // each)
+    if layout is not None:
+        counts = _letters(layout, given.place)
+        if layers is not None and sum(counts) != layers + told.shape.get("prediction_layers", 0):
+            raise SpecError(
+                f"{given.place}: --pipeline-model-parallel-layout has {sum(counts)} blocks, --num-layers is {layers}; change one"
+            )
+        if len(counts) % stages:
+            raise SpecError(
+                f"{given.place}: --pipeline-model-parallel-layout has {len(counts)} parts, which {stages} stages do not share evenly; "
+                f"write {-(-len(counts) // stages) * stages}"
+            )
+        virtual = len(counts) // stages
+    else:
+        counts = [] if layers is None else _ends_apart(given, layers, stages, virtual)
+    usual = not counts or counts == even_blocks(sum(counts), len(counts), 0, 0)
+    spread = {} if usual else {"layers_per_stage": counts}
+    return ({"virtual_stages": virtual} if virtual > 1 else {}) | spread
+
+
+def _letters(layout: str, place: str) -> list[int]:
+    """Return the blocks of each part of a ``--pipeline-model-parallel-layout`` such as ``Et*3|(tt|)*29,m|L``."""
+    text = layout.replace(",", "")
+    for pattern in (r"\(([^()]*)\)\*(\d{1,3})(?!\d)", r"([EtmL])\*(\d{1,3})(?!\d)"):
+        text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
+    if not re.fullmatch(r"[EtmL|]{1,100000}", text):
+        raise SpecError(
+            f"{place}: --pipeline-model-parallel-layout {layout[:40]}: write E, t, m and L, parts apart by |, such as Ettt|tttL"
+        )
+    return [part.count("t") + part.count("m") for part in text.split("|")]
+
+
+def _ends_apart(given: Arguments, layers: int, stages: int, virtual: int) -> list[int]:
+    """Return the blocks of each chunk where the first or the last stage has others than the rest; nothing where none does."""
+    first, last = given.number("decoder-first-pipeline-num-layers"), given.number("decoder-last-pipeline-num-layers")
+    less = ["account-for-embedding-in-pipeline-split" in given.said, "account-for-loss-in-pipeline-split" in given.said]
+    if any(less):
+        return even_blocks(layers, stages * virtual, *map(int, less))
+    if first is None and last is None:
+        return []
+    ends = {stage: count for stage, count in ((0, first), (stages - 1, last)) if count is not None}
+    rest, others = layers - sum(ends.values()), stages - len(ends)
+    of_stage = [ends.get(stage, rest // max(1, others)) for stage in range(stages)]
+    if sum(of_stage) != layers or min(of_stage) < 1 or any(count % virtual for count in of_stage):
+        given_ = " and ".join(f"--decoder-{end}-pipeline-num-layers {count}" for end, count in (("first", first), ("last", last)) if count)
+        raise SpecError(f"{given.place}: {layers} layers do not divide over {stages} stages with {given_}; change that")
+    return [count // virtual for _ in range(virtual) for count in of_stage]
 
 
 def _megatron_training(given: Arguments) -> dict[str, Any]:
@@ -356,7 +424,8 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     told = Told(model=TORCHTITAN_MODELS[key], sequence=_count(training, "seq_len", 2048, f"{place}: training"))
     ranks = {name: _count(layout, option, 1, f"{place}: parallelism") for option, name in _TITAN_RANKS.items()}
     told.parallel = {name: size for name, size in ranks.items() if size > 1}
-    if layout.get("data_parallel_shard_degree", -1) != 1 or told.parallel.get("context", 1) > 1:
+    shards = layout.get("data_parallel_shard_degree", -1)
+    if shards == -1 or _count(layout, "data_parallel_shard_degree", 1, f"{place}: parallelism") != 1 or told.parallel.get("context", 1) > 1:
         told.parallel["shard"] = "parameters"
         reshard = {"always": True, "never": False}.get(str(layout.get("fsdp_reshard_after_forward", "default")))
         told.parallel |= {} if reshard is None else {"reshard_after_forward": reshard}
@@ -367,10 +436,13 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
         if schedule not in _TITAN_SCHEDULES:
             raise SpecError(f"{place}: pipeline_parallel_schedule {schedule} is not known; known are {', '.join(_TITAN_SCHEDULES)}")
         told.parallel["schedule"] = _TITAN_SCHEDULES[schedule]
-        told.parallel |= {"virtual_stages": 2} if schedule == "interleaved1f1b" else {}
+        told.parallel |= _titan_stages(layout, told, place)
+    if told.parallel.get("context", 1) > 1:
+        told.parallel |= _exchange(layout, "context_parallel_rotate_method", place)
+    wide = str(training.get("mixed_precision_param", "bfloat16")) == "float32"
     told.training = {
         "batch": _titan_batch(training, layout, place),
-        "precision": "fp8" if re.search(r"float8|linear\.mx", str(model.get("converters", ""))) else "bf16",
+        "precision": "fp8" if re.search(r"float8|linear\.mx", str(model.get("converters", ""))) else "fp32" if wide else "bf16",
         "activation_checkpointing": _titan_recomputes(_block(said, "activation_checkpoint", place), place, told),
         "stack": "torchtitan-2.x",
     }
@@ -395,6 +467,53 @@ def _titan_recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:
     return modes[mode]
 
 
+def _titan_stages(layout: Mapping[str, Any], told: Told, place: str) -> dict[str, Any]:
+    """Return the chunks of each rank, and the blocks of each chunk where torchtitan would not spread them so by itself."""
+    shape = load_part(Model, told.model, "workloads/models").transformer
+    assert shape is not None
+    pipeline, several = told.parallel["pipeline"], told.parallel["schedule"] not in ("gpipe", "1f1b")
+    first, last = (_count(layout, f"pipeline_parallel_{end}_stage_less_layers", 1, f"{place}: parallelism", 0) for end in ("first", "last"))
+    named, parts = layout.get("module_fqns_per_model_part"), pipeline * (2 if several else 1)
+    if layout.get("pipeline_parallel_layers_per_stage") is not None:
+        each = _count(layout, "pipeline_parallel_layers_per_stage", 1, f"{place}: parallelism")
+        parts = -(-(shape.layers + first + last) // each)
+    if named is not None:
+        parts = len(_titan_names(named, shape.layers, place))
+    if parts % pipeline or (parts > pipeline) != several:
+        wanted = f"a multiple of {pipeline}, 2 or more times it" if several else f"{pipeline}"
+        raise SpecError(
+            f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {wanted}"
+        )
+    if parts > shape.layers or max(first, last) > (shape.layers + first + last) // parts:
+        raise SpecError(
+            f"{place}: {shape.layers} layers do not fill {parts} stages, the first of {first} and the last of {last} less; write fewer"
+        )
+    usual = even_blocks(shape.layers, parts, 1, 1)
+    counts = even_blocks(shape.layers, parts, first, last) if named is None else _titan_names(named, shape.layers, place)
+    chunks = {"virtual_stages": parts // pipeline} if told.parallel["schedule"] == "interleaved_1f1b" else {}
+    return chunks | ({} if counts == usual else {"layers_per_stage": counts})
+
+
+def _titan_names(named: object, layers: int, place: str) -> list[int]:
+    """Return the blocks of each part of ``module_fqns_per_model_part``. Raise SpecError unless these are all *layers*."""
+    parts = [part if isinstance(part, list) else [] for part in named] if isinstance(named, list) else []
+    counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
+    if sum(counts) != layers:
+        raise SpecError(
+            f"{place}: parallelism.module_fqns_per_model_part names {sum(counts)} blocks, but the model has {layers}; "
+            'write a list of names for each stage, such as [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]'
+        )
+    return counts
+
+
+def _exchange(block: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
+    """Return how context ranks exchange keys and values, by torch's names of it."""
+    kind = block.get(key, "allgather")
+    if kind not in ("allgather", "alltoall"):
+        raise SpecError(f"{place}: {key} {shorten(str(kind))}: write allgather or alltoall")
+    return {"context_exchange": "all_gather"} if kind == "allgather" else {}
+
+
 def _titan_batch(training: Mapping[str, Any], layout: Mapping[str, Any], place: str) -> int:
     """Return the samples of a micro-batch: of a pipeline, not all that a rank has in one pass."""
     if layout.get("pipeline_parallel_degree", 1) > 1 and "pipeline_parallel_microbatch_size" in layout:
@@ -402,11 +521,11 @@ def _titan_batch(training: Mapping[str, Any], layout: Mapping[str, Any], place: 
     return _count(training, "local_batch_size" if "local_batch_size" in training else "batch_size", 8, f"{place}: training")
 
 
-def _count(block: Mapping[str, Any], name: str, default: int, place: str) -> int:
-    """Return the number *name* of *block*, or *default*. Raise SpecError for what is no whole number of 1 or more."""
+def _count(block: Mapping[str, Any], name: str, default: int, place: str, least: int = 1) -> int:
+    """Return the number *name* of *block*, or *default*. Raise SpecError for what is no whole number of *least* or more."""
     value = block.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(f"{place}.{name} {str(value)[:40]}: write a whole number, 1 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SpecError(f"{place}.{name} {str(value)[:40]}: write a whole number, {least} or more")
     return value
 
 
@@ -424,8 +543,8 @@ def deepspeed(said: Mapping[str, Any], place: str) -> Told:
     """Return what a JSON of DeepSpeed tells; ``auto`` is left to the defaults."""
     told = Told()
     stage = _block(said, "zero_optimization", place).get("stage", 0)
-    if stage not in range(4):
-        raise SpecError(f"{place}: zero_optimization.stage {stage}: write 0, 1, 2 or 3")
+    if type(stage) is not int or stage not in range(4):
+        raise SpecError(f"{place}: zero_optimization.stage {shorten(str(stage))}: write the number 0, 1, 2 or 3")
     if stage:
         told.parallel["shard"] = _ZERO[stage]
     for option, name in (("train_micro_batch_size_per_gpu", "batch"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
@@ -433,9 +552,10 @@ def deepspeed(said: Mapping[str, Any], place: str) -> Told:
             told.training[name] = said[option]
     if isinstance(said.get("train_batch_size"), int):
         told.global_batch = said["train_batch_size"]
-    for block, precision in (("bf16", "bf16"), ("fp16", "fp16")):
-        if _block(said, block, place).get("enabled") is True:
-            told.training["precision"] = precision
+    widths = [width for width in ("bf16", "fp16") if _block(said, width, place).get("enabled") is True]
+    if len(widths) > 1:
+        raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
+    told.training |= {"precision": widths[0]} if widths else {}
     _deepspeed_optimizer(_block(said, "optimizer", place), told)
     zero = _block(said, "zero_optimization", place)
     for option in ("offload_optimizer", "offload_param"):
@@ -482,11 +602,17 @@ def _offloaded(option: str, device: object, told: Told) -> None:
 def accelerate(said: Mapping[str, Any], place: str) -> Told:
     """Return what a YAML of Accelerate tells."""
     told = Told()
-    precision = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32"}.get(str(said.get("mixed_precision", "")).lower())
+    precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
+    precision = precisions.get(kind := str(said.get("mixed_precision", "")).lower())
+    if kind and not precision:
+        raise SpecError(f"{place}: mixed_precision {shorten(kind)}: write no, fp16, bf16 or fp8")
     told.training |= {"precision": precision} if precision else {}
     zero, sharded, mesh = (_block(said, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
     if zero:
-        told.parallel |= {"shard": _ZERO[int(zero["zero_stage"])]} if str(zero.get("zero_stage", "")) in ("1", "2", "3") else {}
+        stage = str(zero.get("zero_stage", 0))
+        if stage not in ("0", "1", "2", "3"):
+            raise SpecError(f"{place}: deepspeed_config.zero_stage {shorten(stage)}: write 0, 1, 2 or 3")
+        told.parallel |= {"shard": _ZERO[int(stage)]} if stage != "0" else {}
         steps = zero.get("gradient_accumulation_steps")
         told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
         for option in ("offload_optimizer_device", "offload_param_device"):
@@ -504,17 +630,29 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
         _offloaded("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
         told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
     for option, name in (("tp_size", "tensor"), ("cp_size", "context"), ("dp_replicate_size", "replicate")):
-        size = mesh.get(f"parallelism_config_{option}", mesh.get(option, 1))
-        told.parallel |= {name: size} if isinstance(size, int) and size > 1 else {}
+        size = _accelerate_number(mesh, f"parallelism_config_{option}" if f"parallelism_config_{option}" in mesh else option, place)
+        told.parallel |= {name: size} if size > 1 else {}
+    if "context" in told.parallel:
+        key = "parallelism_config_cp_comm_strategy"
+        told.parallel |= _exchange(mesh, key if key in mesh else "cp_comm_strategy", place)
     megatron_block = _block(said, "megatron_lm_config", place)
     for option, name in (("megatron_lm_tp_degree", "tensor"), ("megatron_lm_pp_degree", "pipeline")):
         size = whole_number(str(megatron_block.get(option, 1))) or 1
         told.parallel |= {name: size} if size > 1 else {}
-    processes = said.get("num_processes")
-    told.gpus = processes if isinstance(processes, int) and processes > 1 else None
+    processes = _accelerate_number(said, "num_processes", place)
+    told.gpus = processes if processes > 1 else None
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:
         raise SpecError(f"{place}: is no configuration of Accelerate; write distributed_type")
     return told
+
+
+def _accelerate_number(block: Mapping[str, Any], key: str, place: str) -> int:
+    """Return the whole number of *key*, 1 where it is left out. Raise SpecError for anything else."""
+    value = block.get(key)
+    number = 1 if value is None else whole_number(str(value))
+    if not number:
+        raise SpecError(f"{place}: {key} {shorten(str(value))}: write a whole number, 1 or more")
+    return number
 
 
 def _block(said: Mapping[str, Any], name: str, place: str) -> Mapping[str, Any]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import accumulate
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from sim.spec.foreign.launch_files import LATENT, TORCHTITAN_MODELS, megatron
 from sim.spec.library import load_part
-from sim.spec.parallel import Parallel
+from sim.spec.parallel import Parallel, even_blocks
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
@@ -24,6 +26,13 @@ _TITAN_SCHEDULES: Final = {
 _TITAN_RECOMPUTES: Final = {"none": "none", "model": "none", "blocks": "full", "selective": "selective", "operators": "selective"}
 
 
+_TITAN_PRECISIONS: Final = {
+    **dict.fromkeys(("bf16", "amp_bf16", "fp8"), "bfloat16"), **dict.fromkeys(("fp32", "tf32"), "float32"),
+}  # fmt: skip
+_FLEX: Final = ("deepseek_v3", "llama4")
+"""Models of torchtitan whose flavors of the catalogue have ``attn_type`` flex (torchtitan/models/*/__init__.py, model/args.py)."""
+_EXCHANGES: Final = {"ring": "alltoall", "all_gather": "allgather"}
+"""How torch's context parallelism names ways to exchange keys and values."""
 _UNTOLD: Final = {"rope_base": ("rotary-base", "10000"), "norm_epsilon": ("norm-epsilon", "1e-05")}
 """Fields that a model may leave untold: Megatron-LM's options of them, and its defaults."""
 
@@ -64,12 +73,11 @@ def torchtitan_toml(launch: Launch) -> str:
     _refuse_four_bits(launch, "torchtitan")
     if own.shard not in ("none", "parameters"):
         raise SpecError(f"torchtitan shards parameters or nothing, not {own.shard}")
-    if own.pipeline > 1 and own.schedule not in _TITAN_SCHEDULES:
+    if own.pipeline > 1 and own.schedule not in (None, *_TITAN_SCHEDULES):
         raise SpecError(f"torchtitan has no schedule {own.schedule}")
-    if own.virtual_stages > 2 or (own.virtual_stages == 2 and own.schedule == "1f1b"):
-        raise SpecError(f"torchtitan's schedules have 1 or 2 chunks on each rank, not {own.virtual_stages}")
-    if own.shard == "none" and own.context > 1:
-        raise SpecError("torchtitan shards parameters over context ranks")
+    if launch.precision not in _TITAN_PRECISIONS:
+        raise SpecError(f"torchtitan trains in {', '.join(_TITAN_PRECISIONS)}, not {launch.precision}")
+    _titan_whole(launch, name)
     if own.order:
         raise SpecError("torchtitan has one order of axes: pp, dp_replicate, dp_shard, cp, tp")
     sharded = own.shard == "parameters"
@@ -85,14 +93,19 @@ def torchtitan_toml(launch: Launch) -> str:
         "pipeline_parallel_degree": own.pipeline,
         "expert_parallel_degree": own.expert,
     }
+    if own.context > 1:
+        parallelism["context_parallel_rotate_method"] = _EXCHANGES[own.context_exchange]
     if piped:
-        parallelism["pipeline_parallel_schedule"] = _TITAN_SCHEDULES[own.schedule or "1f1b"]
+        usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
+        parallelism["pipeline_parallel_schedule"] = _TITAN_SCHEDULES[own.schedule or usual]
         parallelism["pipeline_parallel_microbatch_size"] = launch.batch
+        parallelism |= _titan_stages(launch)
     training = {
         "local_batch_size": launch.batch * (launch.micro_batches if piped else 1),
         "global_batch_size": launch.global_batch,
         "seq_len": launch.sequence,
-    }
+        "mixed_precision_param": _TITAN_PRECISIONS[launch.precision],
+    } | ({"dtype": _TITAN_PRECISIONS[launch.precision]} if _unmixed(launch) else {})
     model = {"name": name[0], "flavor": name[1]} | ({"converters": ["quantize.linear.float8"]} if launch.precision == "fp8" else {})
     blocks: dict[str, dict[str, Any]] = {
         "model": model, "training": training, "parallelism": parallelism,
@@ -106,6 +119,54 @@ def torchtitan_toml(launch: Launch) -> str:
 def _refuse_four_bits(launch: Launch, program: str) -> None:
     if launch.precision == "nvfp4":
         raise SpecError(f"{program} has no option for nvfp4; export megatron arguments, or plan with --precision fp8")
+
+
+def _titan_whole(launch: Launch, name: tuple[str, str]) -> None:
+    """Raise SpecError where torchtitan does not replicate, split, wrap or cut the model *name* as *launch* does."""
+    own = launch.parallel
+    if own.shard == "none" and own.context > 1:
+        raise SpecError("torchtitan shards parameters over context ranks")
+    if own.shard == "none" and launch.data > 1 and own.model_ranks * own.expert > 1:
+        raise SpecError("torchtitan replicates beside no other axis (DDP has not supported > 1D parallelism); it shards parameters there")
+    if own.expert > 1 and (launch.data // own.replicate * own.context * own.tensor) % own.expert:
+        raise SpecError("torchtitan takes expert ranks from the tensor, context and data ranks of one replica")
+    if own.tensor > 1 and not own.sequence_parallel:
+        raise SpecError("torchtitan's tensor ranks split sequences as well")
+    if own.context > 1 and name[0] in _FLEX:
+        raise SpecError(f"torchtitan's {' '.join(name)} has flex attention, which no context ranks share")
+    if own.wrap is not None:
+        raise SpecError("torchtitan gathers whole blocks, no other wraps")
+    if own.cuts:
+        raise SpecError("torchtitan's stages begin with whole blocks, not at training.parallel.cuts")
+
+
+def _unmixed(launch: Launch) -> bool:
+    """Tell whether torchtitan mixes no precisions: where it neither shards parameters nor replicates (``mixed_precision_param``)."""
+    return launch.parallel.shard == "none" and launch.parallel.model_ranks > 1
+
+
+def _titan_stages(launch: Launch) -> dict[str, Any]:
+    """Return what says which blocks a chunk holds, where torchtitan would take others: their number in each, or their names.
+
+    By default it has one or two chunks on each rank, the embedding and the head counting as a block each
+    (torchtitan/distributed/pipeline_parallel.py).
+    """
+    own, counts = launch.parallel, _blocks(launch, 1)
+    blocks, chunks = sum(counts), len(counts)
+    if counts == even_blocks(blocks, chunks, 1, 1):
+        if own.chunks <= 2:
+            return {}
+        if (most := next((each for each in range(1, blocks + 3) if ceil((blocks + 2) / each) == chunks), None)) is not None:
+            return {"pipeline_parallel_layers_per_stage": most}
+    named = [[f"layers.{layer}" for layer in range(end - count, end)] for end, count in zip(accumulate(counts), counts, strict=True)]
+    return {"module_fqns_per_model_part": [["tok_embeddings", *named[0]], *named[1:-1], [*named[-1], "norm", "output"]]}
+
+
+def _blocks(launch: Launch, less: int) -> list[int]:
+    """Return the blocks of each chunk: as the layout says, or evenly, the first and last of which hold *less* fewer."""
+    own, shape = launch.parallel, launch.shape
+    assert shape is not None
+    return list(own.layers_per_stage) or even_blocks(shape.layers + shape.prediction_layers, own.pipeline * own.chunks, less, less)
 
 
 def _shape(launch: Launch, program: str) -> Transformer:
@@ -136,8 +197,10 @@ def megatron_arguments(launch: Launch) -> str:
     own, shape = launch.parallel, _shape(launch, "Megatron-LM")
     if own.shard not in ("none", "optimizer"):
         raise SpecError(f"Megatron-LM's arguments here shard the optimizer or nothing, not {own.shard}")
-    if own.pipeline > 1 and own.schedule not in ("1f1b", "interleaved_1f1b"):
+    if own.pipeline > 1 and own.schedule not in (None, "1f1b", "interleaved_1f1b"):
         raise SpecError(f"Megatron-LM has no schedule {own.schedule}")
+    if own.cuts:
+        raise SpecError("Megatron-LM's stages begin with whole blocks, not at training.parallel.cuts")
     said = _megatron_shape(shape, launch.sequence)
     if unsaid := _unsaid(shape, launch.sequence, said):
         raise SpecError(f"Megatron-LM's arguments do not say {', '.join(unsaid)} of {launch.model}")
@@ -153,20 +216,45 @@ def megatron_arguments(launch: Launch) -> str:
         said["sequence-parallel"] = ""
     if own.shard == "optimizer":
         said |= dict.fromkeys(("use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"), "")
-    if own.virtual_stages > 1:
-        said["num-virtual-stages-per-pipeline-rank"] = own.virtual_stages
-    if own.order:
-        said["use-tp-pp-dp-mapping"] = ""
+    said |= _megatron_stages(launch) | _megatron_ranks(own)
     if launch.checkpointing == "blocks":
         said |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     if launch.checkpointing == "selective":
         said["recompute-granularity"] = "selective"
-    said["bf16"] = ""
-    if launch.precision == "fp8":
-        said["fp8-format"] = "hybrid"
-    if launch.precision == "nvfp4":
-        said["fp4-format"] = "e2m1"
-    return _lines(said)
+    return _lines(said | _megatron_precision(launch.precision))
+
+
+def _megatron_stages(launch: Launch) -> dict[str, Any]:
+    """Return how the blocks are spread: a letter each where chunks are not equal (E embedding, t block, m predicted tokens, L loss)."""
+    own, predicted = launch.parallel, _shape(launch, "Megatron-LM").prediction_layers
+    counts = _blocks(launch, 0) if own.pipeline > 1 else [0]
+    if own.pipeline > 1 and (predicted or len(set(counts)) > 1):
+        if counts[-1] < predicted:
+            raise SpecError(
+                f"Megatron-LM has all {predicted} blocks that predict further tokens on one stage; the last here has {counts[-1]}"
+            )
+        counts[-1] -= predicted
+        return {"pipeline-model-parallel-layout": f"E{'|'.join('t' * count for count in counts)}{'m' * predicted}L"}
+    return {"num-virtual-stages-per-pipeline-rank": own.virtual_stages} if own.virtual_stages > 1 else {}
+
+
+def _megatron_ranks(own: Parallel) -> dict[str, Any]:
+    """Return what says how ranks of the axes of *own* lie and what they exchange, where Megatron-LM's default is another."""
+    said: dict[str, Any] = {"use-tp-pp-dp-mapping": ""} if own.order else {}
+    if own.expert > 1 and own.tensor > 1:
+        said["expert-tensor-parallel-size"] = 1  # else experts are split over the tensor ranks as well
+    if own.context > 1 and own.context_exchange != "ring":
+        said["cp-comm-type"] = own.context_exchange
+    if own.capacity_factor is not None:
+        said["moe-expert-capacity-factor"] = own.capacity_factor
+    return said | ({"moe-pad-expert-input-to-capacity": ""} if own.pad_to_capacity else {})
+
+
+def _megatron_precision(precision: str) -> dict[str, Any]:
+    if precision in ("fp32", "tf32"):
+        return {}
+    narrow = {"fp8": {"fp8-format": "hybrid"}, "nvfp4": {"fp4-format": "e2m1"}}.get(precision, {})
+    return {"fp16" if precision.endswith("fp16") else "bf16": "", **narrow}
 
 
 def megatron_notes(shape: Transformer) -> list[str]:
@@ -265,11 +353,14 @@ def deepspeed_json(launch: Launch) -> str:
     _refuse_four_bits(launch, "DeepSpeed")
     if own.model_ranks > 1 or own.expert > 1 or own.replicate > 1:
         raise SpecError("DeepSpeed's JSON holds ZeRO alone; tensor, pipeline, context and expert ranks are set in the training program")
+    if launch.precision == "fp8":
+        raise SpecError("DeepSpeed's JSON has no fp8")
+    width = next((name for name in ("bf16", "fp16") if launch.precision.endswith(name)), None)
     said = {
         "train_batch_size": launch.global_batch,
         "train_micro_batch_size_per_gpu": launch.batch,
         "gradient_accumulation_steps": launch.micro_batches,
-        "bf16": {"enabled": True},
+        **({} if width is None else {width: {"enabled": True}}),
         "zero_optimization": {"stage": ("none", "optimizer", "gradients", "parameters").index(own.shard)},
     }
     return json.dumps(said, indent=2) + "\n"
@@ -283,21 +374,27 @@ def accelerate_yaml(launch: Launch) -> str:
     _refuse_four_bits(launch, "Accelerate")
     if own.shard != "parameters" or own.pipeline > 1 or own.expert > 1:
         raise SpecError("Accelerate's FSDP shards parameters, without pipeline and expert ranks")
-    ranks = {
+    if isinstance(own.wrap, tuple):
+        raise SpecError("Accelerate's FSDP wraps blocks, or modules by their size, not by patterns of paths")
+    ranks: dict[str, int | str] = {
         "dp_replicate_size": own.replicate,
         "dp_shard_size": launch.data // own.replicate,
         "tp_size": own.tensor,
         "cp_size": own.context,
     }
+    if own.context > 1:
+        ranks["cp_comm_strategy"] = _EXCHANGES[own.context_exchange]
+    wrap = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+    sized = {"fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": own.wrap}
     said: dict[str, Any] = {
         "distributed_type": "FSDP",
-        "mixed_precision": "fp8" if launch.precision == "fp8" else "bf16",
+        "mixed_precision": "no" if launch.precision in ("fp32", "tf32") else launch.precision.removeprefix("amp_"),
         "num_machines": launch.nodes,
         "num_processes": launch.nodes * launch.gpus_per_node,
         "fsdp_config": {
             "fsdp_version": 2,
             "fsdp_reshard_after_forward": own.reshard_after_forward is not False,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            **(wrap if own.wrap is None else sized),
             "fsdp_activation_checkpointing": launch.checkpointing == "blocks",
         },
         "parallelism_config": {f"parallelism_config_{name}": size for name, size in ranks.items()},
@@ -356,6 +453,21 @@ def launch_files(launch: Launch, command: str) -> LayoutText:
         program = "pretrain_gpt.py $(cat megatron.args)"
     line = torchrun_line(launch, program)
     notes = [f"megatron.args: {note}" for note in megatron_notes(launch.shape)] if launch.shape and "megatron.args" in files else []
+    notes += _untold(launch, files)
     return LayoutText(
         {**files, "torchrun.sh": line, "skypilot.yaml": skypilot_yaml(launch, line), "sim.sh": command + "\n"}, left_out, notes
     )
+
+
+def _untold(launch: Launch, files: Mapping[str, str]) -> list[str]:
+    """Return what of the layout the training program itself must set, since *files* cannot."""
+    notes = []
+    if "torchtitan.toml" in files and _unmixed(launch) and launch.precision not in ("fp32", "tf32"):
+        notes.append("torchtitan.toml: weights and optimizer states are in 16 bits, too (dtype), which take less memory than is said here")
+    if "accelerate.yaml" in files:
+        notes.append(
+            f"accelerate.yaml: the program sets micro-batches of {launch.batch}, and accumulates gradients over {launch.micro_batches}"
+        )
+    if "deepspeed.json" in files and launch.checkpointing not in ("none", "model"):
+        notes.append(f"deepspeed.json: the program sets what is computed again (activation_checkpointing: {launch.checkpointing})")
+    return notes

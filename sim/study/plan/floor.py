@@ -20,6 +20,7 @@ from sim.analysis.held_memory import widths
 from sim.analysis.kept_activations import kept_bytes
 from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING
 from sim.mesh import mesh_options, prepare, times_of, worker_node
+from sim.parallel.lower.layouts import Layout
 from sim.parallel.program import PassPart
 from sim.parallel.schedule import holder
 from sim.parallel.split import Unit, split
@@ -41,10 +42,8 @@ Marks = NDArray[numpy.bool_]
 
 
 class ShareShape(NamedTuple):
-    """Units of the model as one rank of a share has them, summed up to each unit: seconds, bytes and parameters."""
+    """Units of the model as one rank of a share has them, summed up to each block: bytes and parameters."""
 
-    forward: FloatRow
-    backward: FloatRow
     kept: FloatRow
     """Bytes of activations of one micro-batch."""
     dense: FloatRow
@@ -94,6 +93,13 @@ class Setting:
         return self.workload.model_copy(update={"training": training.model_copy(update=update)})
 
 
+class PassRows(NamedTuple):
+    """Seconds of one micro-batch on one rank of a share, summed up to each block."""
+
+    forward: FloatRow
+    backward: FloatRow
+
+
 class Floors(NamedTuple):
     """Of each candidate: bytes that a rank needs at least, and seconds that a step takes at least."""
 
@@ -101,14 +107,14 @@ class Floors(NamedTuple):
     time: FloatRow
 
 
-def floors(setting: Setting, candidates: Sequence[LayoutCandidate], timed: bool = True) -> Floors:
+def floors(setting: Setting, candidates: Sequence[LayoutCandidate], most: float = numpy.inf) -> Floors:
     """Return the least memory and time of each of *candidates*; of those whose shares the engine refuses, no end of both.
 
-    Not *timed*, the time is 0 and nothing is priced. Raise SpecError where the engine refuses all.
+    Of those that need more than *most* bytes no time is worked out; it has no end. Raise SpecError where the engine refuses all.
     """
     memory, time = numpy.full(len(candidates), numpy.inf), numpy.full(len(candidates), numpy.inf)
     groups: dict[tuple[int, int, str], list[tuple[int, ShareShape]]] = defaultdict(list)
-    shapes = _Shapes(setting, timed)
+    shapes = _Shapes(setting)
     for number, each in enumerate(candidates):
         if (shape := shapes(each)) is not None:
             groups[each.pipeline, each.chunks, each.schedule].append((number, shape))
@@ -116,11 +122,12 @@ def floors(setting: Setting, candidates: Sequence[LayoutCandidate], timed: bool 
         raise shapes.refused
     for members in groups.values():
         own = [candidates[number] for number, _ in members]
-        held = [shape for _, shape in members]
         at = numpy.array([number for number, _ in members])
         geometry = shapes.geometry(own[0])
-        memory[at] = _memory(setting, geometry, own, held)
-        time[at] = _time(geometry, own, held)
+        memory[at] = _memory(setting, geometry, own, [shape for _, shape in members])
+        if (fit := numpy.flatnonzero(memory[at] <= most)).size:
+            own = [own[place] for place in fit]
+            time[at[fit]] = _time(geometry, own, [shapes.passes(each) for each in own])
     return Floors(memory, time)
 
 
@@ -167,8 +174,8 @@ def _staged(geometry: _Geometry, chunked: FloatRow) -> FloatRow:
     return table
 
 
-def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], held: Sequence[ShareShape]) -> FloatRow:
-    forward, backward = (_chunked(geometry, rows) for rows in ([each.forward for each in held], [each.backward for each in held]))
+def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[PassRows]) -> FloatRow:
+    forward, backward = (_chunked(geometry, rows) for rows in zip(*passes, strict=True))
     steps = numpy.array([each.micro_batches for each in own], dtype=float)[:, None]
     work = steps * _staged(geometry, forward + backward)
     ahead = numpy.cumsum(forward, axis=1)[:, : geometry.pipeline] - forward[:, : geometry.pipeline]
@@ -264,15 +271,16 @@ def _in_flight(geometry: _Geometry, chunks: int, micro_batches: int) -> tuple[fl
 class _Shapes:
     """The units of the model under each share, worked out once."""
 
-    def __init__(self, setting: Setting, timed: bool) -> None:
+    def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.timed = timed
         self.options: MeshOptions = mesh_options(setting.workload)
         self.shape = setting.workload.model.transformer
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[UnitKind, ...] = tuple(unit.kind for unit in units)
         self.structured = setting.hardware.fabric.structured
-        self._made: dict[object, ShareShape | None] = {}
+        self._laid: dict[object, tuple[Workload, Layout, _Rows] | None] = {}
+        self._rows: dict[tuple[object, ...], _Rows] = {}
+        self._passes: dict[object, PassRows] = {}
         self.refused: SpecError | None = None
         """Why the engine refuses the last of the shares that it does."""
 
@@ -292,41 +300,42 @@ class _Shapes:
 
     def __call__(self, candidate: LayoutCandidate) -> ShareShape | None:
         """Return the shape of *candidate*; None where the engine refuses it."""
-        own = (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)
-        cut = self.setting.cuts_alike(candidate) and (candidate.schedule, candidate.virtual_stages)
-        key = (*own, candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)  # wraps and cuts may cut units
-        if key not in self._made:
+        key = self._key(candidate)
+        if key not in self._laid:
             try:
-                self._made[key] = self._make(candidate)
+                self._laid[key] = self._lay(candidate)
             except SpecError as error:
-                self._made[key], self.refused = None, error
-        return self._made[key]
+                self._laid[key], self.refused = None, error
+        laid = self._laid[key]
+        return None if laid is None else laid[2].shape
 
-    def _make(self, candidate: LayoutCandidate) -> ShareShape:
+    def passes(self, candidate: LayoutCandidate) -> PassRows:
+        """Return the seconds of a *candidate* that has a shape, on the quickest stage."""
+        key = self._key(candidate)
+        if key not in self._passes:
+            laid = self._laid[key]
+            assert laid is not None
+            workload, layout, rows = laid
+            times = times_of(self.setting.hardware, workload, layout, self.setting.book)
+            parts: tuple[PassPart, ...] = ("F", "B")
+            self._passes[key] = PassRows(*_summed([self._quickest(times, layout.units, part) for part in parts], rows.ends))
+        return self._passes[key]
+
+    def _key(self, candidate: LayoutCandidate) -> object:
+        cut = self.setting.cuts_alike(candidate) and (candidate.schedule, candidate.virtual_stages)  # wraps and cuts may cut units
+        return (*_own(candidate), candidate.pipeline, candidate.near, candidate.shard == "parameters", cut)
+
+    def _lay(self, candidate: LayoutCandidate) -> tuple[Workload, Layout, _Rows]:
         if not self.setting.cuts_alike(candidate):
             candidate = candidate._replace(schedule="1f1b", virtual_stages=1)  # which no share of a layer depends on
         workload = self.setting.laid(candidate)
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
-        times = times_of(self.setting.hardware, workload, layout, self.setting.book) if self.timed else []
-        numbered = {unit.content: (number, unit) for number, unit in enumerate(layout.units)}
-        sizes = {content: kept_bytes(unit, workload) for content, (_, unit) in numbered.items()}
-        blocks = blocks_of(layout.units)
-        last = {units[-1] for units in blocks}
-        held = {
-            content: [layout.elements(number, experts=each, trained=True) for each in (False, True)]
-            for content, (number, _) in numbered.items()
-        }
-        dense, experts = zip(*(held[unit.content] for unit in layout.units), strict=True)
-        return ShareShape(
-            forward=_summed(self._passes(times, layout.units, "F"), blocks),
-            backward=_summed(self._passes(times, layout.units, "B"), blocks),
-            kept=_summed([sizes[unit.content] for unit in layout.units], blocks),
-            dense=_summed(dense, blocks),
-            experts=_summed(experts, blocks),
-            turned=_summed([sum(held[unit.content]) if number in last else 0.0 for number, unit in enumerate(layout.units)], blocks),
-        )
+        key = (id(layout.units), *_own(candidate))  # the rows keep the units, so that no others have their identity
+        if key not in self._rows:
+            self._rows[key] = _rows_of(layout, workload)
+        return workload, layout, self._rows[key]
 
-    def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> list[float]:
+    def _quickest(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: PassPart) -> list[float]:
         """Return the seconds of one pass over each unit on the quickest stage."""
         least: dict[int, float] = {}
         for number, unit in enumerate(units):
@@ -340,6 +349,35 @@ class _Shapes:
         return [least[unit.content] for unit in units]
 
 
-def _summed(values: Sequence[float], blocks: Sequence[Sequence[int]]) -> FloatRow:
-    """Return the sums of *values* of units up to the end of each of *blocks*."""
-    return numpy.concatenate(([0.0], numpy.cumsum(values)[[units[-1] for units in blocks]]))
+class _Rows(NamedTuple):
+    """What units hold, summed up to each block, whatever the stages."""
+
+    units: Sequence[Unit]
+    ends: NDArray[numpy.intp]
+    """The last unit of each block."""
+    shape: ShareShape
+
+
+def _rows_of(layout: Layout, workload: Workload) -> _Rows:
+    """Return what the units of *layout* hold."""
+    units, numbered = layout.units, {unit.content: (number, unit) for number, unit in enumerate(layout.units)}
+    ends = numpy.array([numbers[-1] for numbers in blocks_of(units)])
+    kept = {content: kept_bytes(unit, workload) for content, (_, unit) in numbered.items()}
+    dense, experts = (
+        {content: layout.elements(number, experts=each, trained=True) for content, (number, _) in numbered.items()}
+        for each in (False, True)
+    )
+    rows = [[of_content[unit.content] for unit in units] for of_content in (kept, dense, experts)]
+    turned = numpy.zeros(len(units))
+    turned[ends] = numpy.array(rows[1])[ends] + numpy.array(rows[2])[ends]
+    return _Rows(units, ends, ShareShape(*_summed([*rows, turned], ends)))
+
+
+def _summed(rows: Sequence[Sequence[float] | FloatRow], ends: NDArray[numpy.intp]) -> FloatRow:
+    """Return the sums of each of *rows*, values of units, up to the end of each block."""
+    return numpy.pad(numpy.cumsum(numpy.array(rows), axis=1)[:, ends], ((0, 0), (1, 0)))
+
+
+def _own(candidate: LayoutCandidate) -> tuple[object, ...]:
+    """Return what decides what a unit of *candidate* holds and takes."""
+    return (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)

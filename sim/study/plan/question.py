@@ -287,7 +287,7 @@ def _any_fits(made: LayoutPlan) -> bool:
     memory = made.question.limits.memory
     near: list[tuple[float, LayoutWay]] = []
     for setting, every in made.ways:
-        least = floors(setting, every, timed=False).memory
+        least = floors(setting, every, most=0.0).memory
         near += [
             (float(need), LayoutWay(setting, each)) for need, each in zip(least, every, strict=True) if need <= usable(setting, memory)
         ]

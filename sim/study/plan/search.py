@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -19,6 +20,7 @@ from sim.spec.parallel import SCHEDULES
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective, joules_of_step, scale
 from sim.study.plan.refine import FLOOR, LEAST, Alone, Bound, LayoutWay, Level, Refine, RefineTask, Step, laid_out, usable
+from sim.study.plan.remaining import Left, Outlook
 from sim.study.plan.space import LayoutCandidate
 from sim.study.power_cap import Limited, least_share, limited_run
 
@@ -28,6 +30,8 @@ SHOWN: Final = 10
 """Layouts of the table, which are simulated even where the best is proven before."""
 ROOMY: Final = (0.5, 0.25, 0.125)
 """Shares of the memory that the first layout needs at most, by its bound: estimates (most needs are up to twice their bound)."""
+FEW: Final = 256
+"""Passes of the first layout at most, where there is such a layout: a millisecond each, where others take half a minute."""
 _Entry = tuple[float, int, Level]
 """The least value of a layout, its number, and what that value comes from."""
 
@@ -51,9 +55,14 @@ class Outcome:
         return self.run.step_time if self.limit is None else self.limit.steps.step_time
 
     @property
+    def penalty(self) -> float:
+        """Return by what its time counts more than it is: 1 where it does not thrash."""
+        return THRASH if self.run.memory_verdict == "thrashes" else 1.0
+
+    @property
     def time(self) -> float:
         """Return the seconds of a step, with the penalty of one that thrashes."""
-        return self.step_time * (THRASH if self.run.memory_verdict == "thrashes" else 1.0)
+        return self.step_time * self.penalty
 
     @property
     def joules(self) -> float:
@@ -77,6 +86,8 @@ class Tally:
     interrupted: bool = False
     needs: list[float] = field(default_factory=list)
     """Least bytes of each layout that may fit."""
+    left: Left | None = None
+    """What the search is expected to do still, when progress is told."""
     tightest: tuple[float, LayoutWay] | None = None
     """Least bytes that any layout needs beyond the memory, and that layout; where something fits, None."""
 
@@ -122,10 +133,12 @@ def search(
     limits: Limits,
     progress: Callable[[Tally], None] | None = None,
     refine: Refine | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Tally:
     """Return the simulated layouts of all *ways*, best first, and what is proven. Ctrl-C ends it with what there is so far.
 
-    *refine* answers what is asked of each layout, by default in this process. Raise NotKept where its journal fails.
+    *refine* answers what is asked of each layout, by default in this process; *progress* hears by *clock* (s) what is left. Raise NotKept
+    where its journal fails.
     """
     tally = Tally(candidates=sum(len(candidates) for _, candidates in ways))
     queue: list[_Entry] = []
@@ -133,8 +146,10 @@ def search(
     try:
         for setting, candidates in ways:
             _bounded(setting, candidates, limits, tally, queue, every)
-        for _ in _refined(tally, queue, every, limits, refine or Alone(limits.objective, limits.memory)):
+        outlook = Outlook(refine or Alone(limits.objective, limits.memory), clock)
+        for _ in _refined(tally, queue, every, limits, outlook):
             if progress is not None:
+                tally.left = outlook.left(queue, limits.shown, limits.simulations)
                 progress(tally)
     except KeyboardInterrupt:
         tally.interrupted = True
@@ -152,7 +167,7 @@ def _bounded(
     if not candidates:
         return
     memory = usable(setting, limits.memory)
-    each = floors(setting, candidates)
+    each = floors(setting, candidates, memory)
     weight = scale(setting, limits.objective) * limits.share(LayoutWay(setting, candidates[0]))
     for candidate, least, needed in zip(candidates, each.time, each.memory, strict=True):
         if needed > memory:
@@ -169,14 +184,14 @@ def _note_tightest(tally: Tally, excess: float, way: LayoutWay) -> None:
         tally.tightest = (excess, way)
 
 
-def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, refine: Refine) -> Iterator[None]:
+def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, outlook: Outlook) -> Iterator[None]:
     """Refine the layout of the least value until the table is proven, or as many are simulated as may be."""
     bounds: dict[int, float] = {}
-    yield from _first(tally, queue, every, limits, refine)
+    yield from _first(tally, queue, every, limits, outlook)
     while queue and not _proven(tally, queue[0][0], limits):
         value, number, level = queue[0]
         way = every[number]
-        refined = refine(RefineTask(number, level, way), lambda most: _next(tally, queue, every, limits, most))
+        refined = outlook.answer(RefineTask(number, level, way), lambda most: _next(tally, queue, every, limits, most), value)
         if isinstance(refined, Bound):
             bounds[number] = refined.time
             tally.bounded += 1
@@ -191,6 +206,7 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limi
             _note_tightest(tally, refined.needed - usable(way.setting, limits.memory), way)
         else:
             tally.outcomes.append(_outcome(way, refined, bounds[number], limits))
+            outlook.note(tally.outcomes[-1].value, value, tally.outcomes[-1].penalty)
             tally.outcomes.sort(key=lambda each: each.value)
         yield
 
@@ -204,7 +220,7 @@ def _next(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits:
     return [task for task in tasks if task.number not in last]
 
 
-def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, refine: Refine) -> Iterator[None]:
+def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits: Limits, outlook: Outlook) -> Iterator[None]:
     """Simulate one layout that surely fits, so that there is an answer at once: of less and less memory until one does.
 
     Of a schedule of the user's own the bound knows little of what it holds, so that one that is built in comes first.
@@ -212,21 +228,30 @@ def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits
     if limits.simulations < 2:
         return
     built_in = [entry for entry in queue if every[entry[1]].candidate.schedule in SCHEDULES] or queue
+    quick = [entry for entry in built_in if _passes(every[entry[1]]) <= FEW] or built_in
     for share in ROOMY:
-        roomy = [entry for entry in built_in if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
+        roomy = [entry for entry in quick if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
         if not roomy:
             return
         entry = min(roomy)
         way = every[entry[1]]
-        bound = refine(RefineTask(entry[1], FLOOR, way), lambda most: [])
-        step = refine(RefineTask(entry[1], LEAST, way), lambda most: []) if isinstance(bound, Bound) else None
+        bound = outlook.answer(RefineTask(entry[1], FLOOR, way), lambda most: [], entry[0])
+        step = outlook.answer(RefineTask(entry[1], LEAST, way), lambda most: [], entry[0]) if isinstance(bound, Bound) else None
         if isinstance(bound, Bound) and isinstance(step, Step) and step.played is not None:
             queue.remove(entry)
             heapq.heapify(queue)
             tally.bounded += 1
             tally.outcomes.append(_outcome(way, step, bound.time, limits))
+            outlook.note(tally.outcomes[-1].value, max(entry[0], limits.share(way) * bound.value), tally.outcomes[-1].penalty)
             yield
             return
+
+
+def _passes(way: LayoutWay) -> int:
+    """Return how many passes a simulation of *way* plays: of each chunk, or of each block that gathers its weights."""
+    own, model = way.candidate, way.setting.workload.model
+    blocks = len(model.layers) if model.transformer is None else model.transformer.layers
+    return own.micro_batches * (blocks if own.shard == "parameters" else own.parts)
 
 
 def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
@@ -242,6 +267,5 @@ def _outcome(way: LayoutWay, step: Step, bound: float, limits: Limits) -> Outcom
     run = LayoutRun(way.setting.hardware, *laid_out(way), step.played, step.memory)
     limit = None if limits.power_cap is None else limited_run(run, limits.power_cap)
     outcome = Outcome(way, run, bound, 0.0, limit)
-    penalty = THRASH if run.memory_verdict == "thrashes" else 1.0
     each = outcome.joules if limits.objective == "energy" else scale(way.setting, limits.objective) * outcome.step_time
-    return replace(outcome, value=each * penalty)
+    return replace(outcome, value=each * outcome.penalty)

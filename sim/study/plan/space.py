@@ -181,7 +181,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     for tensor, sequence, context, pipeline, expert in _axes(workload, max(blocks, cut), gpus, each, space):
         data = gpus // (tensor * context * pipeline)
         near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
-        sharded = list(_sharding(options, data, context, pipeline, each, tensor))
+        sharded = list(_sharding(options, data, each, (tensor, context, pipeline, expert)))
         for batch in _batches(space.global_batch, data):
             micro_batches = space.global_batch // (data * batch)
             for schedule, virtual in _schedules(options, pipeline, (blocks, cut), micro_batches, space):
@@ -311,13 +311,16 @@ def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:
     return [size for size in (2, 4) if stages * size <= blocks]
 
 
-def _sharding(
-    options: MeshOptions, data: int, context: int, pipeline: int, each: int, tensor: int
-) -> Iterator[tuple[Shard, bool | None, int]]:
-    """Yield (shard, reshard after forward, replicas) that the framework has for so many ranks."""
-    pool = data * context
-    yield "none", None, 1
-    if pool == 1:
+def _sharding(options: MeshOptions, data: int, each: int, ranks: tuple[int, int, int, int]) -> Iterator[tuple[Shard, bool | None, int]]:
+    """Yield (shard, reshard after forward, replicas) that the framework has for *data* ranks beside (tensor, context, pipeline, expert).
+
+    torchtitan replicates beside no other axis ("DDP has not supported > 1D parallelism"), and takes experts' ranks from one replica.
+    """
+    tensor, context, pipeline, expert = ranks
+    titan = options.framework == "fsdp2"
+    if not titan or data * context == 1 or max(ranks) == 1:
+        yield "none", None, 1
+    if data * context == 1:
         return
     if options.framework in ("megatron", "nanotron", "deepspeed"):
         yield "optimizer", None, 1
@@ -327,6 +330,8 @@ def _sharding(
         inside = max(1, each // (tensor * context))
         replicas = {1, *(data // size for size in (inside, 8 * inside) if 1 < size < data and data % size == 0)}
         for replicate in sorted(replicas):
+            if titan and (data // replicate * context * tensor) % expert:
+                continue
             for reshard in (None, False) if pipeline == 1 and options.framework != "deepspeed" else (None,):
                 yield "parameters", reshard, replicate
 

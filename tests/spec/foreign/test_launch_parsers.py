@@ -19,6 +19,7 @@ import pytest
 
 from sim.report.layouts.layout_files import launch_of
 from sim.spec.foreign.layout_files import Launch, launch_files
+from sim.spec.parallel import even_blocks
 from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Scenario
@@ -61,7 +62,8 @@ def titan(own: LayoutCandidate, launch: Launch) -> Mapping[str, Any]:
         "reshard": {None: "default", True: "always", False: "never"}[own.reshard if sharded else None],
         "local_batch": own.batch * (own.micro_batches if piped else 1), "global_batch": 64, "model": ["llama3", "8B"],
         "checkpointing": {"none": "none", "model": "none", "blocks": "full", "selective": "selective"}[own.checkpointing],
-        "fp8": own.precision == "fp8",
+        "fp8": own.precision == "fp8", "exchange": "alltoall" if own.context > 1 else "allgather", "runs": True,
+        "blocks": even_blocks(32, own.parts, 1, 1) if piped else [],
     }  # fmt: skip
 
 
@@ -112,6 +114,47 @@ def written(made: LayoutPlan, file: str) -> list[tuple[LayoutCandidate, Launch, 
             found.append((candidate, launch, files[file]))
     assert len(found) >= MANY
     return draw.sample(found, MANY)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("model", "sets", "fixed", "name", "expected"),
+    [
+        ("llama-3.1-8b", (), {"vp": "4", "pp": "4"}, "torchtitan", {"blocks": even_blocks(32, 16, 1, 1), "runs": True}),
+        ("llama-3.1-8b", (), {"vp": "4", "pp": "2"}, "torchtitan", {"blocks": even_blocks(32, 8, 1, 1), "runs": True}),
+        (
+            "llama-3.1-8b", ("training.parallel={pipeline: 4, layers_per_stage: [6, 8, 9, 9]}",), {"pp": "4", "schedule": "1f1b"},
+            "torchtitan", {"blocks": [6, 8, 9, 9], "runs": True},
+        ),
+        (
+            "llama-3.1-8b", ("training.parallel={pipeline: 4, layers_per_stage: [6, 8, 9, 9]}",), {"pp": "4", "schedule": "1f1b"},
+            "megatron", {"blocks": [6, 8, 9, 9]},
+        ),
+        ("llama-3.1-405b", (), {"pp": "16", "schedule": "1f1b"}, "megatron", {"blocks": even_blocks(126, 16, 0, 0)}),
+        ("qwen3-30b-a3b", (), {"tp": "2", "ep": "4"}, "megatron", {"expert_tensor": 1, "expert": 4}),
+        ("qwen3-30b-a3b", (), {"tp": "2", "ep": "4"}, "torchtitan", {"expert": 4, "runs": True}),
+    ],
+)  # fmt: skip
+def test_the_program_cuts_the_model_as_planned(
+    model: str, sets: tuple[str, ...], fixed: dict[str, str], name: str, expected: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """Oracle: torchtitan's and Megatron Core's own division of layers, experts and ranks."""
+    module, file = MODULES[name]
+    if not installed(module):
+        pytest.skip(f"{module} is not installed")
+    stack = {"torchtitan": "torchtitan-2.x", "megatron": "megatron-core"}[name]
+    planned = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, sets, global_batch=256, stack=stack), (16,), fixed=fixed))
+    ((setting, every),) = planned.ways
+    paths = []
+    for number, candidate in enumerate(random.Random(2).sample(every, 5)):
+        paths.append(tmp_path / str(number) / file)
+        paths[-1].parent.mkdir()
+        paths[-1].write_text(launch_files(launch_of(planned, outcome_of(setting, candidate)), "").files[file])
+    command = [sys.executable, "-W", "ignore", "-m", "tests.spec.launch_parsers", name, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    read = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(read) == 5, done.stderr[-2000:]
+    assert [{key: said[key] for key in expected} for said in read] == [expected] * 5
 
 
 @pytest.mark.nightly

@@ -360,6 +360,56 @@ def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
     assert all(left_out.values())
 
 
+@pytest.mark.parametrize(
+    ("model", "sets", "nodes"),
+    [
+        ("llama-3.1-8b", (), 2),
+        ("llama-3.1-405b", (), 16),
+        ("qwen3-30b-a3b", (), 4),
+        ("llama-3.1-8b", ("training.parallel={pipeline: 4, layers_per_stage: [6, 8, 9, 9]}",), 2),
+        ("llama-3.1-8b", ("training.parallel={context: 2, context_exchange: all_gather}",), 2),
+        ("deepseek-v2", ("training.parallel={expert: 2, capacity_factor: 1.25, pad_to_capacity: true}", "training.precision=fp32"), 4),
+    ],
+)
+def test_a_stack_runs_what_is_proposed_for_it(model: str, sets: tuple[str, ...], nodes: int) -> None:
+    """Each layout's own program has a file for it, which reads back as the layout that is simulated, uneven stages and all."""
+    made = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, sets, global_batch=64), (nodes,)))
+    chunks, draw = set[tuple[str, int]](), random.Random(4)
+    for setting, every in made.ways:
+        for candidate in draw.sample(every, min(150, len(every))):
+            launch = launch_of(made, outcome_of(setting, candidate))
+            own, titan = launch.parallel, candidate.stack == "torchtitan-2.x"
+            if titan and candidate.context > 1 and model.startswith("deepseek"):
+                continue  # which torchtitan runs for other models
+            told = launch_files.torchtitan(tomllib.loads(torchtitan_toml(launch)), "t") if titan else None
+            told = told or launch_files.megatron(megatron_arguments(launch), "m")
+            said = Parallel(**told.parallel)
+            kept = {"layers_per_stage", "virtual_stages"} | (set() if titan else {"capacity_factor", "pad_to_capacity"})
+            kept |= {"context_exchange"} if candidate.context > 1 else set()
+            assert {name: getattr(said, name) for name in kept} == {name: getattr(own, name) for name in kept}, candidate
+            assert told.training["precision"] == candidate.precision and not told.notes
+            chunks.add((candidate.stack, candidate.chunks))
+    assert {("torchtitan-2.x", 2), ("torchtitan-2.x", 4)} <= chunks
+
+
+def test_torchtitan_replicates_and_splits_experts_as_it_can() -> None:
+    """models/*/infra/parallelize.py: DDP has not supported > 1D parallelism; experts' ranks are those of one replica."""
+    made = prepare_plan(PlanQuestion(Scenario("hgx-h100", "qwen3-30b-a3b", global_batch=64, stack="torchtitan-2.x"), (4,)))
+    ((_, every),) = made.ways
+    whole = {(each.tensor, each.context, each.pipeline, each.expert) for each in every if each.shard == "none" and each.data > 1}
+    assert whole == {(1, 1, 1, 1)}
+    split = [each for each in every if each.expert > 1]
+    assert {each.replicate for each in split} > {1}
+    assert not [each for each in split if each.data // each.replicate * each.context * each.tensor % each.expert]
+    alone = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.1-8b", global_batch=8, stack="torchtitan-2.x"), (1,), 2))
+    ((setting, each_of),) = alone.ways
+    split = [each for each in each_of if each.tensor == 2]
+    assert {each.shard for each in split} == {"none"}
+    written = launch_files_of(launch_of(alone, outcome_of(setting, split[0])), "")
+    assert 'dtype = "bfloat16"' in written.files["torchtitan.toml"]  # nothing mixes precisions without data ranks
+    assert "less memory than is said here" in written.notes[0]
+
+
 def test_arguments_of_megatron_say_the_whole_model() -> None:
     """Every decoder of the catalogue reads back equal in all sizes and kinds, or the field that arguments cannot say is named."""
     told, refused = [], {}
@@ -484,7 +534,7 @@ def test_what_still_wins_with_smaller_micro_batches_is_told_its_time() -> None:
 def test_where_it_flips_both_layouts_take_equally_long() -> None:
     """Oracle: their least times at the speed that is told, and which is quicker on either side of it."""
     made = prepare_plan(PlanQuestion(Scenario("hgx-h100", "qwen3-0.6b", global_batch=64), (2,), fixed={"batch": "1", "tp": "1"}))
-    setting, every = made.ways[0]
+    setting, every = made.ways[-1]
     few = [LayoutWay(setting, each) for each in every if each.pipeline <= 4][:40]
     times = [(way, _least(way), _least(LayoutWay(_slower(setting, 0.5), way.candidate))) for way in few]
     pairs = [(one, other) for one, full, half in times for other, own, slow in times if full < 0.99 * own and half > 1.01 * slow]

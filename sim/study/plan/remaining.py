@@ -1,0 +1,77 @@
+"""How much of a search is left, and how long will that take? From what it has found so far, and from how long its last answers took.
+
+The search ends when the table is full of layouts that none of the rest can beat. How good the last of the table will be is estimated: what
+a bound rises by when it is refined, and which share of simulated layouts does not thrash, as it was so far. What cannot come below that is
+not counted, since its bound will exclude it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
+from typing import Final, NamedTuple
+
+from sim.study.plan.refine import FLOOR, LEAST, Ahead, Bound, Found, Level, Refine, RefineTask
+
+RECENT: Final = 16
+"""Answers of each kind whose mean time counts: about those of one wave of two processes (`sim.study.plan.ahead`)."""
+
+
+class Left(NamedTuple):
+    """What a search is expected to do still."""
+
+    bounds: float
+    simulations: float
+    seconds: float
+
+
+class Outlook:
+    """Answers as *refine* does, and keeps how long that took by *clock* (s), and what bounds rose by."""
+
+    def __init__(self, refine: Refine, clock: Callable[[], float]) -> None:
+        self._refine, self._clock = refine, clock
+        self._seconds: dict[Level, deque[float]] = {FLOOR: deque(maxlen=RECENT), LEAST: deque(maxlen=RECENT)}
+        self._rises: dict[Level, list[float]] = {FLOOR: [], LEAST: []}
+        self._values: list[float] = []
+        self._good = 0
+        self._simulations = 0
+
+    def answer(self, task: RefineTask, ahead: Ahead, value: float) -> Found:
+        """Return what *task* finds of a layout whose least value so far is *value*."""
+        begin = self._clock()
+        answer = self._refine(task, ahead)
+        self._seconds[task.level].append(self._clock() - begin)
+        self._simulations += task.level == LEAST
+        if isinstance(answer, Bound) and value > 0.0:
+            self._rises[FLOOR].append(max(1.0, answer.value / value))
+        return answer
+
+    def note(self, value: float, least: float, penalty: float) -> None:
+        """Take note of a simulated layout of *value*, *penalty* times what it is without thrashing, and whose bound was *least*."""
+        self._values.append(value)
+        self._rises[LEAST].append(value / penalty / least if least > 0.0 else 1.0)
+        self._good += penalty == 1.0
+
+    def left(self, queue: Sequence[tuple[float, int, Level]], shown: int, most: int) -> Left:
+        """Return what is left of a search for *shown* rows whose *queue* holds (value, number, level); at most *most* are simulated."""
+        rise, above = (median(self._rises[level] or [1.0]) for level in (LEAST, FLOOR))
+        good = (self._good + 1) / (self._simulations + 1)  # what did not fit after all is not good either
+        bounded = [value * above if level == FLOOR else value for value, _, level in queue]
+        last = _last(sorted([(value, 1.0) for value in self._values] + [(value * rise, good) for value in bounded]), shown)
+        bounds = sum(level == FLOOR and value < last for value, _, level in queue)
+        simulations = min(most - len(self._values), sum(value < last for value in bounded))
+        return Left(bounds, simulations, bounds * self._mean(FLOOR) + simulations * self._mean(LEAST))
+
+    def _mean(self, level: Level) -> float:
+        return fmean(self._seconds[level]) if self._seconds[level] else 0.0
+
+
+def _last(values: Sequence[tuple[float, float]], shown: int) -> float:
+    """Return the value of the last of a table of *shown* rows, of ascending *values* with the share in which each takes part."""
+    taken = 0.0
+    for value, share in values:
+        taken += share
+        if taken >= shown:
+            return value
+    return float("inf")

@@ -1,0 +1,76 @@
+"""Is what a search says of the time left what it then takes? By a clock that only refining moves, and by closed forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.commands.plan import told
+from sim.study.plan.question import PlanQuestion, prepare_plan
+from sim.study.plan.refine import FLOOR, LEAST, Ahead, Alone, Bound, Found, RefineTask
+from sim.study.plan.remaining import Left, Outlook
+from sim.study.plan.search import Limits, Tally, search
+from sim.study.scenario import Scenario
+
+SECONDS = {FLOOR: 0.1, LEAST: 1.0}
+
+
+@pytest.mark.parametrize(("gpus", "fixed"), [(4, {}), (8, {"cp": "1"})])
+def test_what_is_left_is_what_it_takes(gpus: int, fixed: dict[str, str]) -> None:
+    """Oracle: what the clock says when the search ends. Of some 1,000 layouts most are excluded by bounds that are not known yet."""
+    question = PlanQuestion(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), gpus, fixed=fixed)
+    now, alone = [0.0], Alone("time", None)
+    heard: list[tuple[float, float]] = []
+
+    def refine(task: RefineTask, ahead: Ahead) -> Found:
+        now[0] += SECONDS[task.level]
+        return alone(task, ahead)
+
+    def hear(tally: Tally) -> None:
+        assert tally.left is not None
+        heard.append((now[0], tally.left.seconds))
+
+    tally = search(prepare_plan(question).ways, Limits(), hear, refine, lambda: now[0])
+    assert tally.complete and len(heard) >= 8
+    assert len(tally.outcomes) < 0.1 * tally.candidates
+    for then, left in heard:
+        really = now[0] - then
+        assert really / 2.5 - 2.0 <= left <= 2.5 * really + 2.0, (then, left, really)
+    assert heard[-1][1] == 0.0
+
+
+def answered(found: Found) -> Outlook:
+    ticks = iter(range(100))
+    return Outlook(lambda task, ahead: found, lambda: float(next(ticks)))
+
+
+def ask(outlook: Outlook, level: int, value: float) -> None:
+    outlook.answer(RefineTask(0, FLOOR if level == FLOOR else LEAST, None), lambda most: [], value)  # type: ignore[arg-type]
+
+
+def test_layouts_that_thrash_make_the_search_longer_but_not_endless() -> None:
+    """One in two simulated layouts is good, so that the ten rows need about 20 of the 1,000 bounds, a second each."""
+    outlook = answered(None)
+    for number in range(10):
+        ask(outlook, LEAST, 1.0)
+        outlook.note(1.0 + number / 100 if number % 2 else 3.0 + number / 100, 1.0 + number / 100, 1.0 if number % 2 else 3.0)
+    queue = [(1.1 + number / 100, number, LEAST) for number in range(1000)]
+    left = outlook.left(queue, 10, 200)
+    assert left.bounds == 0 and 8 <= left.simulations <= 10
+    assert left.seconds == left.simulations  # a second each by the clock
+    assert outlook.left(queue, 10, 13).simulations == 3  # no more than may be simulated
+
+
+def test_bounds_that_rise_exclude_what_floors_do_not() -> None:
+    """Floors of 0.905, 0.915 ... rise by half: the tenth best will be one of 0.995, at 1.4925, which 59 floors and 9 bounds are below."""
+    outlook = answered(Bound(1.5, 1.5))
+    for _ in range(10):
+        ask(outlook, FLOOR, 1.0)
+        ask(outlook, LEAST, 1.0)
+        outlook.note(1.5, 1.5, 1.0)
+    left = outlook.left([(0.905 + number / 100, number, FLOOR) for number in range(200)], 10, 200)
+    assert (left.bounds, left.simulations) == (59, 9)
+
+
+def test_no_time_is_told_before_there_is_one() -> None:
+    assert "none so far does" in told(Tally(candidates=10, infeasible=4))
+    assert "left" not in told(Tally(left=Left(0, 0, 0.5)))
