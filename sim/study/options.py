@@ -30,7 +30,7 @@ class OptionTerms(NamedTuple):
     typed: Any = None
     """Its type on a command line, where that is another."""
     switch: bool = False
-    """It is off unless it is written, without a ``--no-`` form."""
+    """It is off unless it is written, with no form that denies it."""
 
 
 class DescriptionOptions(TypedDict, total=False):
