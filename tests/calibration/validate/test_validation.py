@@ -1,4 +1,4 @@
-"""Does a whole file come out scored? Oracle: rows that the simulator made itself, on a machine with slower layers and a quarter of the network."""
+"""Does a whole file come out scored? Oracle: rows that the simulator made itself, with slower layers and a quarter of the network."""
 
 from __future__ import annotations
 
