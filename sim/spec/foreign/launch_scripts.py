@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.spec.foreign.launch_files import Arguments, Told, arguments
+from sim.spec.foreign.launch_megatron import NUMERIC
+from sim.spec.foreign.launch_options import Arguments, arguments
+from sim.spec.foreign.launch_told import Told
 from sim.spec.strict import whole_number
 from sim.spec.yaml import SpecError
 from sim.units import counted, shorten
@@ -30,7 +32,7 @@ def launch_script(text: str, place: str) -> Told:
     nodes, each, total = _slurm(text, place)
     if nodes:
         text = _SLURM_NODES.sub(str(nodes), text)
-    given = Arguments(arguments(text, place), place)
+    given = Arguments(arguments(text, place, NUMERIC), place)
     nodes = _first(given, _NODES) or nodes
     each = _first(given, _EACH) or each
     told = _trainer(given)

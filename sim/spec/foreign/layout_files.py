@@ -1,7 +1,7 @@
 """How is a layout written for the programs that run it? torchtitan, Megatron-LM, DeepSpeed, Accelerate, torchrun and SkyPilot.
 
 Written are the fields that decide the layout and the batch; data, checkpoints and optimizer settings stay with the user. What a program
-cannot express is refused with a sentence. `sim.spec.foreign.launch_files` reads the first four back.
+cannot express is refused with a sentence. The modules ``launch_*`` beside it read the first four back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from itertools import accumulate
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from sim.spec.foreign.launch_files import LATENT, TORCHTITAN_MODELS, megatron
+from sim.spec.foreign.launch_megatron import megatron
+from sim.spec.foreign.launch_megatron_model import LATENT
+from sim.spec.foreign.launch_torchtitan import TORCHTITAN_MODELS
 from sim.spec.library import load_part
 from sim.spec.parallel import Parallel, even_blocks
 from sim.spec.transformer import Transformer

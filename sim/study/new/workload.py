@@ -17,10 +17,13 @@ from typing import Any, Final
 
 from sim.spec import yaml
 from sim.spec.decoder import parameter_count
-from sim.spec.foreign import launch_files
 from sim.spec.foreign.hf_config import decoder_of
-from sim.spec.foreign.launch_files import Told
+from sim.spec.foreign.launch_accelerate import accelerate
+from sim.spec.foreign.launch_deepspeed import deepspeed
+from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_scripts import launch_script
+from sim.spec.foreign.launch_told import Told
+from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.library import load_part, load_workload
 from sim.spec.strict import parse_json, whole_number
 from sim.spec.transformer import Transformer
@@ -155,11 +158,11 @@ def _told(path: Path, text: str) -> Told:
         return _configuration(_json(text, place), place)
     if suffix == ".toml":
         try:
-            return launch_files.torchtitan(tomllib.loads(text), place)
+            return torchtitan(tomllib.loads(text), place)
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{place}: is no TOML: {error}") from None
     if _ARGUMENTS.search(text):
-        return launch_script(text, place).joined(launch_files.megatron(text, place))
+        return launch_script(text, place).joined(megatron(text, place))
     if suffix in (".yaml", ".yml"):
         said = yaml.parse(text, place).value
         if isinstance(said, Mapping) and "layers" in said:
@@ -170,7 +173,7 @@ def _told(path: Path, text: str) -> Told:
         if isinstance(said, Mapping) and "model" in said:
             raise SpecError(f"{place}: is a workload already; run it: python -m sim run HW {shlex.quote(place)}")
         if isinstance(said, Mapping):
-            return launch_files.accelerate(said, place)
+            return accelerate(said, place)
     if suffix in (".py", ".pt", ".pth"):
         raise SpecError(f"{place}: models in torch are read by: python -m sim extract {shlex.quote(place)}:FUNCTION --input ... -o FILE")
     if _LAUNCHER.search(text):
@@ -189,7 +192,7 @@ def _told(path: Path, text: str) -> Told:
 
 def _configuration(said: Mapping[str, Any], place: str) -> Told:
     if "zero_optimization" in said or "train_micro_batch_size_per_gpu" in said or "train_batch_size" in said:
-        return launch_files.deepspeed(said, place)
+        return deepspeed(said, place)
     decoder = decoder_of(said, place)
     return Told(shape=decoder.shape, notes=list(decoder.notes))
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from sim.spec.foreign import launch_files
-from sim.spec.foreign.launch_files import Told
+from sim.spec.foreign.launch_accelerate import accelerate
+from sim.spec.foreign.launch_deepspeed import deepspeed
+from sim.spec.foreign.launch_megatron import megatron
+from sim.spec.foreign.launch_told import Told
+from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.yaml import SpecError
 
 TITAN = {"model": {"name": "llama3", "flavor": "8B"}, "training": {"seq_len": 8192}}
@@ -23,7 +26,7 @@ SIZES = (
 
 
 def titan(layout: dict[str, Any], training: dict[str, Any] | None = None) -> Told:
-    return launch_files.torchtitan({**TITAN, "training": {**TITAN["training"], **(training or {})}, "parallelism": layout}, "t.toml")
+    return torchtitan({**TITAN, "training": {**TITAN["training"], **(training or {})}, "parallelism": layout}, "t.toml")
 
 
 @pytest.mark.parametrize(
@@ -60,17 +63,17 @@ def test_what_torchtitan_is_told_of_stages_and_exchanges(layout: dict[str, Any],
     ],
 )
 def test_what_megatron_is_told_of_stages_and_exchanges(options: str, expected: dict[str, Any]) -> None:
-    told = launch_files.megatron(SIZES + options, "m.sh").parallel
+    told = megatron(SIZES + options, "m.sh").parallel
     assert {name: told[name] for name in ("virtual_stages", "layers_per_stage", "context_exchange") if name in told} == expected
 
 
 def test_what_is_not_modeled_of_experts_and_context_is_named() -> None:
     """Experts are split over tensor ranks unless --expert-tensor-parallel-size is 1 (model_parallel_config.py)."""
     experts = SIZES + "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4 --context-parallel-size 2 --cp-comm-type a2a"
-    notes = launch_files.megatron(experts, "m.sh").notes
+    notes = megatron(experts, "m.sh").notes
     assert ["a2a is not modeled" in notes[0], "split over 2 tensor ranks" in notes[1]] == [True, True]
     whole = experts.replace(" --cp-comm-type a2a", " --expert-tensor-parallel-size 1")
-    assert launch_files.megatron(whole, "m.sh").notes == []
+    assert megatron(whole, "m.sh").notes == []
 
 
 REFUSED: dict[str, tuple[Callable[[], Told], str]] = {
@@ -94,30 +97,30 @@ REFUSED: dict[str, tuple[Callable[[], Told], str]] = {
     "names of too few": (lambda: titan({**PIPED, "module_fqns_per_model_part": NAMED[:2]}), "names 6 blocks, but the model has 32"),
     "names that are numbers": (lambda: titan({**PIPED, "module_fqns_per_model_part": [1, 2, 3, 4]}), "names 0 blocks"),
     "an unknown exchange": (lambda: titan({"context_parallel_degree": 2, "context_parallel_rotate_method": "ring"}), "write allgather or"),
-    "letters": (lambda: launch_files.megatron(SIZES + "--pipeline-model-parallel-layout Etx|L", "m"), "write E, t, m and L"),
-    "letters without end": (lambda: launch_files.megatron(SIZES + "--pipeline-model-parallel-layout E(t*9999)*9999|L", "m"), "write E, t"),
+    "letters": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout Etx|L", "m"), "write E, t, m and L"),
+    "letters without end": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout E(t*9999)*9999|L", "m"), "write E, t"),
     "too few letters": (
-        lambda: launch_files.megatron(SIZES + "--pipeline-model-parallel-layout Et|t|t|tL", "m"),
+        lambda: megatron(SIZES + "--pipeline-model-parallel-layout Et|t|t|tL", "m"),
         "has 4 blocks, --num-layers",
     ),
-    "odd parts": (lambda: launch_files.megatron(SIZES + "--pipeline-model-parallel-layout Et*16|t*8|t*8L", "m"), "3 parts, which 4 stages"),
-    "an uneven rest": (lambda: launch_files.megatron(SIZES + "--decoder-first-pipeline-num-layers 6", "m"), "do not divide over 4 stages"),
-    "a stage of text": (lambda: launch_files.deepspeed({"zero_optimization": {"stage": "3"}}, "d"), "write the number 0, 1, 2 or 3"),
+    "odd parts": (lambda: megatron(SIZES + "--pipeline-model-parallel-layout Et*16|t*8|t*8L", "m"), "3 parts, which 4 stages"),
+    "an uneven rest": (lambda: megatron(SIZES + "--decoder-first-pipeline-num-layers 6", "m"), "do not divide over 4 stages"),
+    "a stage of text": (lambda: deepspeed({"zero_optimization": {"stage": "3"}}, "d"), "write the number 0, 1, 2 or 3"),
     "two precisions": (
-        lambda: launch_files.deepspeed({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "d"),
+        lambda: deepspeed({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "d"),
         "bf16 and fp16 are both enabled",
     ),
     "an unknown precision": (
-        lambda: launch_files.accelerate({"distributed_type": "FSDP", "mixed_precision": "int4"}, "a"),
+        lambda: accelerate({"distributed_type": "FSDP", "mixed_precision": "int4"}, "a"),
         "write no, fp16",
     ),
-    "a stage beyond": (lambda: launch_files.accelerate({"deepspeed_config": {"zero_stage": 7}}, "a"), "write 0, 1, 2 or 3"),
+    "a stage beyond": (lambda: accelerate({"deepspeed_config": {"zero_stage": 7}}, "a"), "write 0, 1, 2 or 3"),
     "a size of text": (
-        lambda: launch_files.accelerate({"parallelism_config": {"tp_size": "two"}}, "a"),
+        lambda: accelerate({"parallelism_config": {"tp_size": "two"}}, "a"),
         "tp_size 'two': write a whole number",
     ),
     "minus eight processes": (
-        lambda: launch_files.accelerate({"distributed_type": "FSDP", "num_processes": -8}, "a"),
+        lambda: accelerate({"distributed_type": "FSDP", "num_processes": -8}, "a"),
         "num_processes '-8'",
     ),
 }
@@ -132,5 +135,5 @@ def test_wrong_values_are_one_sentence(case: str) -> None:
 
 
 def test_a_plan_of_deepspeed_reads_as_json_numbers() -> None:
-    told = launch_files.deepspeed(json.loads('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}'), "d")
+    told = deepspeed(json.loads('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}'), "d")
     assert (told.global_batch, told.parallel) == (64, {"shard": "gradients"})

@@ -21,7 +21,11 @@ from sim.report.page.layout_plan import plan_page
 from sim.report.plan import candidate_name, plan_document, plan_text
 from sim.spec.catalogue import catalogue
 from sim.spec.decoder import decoder_layers
-from sim.spec.foreign import launch_files
+from sim.spec.foreign.launch_accelerate import accelerate
+from sim.spec.foreign.launch_deepspeed import deepspeed
+from sim.spec.foreign.launch_megatron import megatron
+from sim.spec.foreign.launch_told import Told
+from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.foreign.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
 from sim.spec.foreign.layout_files import launch_files as launch_files_of
 from sim.spec.library import load_workload
@@ -345,10 +349,10 @@ def test_written_layouts_read_back_equal(small: LayoutPlan) -> None:
                     continue
                 counts[name] += 1
                 told = {
-                    "titan": lambda text: launch_files.torchtitan(tomllib.loads(text), "t"),
-                    "megatron": lambda text: launch_files.megatron(text, "m"),
-                    "deepspeed": lambda text: launch_files.deepspeed(json.loads(text), "d"),
-                    "accelerate": lambda text: launch_files.accelerate(yaml.safe_load(text), "a"),
+                    "titan": lambda text: torchtitan(tomllib.loads(text), "t"),
+                    "megatron": lambda text: megatron(text, "m"),
+                    "deepspeed": lambda text: deepspeed(json.loads(text), "d"),
+                    "accelerate": lambda text: accelerate(yaml.safe_load(text), "a"),
                 }[name](text)
                 if not _same(candidate, told, name):
                     wrong.append((name, candidate, told))
@@ -381,8 +385,8 @@ def test_a_stack_runs_what_is_proposed_for_it(model: str, sets: tuple[str, ...],
             own, titan = launch.parallel, candidate.stack == "torchtitan-2.x"
             if titan and candidate.context > 1 and model.startswith("deepseek"):
                 continue  # which torchtitan runs for other models
-            told = launch_files.torchtitan(tomllib.loads(torchtitan_toml(launch)), "t") if titan else None
-            told = told or launch_files.megatron(megatron_arguments(launch), "m")
+            told = torchtitan(tomllib.loads(torchtitan_toml(launch)), "t") if titan else None
+            told = told or megatron(megatron_arguments(launch), "m")
             said = Parallel(**told.parallel)
             kept = {"layers_per_stage", "virtual_stages"} | (set() if titan else {"capacity_factor", "pad_to_capacity"})
             kept |= {"context_exchange"} if candidate.context > 1 else set()
@@ -419,7 +423,7 @@ def test_arguments_of_megatron_say_the_whole_model() -> None:
             continue
         launch = Launch(name, name, shape, False, 1024, Parallel(), 8, 1, 1, "none", "bf16", 1, 8, "H100")
         try:
-            read = launch_files.megatron(megatron_arguments(launch), "m").shape
+            read = megatron(megatron_arguments(launch), "m").shape
         except SpecError as error:
             refused[name] = str(error)
             continue
@@ -438,10 +442,7 @@ def test_four_bits_are_megatrons_alone() -> None:
     """Megatron has --fp4-format, which reads back; the files of the others are left out, not written in more bits."""
     shape = load_workload("llama-3.1-8b").spec.model.transformer
     launch = Launch("own", "llama-3.1-8b", shape, False, 1024, Parallel(shard="parameters"), 8, 1, 1, "none", "nvfp4", 1, 8, "B200")
-    assert (
-        launch_files.megatron(megatron_arguments(launch._replace(parallel=Parallel(shard="optimizer"))), "m").training["precision"]
-        == "nvfp4"
-    )
+    assert megatron(megatron_arguments(launch._replace(parallel=Parallel(shard="optimizer"))), "m").training["precision"] == "nvfp4"
     left_out = launch_files_of(launch, "").left_out
     assert all("nvfp4" in left_out[name] for name in ("torchtitan.toml", "deepspeed.json", "accelerate.yaml")), left_out
 
@@ -480,7 +481,7 @@ def outcome_of(setting: Setting, candidate: LayoutCandidate) -> Any:
     return Stand
 
 
-def _same(candidate: LayoutCandidate, told: launch_files.Told, name: str) -> bool:
+def _same(candidate: LayoutCandidate, told: Told, name: str) -> bool:
     """Return whether the layout *told* by the file of the program *name* is *candidate*, in every field that the program decides."""
     own, said = candidate.parallel, Parallel(**told.parallel)
     if name == "deepspeed":

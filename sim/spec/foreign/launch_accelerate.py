@@ -1,0 +1,74 @@
+"""What does a YAML of Accelerate tell of a run? Keys are those that accelerate/commands/config asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.spec.foreign.launch_deepspeed import ZERO_STAGES
+from sim.spec.foreign.launch_told import Told, block_of, exchange_of, note_offloading
+from sim.spec.strict import whole_number
+from sim.spec.yaml import SpecError
+from sim.units import shorten
+
+_FSDP: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), "parameters"),
+    **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), "gradients"),
+    **dict.fromkeys(("NO_SHARD", "3"), "none"),
+}
+
+
+def accelerate(said: Mapping[str, Any], place: str) -> Told:
+    """Return what a YAML of Accelerate tells."""
+    told = Told()
+    precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
+    precision = precisions.get(kind := str(said.get("mixed_precision", "")).lower())
+    if kind and not precision:
+        raise SpecError(f"{place}: mixed_precision {shorten(kind)}: write no, fp16, bf16 or fp8")
+    told.training |= {"precision": precision} if precision else {}
+    zero, sharded, mesh = (block_of(said, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
+    if zero:
+        stage = str(zero.get("zero_stage", 0))
+        if stage not in ("0", "1", "2", "3"):
+            raise SpecError(f"{place}: deepspeed_config.zero_stage {shorten(stage)}: write 0, 1, 2 or 3")
+        told.parallel |= {"shard": ZERO_STAGES[int(stage)]} if stage != "0" else {}
+        steps = zero.get("gradient_accumulation_steps")
+        told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
+        for option in ("offload_optimizer_device", "offload_param_device"):
+            note_offloading(f"deepspeed_config.{option}", zero.get(option), told)
+    if sharded:
+        strategy = str(sharded.get("fsdp_sharding_strategy", sharded.get("fsdp_reshard_after_forward", "FULL_SHARD")))
+        shard = _FSDP.get(strategy, "parameters")
+        told.parallel |= {"reshard_after_forward": False} if strategy.lower() == "false" else {}
+        told.parallel |= {"shard": shard} if shard != "none" else {}
+        least = sharded.get("fsdp_min_num_params")
+        sized = shard == "parameters" and str(sharded.get("fsdp_auto_wrap_policy")) == "SIZE_BASED_WRAP"
+        told.parallel |= {"wrap": least} if sized and isinstance(least, int) and least > 0 else {}
+        if strategy.startswith("HYBRID") or strategy in ("4", "5"):
+            told.notes.append("hybrid sharding: write replicate, the number of nodes, as --replicate N")
+        note_offloading("fsdp_config.fsdp_offload_params", sharded.get("fsdp_offload_params"), told)
+        told.training |= {"activation_checkpointing": "blocks"} if sharded.get("fsdp_activation_checkpointing") is True else {}
+    for option, name in (("tp_size", "tensor"), ("cp_size", "context"), ("dp_replicate_size", "replicate")):
+        size = _number(mesh, f"parallelism_config_{option}" if f"parallelism_config_{option}" in mesh else option, place)
+        told.parallel |= {name: size} if size > 1 else {}
+    if "context" in told.parallel:
+        key = "parallelism_config_cp_comm_strategy"
+        told.parallel |= exchange_of(mesh, key if key in mesh else "cp_comm_strategy", place)
+    megatron_block = block_of(said, "megatron_lm_config", place)
+    for option, name in (("megatron_lm_tp_degree", "tensor"), ("megatron_lm_pp_degree", "pipeline")):
+        size = whole_number(str(megatron_block.get(option, 1))) or 1
+        told.parallel |= {name: size} if size > 1 else {}
+    processes = _number(said, "num_processes", place)
+    told.gpus = processes if processes > 1 else None
+    if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:
+        raise SpecError(f"{place}: is no configuration of Accelerate; write distributed_type")
+    return told
+
+
+def _number(block: Mapping[str, Any], key: str, place: str) -> int:
+    """Return the whole number of *key*, 1 where it is left out. Raise SpecError for anything else."""
+    value = block.get(key)
+    number = 1 if value is None else whole_number(str(value))
+    if not number:
+        raise SpecError(f"{place}: {key} {shorten(str(value))}: write a whole number, 1 or more")
+    return number

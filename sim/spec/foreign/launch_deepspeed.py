@@ -1,0 +1,64 @@
+"""What does a JSON of DeepSpeed tell of a run? Keys are those of deepspeed/runtime/config.py; ``auto`` leaves a key to its default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.spec.foreign.launch_told import Told, block_of, note_offloading
+from sim.spec.yaml import SpecError
+from sim.units import shorten
+
+ZERO_STAGES: Final = ("none", "optimizer", "gradients", "parameters")
+"""What each stage shards."""
+_PLUS: Final = frozenset(
+    ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
+)
+"""Keys of ZeRO++, which change what is exchanged."""
+_OPTIMIZERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("adam", "adamw", "fusedadam", "deepspeedcpuadam"), "adam"),
+    **dict.fromkeys(("lamb", "fusedlamb"), "lamb"),
+    "sgd": "sgd",
+    "muon": "muon",
+    "adafactor": "adafactor",
+}
+
+
+def deepspeed(said: Mapping[str, Any], place: str) -> Told:
+    """Return what a JSON of DeepSpeed tells; ``auto`` is left to the defaults."""
+    told = Told()
+    stage = block_of(said, "zero_optimization", place).get("stage", 0)
+    if type(stage) is not int or stage not in range(4):
+        raise SpecError(f"{place}: zero_optimization.stage {shorten(str(stage))}: write the number 0, 1, 2 or 3")
+    if stage:
+        told.parallel["shard"] = ZERO_STAGES[stage]
+    for option, name in (("train_micro_batch_size_per_gpu", "batch"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
+        if isinstance(said.get(option), int):
+            told.training[name] = said[option]
+    if isinstance(said.get("train_batch_size"), int):
+        told.global_batch = said["train_batch_size"]
+    widths = [width for width in ("bf16", "fp16") if block_of(said, width, place).get("enabled") is True]
+    if len(widths) > 1:
+        raise SpecError(f"{place}: bf16 and fp16 are both enabled; write false for one of them")
+    told.training |= {"precision": widths[0]} if widths else {}
+    _optimizer(block_of(said, "optimizer", place), told)
+    zero = block_of(said, "zero_optimization", place)
+    for option in ("offload_optimizer", "offload_param"):
+        note_offloading(f"zero_optimization.{option}", block_of(zero, option, place).get("device", "none"), told)
+    note_offloading("zero_optimization.cpu_offload", zero.get("cpu_offload"), told)
+    for option in sorted(_PLUS & zero.keys()):
+        if zero[option] not in (False, None, 0, 1):
+            told.notes.append(f"zero_optimization.{option} {zero[option]} is not modeled: the workload is plain ZeRO")
+    return told
+
+
+def _optimizer(block: Mapping[str, Any], told: Told) -> None:
+    """Take over the optimizer of the *block*, or say that adam stands in for it."""
+    kind, settings = block.get("type"), block.get("params")
+    if not isinstance(kind, str) or kind == "auto":
+        return
+    name = _OPTIMIZERS.get(kind.lower())
+    if name == "sgd" and isinstance(settings, Mapping) and settings.get("momentum"):
+        name = "momentum"
+    told.training |= {"optimizer": {"name": name}} if name else {}
+    told.notes += [] if name else [f"optimizer {kind} is not modeled: the workload has adam"]

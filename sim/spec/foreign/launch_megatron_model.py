@@ -1,0 +1,114 @@
+"""What model do arguments of Megatron-LM describe? Fields of a `Transformer` (megatron/training/arguments.py, with its defaults).
+
+Limits: sizes that only a tokenizer knows must be written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.spec.foreign.launch_options import Arguments
+from sim.spec.foreign.launch_unread import OTHER_LAYERS
+from sim.spec.strict import whole_number
+from sim.spec.yaml import SpecError
+
+SIZES: Final[Mapping[str, str]] = {
+    "num-layers": "layers",
+    "hidden-size": "hidden",
+    "num-attention-heads": "heads",
+    "ffn-hidden-size": "ffn",
+    "kv-channels": "head_dim",
+    "max-position-embeddings": "max_seq",
+    "num-experts": "experts",
+    "moe-ffn-hidden-size": "expert_ffn",
+    "moe-shared-expert-intermediate-size": "shared_expert_ffn",
+    "moe-router-topk": "experts_per_token",
+    "mtp-num-layers": "prediction_layers",
+}
+"""Sizes by option: their names here."""
+LATENT: Final[Mapping[str, tuple[str, int]]] = {
+    "q-lora-rank": ("q_rank", 0),
+    "kv-lora-rank": ("kv_rank", 32),
+    "qk-head-dim": ("nope_dim", 128),
+    "qk-pos-emb-head-dim": ("rope_dim", 64),
+    "v-head-dim": ("value_dim", 128),
+}
+"""Sizes of latent attention by option: their names here, and Megatron-LM's defaults."""
+
+
+def model_shape(given: Arguments) -> dict[str, Any]:
+    """Return the fields of the transformer."""
+    if other := next((option for option in OTHER_LAYERS if option in given.said), None):
+        raise SpecError(
+            f"{given.place}: --{other} makes layers of another kind, which are not described; decoders of attention and "
+            "feed-forward blocks are"
+        )
+    shape: dict[str, Any] = {name: size for option, name in SIZES.items() if (size := given.number(option)) is not None}
+    shape |= {"vocab": _vocabulary(given), **_kind(given), "norm_epsilon": given.figure("norm-epsilon", 1e-5)}
+    if shape["positions"] == "rope":
+        shape |= {"rope_base": given.number("rotary-base", 10_000), "rope_share": given.figure("rotary-percent", 1.0)}
+    if "group-query-attention" in given.said:
+        shape["kv_heads"] = given.number("num-query-groups", 1)
+    if "experts" in shape:
+        shape["experts_per_token"] = given.number("moe-router-topk", 2)
+        shape |= {"shared_experts": 1} if "shared_expert_ffn" in shape else {}
+        shape |= _expert_layers(given.said.get("moe-layer-freq", "1"), given.place)
+    else:
+        shape.pop("experts_per_token", None)
+    if "multi-latent-attention" in given.said:
+        shape["mla"] = {name: given.number(option, default) for option, (name, default) in LATENT.items()}
+        shape.pop("head_dim", None)
+    return shape
+
+
+def _vocabulary(given: Arguments) -> int:
+    """Return the padded vocabulary: a multiple of ``--make-vocab-size-divisible-by`` (128) times the tensor ranks."""
+    if (padded := given.number("padded-vocab-size")) is not None:
+        return padded
+    size = given.number("vocab-size") or (50257 if given.said.get("tokenizer-type", "") == "GPT2BPETokenizer" else None)
+    if size is None:
+        raise SpecError(f"{given.place}: the vocabulary is the tokenizer's, which is not read; add --padded-vocab-size, for example 128256")
+    step = (given.number("make-vocab-size-divisible-by") or 128) * (given.number("tensor-model-parallel-size") or 1)
+    return -(-size // step) * step
+
+
+def _kind(arguments: Arguments) -> dict[str, Any]:
+    given = arguments.said
+    bias = "none" if "disable-bias-linear" in given else "all"
+    return {
+        "activation": "swiglu" if "swiglu" in given else "relu2" if "squared-relu" in given else "gelu",
+        "norm": "rmsnorm" if given.get("normalization") == "RMSNorm" else "layernorm",
+        "positions": {"rope": "rope", "none": "none"}.get(given.get("position-embedding-type", ""), "learned")
+        if "use-rotary-position-embeddings" not in given
+        else "rope",
+        "tied": "untie-embeddings-and-output-weights" not in given,
+        "bias": "qkv" if bias == "none" and "add-qkv-bias" in given else bias,
+        "qk_norm": "head" if "qk-layernorm" in given else "none",
+        "dropout": arguments.figure("hidden-dropout", 0.1, least=0.0),
+        **_window(arguments),
+    }
+
+
+def _window(given: Arguments) -> dict[str, Any]:
+    """Return how far tokens look back (``--window-size LEFT,RIGHT``), and that each n-th layer looks back on all."""
+    said = given.said.get("window-size")
+    if said is None:
+        return {}
+    match = re.match(r"\s*(-1|\d{1,9})\s*(?:,|$)", said)
+    if match is None:
+        raise SpecError(f"{given.place}: --window-size {said}: write the tokens to look back on, such as 128,0")
+    window = int(match[1])
+    every = given.number("window-attn-skip-freq")
+    return {"window": window, **({"global_every": every} if every else {})} if window > 0 else {}
+
+
+def _expert_layers(pattern: str, place: str) -> dict[str, Any]:
+    """Return which layers have experts, by ``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
+    if (every := whole_number(pattern)) is not None:
+        return {"moe_every": every}
+    match = re.fullmatch(r"\[0\]\*(\d+)\+\[1\]\*\d+", pattern.replace(" ", ""))
+    if match is None:
+        raise SpecError(f"{place}: --moe-layer-freq {pattern}: write a number, or [0]*N+[1]*M")
+    return {"first_dense_layers": int(match[1])}

@@ -1,0 +1,145 @@
+"""What does a TOML of torchtitan tell of a run? Keys and defaults are those of torchtitan/config/job_config.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.spec.foreign.launch_told import Told, block_of, exchange_of, note_offloading
+from sim.spec.library import load_part
+from sim.spec.parallel import even_blocks
+from sim.spec.workload import Model
+from sim.spec.yaml import SpecError
+
+TORCHTITAN_MODELS: Final[Mapping[tuple[str, str], str]] = {
+    **{("llama3", size.upper()): f"llama-3.1-{size}" for size in ("8b", "70b", "405b")},
+    ("llama4", "17bx16e"): "llama-4-scout-17b-16e",
+    ("llama4", "17bx128e"): "llama-4-maverick-17b-128e",
+    ("deepseek_v3", "16B"): "deepseek-v2-lite",
+    ("deepseek_v3", "236B"): "deepseek-v2",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+    **{("qwen3", size): f"qwen3-{size.lower()}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")},
+}
+"""The catalogue's name of a model and flavor (torchtitan/models/*/__init__.py)."""
+_RANKS: Final[Mapping[str, str]] = {
+    "tensor_parallel_degree": "tensor",
+    "pipeline_parallel_degree": "pipeline",
+    "context_parallel_degree": "context",
+    "expert_parallel_degree": "expert",
+    "data_parallel_replicate_degree": "replicate",
+}
+_SCHEDULES: Final[Mapping[str, str]] = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "interleaved1f1b": "interleaved_1f1b",
+    "zbvzerobubble": "zbv",
+    "dualpipev": "dualpipev",
+}
+
+
+def torchtitan(said: Mapping[str, Any], place: str) -> Told:
+    """Return what a TOML of torchtitan tells. Raise SpecError for a model that the catalogue lacks."""
+    model, training, layout = (block_of(said, name, place) for name in ("model", "training", "parallelism"))
+    key = str(model.get("name", "")), str(model.get("flavor", ""))
+    if key not in TORCHTITAN_MODELS:
+        models = ", ".join(" ".join(each) for each in TORCHTITAN_MODELS)
+        raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalogue; known are {models}")
+    told = Told(model=TORCHTITAN_MODELS[key], sequence=_count(training, "seq_len", 2048, f"{place}: training"))
+    ranks = {name: _count(layout, option, 1, f"{place}: parallelism") for option, name in _RANKS.items()}
+    told.parallel = {name: size for name, size in ranks.items() if size > 1}
+    shards = layout.get("data_parallel_shard_degree", -1)
+    if shards == -1 or _count(layout, "data_parallel_shard_degree", 1, f"{place}: parallelism") != 1 or told.parallel.get("context", 1) > 1:
+        told.parallel["shard"] = "parameters"
+        reshard = {"always": True, "never": False}.get(str(layout.get("fsdp_reshard_after_forward", "default")))
+        told.parallel |= {} if reshard is None else {"reshard_after_forward": reshard}
+    else:
+        told.parallel.pop("replicate", None)  # plain data parallelism
+    schedule = str(layout.get("pipeline_parallel_schedule", "1F1B")).lower().replace("schedule", "")
+    if told.parallel.get("pipeline", 1) > 1:
+        if schedule not in _SCHEDULES:
+            raise SpecError(f"{place}: pipeline_parallel_schedule {schedule} is not known; known are {', '.join(_SCHEDULES)}")
+        told.parallel["schedule"] = _SCHEDULES[schedule]
+        told.parallel |= _stages(layout, told, place)
+    if told.parallel.get("context", 1) > 1:
+        told.parallel |= exchange_of(layout, "context_parallel_rotate_method", place)
+    wide = str(training.get("mixed_precision_param", "bfloat16")) == "float32"
+    told.training = {
+        "batch": _batch(training, layout, place),
+        "precision": "fp8" if re.search(r"float8|linear\.mx", str(model.get("converters", ""))) else "fp32" if wide else "bf16",
+        "activation_checkpointing": _recomputes(block_of(said, "activation_checkpoint", place), place, told),
+        "stack": "torchtitan-2.x",
+    }
+    optimizer = str(block_of(said, "optimizer", place).get("name", "AdamW"))
+    told.notes += [] if optimizer in ("Adam", "AdamW") else [f"optimizer {optimizer} is not modeled: the workload has adam"]
+    note_offloading("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
+    wanted = training.get("global_batch_size", -1)
+    told.global_batch = wanted if isinstance(wanted, int) and wanted > 0 else None
+    return told
+
+
+def _recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:
+    """Return what is recomputed. Raise SpecError for a mode that torchtitan does not have."""
+    mode, option = str(block.get("mode", "selective")), str(block.get("selective_ac_option", "op"))
+    modes = {"none": "none", "full": "blocks", "selective": "operators", "memory_budget": "operators"}
+    if mode not in modes:
+        raise SpecError(f"{place}: activation_checkpoint.mode {mode} is not known; known are {', '.join(modes)}")
+    if mode == "memory_budget":
+        told.notes.append("activation_checkpoint.mode memory_budget is not modeled: the workload has selective, by operators")
+    if mode == "selective" and option != "op":
+        told.notes.append(f"activation_checkpoint.selective_ac_option {option} is not modeled: the workload has op")
+    return modes[mode]
+
+
+def _stages(layout: Mapping[str, Any], told: Told, place: str) -> dict[str, Any]:
+    """Return the chunks of each rank, and the blocks of each chunk where torchtitan would not spread them so by itself."""
+    shape = load_part(Model, told.model, "workloads/models").transformer
+    assert shape is not None
+    pipeline, several = told.parallel["pipeline"], told.parallel["schedule"] not in ("gpipe", "1f1b")
+    first, last = (_count(layout, f"pipeline_parallel_{end}_stage_less_layers", 1, f"{place}: parallelism", 0) for end in ("first", "last"))
+    named, parts = layout.get("module_fqns_per_model_part"), pipeline * (2 if several else 1)
+    if layout.get("pipeline_parallel_layers_per_stage") is not None:
+        each = _count(layout, "pipeline_parallel_layers_per_stage", 1, f"{place}: parallelism")
+        parts = -(-(shape.layers + first + last) // each)
+    if named is not None:
+        parts = len(_names(named, shape.layers, place))
+    if parts % pipeline or (parts > pipeline) != several:
+        wanted = f"a multiple of {pipeline}, 2 or more times it" if several else f"{pipeline}"
+        raise SpecError(
+            f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {wanted}"
+        )
+    if parts > shape.layers or max(first, last) > (shape.layers + first + last) // parts:
+        raise SpecError(
+            f"{place}: {shape.layers} layers do not fill {parts} stages, the first of {first} and the last of {last} less; write fewer"
+        )
+    usual = even_blocks(shape.layers, parts, 1, 1)
+    counts = even_blocks(shape.layers, parts, first, last) if named is None else _names(named, shape.layers, place)
+    chunks = {"virtual_stages": parts // pipeline} if told.parallel["schedule"] == "interleaved_1f1b" else {}
+    return chunks | ({} if counts == usual else {"layers_per_stage": counts})
+
+
+def _names(named: object, layers: int, place: str) -> list[int]:
+    """Return the blocks of each part of ``module_fqns_per_model_part``. Raise SpecError unless these are all *layers*."""
+    parts = [part if isinstance(part, list) else [] for part in named] if isinstance(named, list) else []
+    counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
+    if sum(counts) != layers:
+        raise SpecError(
+            f"{place}: parallelism.module_fqns_per_model_part names {sum(counts)} blocks, but the model has {layers}; "
+            'write a list of names for each stage, such as [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]'
+        )
+    return counts
+
+
+def _batch(training: Mapping[str, Any], layout: Mapping[str, Any], place: str) -> int:
+    """Return the samples of a micro-batch: of a pipeline, not all that a rank has in one pass."""
+    if layout.get("pipeline_parallel_degree", 1) > 1 and "pipeline_parallel_microbatch_size" in layout:
+        return _count(layout, "pipeline_parallel_microbatch_size", 1, f"{place}: parallelism")
+    return _count(training, "local_batch_size" if "local_batch_size" in training else "batch_size", 8, f"{place}: training")
+
+
+def _count(block: Mapping[str, Any], name: str, default: int, place: str, least: int = 1) -> int:
+    """Return the number *name* of *block*, or *default*. Raise SpecError for what is no whole number of *least* or more."""
+    value = block.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SpecError(f"{place}.{name} {str(value)[:40]}: write a whole number, {least} or more")
+    return value
