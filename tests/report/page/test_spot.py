@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sim.report.page.spot import spot_page
@@ -31,17 +32,21 @@ def test_the_verdict_compares_with_on_demand(path: Path) -> None:
     assert verdict(read(path)) == f"Spot saves {100 * saved:.0f}% of the money and takes {100 * longer:.0f}% longer."
 
 
-def test_points_rise_to_all_runs(path: Path) -> None:
-    """Oracle: a distribution rises, from the least to all; the middle of the table lies on the curve, between two of its turns."""
+def test_curves_rise_to_all_runs_through_every_quantile(path: Path) -> None:
+    """Oracle: a distribution rises, from the least to all; between its turns lie all quantiles of the document, and the table's middle."""
     found, dots = document(path, "spot"), read(path).all("circle")
+    quantiles = found["distribution"]
+    assert len(quantiles) > 20
     for key in ("time_s", "cost_usd"):
         drawn = [
             (float(dot.attributes["data-x"]), float(dot.attributes["data-y"]))
             for dot in dots if dot.attributes["data-x-at"].endswith(key)
         ]  # fmt: skip
-        assert len(drawn) > 3 and all(one <= other for one, other in pairwise(drawn)) and drawn[-1][1] == 1.0
-        below, above = next((one[0], other[0]) for one, other in pairwise(drawn) if one[1] <= 0.5 <= other[1])
-        assert below * 0.99 <= found["spot"][key]["p50"] <= above * 1.01
+        assert all(one <= other for one, other in pairwise(drawn)) and drawn[-1][1] == 1.0
+        xs, shares = zip(*drawn, strict=True)
+        met = np.interp([quantile["share"] for quantile in quantiles], shares, xs)
+        assert met == pytest.approx([quantile[key] for quantile in quantiles], rel=1e-9)
+        assert np.interp(0.5, shares, xs) == pytest.approx(found["spot"][key]["p50"], rel=0.01)
 
 
 def test_without_a_price_or_a_revocation_it_still_tells(path: Path) -> None:
