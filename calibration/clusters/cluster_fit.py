@@ -212,8 +212,9 @@ def _fitted(prior: ClusterModel, rows: Sequence[RunQuestion], evaluator: Evaluat
         return _Fit(model, 0.0, Linear(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing, nothing), nothing)
     widths = np.array([parameter.width for parameter in model.parameters])
     start = _start(model, rows, widths, evaluator)
-    # what hardly moves any row, there or as described, keeps its prior, and costs no simulation
-    slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in (start, 0 * start)]
+    # what hardly moves any row, there, as described, or where the network is a width slower still, keeps its prior, and costs no simulation
+    points = (start, 0 * start, start + _slower(model, widths))
+    slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in points]
     moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
     moves = np.array([one for one in moving if _can_tell(model, one, rows)], dtype=np.intp)
     best = _maximum(model, rows, start[moves], moves, widths, evaluator)
@@ -278,6 +279,13 @@ def _tellers(model: ClusterModel, number: int, rows: Sequence[RunQuestion]) -> i
     return 0 if place < 0 else sum(model.groups[place] in group_keys(row) for row in rows)
 
 
+def _slower(model: ClusterModel, widths: np.ndarray) -> np.ndarray:
+    """Return by how much each constant of the network moves where all of it is one width slower."""
+    import numpy as np
+
+    return np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
+
+
 def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
     """Return where to begin: as described, or one or two widths slower, in all, between nodes or sockets, where that explains *rows* best.
 
@@ -286,7 +294,7 @@ def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray,
     """
     import numpy as np
 
-    way = np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
+    way = _slower(model, widths)
     places = np.array([parameter.place for parameter in model.parameters])
     ways = [
         way,

@@ -1,4 +1,4 @@
-"""Does a whole file come out scored? Oracle: rows that the simulator made itself, with slower layers and a quarter of the network."""
+"""Does a whole file come out scored? Oracle: rows that the simulator made itself, on a machine twice as slow as described."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibration.questions import question
 from calibration.run_records import read_records
 
 COLUMNS = ["source", "hardware", "workload", "input", "placement", "batch_per_gpu", "step_time_s", "exposed_sync_s", "role"]
-SLOW = ((NetworkParameter("nic", "efficiency", 0.7), -1.3), (NetworkParameter("host_transport", "efficiency", 0.4), -0.5))
+SLOW = ((NetworkParameter("nic", "efficiency", 0.7), -1.0), (NetworkParameter("host_transport", "efficiency", 0.4), -0.5))
 
 
 def row(folder: Path, placement: str, batch: int, role: str) -> list[object]:
@@ -44,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--json", "-j", "1", "-o", str(tmp_path / "out"), "--by", "nodes", "--left-out", "source,nodes"]
-    assert main(["validate", str(runs), *options, "--fail-if", "overall.calibrated.median>0.5"]) == 0
+    assert main(["validate", str(runs), *options]) == 0
     document = json.loads(capsys.readouterr().out)
     overall = document["overall"]
     assert set(overall) == {"zero_shot", "calibrated", "free_communication", "closed_form", "copy_row"}
@@ -55,7 +55,7 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
         ("made", "g4dn.12xlarge", "network"),
     ]
     factor = {entry["parameter"]: entry["factor"] for entry in document["clusters"][0]["factors"]}
-    assert math.log(factor["nic efficiency"]) == pytest.approx(-1.3, abs=0.25)
+    assert math.log(factor["nic efficiency"]) == pytest.approx(-1.0, abs=0.25)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "predictions.csv", "validation.json", "validation.png", "validation.txt",
     ]  # fmt: skip
@@ -106,10 +106,10 @@ def test_repeats_far_apart_calibrate_nothing_and_are_named(tmp_path: Path, capsy
 
 
 def test_a_condition_decides_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that is met is in the test above."""
+    assert main(["validate", str(runs), "-j", "1", "--fail-if", "overall.calibrated.median>0.5"]) == 0
+    assert "overall, one vote per cluster" in capsys.readouterr().out
     assert main(["validate", str(runs), "-j", "1", "--fail-if", "overall.calibrated.median<0.5"]) == 1
-    said = capsys.readouterr()
-    assert "overall, one vote per cluster" in said.out and "failed: overall.calibrated.median<0.5" in said.err
+    assert "failed: overall.calibrated.median<0.5" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
