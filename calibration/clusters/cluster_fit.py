@@ -283,7 +283,8 @@ def _slower(model: ClusterModel, widths: np.ndarray) -> np.ndarray:
     """Return by how much each constant of the network moves where all of it is one width slower."""
     import numpy as np
 
-    return np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
+    ways: np.ndarray = np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
+    return ways
 
 
 def _start(model: ClusterModel, rows: Sequence[RunQuestion], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
