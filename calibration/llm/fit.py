@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 ROWS_THAT_COUNT: Final = 60.0
 NOISE: Final = 0.08
 """Deviation of a row's logarithm that is taken for noise: repeats and what a table does not tell (estimate)."""
-ROUNDS: Final = 3
+ROUNDS: Final = 30
+"""Rounds after which a fit that does not settle is an error."""
+SETTLED: Final = 0.005
+"""Largest move of a constant's logarithm in a round after which the fit is done."""
 STEP: Final = 0.02
 
 
@@ -59,21 +62,43 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     names = list(prior_of)
     prior = np.log([prior_of[name][0] for name in names])
     deviation = np.array([prior_of[name][1] for name in names])
-    counts = Counter(case.row.source for case in rows)
-    base = np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
+    base = _base(rows)
     theta = prior.copy()
     residual = _residuals(rows, names, theta)
     jacobian = np.zeros((len(rows), len(names)))
     for _ in range(ROUNDS):
         jacobian = _jacobian(rows, names, theta, residual)
-        theta = _solve(theta, residual, jacobian, base, prior, deviation)
+        before, theta = theta, _solve(theta, residual, jacobian, base, prior, deviation)
         residual = _residuals(rows, names, theta)
+        if np.max(np.abs(theta - before)) < SETTLED:
+            break
+    else:
+        raise ValueError(f"the fit of {len(names)} constants moves on after {ROUNDS} rounds")
     without = {}
-    for source in sorted(counts):
+    for source in sorted({case.row.source for case in rows}):
         keep = np.array([case.row.source != source for case in rows])
         fold = _solve(theta, residual[keep], jacobian[keep], base[keep], prior, deviation)
         without[source] = dict(zip(names, np.exp(fold).tolist(), strict=True))
     return dict(zip(names, np.exp(theta).tolist(), strict=True)), without
+
+
+def misfit(cases: Sequence[Case], at: Mapping[str, float]) -> float:
+    """Return what `fit` makes least: half the logarithm of each squared error and its noise, and the distance *at* has from the priors."""
+    import numpy as np
+
+    rows = thinned([case for case in cases if usable(case)])
+    prior_of = priors()
+    away = np.array([math.log(at[name] / value) / deviation for name, (value, deviation) in prior_of.items()])
+    errors = _residuals(rows, list(at), np.log(list(at.values())))
+    return float(np.sum(_base(rows) * np.log1p((errors / NOISE) ** 2)) + np.sum(away**2)) / 2
+
+
+def _base(rows: Sequence[Case]) -> NDArray[np.float64]:
+    """Return what each row counts before its error is known."""
+    import numpy as np
+
+    counts = Counter(case.row.source for case in rows)
+    return np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
 
 
 def _residuals(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.float64]) -> NDArray[np.float64]:

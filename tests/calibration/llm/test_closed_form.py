@@ -9,7 +9,7 @@ import pytest
 
 from calibration.llm.case import Case
 from calibration.llm.closed_form import predict
-from calibration.llm.fit import fit
+from calibration.llm.fit import fit, misfit
 from calibration.llm.priors import defaults
 from calibration.llm.rules import model_flop
 from calibration.llm.weights import blocks_of_stages, stage_weights, total_parameters
@@ -134,6 +134,21 @@ def test_a_fit_finds_constants_that_made_the_steps(tmp_path: Path) -> None:
     assert after < 0.03
     assert found["product.hopper"] < 0.68
     assert set(without) == {"a/x", "b/x", "c/x"}
+
+
+def test_a_fit_goes_on_until_no_constant_would_better_it(tmp_path: Path) -> None:
+    experts = dict(experts="128", topk="8", ep="8", ffn_hidden="768", hidden="2048", seq_len="1024", params="", model="Qwen3 30B-A3B")
+    described = [*varied(tmp_path), *(one(tmp_path, **experts, global_batch=batch) for batch in ("64", "128", "256"))]
+    truth = {**defaults(), "host.experts": 2e-2, "product.hopper": 0.5}
+    cases = []
+    for number, case in enumerate(described):
+        measured = predict(case, truth).step_time * (1.0 + 0.1 * (number % 3))
+        cases.append(replace(case, row=replace(case.row, number={**case.row.number, "step_time_s": measured})))
+    found, _ = fit(cases)
+    least = misfit(cases, found)
+    for name in found:
+        for factor in (0.97, 1.03):
+            assert misfit(cases, {**found, name: factor * found[name]}) > least - 1e-4, name
 
 
 def nanotron(folder: Path, **row: str) -> Case:
