@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from glob import escape
 from pathlib import Path
 from platform import node
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Final
 
 from sim.spec.yaml import SpecError
@@ -38,7 +38,20 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file to write, which becomes *path* when the block ends well. Raise SpecError where it cannot be written."""
+    """Give a temporary file to write, which becomes *path* when the block ends well. Raise SpecError where it cannot be written.
+
+    A device or a pipe (/dev/null, /dev/stdout) gets its content; a link stays, and what it leads to is replaced.
+    """
+    if _streams(path):
+        with TemporaryDirectory() as folder:
+            temporary = Path(folder) / "content"
+            yield temporary
+            try:
+                path.write_bytes(temporary.read_bytes())
+            except OSError as error:
+                raise SpecError(f"{path}: cannot be written: {error.strerror}") from None
+        return
+    path = path.resolve() if path.is_symlink() else path
     _remove_leftovers(path)
     temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.part")
     try:
@@ -49,6 +62,11 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _streams(path: Path) -> bool:
+    """Return whether *path* is there and neither a file nor a folder: a device, a pipe, a socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 _HOST: Final = f"{zlib.crc32(node().encode()):08x}"
@@ -83,7 +101,7 @@ def _writable(path: Path | None, ending: str) -> Path | None:
     """Return *path*, where a file can be written; an example for a folder has *ending*."""
     if path is not None and path.is_dir():
         raise SpecError(f"{path}: is a folder; expected a file, such as {path / f'result{ending}'}")
-    if path is not None:
+    if path is not None and not _streams(path):
         _folder_of(path, path.parent)
     return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,3 +115,27 @@ def test_names_that_are_right_are_taken(tmp_path: Path) -> None:
     ]
     for due, name in [*right, (trace_due, "ranks"), (folder_due, "v1.2"), (folder_due, "out.json"), (trace_due, "out.json")]:
         assert due(tmp_path / name) == tmp_path / name
+
+
+def test_a_pipe_gets_its_content_and_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert file_due(pipe) == pipe
+        write_file(pipe, "text")
+        assert os.read(reader, 16) == b"text"
+    finally:
+        os.close(reader)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    target, link = tmp_path / "kept" / "x.txt", tmp_path / "x.txt"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_file(link, "new")
+    assert (target.read_text(), link.is_symlink()) == ("new", True)
+    assert [path.name for path in target.parent.iterdir()] == ["x.txt"]
