@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sim.commands.options import trace_due
-from sim.report.files import csv_due, file_due, folder_due, page_due, write_file, write_files, yaml_due
+from sim.report.files import csv_due, file_due, folder_due, page_due, yaml_due
+from sim.spec.whole_file import write_file, write_files
 from sim.spec.yaml import SpecError
 
 
@@ -40,6 +42,22 @@ def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkey
     with pytest.raises(SpecError, match="No space left"):
         write_file(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_device_stays_one_and_a_link_leads_where_it_did(tmp_path: Path) -> None:
+    """Oracle: what the system says of them before and after; a pipe tells what came through."""
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link.csv", tmp_path / "target.csv"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_file(pipe, "text")
+    assert os.read(reader, 100) == b"text" and pipe.is_fifo()
+    os.close(reader)
+    target.write_text("old")
+    link.symlink_to(target)
+    write_file(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == [link, pipe, target]
+    assert file_due(pipe) == pipe
 
 
 def test_places_are_judged_before_anything_is_computed(tmp_path: Path) -> None:

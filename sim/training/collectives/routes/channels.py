@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -57,7 +57,7 @@ class Hop:
         """Tell whether the bytes rest in host memory on the way."""
         return self.route.staged
 
-    @property
+    @cached_property
     def tier(self) -> Tier:
         """Return ``network`` for a hop from or to the network, else ``interconnect``."""
         return "network" if NETWORK in (self.src, self.dst) else "interconnect"
@@ -67,7 +67,7 @@ class Hop:
         reached = 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
         return reached / INTEL_RELAY if self.route.relayed else reached
 
-    @property
+    @cached_property
     def wires(self) -> tuple[str, ...]:
         """Return the NICs' links on the way: one from or to the network, two of a loopback."""
         return tuple(link for link in self.links if NETWORK in link.split(">"))
