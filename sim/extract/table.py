@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -106,8 +107,11 @@ def word(value: Any) -> str:
         return "[" + ", ".join(word(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + _fields(value) + "}"
-    if not isinstance(value, str):
-        return json.dumps(value)
+    return _text(value) if isinstance(value, str) else json.dumps(value)
+
+
+@lru_cache(maxsize=1 << 14)
+def _text(value: str) -> str:
     try:
         same = yaml.parse(f"[{{word: {value}}}]").value == [{"word": value}]
     except SpecError:

@@ -239,7 +239,8 @@ def _network_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKin
     if len(gpus) == 1:
         return "single", [(gpus, nic, nic) for nic in nics]
     if graph.switch_links:
-        return "nvswitch", [_switched_order(graph, gpus, nics, place) for place in range(len(nics))]
+        near = {nic: _nearest(graph, gpus, nic) for nic in nics}
+        return "nvswitch", [_switched_order(graph, gpus, near, place) for place in range(len(nics))]
     paths = _nvlink_paths(graph, gpus, nics)
     if paths:
         return "nvlink", paths
@@ -256,14 +257,14 @@ def _near_nics(graph: NodeGraph, gpus: Sequence[int]) -> list[int]:
     return [nic for nic, distance in nearest.items() if distance == min(nearest.values())]
 
 
-def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int], place: int) -> _Ordered:
-    """Return the order for the NIC at *place*: NICs that share their near GPUs begin at different ones.
+def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nearest: Mapping[int, list[int]], place: int) -> _Ordered:
+    """Return the order for the NIC at *place* of those in *nearest*, each with its GPUs: NICs that share them begin at different ones.
 
     Where the last GPU has nearer NICs, the ring leaves by one of them, each by another, as NCCL's cross-NIC rings do.
     """
-    nic = nics[place]
-    near = _nearest(graph, gpus, nic)
-    turn = sum(_nearest(graph, gpus, other) == near for other in nics[:place])
+    nics = list(nearest)
+    nic, near = nics[place], nearest[nics[place]]
+    turn = sum(nearest[other] == near for other in nics[:place])
     first = near[turn % len(near)]
     near = [first, *(gpu for gpu in near if gpu != first)]
     at = gpus.index(first)
