@@ -281,7 +281,7 @@ def _conclude(
     as_json: bool,
 ) -> None:
     """Print *document* or its *text*, write the *files* made of its JSON, and fail where it breaks one of the *conditions*."""
-    from sim.report.files import write_files
+    from sim.spec.whole_file import write_files
 
     failed = [condition.text for condition in conditions if condition.holds(document)]
     if output is not None:

@@ -125,9 +125,10 @@ def plan(
     """
     import pandas
 
-    from sim.report.files import folder_due, write_files
+    from sim.report.files import folder_due
     from sim.report.layouts.layout_files import export_files
     from sim.report.plan import plan_document
+    from sim.spec.whole_file import write_files
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as planned

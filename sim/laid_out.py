@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from sim.mesh import LayoutRun
 from sim.report.beside import Beside
-from sim.report.files import write_file
 from sim.report.layouts.layout import layout_document, layout_text, waits
 from sim.report.trace.layout_trace import write_layout_trace
+from sim.spec.whole_file import write_file
 from sim.study.arguments import Name, own_parts, price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of

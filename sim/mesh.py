@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, chain
 from statistics import stdev
 
@@ -215,10 +215,15 @@ def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
 
 def _ends(schedule: str, parallel: Parallel, micro_batches: int) -> None:
     """Raise SpecError with the cycle of waits where the stages of *schedule* wait for each other for ever."""
-    programs = [actions(schedule, parallel.pipeline, parallel.chunks, micro_batches, stage) for stage in range(parallel.pipeline)]
-    cycle = deadlock(schedule, programs)
+    cycle = _waits(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     if cycle is not None:
         raise SpecError(f"training.parallel.schedule: {schedule} never ends: {'; '.join(cycle)}; write schedule: 1f1b")
+
+
+@lru_cache(maxsize=256)
+def _waits(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[str] | None:
+    """Return what `deadlock` does of a schedule of the product, whose order these numbers decide."""
+    return deadlock(schedule, [actions(schedule, stages, chunks, micro_batches, stage) for stage in range(stages)])
 
 
 def mesh_options(workload: Workload) -> MeshOptions:

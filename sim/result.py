@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from sim.events import causes_of
 from sim.report.beside import Beside
 from sim.report.document import run_document
-from sim.report.files import write_file
 from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
 from sim.simulate import Run
+from sim.spec.whole_file import write_file
 from sim.study.arguments import Name
 from sim.study.scenario import Answer, Scenario, answer
 from sim.units import counted, show

@@ -209,7 +209,7 @@ def write_report(
     more: Callable[[], Mapping[str, str | bytes]] = dict,
 ) -> None:
     """Write the page of the *result* of a run (document, text, CSV) to *html*, and all of it and *more* into *folder*, if given."""
-    from sim.report.files import write_file, write_files
+    from sim.spec.whole_file import write_file, write_files
 
     document, text, table = result
     made = named_as_called(page()) if html is not None or folder is not None else ""
@@ -234,7 +234,7 @@ def write_result(
     more: Mapping[str, str | bytes] | None = None,
 ) -> None:
     """Write the page of *result* (document, text) to *html*, and all of it with *plot* and *more* files into *folder*, if given."""
-    from sim.report.files import write_file, write_files
+    from sim.spec.whole_file import write_file, write_files
 
     document, text = result
     told = named_as_called(text) + "\n"

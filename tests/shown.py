@@ -15,7 +15,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from calibration.cli import main as calibrator
+from sim.cli import main as simulator
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -25,13 +29,37 @@ DAY = "2026-11-25"
 PYTHON = re.compile(r"```pycon\n(?P<body>.*?)```", re.DOTALL)
 
 
+ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8", "STALLSIM_TODAY": DAY}
+PROGRAMS: dict[str, Callable[[list[str]], int]] = {"python -m sim": simulator, "python -m calibration": calibrator}
+
+
 def output(command: str) -> str:
+    """Return what *command* prints when typed in the project's folder, as `process_output` does; a program of ours runs in this process."""
+    words = shlex.split(command)
+    program = PROGRAMS.get(" ".join(words[:3]))
+    if program is None:
+        return process_output(command)
+    printed, before, folder = io.StringIO(), os.environ.copy(), Path.cwd()
+    os.environ.update(ENVIRONMENT)
+    os.chdir(ROOT)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as told:
+            code = program(words[3:])
+    finally:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(before)
+    if code:
+        raise RuntimeError(f"{command} ends with {code}: {told.getvalue()}")
+    return printed.getvalue()
+
+
+def process_output(command: str) -> str:
     """Return what *command* prints when typed in the project's folder."""
     words = shlex.split(command)
     if words[0] == "python":
         words[0] = sys.executable
-    environment = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8", "STALLSIM_TODAY": DAY}
-    done = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, encoding="utf-8", timeout=240)
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | ENVIRONMENT, check=True, capture_output=True, encoding="utf-8", timeout=240)
     return done.stdout
 
 

@@ -38,6 +38,11 @@ def test_block_is_what_the_command_prints(match: re.Match[str]) -> None:
     assert match[0] == shown.block(match["command"]), "run `make readme`"
 
 
+def test_a_process_prints_what_this_one_does() -> None:
+    command = next(match["command"] for name, match in BLOCKS if name == "README.md")
+    assert shown.process_output(command) == shown.output(command)
+
+
 def test_python_examples_show_what_python_shows() -> None:
     pages = [page for page in shown.PAGES if "```pycon" in page.read_text(encoding="utf-8")]
     assert pages

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibration.blind.foretold import Foretold
 from calibration.blind.questions import UNITS, BlindQuestion
-from sim.report.files import write_file
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
 COLUMNS: Final = ("kind", "name", "precision", "batch", "unit", "predicted", "low", "high", "measured", "note")

@@ -16,11 +16,11 @@ import yaml
 from calibration.catalogue.compute import Factors, fit
 from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR, rows
 from calibration.catalogue.left_out import gpu_factors, stack_factors
-from sim.report.files import write_file
 from sim.spec.catalogue import every
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
+from sim.spec.whole_file import write_file
 
 FITTED: Final = "fitted to the rows of role compute on GPUs of compute capability"
 SHARED: Final = "estimate (mean of the architectures with rows in calibration/records/single_gpu.csv"

@@ -19,7 +19,7 @@ from calibration import FOLDER, RECORDS
 from calibration.collectives.fit import BANDS, RecordBatch, TransportConstants, band_of, bounding, committed, layout_of, predicted, without
 from calibration.collectives.records import CollectiveRecord, read_collectives
 from sim.report.collective_error import SUMMARY
-from sim.report.files import write_file
+from sim.spec.whole_file import write_file
 
 ERRORS = RECORDS / "collective_errors.csv"
 """The scores of all systems as they were when the table was written last (``python -m calibration collectives --write``)."""

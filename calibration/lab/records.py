@@ -24,8 +24,8 @@ from calibration.lab.plan import LabPlan, LabPoint
 from calibration.measure.ddp_steps import RankSteps
 from calibration.run_columns import COLUMNS
 from calibration.run_records import Role
-from sim.report.files import write_file
 from sim.spec.strict import decoded, parse_json, read_bytes, typed
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
 SCHEMA: Final = 1

@@ -39,8 +39,8 @@ from calibration.llm.score import (
 )
 from calibration.validate.validation_report import number, pair, percent
 from sim.events import Cause
-from sim.report.files import write_file
 from sim.report.layouts.layout_error import SUMMARY, family_of, group_names
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
 

@@ -20,10 +20,10 @@ from calibration.machines.posterior import PosteriorEstimate
 from calibration.machines.predicted_steps import Written
 from calibration.machines.step_factors import FIELD, WHOLE, step_fit, step_ratios, tells, with_factor
 from sim.check import check_hardware, require
-from sim.report.files import write_file
 from sim.spec.hardware import Gpu
 from sim.spec.library import load, load_hardware
 from sim.spec.stack import Stack
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 from sim.study.new.hardware import new_hardware
 

@@ -17,8 +17,8 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from calibration.measure.processor_use import DISTURBED
-from sim.report.files import write_file
 from sim.spec.strict import read_json, typed
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
 SCHEMA: Final = 1

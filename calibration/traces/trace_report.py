@@ -15,9 +15,9 @@ from calibration.traces.import_trace import Imported, kernel_times
 from calibration.traces.kineto import CPU
 from sim.events import STALLS, Cause
 from sim.report.columns import Title, aligned
-from sim.report.files import write_file
 from sim.report.style import MEANINGS
 from sim.report.table import BAR, bar
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 from sim.units import show
 

@@ -21,8 +21,8 @@ from calibration.validate.scores import Scored
 from calibration.validate.validation import Validation, validate
 from calibration.validate.validation_report import group_table, validation_table
 from sim.report.expected_error import family_of, groups_of
-from sim.report.files import write_file
 from sim.report.validated import SUMMARY
+from sim.spec.whole_file import write_file
 
 ROOT: Final = FOLDER.parent
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)

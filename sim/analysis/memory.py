@@ -220,16 +220,22 @@ def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_M
     made = _made(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [every] * len(layers)
     beside = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
     yield _Moment(every, 0.0, beside)
-    meaning = MEANING[workload.training.precision]
-    narrow = [meaning.cast * elements if meaning.autocast else 0.0 for elements in _cast_weights(workload.model)]
-    held = accumulate(_casts(workload.model, narrow, meaning.cast))
+    held = _held(Same((id(workload.model), id(training)), workload))
     earlier = 0.0
-    fresh_gradients = _fresh_gradients(workload, batch)
-    for live, (fresh, waiting), cast, casts, before in zip(_live(workload), fresh_gradients, narrow, held, made, strict=True):
+    for (live, cast, casts), (fresh, waiting), before in zip(held, _fresh_gradients(workload, batch), made, strict=True):
         yield _Moment(before, batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
         if cast:
             yield _Moment(before, batch * (live.kept - live.saved + live.entering), waiting + cast + fresh, 0.0, earlier)
         earlier = casts
+
+
+@lru_cache(maxsize=64)
+def _held(same: Same) -> tuple[tuple[_Live, float, float], ...]:
+    """Return what no batch changes, by layer: what is live, the cast of its trained weights, and all casts made up to it (bytes)."""
+    (workload,) = same.held
+    meaning = MEANING[workload.training.precision]
+    narrow = [meaning.cast * elements if meaning.autocast else 0.0 for elements in _cast_weights(workload.model)]
+    return tuple(zip(_live(workload), narrow, accumulate(_casts(workload.model, narrow, meaning.cast)), strict=True))
 
 
 def _cast_weights(model: Model) -> list[float]:

@@ -181,8 +181,11 @@ DIMENSIONS: Final[dict[str, Bounds]] = {
 def implausible(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, str]]:
     """Yield the key of every number of *spec* (but of blocks to *skip*) that is out of bounds, and a sentence that names the bounds."""
     for key, block in blocks(spec, skip=skip):
+        values = block.__dict__
         for name, (low, high, bounds, dimension) in _limits(type(block)).items():
-            value = getattr(block, name)
+            value = values[name]
+            if value is None or (type(value) is float and low <= value <= high):  # most are
+                continue
             for inner, number in _numbers(value):
                 if number is not None and not low <= number <= high:
                     yield (*key, name, *([inner] if inner is not None else [])), _sentence(number, bounds, dimension)

@@ -61,6 +61,7 @@ class NodeGraph:
     parents: Mapping[str, str]
     """The switch or socket above each GPU, NIC and switch."""
     _routes: dict[tuple[str, str], Route] = field(default_factory=dict, repr=False)
+    _classes: dict[tuple[str, str], PathClass] = field(default_factory=dict, repr=False)
 
     def above(self, device: str) -> tuple[str, ...]:
         """Return the switches above *device*, nearest first, and at last its socket."""
@@ -98,6 +99,12 @@ class NodeGraph:
 
     def pcie_class(self, one: str, other: str) -> PathClass:
         """Return the class of the PCIe path between two devices (``gpu0``, ``nic0``)."""
+        key = (one, other)
+        if key not in self._classes:
+            self._classes[key] = self._pcie_class(one, other)
+        return self._classes[key]
+
+    def _pcie_class(self, one: str, other: str) -> PathClass:
         up, down = self._pcie_climb(one, other)
         if up[-1] != down[-1]:
             return "SYS"

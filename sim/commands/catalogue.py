@@ -97,7 +97,7 @@ def show(
         text, plot = layers.layers_text(document, every), layers.layers_plot
     print_json(document) if as_json else show_text(text)
     if output is not None:
-        from sim.report.files import write_files
+        from sim.spec.whole_file import write_files
 
         write_files(output, {"show.json": json_text(document), "show.txt": named_as_called(text) + "\n", **plot(document).files("show")})
         talk(f"wrote {output}/show.json, show.txt, show.png and show.svg")

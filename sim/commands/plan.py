@@ -122,8 +122,8 @@ def told(tally: Tally) -> str:
 
 
 def _export(made: Any, folder: Path) -> None:
-    from sim.report.files import write_files
     from sim.report.layouts.layout_files import export_files
+    from sim.spec.whole_file import write_files
 
     written = export_files(made)
     write_files(folder, written.files)

@@ -121,9 +121,9 @@ def _kept(journal: Path, forced: bool) -> Iterator[None]:
 
 
 def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: SweepRows) -> None:
-    from sim.report.files import write_file
     from sim.report.page.sweep import sweep_page
     from sim.report.sweep import sweep_document
+    from sim.spec.whole_file import write_file
     from sim.study.descriptions import descriptions
     from sim.study.sweep import at
 

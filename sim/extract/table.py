@@ -7,9 +7,9 @@ or not at all.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from sim import units
 from sim.spec import yaml
 from sim.spec.measured import MeasuredTimes
 from sim.spec.segments import block
+from sim.spec.whole_file import write_files
 from sim.spec.workload import Attention, Layer, Model
 from sim.spec.yaml import SpecError
 
@@ -29,16 +30,7 @@ _UNITS: Final = {**dict.fromkeys(_WORK, "FLOP"), "read": "B", "entering": "B", "
 
 def write(model: Model, path: Path) -> None:
     """Write *model* to *path*, whole or not at all; raise SpecError where that is not possible."""
-    text = render(model)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_files(path.parent, {path.name: render(model)})
 
 
 def render(model: Model) -> str:
@@ -115,8 +107,11 @@ def word(value: Any) -> str:
         return "[" + ", ".join(word(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + _fields(value) + "}"
-    if not isinstance(value, str):
-        return json.dumps(value)
+    return _text(value) if isinstance(value, str) else json.dumps(value)
+
+
+@lru_cache(maxsize=1 << 14)
+def _text(value: str) -> str:
     try:
         same = yaml.parse(f"[{{word: {value}}}]").value == [{"word": value}]
     except SpecError:

@@ -7,9 +7,9 @@ with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; a pair that it 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, Literal, NamedTuple
 
 from sim.spec.parallel import SPLIT_STAGES
@@ -258,19 +258,19 @@ class _Run:
         self.done: set[_Token] = set()
 
     def advance(self) -> None:
-        """Run every stage as far as it goes."""
-        moved = True
-        while moved:
-            moved = any([self._run(stage) for stage in range(len(self.programs))])
-
-    def _run(self, stage: int) -> bool:
-        begin = self.places[stage]
-        for action in self.programs[stage][begin:]:
-            if self._missing(stage, action) is not None:
-                break
-            self.done.add(self._left(stage, action))
-            self.places[stage] += 1
-        return self.places[stage] > begin
+        """Run every stage as far as it goes: until what it waits for is there it is not looked at again."""
+        waiting: defaultdict[_Token, list[int]] = defaultdict(list)
+        ready = list(range(len(self.programs)))
+        while ready:
+            stage = ready.pop()
+            for action in islice(self.programs[stage], self.places[stage], None):
+                if (need := self._missing(stage, action)) is not None:
+                    waiting[need].append(stage)
+                    break
+                left = self._left(stage, action)
+                self.done.add(left)
+                self.places[stage] += 1
+                ready += waiting.pop(left, ())
 
     def _token(self, stage: int, action: Action) -> _Token:
         return _Token(action.kind, position(self.schedule, len(self.programs), stage, action.chunk), action.micro_batch)
@@ -283,12 +283,12 @@ class _Run:
         """Return the first thing that *action* needs and nobody has run yet."""
         token = self._token(stage, action)
         if action.kind == "F":
-            needs = [token._replace(chunk=token.chunk - 1)] if token.chunk > 0 else []
+            needs = [_Token("F", token.chunk - 1, token.micro_batch)] if token.chunk > 0 else []
         elif action.kind == "W":
-            needs = [token._replace(kind="B")]
+            needs = [_Token("B", token.chunk, token.micro_batch)]
         else:
             last = token.chunk == len(self.programs) * self.chunks - 1
-            needs = [token._replace(kind="F"), *([] if last else [token._replace(kind="B", chunk=token.chunk + 1)])]
+            needs = [_Token("F", token.chunk, token.micro_batch), *([] if last else [_Token("B", token.chunk + 1, token.micro_batch)])]
         return next((need for need in needs if need not in self.done), None)
 
     def cycle(self) -> list[str] | None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from sim.report.files import replacing
+from sim.spec.whole_file import replacing
 from sim.spec.yaml import SpecError
 
 Rows = Iterable[Mapping[str, Any]]

@@ -10,7 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sim.report.files import file_due, write_file
+from sim.report.files import file_due
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
 if TYPE_CHECKING:

@@ -57,6 +57,12 @@ def catalogue(folder: str) -> dict[str, Path]:
     return dict(shelf.remembered((catalogue, folder), lambda: _files(folder)))
 
 
+def contents(folder: str) -> tuple[tuple[str, int, int], ...]:
+    """Return path, time of change and size of every file in *folder* of the library and in the folders below: equal while none changes."""
+    files = [file for root in roots() for file in sorted((root / folder).rglob("*" + SUFFIX))]
+    return tuple((str(file), stat.st_mtime_ns, stat.st_size) for file in files for stat in [file.stat()])
+
+
 def announced(folder: str) -> dict[str, Path]:
     """Return the files of *folder* that installed packages bring: stacks (entry points ``stallsim.stacks``), by name."""
     if folder != STACKS_FOLDER:
@@ -190,7 +196,7 @@ def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
     return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=4096)
 def _read_unchanged(path: Path, stamp: int, size: int, before: str | None) -> Document:
     return yaml.read(path) if before is None else yaml.read_head(path, before)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
@@ -48,23 +48,30 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
-_PLAIN = frozenset({float, int, str, bool, type(None), dict})
-
-
 def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, Spec]]:
     """Yield *spec*, which stands at *key*, and every block inside it but those to *skip*, each with its key."""
     yield key, spec
     values = spec.__dict__
-    for name in type(spec).model_fields:
+    for name in _holders(type(spec)):
         value = values[name]
-        if type(value) in _PLAIN:  # most are; asking whether something is a model takes ten times as long
-            continue
         if isinstance(value, Spec):
             if not skip(value):
                 yield from blocks(value, (*key, name), skip)
         elif isinstance(value, tuple) and value and isinstance(value[0], Spec):
             for index, item in enumerate(value):
                 yield from blocks(item, (*key, name, index), skip)
+
+
+@lru_cache(maxsize=256)
+def _holders(kind: type[Spec]) -> tuple[str, ...]:
+    """Return the fields of *kind* that may hold a block or several: few do, and to ask each value takes ten times as long."""
+    return tuple(name for name, field in kind.model_fields.items() if _may_hold(field.annotation))
+
+
+def _may_hold(annotation: object) -> bool:
+    if arguments := get_args(annotation):
+        return get_origin(annotation) is not dict and any(map(_may_hold, arguments))
+    return annotation is Any or (isinstance(annotation, type) and issubclass(annotation, Spec))
 
 
 @dataclass(frozen=True)

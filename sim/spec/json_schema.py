@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 
 from sim.spec import schema
 from sim.spec.hardware import Group
-from sim.spec.yaml import SpecError
+from sim.spec.whole_file import write_files
 
 Schema = dict[str, Any]
 
@@ -40,23 +39,9 @@ def write_schemas(folder: Path) -> list[Path]:
 
     Each appears whole or not at all. Raise SpecError for a folder that cannot be written.
     """
-    paths = [(folder / f"{name}.schema.json", content) for name, content in json_schemas().items()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, content in paths:
-            _write(path, json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise SpecError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
-    return [path for path, _ in paths]
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    files = {f"{name}.schema.json": json.dumps(content, indent=1) + "\n" for name, content in json_schemas().items()}
+    write_files(folder, files)
+    return [folder / name for name in files]
 
 
 def _schema(name: str) -> Schema:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from sim import units
-from sim.spec import library
-from sim.spec.catalogue import catalogue, of_no_machine, suggestions
+from sim.spec import library, shelf
+from sim.spec.catalogue import catalogue, contents, of_no_machine, suggestions
 from sim.spec.decoder import parameter_count
 from sim.spec.hardware import Group, Hardware
 from sim.spec.references import Resolver
@@ -79,8 +80,16 @@ def hardware_rows() -> tuple[list[Row], list[str]]:
     """Return a row for every hardware file of the catalogue, and what is wrong with those that have none.
 
     GPUs are those of all workers; GPU memory, NIC and GPU those of one node of the first group; the price is that of all nodes.
+    Files are read again only where one of them has changed.
     """
-    return rows_of("hardware", lambda path: _hardware_row(library.load(Hardware, path).spec))
+    rows, problems = _hardware_rows(contents("hardware"))
+    return [dict(row) for row in rows], list(problems)
+
+
+@lru_cache(maxsize=4)
+def _hardware_rows(_: Hashable) -> tuple[list[Row], list[str]]:
+    with shelf.kept_meanwhile():  # machines share their parts
+        return rows_of("hardware", lambda path: _hardware_row(library.load(Hardware, path).spec))
 
 
 def workload_rows() -> tuple[list[Row], list[str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
@@ -18,14 +19,15 @@ _OPERATORS: Final = frozenset(
 """ATen's operators that take parameters, after which layers of modules with several operators are named."""
 
 
-def paths(name: str) -> list[str]:
+@lru_cache(maxsize=1 << 14)
+def paths(name: str) -> tuple[str, ...]:
     """Return the modules that the layer *name* is in, from the outside in."""
     names = name.split(".")
     if len(names) > 1 and names[-1].isdecimal() and names[-2] in _OPERATORS:
         names.pop()  # the second call of an operator
     if names[-1] in _OPERATORS:
         names.pop()
-    return list(accumulate(names, "{}.{}".format))
+    return tuple(accumulate(names, "{}.{}".format))
 
 
 def named(modules: Sequence[str]) -> str:
@@ -34,6 +36,7 @@ def named(modules: Sequence[str]) -> str:
     return f"{', '.join(modules[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
 
 
+@lru_cache(maxsize=1 << 16)
 def matches(pattern: str, path: str) -> bool:
     """Tell whether *pattern* matches the module *path* name by name; ``*`` stands for one name, ``**`` for any number of them."""
     return _matches(pattern.split("."), path.split("."))

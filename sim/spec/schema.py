@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -104,14 +104,19 @@ _EVERYWHERE: Final = frozenset({"name", "source", "description", "aliases", "not
 
 def kind_of(value: Mapping[str, Any]) -> type[BaseModel] | None:
     """Return the kind of description that the top-level keys of *value* look most like; None if like no kind."""
-    best = max(KINDS.values(), key=lambda kind: likeness(kind, value))
-    return best if likeness(best, value) else None
+    return _kind_with(tuple(value))
 
 
-def likeness(kind: type[BaseModel], value: Mapping[str, Any]) -> float:
-    """Return how many keys of *value* are keys of *kind* and tell something of the kind; a fraction breaks ties for the smaller kind."""
+@lru_cache(maxsize=1024)
+def _kind_with(names: tuple[str, ...]) -> type[BaseModel] | None:
+    best = max(KINDS.values(), key=lambda kind: likeness(kind, names))
+    return best if likeness(best, names) else None
+
+
+def likeness(kind: type[BaseModel], names: Iterable[str]) -> float:
+    """Return how many of *names* are keys of *kind* and tell something of the kind; a fraction breaks ties for the smaller kind."""
     keys = {*kind.model_fields, *(UNFOLDED if kind is Hardware else ())} - {"name", "source", "description", "aliases", "note"}
-    hits = sum(name in keys for name in value)
+    hits = sum(name in keys for name in names)
     return hits + hits / (1 + len(keys))
 
 

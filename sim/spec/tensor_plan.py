@@ -55,14 +55,14 @@ def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Laye
 
 
 def _check_patterns(layers: Iterable[Layer], plan: Mapping[str, PlanWord]) -> None:
-    modules = list(dict.fromkeys(_path(layer) for layer in layers if _weighs(layer)))
     for pattern in plan:
         if not any(matches(pattern, _path(layer)) for layer in layers):
+            modules = list(dict.fromkeys(_path(layer) for layer in layers if _weighs(layer)))
             raise ValueError(f"no layer matches {pattern}; modules with weights are {named(modules)}")
 
 
 def _path(layer: Layer) -> str:
-    return paths(layer.name)[-1] if paths(layer.name) else layer.name
+    return (paths(layer.name) or (layer.name,))[-1]
 
 
 def _weighs(layer: Layer) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.late import torch
 
 _OPS = {"_allgather_base_": "all_gather", "allgather_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce"}
 
@@ -29,21 +28,35 @@ _FLAT_COPIES = {"copy_": "shards", "cat": "gradients", "_to_copy": "divided", "d
 """Those of FSDP1, whose parameters are one flat tensor."""
 
 
-class Recorder(TorchDispatchMode):
-    """Writes down each collective: what, among how many ranks, and bytes of a gather's output or a reduction's input.
+class Recorder:
+    """Writes down each collective of its block: what, among how many ranks, and bytes of a gather's output or a reduction's input.
 
     It adds up what FSDP copies as well: bytes that are read and written, by what they are.
     """
 
     def __init__(self, flat: bool = False) -> None:
-        super().__init__()
         self.seen: list[tuple[str, int, float]] = []
         self.copied: dict[str, float] = {}
         self._kinds = _FLAT_COPIES if flat else _COPIES
         self._reducing = False
         """Whether gradients have been put together, and are not reduced yet."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __enter__(self) -> Self:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Mode(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+            def __torch_dispatch__(_, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return self._called(func, args, kwargs or {})
+
+        self._mode = Mode()
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._mode.__exit__(*error)
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call *func*, and write down what it sends or copies."""
         name = func._overloadpacket.__name__ if func.namespace == "c10d" else ""
         if name in _OPS:
             tensors = args[0] if name == "allreduce_" else args[:2]
@@ -52,9 +65,9 @@ class Recorder(TorchDispatchMode):
             self.seen.append((_OPS[name], group.size(), float(max(sizes))))
             self._reducing = False
         copies = func._overloadpacket.__name__
-        made = func(*args, **(kwargs or {}))
+        made = func(*args, **kwargs)
         if copies in self._kinds:
-            self._copy(self._kinds[copies], copies, args, kwargs or {}, made)
+            self._copy(self._kinds[copies], copies, args, kwargs, made)
         return made
 
     def _copy(self, what: str, kernel: str, args: Any, kwargs: Any, made: Any) -> None:

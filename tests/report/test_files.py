@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sim.commands.options import trace_due
-from sim.report.files import csv_due, file_due, folder_due, page_due, write_file, write_files, yaml_due
+from sim.report.files import csv_due, file_due, folder_due, page_due, yaml_due
+from sim.spec.whole_file import write_file, write_files
 from sim.spec.yaml import SpecError
 
 
@@ -41,6 +42,22 @@ def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkey
     with pytest.raises(SpecError, match="No space left"):
         write_file(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_device_stays_one_and_a_link_leads_where_it_did(tmp_path: Path) -> None:
+    """Oracle: what the system says of them before and after; a pipe tells what came through."""
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link.csv", tmp_path / "target.csv"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_file(pipe, "text")
+    assert os.read(reader, 100) == b"text" and pipe.is_fifo()
+    os.close(reader)
+    target.write_text("old")
+    link.symlink_to(target)
+    write_file(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == [link, pipe, target]
+    assert file_due(pipe) == pipe
 
 
 def test_places_are_judged_before_anything_is_computed(tmp_path: Path) -> None:
@@ -115,27 +132,3 @@ def test_names_that_are_right_are_taken(tmp_path: Path) -> None:
     ]
     for due, name in [*right, (trace_due, "ranks"), (folder_due, "v1.2"), (folder_due, "out.json"), (trace_due, "out.json")]:
         assert due(tmp_path / name) == tmp_path / name
-
-
-def test_a_pipe_gets_its_content_and_stays_one(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        assert file_due(pipe) == pipe
-        write_file(pipe, "text")
-        assert os.read(reader, 16) == b"text"
-    finally:
-        os.close(reader)
-    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
-    assert pipe.is_fifo()
-
-
-def test_a_link_stays_one(tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    target, link = tmp_path / "kept" / "x.txt", tmp_path / "x.txt"
-    target.write_text("old")
-    link.symlink_to(target)
-    write_file(link, "new")
-    assert (target.read_text(), link.is_symlink()) == ("new", True)
-    assert [path.name for path in target.parent.iterdir()] == ["x.txt"]

@@ -251,10 +251,10 @@ def _leaves(annotation: Any) -> Iterator[Any]:
         yield from _leaves(argument)
 
 
-def moves(knobs: Sequence[Knob], scenario: Scenario) -> bool:
-    """Tell whether turning *knobs* together changes what the run of *scenario* says."""
+def moves(knobs: Sequence[Knob], scenario: Scenario, factors: Sequence[float] = FACTORS) -> bool:
+    """Tell whether turning *knobs* together by one of *factors* changes what the run of *scenario* says."""
     there = [knob for knob in knobs if knob in _written(scenario)]
-    return bool(there) and any(_says(turned) != _base(scenario) for turned in _turned(_described(scenario), there))
+    return bool(there) and any(_says(turned) != _base(scenario) for turned in _turned(_described(scenario), there, factors))
 
 
 def writes(scenario: Scenario, knob: Knob) -> bool:
@@ -342,8 +342,8 @@ def _job_says(described: _Described, placement: tuple[Placement, ...]) -> dict[s
     return _without_inputs(run_document(simulate(hardware, [job]), {}, warn_job(hardware, workload)))
 
 
-def _turned(described: _Described, knobs: Sequence[Knob]) -> Iterator[_Described]:
-    for factor in FACTORS:
+def _turned(described: _Described, knobs: Sequence[Knob], factors: Sequence[float]) -> Iterator[_Described]:
+    for factor in factors:
         hardware, workload = described.hardware, described.workload
         for knob in knobs:
             hardware, workload = _turn(hardware, knob, factor), _turn(workload, knob, factor)

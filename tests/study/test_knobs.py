@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.study.knobs import SCENARIOS, knobs, moves, writes
+from tests.study.knobs import FACTORS, SCENARIOS, knobs, moves, writes
 
 pytestmark = pytest.mark.slow
 WITHOUT_EFFECT = {
@@ -66,10 +66,11 @@ def test_every_number_moves_something(block: str, moved: Counter[tuple[str, int]
     assert without == [], "these move nothing in any scenario: wire, delete or list them with the reason, or add a scenario that uses them"
 
 
-def test_what_is_listed_moves_nothing() -> None:
+@pytest.mark.parametrize("factor", [FACTORS[0], *(pytest.param(factor, marks=pytest.mark.nightly) for factor in FACTORS[1:])])
+def test_what_is_listed_moves_nothing(factor: float) -> None:
     """Or it would stand on the list of exceptions for ever. All are turned at once: what moves nothing moves nothing together."""
     listed = [knob for knob in knobs() if str(knob) in WITHOUT_EFFECT]
-    moved = [str(scenario) for scenario in SCENARIOS if moves(listed, scenario)]
+    moved = [str(scenario) for scenario in SCENARIOS if moves(listed, scenario, [factor])]
     assert moved == [], "a number on the list moves these runs now: take it off the list of what does not"
 
 

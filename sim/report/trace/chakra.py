@@ -13,9 +13,9 @@ from typing import Final
 from sim import __version__
 from sim.parallel.chakra import EXACT, MEETS, OF_PARTS
 from sim.parallel.program import Op
-from sim.report.files import write_files
 from sim.spec.foreign.chakra_files import GROUPS_FILE
 from sim.spec.foreign.chakra_wire import COLLECTIVES, NODE_TYPES, TraceNode, Value, metadata_bytes, node_bytes
+from sim.spec.whole_file import write_files
 
 _TYPES: Final = {name: number for number, name in enumerate(NODE_TYPES)}
 After = Sequence[int]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import __version__
-from sim.report.files import write_file, write_files
+from sim.spec.whole_file import write_file, write_files
 from sim.spec.yaml import SpecError
 
 TraceEvent = dict[str, Any]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from sim.spec.whole_file import replacing
 from sim.spec.yaml import SpecError
 
 Made = TypeVar("Made")
@@ -24,17 +23,10 @@ def for_editors(kind: str) -> list[str]:
 
 def write_new(output: Path, text: str, load: Callable[[str], Made]) -> Made:
     """Write *text* to *output* and return what *load* makes of its path. Raise SpecError, with nothing written, where it makes nothing."""
-    temporary = output.with_name(f".{output.stem}.{os.getpid()}.part.yaml")
-    try:
+    with replacing(output) as temporary:
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
-        made = load(str(temporary.absolute()))
-        temporary.replace(output)
-    except OSError as error:
-        raise SpecError(f"{output}: cannot be written: {error.strerror}") from None
-    except SpecError as error:
-        raise SpecError([problem.replace(str(temporary.absolute()), str(output)) for problem in error.problems]) from None
-    finally:
-        with suppress(OSError):  # gone already, or its folder is none
-            temporary.unlink()
-    return made
+        try:
+            return load(str(temporary.absolute()))
+        except SpecError as error:
+            raise SpecError([problem.replace(str(temporary.absolute()), str(output)) for problem in error.problems]) from None

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import simpy
 
@@ -43,6 +44,15 @@ class _Leg:
         """The transfer without which it would have started earlier."""
 
 
+class _Taken(NamedTuple):
+    """What a transfer takes of an *edge*: load by live link, most bytes/s, and seconds behind its bytes."""
+
+    edge: Edge
+    usage: dict[str, float]
+    cap: float
+    latency: float
+
+
 class TransferExecutor:
     """Plays collectives of one job on the network, and logs what bounds them."""
 
@@ -57,6 +67,8 @@ class TransferExecutor:
         self._plan = plan
         self._live = live
         self._causes = plan.causes(live)
+        self._known: dict[tuple[int, float, str], _Taken] = {}
+        """By the identity of an edge, which is kept with it, bytes of a chunk and protocol."""
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
         """Play one *op* on *nbytes*."""
@@ -94,16 +106,24 @@ class TransferExecutor:
                 yield legs[needed].arrival
             leg.start = env.now
             leg.waited_for = next((legs[number] for number in leg.transfer.after if legs[number].arrived == env.now), before)
-            usage = live_load(leg.edge.load(cost.chunk, cost.protocol), self._live)
-            leg.flow = self._network.start(name, leg.transfer.nbytes, usage, cap=leg.edge.cap(cost.chunk, cost.protocol))
+            taken = self._taken(leg.edge, cost)
+            leg.flow = self._network.start(name, leg.transfer.nbytes, taken.usage, cap=taken.cap)
             yield leg.flow.done
             leg.sent = env.now
-            env.process(self._arrive(leg, cost.protocol))
+            env.process(self._arrive(leg, taken.latency))
             before = leg
 
-    def _arrive(self, leg: _Leg, protocol: str) -> SimProcess:
+    def _taken(self, edge: Edge, cost: Cost) -> _Taken:
+        """Return what the transfers of *cost* take of *edge*, worked out once."""
+        key = (id(edge), cost.chunk, cost.protocol)
+        if key not in self._known:
+            usage = live_load(edge.load(cost.chunk, cost.protocol), self._live)
+            self._known[key] = _Taken(edge, usage, edge.cap(cost.chunk, cost.protocol), edge.latency(cost.protocol))
+        return self._known[key]
+
+    def _arrive(self, leg: _Leg, latency: float) -> SimProcess:
         env = self._network.env
-        yield env.timeout(leg.edge.latency(protocol))
+        yield env.timeout(latency)
         leg.arrived = env.now
         leg.arrival.succeed()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -57,7 +57,7 @@ class Hop:
         """Tell whether the bytes rest in host memory on the way."""
         return self.route.staged
 
-    @property
+    @cached_property
     def tier(self) -> Tier:
         """Return ``network`` for a hop from or to the network, else ``interconnect``."""
         return "network" if NETWORK in (self.src, self.dst) else "interconnect"
@@ -67,7 +67,7 @@ class Hop:
         reached = 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
         return reached / INTEL_RELAY if self.route.relayed else reached
 
-    @property
+    @cached_property
     def wires(self) -> tuple[str, ...]:
         """Return the NICs' links on the way: one from or to the network, two of a loopback."""
         return tuple(link for link in self.links if NETWORK in link.split(">"))
@@ -239,7 +239,8 @@ def _network_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKin
     if len(gpus) == 1:
         return "single", [(gpus, nic, nic) for nic in nics]
     if graph.switch_links:
-        return "nvswitch", [_switched_order(graph, gpus, nics, place) for place in range(len(nics))]
+        near = {nic: _nearest(graph, gpus, nic) for nic in nics}
+        return "nvswitch", [_switched_order(graph, gpus, near, place) for place in range(len(nics))]
     paths = _nvlink_paths(graph, gpus, nics)
     if paths:
         return "nvlink", paths
@@ -256,14 +257,14 @@ def _near_nics(graph: NodeGraph, gpus: Sequence[int]) -> list[int]:
     return [nic for nic, distance in nearest.items() if distance == min(nearest.values())]
 
 
-def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int], place: int) -> _Ordered:
-    """Return the order for the NIC at *place*: NICs that share their near GPUs begin at different ones.
+def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nearest: Mapping[int, list[int]], place: int) -> _Ordered:
+    """Return the order for the NIC at *place* of those in *nearest*, each with its GPUs: NICs that share them begin at different ones.
 
     Where the last GPU has nearer NICs, the ring leaves by one of them, each by another, as NCCL's cross-NIC rings do.
     """
-    nic = nics[place]
-    near = _nearest(graph, gpus, nic)
-    turn = sum(_nearest(graph, gpus, other) == near for other in nics[:place])
+    nics = list(nearest)
+    nic, near = nics[place], nearest[nics[place]]
+    turn = sum(nearest[other] == near for other in nics[:place])
     first = near[turn % len(near)]
     near = [first, *(gpu for gpu in near if gpu != first)]
     at = gpus.index(first)
