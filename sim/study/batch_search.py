@@ -161,8 +161,8 @@ class _Ways:
         self.batches = [np.unique(column) for column in self.every.T]
         """Of each group, ascending."""
         self.works = [np.array([search.work(group, int(batch)) for batch in batches]) for group, batches in enumerate(self.batches)]
-        self.floor = self._columns(self.works).max(axis=1)
-        self.simulated = np.zeros(len(self.every), bool)
+        self.floor: NDArray[np.float64] = self._columns(self.works).max(axis=1)
+        self.simulated: NDArray[np.bool_] = np.zeros(len(self.every), bool)
         self.curves: list[dict[int, float]] = [{} for _ in self.batches]
         """Seconds of a step by what a group's GPUs take, the others little."""
         if search.parts is not None:
@@ -175,7 +175,8 @@ class _Ways:
         """Return which shares may be better than the best that was simulated."""
         known = self.search.known
         limit = known[self.search.best] * (1 - SLACK) if known else np.inf
-        return ~self.simulated & (self.floor < limit)
+        better: NDArray[np.bool_] = self.floor < limit
+        return better & ~self.simulated
 
     def corner(self, way: int, group: int) -> Sizes:
         """Return the batches where *group* has what it has in share number *way*, and the others the least that open shares have."""
@@ -202,12 +203,13 @@ class _Ways:
         if not curve:
             return work
         at = sorted(curve)
-        if len(at) == 1:
-            return curve[at[0]] + work - work[np.searchsorted(batches, at[0])]
-        times = np.array([curve[batch] for batch in at])
-        slopes = np.diff(times) / np.diff(at)
-        below, above = np.minimum(batches - at[0], 0), np.maximum(batches - at[-1], 0)
-        return np.interp(batches, at, times) + slopes[0] * below + slopes[-1] * above
+        expected: NDArray[np.float64] = curve[at[0]] + work - work[np.searchsorted(batches, at[0])]
+        if len(at) > 1:
+            times = np.array([curve[batch] for batch in at])
+            slopes = np.diff(times) / np.diff(at)
+            below, above = np.minimum(batches - at[0], 0), np.maximum(batches - at[-1], 0)
+            expected = np.interp(batches, at, times) + slopes[0] * below + slopes[-1] * above
+        return expected
 
     def simulate(self, sizes: Sizes, group: int | None = None) -> None:
         """Simulate a step of *sizes*, a share or fewer samples, and raise the bounds of the shares that have at least as many.
@@ -232,4 +234,4 @@ class _Ways:
 def _rising(parts: Sequence[Sequence[float]]) -> NDArray[np.bool_]:
     """Return for each batch, in ascending order, whether all *parts* take at least as long as at any smaller one."""
     table = np.array(parts)
-    return (table >= np.maximum.accumulate(table, axis=0) * (1 - SLACK)).all(axis=1)
+    return np.asarray((table >= np.maximum.accumulate(table, axis=0) * (1 - SLACK)).all(axis=1))
