@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog="Examples:\n"
     "  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n"
-    "  python -m sim new workload config.json ds_config.json -o mine.yaml\n"
-    "  python -m sim new workload net.py:Net --input 3x224x224 --batch 64 -o mine.yaml"
+    "  python -m sim new workload config.json ds_config.json -o mine.yaml"
 )
 @takes_options
 def new(

@@ -173,8 +173,8 @@ class _Ways:
     @property
     def open(self) -> NDArray[np.bool_]:
         """Return which shares may be better than the best that was simulated."""
-        known = self.search.known
-        limit = known[self.search.best] * (1 - SLACK) if known else np.inf
+        search = self.search
+        limit = search.known[search.best] * (1 - SLACK) if search.known else np.inf
         better: NDArray[np.bool_] = self.floor < limit
         return better & ~self.simulated
 
