@@ -249,6 +249,8 @@ def mesh_options(workload: Workload) -> MeshOptions:
         raise SpecError(
             f"training.stack: {stack.name} runs plain data parallelism only; for a layout use --stack torchtitan-2.x or megatron-core"
         )
+    if lacking := stack.mesh.lacks(workload.training.parallel):
+        raise SpecError(f"training.stack: {stack.name} has no {lacking}; leave it out, or use --stack torchtitan-2.x or megatron-core")
     return stack.mesh
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.questions import DECODER, LLAMA, BlindQuestion, BlindTraining, QuestionKind
+from calibration.blind.questions import DECODER, GPT2, LLAMA, BlindQuestion, BlindTraining, QuestionKind
 from calibration.measure.ddp_steps import StepPrecision
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster import kernels
@@ -21,7 +21,7 @@ from sim.spec.workload import Attention
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"
 """On the machines that answered: PyTorch 2.11, and transformers 5 in it."""
-TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
+TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama", GPT2: "workloads/models/sources/gpt.py:gpt2"}
 """What is traced in place of a model that is made on the GPU."""
 
 
@@ -53,7 +53,7 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
     from sim.api import simulate
     from sim.extract.table import write
 
-    stack = DECODER_STACK if run.model == DECODER else STACK
+    stack = DECODER_STACK if run.model in (DECODER, GPT2) else STACK
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": stack}
     optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
     overrides: dict[str, Any] = {"input.loader": "synthetic", "training.optimizer.name": optimizer}

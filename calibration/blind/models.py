@@ -17,14 +17,23 @@ def llama_on_gpu(**shape: int) -> Any:
         return find("workloads/models/sources/llama.py:Llama")(**shape)
 
 
+def gpt2_on_gpu(size: str) -> Any:
+    """Return Hugging Face's GPT-2 of 124 M parameters, *size* small, as a module that returns its loss."""
+    import torch
+
+    if size != "small":
+        raise ValueError(f"size {size}: the defaults of transformers are those of small")
+    transformers = importlib.import_module("transformers")  # of the GPU's machine: not among the project's requirements
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        return _with_loss(transformers.GPT2LMHeadModel(transformers.GPT2Config()))
+
+
 def decoder_on_gpu(name: str) -> Any:
     """Return what Hugging Face transformers makes of the catalogue's decoder *name*: a module that returns its loss."""
     import torch
 
     transformers = importlib.import_module("transformers")  # of the GPU's machine: not among the project's requirements
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        if name == "gpt2":
-            return _with_loss(transformers.GPT2LMHeadModel(transformers.GPT2Config()))
         decoder = load_workload(name).spec.model.transformer
         assert decoder is not None
         shape = {

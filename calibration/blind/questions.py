@@ -21,6 +21,7 @@ EDGES: Final = (512, 1024, 2048, 4096, 8192)
 PROJECTIONS: Final = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 28672, 8192), (2048, 128256, 2048), (16, 4096, 4096))
 """Rows, columns and depth: feed-forward products of Llama 3 8B and 70B, the vocabulary of its 1B, and a few rows."""
 DECODER: Final = "calibration.blind.models:decoder_on_gpu"
+GPT2: Final = "calibration.blind.models:gpt2_on_gpu"
 LLAMA: Final = "calibration.blind.models:llama_on_gpu"
 """Models that are made on the GPU."""
 
@@ -77,21 +78,12 @@ def trainings() -> list[BlindTraining]:
         for sequence, batch in ((2048, 4), (8192, 1))
         for precision in _precisions("tf32", "amp_bf16", "bf16")
     ]
+    gpt2 = BlindTraining("gpt2", GPT2, ("input_ids=1024:int64",), 16, "amp_bf16", ("size=small",), "adamw")
     decoders = [
-        BlindTraining(
-            name,
-            DECODER,
-            (f"input_ids={length}:int64",),
-            batch,
-            "amp_bf16",
-            (f"name={name}",),
-            "adamw",
-            name,
-            0 if name == "gpt2" else length,
-        )
-        for name, length, batch in (("gpt2", 1024, 16), ("llama-3.2-1b", 2048, 4), ("qwen2.5-0.5b", 2048, 8))
+        BlindTraining(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
+        for name, length, batch in (("llama-3.2-1b", 2048, 4), ("qwen2.5-0.5b", 2048, 8))
     ]
-    return [*pictures, *bert, *blocks, *decoders, *_others()]
+    return [*pictures, *bert, *blocks, gpt2, *decoders, *_others()]
 
 
 def _others() -> list[BlindTraining]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -15,6 +16,9 @@ from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
 from sim.study.options import SampleOptions
 from sim.terminal import talk
+
+if TYPE_CHECKING:
+    from sim.study.new.workload import NewWorkload
 
 
 @app.command(
@@ -36,10 +40,24 @@ def new(
             "--from",
             metavar="FILE|DIR|ID",
             help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML, "
-            "a script of Slurm, torchrun, accelerate or deepspeed; repeatable; without it questions are asked",
+            "a script of Slurm, torchrun, accelerate or deepspeed; repeatable; or a torch model, such as net.py:Net (its code runs); "
+            "without it questions are asked",
         ),
     ] = [],  # noqa: B006  typer copies the default
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the YAML goes")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="workload: samples per GPU")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="workload: a data set of the catalogue, or a file", autocompletion=names.of_folders("workloads/datasets")),
+    ] = None,
+    inputs: Annotated[
+        list[str],
+        typer.Option("--input", metavar="SHAPE", help="torch model: one input without its batch, as 'extract' takes it; repeatable"),
+    ] = [],  # noqa: B006
+    example: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="torch model: takes the batch and returns the inputs")
+    ] = None,
+    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="torch model: argument of the callable; repeatable")] = [],  # noqa: B006
     name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
     gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell", autocompletion=names.gpus)] = None,
     cpu: Annotated[str | None, typer.Option(help="processor of the catalogue", autocompletion=names.cpus)] = None,
@@ -49,8 +67,11 @@ def new(
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
     """Write a hardware description from a machine's links, or a workload from a model's configuration."""
+    if example and inputs:
+        raise SpecError("--input and --example: write one of the two")
     if what == "workload":
-        _new_workload([*(files or []), *sources], output, name, options["sequence"], force)
+        given = [f"@{example}"] if example else inputs
+        _new_workload([*(files or []), *sources], output, name, options["sequence"], force, batch, dataset, _Traced(given, arguments))
         return
     if files:
         raise SpecError(f"new {what} {files[0]}: a machine is described by its links; write --from-topo FILE")
@@ -67,11 +88,39 @@ def new(
     talk(f"wrote {output}: {made.note}")
 
 
-def _new_workload(sources: list[str], output: Path | None, name: str | None, sequence: int | None, force: bool) -> None:
+class _Traced(NamedTuple):
+    """What a torch model is traced with: texts of its inputs, and of its callable's arguments."""
+
+    inputs: list[str]
+    arguments: list[str]
+
+
+def _new_workload(
+    sources: list[str],
+    output: Path | None,
+    name: str | None,
+    sequence: int | None,
+    force: bool,
+    batch: int | None,
+    dataset: str | None,
+    traced: _Traced,
+) -> None:
+    from sim.study.new.traced import is_torch
     from sim.study.new.workload import by_questions, new_workload, write
 
-    if sources:
-        made = new_workload(sources, output, name, sequence, overwrite=force)
+    torch = next((source for source in sources if is_torch(source) or (any(traced) and source.endswith(".py"))), None)
+    if torch is not None:
+        if len(sources) > 1:
+            raise SpecError(f"{torch}: a torch model is described alone; leave out {', '.join(each for each in sources if each != torch)}")
+        if sequence is not None:
+            raise SpecError(
+                f"--sequence {sequence}: a torch model is traced with its inputs; write --input, such as input_ids={sequence}:int64"
+            )
+        made = _trace(torch, output, name, force, batch, dataset, traced)
+    elif any(traced):
+        raise SpecError("--input, --example and --arg: are for a torch model; write --from with what returns it, such as net.py:Net")
+    elif sources:
+        made = new_workload(sources, output, name, sequence, force, batch, dataset)
     elif sys.stdin.isatty():
         told = by_questions(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
         made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
@@ -81,3 +130,23 @@ def _new_workload(sources: list[str], output: Path | None, name: str | None, seq
             "'python -m sim new workload config.json -o mine.yaml'; without any it asks questions on a terminal"
         )
     talk("\n".join([f"wrote {made.path}: {made.note}", *(f"note: {note}" for note in made.left_out), f"next: {made.command}"]))
+
+
+def _trace(
+    source: str, output: Path | None, name: str | None, force: bool, batch: int | None, dataset: str | None, traced: _Traced
+) -> NewWorkload:
+    """Write the workload of the torch model that *source* returns."""
+    from sim.extract import extract
+    from sim.extract.samples import dataset_like
+    from sim.extract.table import render
+    from sim.extract.target import parse_arguments
+    from sim.study.new.traced import BATCH, place_of_traced, write_traced
+
+    name, path = place_of_traced(source, output, name, dataset, force)
+    words = [word for text in traced.inputs for word in (("--example", text[1:]) if text.startswith("@") else ("--input", text))]
+    words += [word for text in traced.arguments for word in ("--arg", text)]
+    command = shlex.join(["python", "-m", "sim", "new", "workload", source, *words, "-o", path.as_posix()])
+    talk.progress("importing torch and tracing two steps; most models take 10 to 30 s")
+    table = extract(source, traced.inputs, name, parse_arguments(traced.arguments), command)
+    talk.progress("")
+    return write_traced(table, render(table), source, dataset or dataset_like(traced.inputs, table), path, batch or BATCH)

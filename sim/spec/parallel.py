@@ -19,6 +19,7 @@ from sim.units import shorten
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
 Axis = Literal["tensor", "context", "expert", "data", "pipeline"]
+SplitAxis = Literal["tensor", "context", "pipeline", "expert"]
 
 MEGATRON_ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "data", "pipeline")
 """Axes from the fastest-varying rank number to the slowest (Megatron-LM's ``tp-cp-ep-dp-pp``; experts split the data axis)."""
@@ -27,6 +28,9 @@ NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data
 SPLIT_STAGES: Final = ("zbv", "dualpipev")
 """Schedules that place two chunks on each rank in the shape of a V."""
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
+SHARDS: Final[tuple[Shard, ...]] = get_args(Shard)
+SPLIT_AXES: Final[tuple[SplitAxis, ...]] = get_args(SplitAxis)
+"""Axes that divide one replica of the model."""
 
 
 ScheduleName = Annotated[
@@ -220,6 +224,14 @@ class MeshOptions(Spec):
 
     framework: Literal["fsdp2", "fsdp1", "megatron", "nanotron", "deepspeed", "apex"]
     """Whose timing and defaults hold."""
+    axes: tuple[SplitAxis, ...] = SPLIT_AXES
+    """Axes that the framework has beside data parallelism."""
+    shards: tuple[Shard, ...] = SHARDS
+    """What the framework divides among data-parallel ranks."""
+    schedules: tuple[Schedule, ...] = SCHEDULES
+    """Schedules that the framework has, which plans choose from; a run takes others too."""
+    sequence: Literal["always", "never", "either"] = "either"
+    """Whether the framework's tensor ranks split norms and residuals (sequence parallelism); of plans, a run takes what is asked for."""
     weights: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Type of the parameters that the optimizer updates (FSDP's sharded parameters), or of the working copy where ``master`` is true."""
     master: bool = False
@@ -326,6 +338,13 @@ class MeshOptions(Spec):
                 "write framework: fsdp1, or leave them out"
             )
         return self
+
+    def lacks(self, parallel: Parallel) -> str:
+        """Return what *parallel* asks for and the framework does not have, such as ``tensor parallelism``; empty where it has all."""
+        axis = next((name for name in SPLIT_AXES if getattr(parallel, name) > 1 and name not in self.axes), None)
+        if axis is not None:
+            return f"{axis} parallelism"
+        return "" if parallel.shard in self.shards else f"sharding of {parallel.shard}"
 
     @property
     def sends_ahead(self) -> bool:

@@ -1,133 +1,29 @@
 """How many samples should each group of unlike machines take a step, so that it is shortest? Integer shares of one global batch.
 
-A step takes at least as long as the work of any one GPU: the bound of a share is the longest of its groups' kernels, launches and
-optimizer, as planned for their batches. Shares are simulated best bound first until no bound is below the shortest step, so the answer
-is the best of all whole numbers under the model, whatever the network does.
+The bound of a share is the longest of its groups' kernels, launches and optimizer, as planned for their batches; the search
+(`sim.study.batch_search`) ends when no share can be better under the model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
-from typing import Final, NamedTuple
 
 from sim.analysis.memory import largest_batch
 from sim.cluster.build import place
+from sim.parallel.program import Load, Wait
 from sim.simulate import ring_channels_of, simulate
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_workload
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.batch_search import MOST, BatchShare, Search, Sizes, every_choice, shortest
 from sim.study.scenario import Scenario, job_on, prepare, sorted_overrides
 from sim.training.job import Job
-from sim.training.step_plan import plan_step
-
-MOST: Final = 400
-"""Steps that a search simulates at most."""
-SLACK: Final = 1e-9
-"""Relative difference below which two steps take equally long."""
-MANY: Final = 200_000
-"""Ways to share a batch that are bounded at most."""
-
-Sizes = tuple[int, ...]
-"""The batch of each group's GPUs."""
-
-
-class BatchShare(NamedTuple):
-    """One group of workers: its GPUs, and the most samples of one GPU that fit its memory."""
-
-    gpus: int
-    most: int
-
-
-@dataclass
-class Search:
-    """What is known of a search for the shortest step."""
-
-    shares: Sequence[BatchShare]
-    total: int
-    """Samples of a step of all GPUs."""
-    step_time: Callable[[Sizes], float]
-    """Seconds of a step, simulated."""
-    work: Callable[[int, int], float]
-    """Seconds that a GPU of a group works at a batch, waiting for nobody."""
-    limit: int = MOST
-    steps: int = 1
-    """Accumulation steps, of which each takes *total* samples."""
-    known: dict[Sizes, float] = field(default_factory=dict)
-    left: int = 0
-    """Shares that were not simulated although they may be better."""
-
-    @property
-    def best(self) -> Sizes:
-        """Return the batches of the shortest step."""
-        return min(self.known, key=lambda sizes: (self.known[sizes], sizes))
-
-    def bound(self, sizes: Sizes) -> float:
-        """Return the seconds that a step takes at least."""
-        return max(self.work(group, batch) for group, batch in enumerate(sizes))
-
-    def time(self, sizes: Sizes) -> float:
-        """Return the seconds of a step, simulated once."""
-        if sizes not in self.known:
-            self.known[sizes] = self.step_time(sizes)
-        return self.known[sizes]
-
-    def choices(self) -> Iterator[Sizes]:
-        """Yield the batches that give the total and fit."""
-        return _choices([share.gpus for share in self.shares], [share.most for share in self.shares], self.total)
-
-
-def _choices(gpus: list[int], ceilings: list[int], total: int) -> Iterator[Sizes]:
-    if len(gpus) == 1:
-        batch, rest = divmod(total, gpus[0])
-        if not rest and 1 <= batch <= ceilings[0]:
-            yield (batch,)
-        return
-    least = sum(gpus[1:])
-    for batch in range(1, min(ceilings[0], (total - least) // gpus[0]) + 1):
-        yield from ((batch, *rest) for rest in _choices(gpus[1:], ceilings[1:], total - gpus[0] * batch))
-
-
-def every_choice(search: Search) -> list[Sizes]:
-    """Return all shares that give the total. Raise SpecError where none do, or too many."""
-    every = list(islice(search.choices(), MANY + 1))
-    if not every:
-        raise SpecError(_unreachable(search))
-    if len(every) > MANY:
-        ways = f"can be shared in more than {MANY:,} ways; write a smaller one, or fewer groups"
-        raise SpecError(f"--global-batch {search.total * search.steps}: {ways}")
-    return every
-
-
-def shortest(search: Search) -> Search:
-    """Simulate shares best bound first until none can be better. Raise SpecError where none give the total, or too many do."""
-    waiting = sorted((search.bound(sizes), sizes) for sizes in every_choice(search))
-    for done, (bound, sizes) in enumerate(waiting):
-        if search.known and bound >= search.known[search.best] * (1 - SLACK):
-            return search
-        if len(search.known) >= search.limit:
-            search.left = sum(other < search.known[search.best] * (1 - SLACK) for other, _ in waiting[done:])
-            return search
-        search.time(sizes)
-    return search
-
-
-def _unreachable(search: Search) -> str:
-    most = sum(share.gpus * share.most for share in search.shares)
-    least = sum(share.gpus for share in search.shares)
-    ceilings = [share.most for share in search.shares]
-    gpus = [share.gpus for share in search.shares]
-    near = sorted(range(least, most + 1), key=lambda total: abs(total - search.total))[:2000]
-    would = next((total for total in near if next(_choices(gpus, ceilings, total), None)), least)
-    return (
-        f"--global-batch {search.total * search.steps}: groups of {' and '.join(map(str, gpus))} GPUs, of which each takes 1 to "
-        f"{' or '.join(map(str, ceilings))} samples, cannot share it; {would * search.steps} is the nearest that they can"
-    )
+from sim.training.step_plan import StepPlan, plan_step
 
 
 @dataclass(frozen=True)
@@ -147,6 +43,18 @@ class Batches:
     def groups(self) -> list[Group]:
         """Return the groups of workers."""
         return workers(self.hardware)
+
+
+def since_waits(plan: StepPlan) -> list[float]:
+    """Return the seconds that a GPU has computed since it last waited for others, at the end of each instruction of its step.
+
+    Where all of these are longer, so is each way through the step that leads over this GPU.
+    """
+    ends, since = [], 0.0
+    for each, segment in zip(plan.program, plan.segments, strict=True):
+        since = (0.0 if isinstance(each, Wait | Load) else since) + (segment.compute if segment else 0.0)
+        ends.append(since)
+    return ends
 
 
 def workers(hardware: Hardware) -> list[Group]:
@@ -186,15 +94,23 @@ def batches(
         raise SpecError(f"--global-batch {total}: does not divide by {steps} accumulation steps")
 
     def step_time(sizes: Sizes) -> float:
-        progress(f"{len(search.known)} steps simulated, now {' and '.join(map(str, sizes))} samples per GPU")
+        progress(f"{search.simulated} steps simulated, now {' and '.join(map(str, sizes))} samples per GPU")
         return simulate(machine, [_with(machine, job, sizes)], cold=False).jobs[0].warm.step_time
 
-    def work(group: int, batch: int) -> float:
+    @cache
+    def planned(group: int, batch: int) -> StepPlan:
         node = groups[group].node
         own = job.workload.model_copy(update={"training": job.workload.training.model_copy(update={"batch": batch})})
-        return plan_step(own, node.gpu, node.host.cpu.speed, job.ranks).alone
+        return plan_step(own, node.gpu, node.host.cpu.speed, job.ranks)
 
-    search = Search(shares, samples, step_time, cache(work), limit, steps)
+    @cache
+    def work(group: int, batch: int) -> float:
+        return planned(group, batch).alone
+
+    def parts(group: int, batch: int) -> list[float]:
+        return since_waits(planned(group, batch))
+
+    search = Search(shares, samples, step_time, work, parts if _same_buckets(job.workload) else None, limit, steps)
     units = MEANING[job.workload.training.precision].needs or "fp32"
     peaks = [group.node.gpu.peak.get(units, group.node.gpu.peak["fp32"]) for group in groups]
     first = [samples * peak / sum(count * other for count, other in zip(gpus, peaks, strict=True)) for peak in peaks]
@@ -205,6 +121,12 @@ def batches(
     fits = not rest and all(each <= share.most for share in shares)
     equal = (same, search.time(same)) if fits else None
     return Batches(machine, job.workload, search, equal, (near, search.time(near)), dict(question.inputs))
+
+
+def _same_buckets(workload: Workload) -> bool:
+    """Return whether ranks exchange the same buckets at every batch: Horovod's hold what is ready when a cycle ends."""
+    stack = workload.training.stack
+    return stack.strategy != "horovod" and stack.own_exchange is None
 
 
 def _possible(workload: Workload) -> None:

@@ -142,9 +142,10 @@ def test_a_name_longer_than_file_systems_take_is_no_machine(tmp_path: Path) -> N
 def test_tokens_of_a_sample_reach_the_job() -> None:
     """Oracle: the number of the column; a table of layers has the length that it was traced with."""
     assert question(record(workload="llama-3.2-1b", sequence=512, hardware="hgx-h100")).workload.sequence == 512
-    assert question(record(workload="gpt2-xl", sequence=1024, hardware="hgx-h100")).workload.sequence == 1024
-    with pytest.raises(SpecError, match="sequence 512: samples of gpt2-xl have one length; name a workload of that length"):
-        question(record(workload="gpt2-xl", sequence=512, hardware="hgx-h100"))
+    assert question(record(workload="gpt2-xl", sequence=512, hardware="hgx-h100")).workload.sequence == 512
+    assert question(record(workload="llama-7b", sequence=2048, hardware="hgx-h100")).workload.sequence == 2048
+    with pytest.raises(SpecError, match="sequence 512: samples of llama-7b have one length; name a workload of that length"):
+        question(record(workload="llama-7b", sequence=512, hardware="hgx-h100"))
 
 
 def test_a_layer_table_alone_is_a_workload(tmp_path: Path) -> None:

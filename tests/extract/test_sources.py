@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from sim.extract import extract
+from sim.spec.decoder import decoder_layers
 from sim.spec.library import load_part
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
+from tests.extract.test_decoders import assert_same_model
 from tests.late import torch
 
 pytestmark = pytest.mark.needs("torch")
@@ -67,10 +69,19 @@ def test_frozen_and_sparse_parameters_are_noted(net: Callable[[str], str]) -> No
     assert (last.frozen, last.gradients) == ((), (18,))
 
 
+@pytest.mark.parametrize("tokens", [1024, 256])
+def test_a_described_gpt2_is_that_of_transformers(tokens: int) -> None:
+    """The class's defaults are the smallest GPT-2."""
+    pytest.importorskip("transformers", reason="tests classes of transformers")
+    traced = extract("transformers:GPT2LMHeadModel", [f"input_ids={tokens}:int64", f"labels={tokens}:int64"], "hf")
+    shape = load_part(Model, "gpt2", "workloads/models").transformer
+    assert shape is not None
+    assert_same_model(decoder_layers(shape, tokens), traced.layers)
+
+
 @pytest.mark.parametrize(
     ("target", "inputs", "arguments", "name"),
     [
-        ("GPT2LMHeadModel", ["input_ids=1024:int64", "labels=1024:int64"], {}, "gpt2"),
         ("LlamaForCausalLM", ["input_ids=2048:int64", "labels=2048:int64"], {}, "llama-7b"),
         ("BertForPreTraining", ["input_ids=128:int64", "attention_mask=128:int64", "token_type_ids=128:int64"], {}, None),
     ],

@@ -93,12 +93,12 @@ APPROXIMATE = {
 
 
 LOW_PRECISION = {
-    **dict.fromkeys(["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"], "amp_bf16"),
     **dict.fromkeys(["gnmt", "transformer-big", "transformer-xl-base", "transformer-xl-large", "yolov3"], "amp_fp16"),
     **dict.fromkeys(["bert-large-seq128", "bert-large-seq512"], "amp_fp16"),
     "llama-7b": "bf16",
 }
-LARGER = {"gpt2-large": 40, "gpt2-xl": 40, "llama-7b": 80}
+LARGER = {"llama-7b": 80}
+GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 
 
 def model(name: str) -> Model:
@@ -195,7 +195,8 @@ def test_decoders() -> None:
     for name in sorted(DECODERS):
         found, text = load_workload(name).spec, MODELS[name].read_text(encoding="utf-8")
         model, training = found.model, found.training
-        named = (found.name, model.name, found.dataset.name, training.stack.name) == (name, name, "tokens", "torch-2.x-ddp")
+        dataset = "openwebtext-seq1024" if name in GPT2 else "tokens"
+        named = (found.name, model.name, found.dataset.name, training.stack.name) == (name, name, dataset, "torch-2.x-ddp")
         cut = model.sequence is not None and found.dataset.prepared == model.input == 16 * model.sequence
         counted = f": {model.parameters:,} parameters." in text.splitlines()[0]
         sourced = isinstance(model.source, dict) and {"*", "sequence"} <= model.source.keys() and bool(found.description)

@@ -11,7 +11,8 @@ import pytest
 
 from sim.cli import main
 from sim.spec.yaml import SpecError
-from sim.study.batches import BatchShare, Search, batches, shortest
+from sim.study.batch_search import BatchShare, Search, shortest
+from sim.study.batches import batches
 from sim.study.scenario import Scenario, answer
 
 UNLIKE = "name: unlike\ngroups:\n  - {node: p2.xlarge, count: 2}\n  - {node: p3.2xlarge, count: 1}\n"

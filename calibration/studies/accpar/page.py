@@ -24,7 +24,7 @@ def accpar_page(document: Mapping[str, Any]) -> str:
     ]
     hero = outcome(title, verdict_of(document), f"{document['hardware']}, {document['global_batch']} samples a step", tiles(rows))
     parts = [_gains(figures, wires, named) for wires, named in WIRED.items()]
-    parts.append(PagePart("differs", "What differs", section("differs", "Why the means are not the paper's", bullets(document["differs"]))))
+    parts.append(PagePart("differs", "What differs", section("differs", "Where this differs from the paper", bullets(document["differs"]))))
     return page(title, "study", hero, [*parts, *basis(figures, None)], {"accpar": document})
 
 

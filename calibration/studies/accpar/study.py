@@ -58,6 +58,12 @@ class AccparStudy:
     results: Sequence[StepResult]
     inputs: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def as_published(self) -> bool:
+        """Return whether networks, array and batch are those whose means the paper states."""
+        same = (self.hardware.spec.name, self.batch) == (HARDWARE, BATCH)
+        return same and {result.case.model for result in self.results} == set(MODELS)
+
     def on(self, wires: str) -> list[StepResult]:
         """Return the results on one network between boards."""
         return [result for result in self.results if result.case.wires == wires]
@@ -106,7 +112,7 @@ def array_of(hardware: Hardware, wires: str) -> BoardArray:
 def _board(group: Group, wires: str, name: str) -> Board:
     node = group.node
     if "bf16" not in node.gpu.peak:
-        raise SpecError(f"{name}: {node.gpu.name} has no bf16 units, in which AccPar computes; write hardware that has")
+        raise SpecError(f"{name}: {node.gpu.name} has no bf16 units, in which AccPar computes; write hardware that has them")
     bandwidth = node.nic.count * node.nic.bandwidth if wires == "nic" else _links_out(group, name)
     return Board(node.gpu.name, node.gpu_count * node.gpu.peak["bf16"], bandwidth)
 

@@ -54,11 +54,18 @@ class NewWorkload:
 
 
 def new_workload(
-    sources: Sequence[str], output: Path | None = None, name: str | None = None, sequence: int | None = None, overwrite: bool = False
+    sources: Sequence[str],
+    output: Path | None = None,
+    name: str | None = None,
+    sequence: int | None = None,
+    overwrite: bool = False,
+    batch: int | None = None,
+    dataset: str | None = None,
 ) -> NewWorkload:
     """Write the workload that *sources* describe to *output* (default: its name in this folder) and return where it is.
 
-    *sources* are files, folders with a ``config.json``, or a hub id. Raise SpecError, and write nothing, where they do not make a workload.
+    *sources* are files, folders with a ``config.json``, or a hub id; *batch* (samples a GPU) and the *dataset* of the catalogue go before
+    what they say. Raise SpecError, and write nothing, where they do not make a workload.
     """
     told = Told()
     places = []
@@ -71,16 +78,26 @@ def new_workload(
             f"{', '.join(places) or 'sim new workload'}: nothing here describes a model; add --from with a config.json, arguments of "
             "Megatron-LM or a TOML of torchtitan"
         )
-    return write(told, name or _named(sources, told, output), output, sequence, ", ".join(places), overwrite)
+    if batch is not None:
+        told.training["batch"] = batch
+    return write(told, name or _named(sources, told, output), output, sequence, ", ".join(places), overwrite, dataset)
 
 
-def write(told: Told, name: str, output: Path | None, sequence: int | None, origin: str, overwrite: bool = False) -> NewWorkload:
-    """Write what is *told* as the workload *name*; *origin* says whence. Raise SpecError, and write nothing, where it is wrong."""
+def place_of(name: str, output: Path | None, overwrite: bool) -> tuple[str, Path]:
+    """Return *name* and where the workload of that name goes; raise SpecError where it cannot be called so, or another is there."""
     if not _NAME.fullmatch(name):
         raise SpecError(f"--name {name}: write letters, digits, '.', '_', '+' or '-'")
     path = output or Path(f"{name}.yaml")
     if path.exists() and not overwrite:
         raise SpecError(f"{path} is there already; write --force to replace it, or -o another file")
+    return name, path
+
+
+def write(
+    told: Told, name: str, output: Path | None, sequence: int | None, origin: str, overwrite: bool = False, dataset: str | None = None
+) -> NewWorkload:
+    """Write what is *told* as the workload *name*; *origin* says whence. Raise SpecError, and write nothing, where it is wrong."""
+    name, path = place_of(name, output, overwrite)
     shape = _shape(told, origin)
     tokens = sequence or told.sequence or min(shape.max_seq or LONGEST, LONGEST)
     if shape.max_seq is not None and tokens > shape.max_seq:
@@ -93,7 +110,7 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
         told.notes.append(f"the launch files ask for {counted(told.gpus, 'GPU')}; the command below takes {of_nodes} of {NODE}")
 
     def written(command: str) -> Workload:
-        return write_new(path, _text(told, name, command, shape, tokens, origin), lambda file: load_workload(file).spec)
+        return write_new(path, _text(told, name, command, shape, tokens, origin, dataset), lambda file: load_workload(file).spec)
 
     made = written("")
     command = first_command(str(path), str(path), told.global_batch, told.gpus)
@@ -151,6 +168,12 @@ _LAUNCHER: Final = re.compile(
 )
 """What other scripts that start training are known by."""
 
+_OF_TORCH: Final = {
+    ".py": "say which of its callables returns the torch model, and what it takes, such as {stem}.py:Net --input 3x224x224",
+    **dict.fromkeys((".pt", ".pth"), "holds weights; name the code that makes the model, such as net.py:Net --input 3x224x224"),
+}
+"""What to do with files that torch has to do with, by how they end."""
+
 
 def _told(path: Path, text: str) -> Told:
     place, suffix = str(path), path.suffix.lower()
@@ -174,8 +197,8 @@ def _told(path: Path, text: str) -> Told:
             raise SpecError(f"{place}: is a workload already; run it: python -m sim run HW {shlex.quote(place)}")
         if isinstance(said, Mapping):
             return accelerate(said, place)
-    if suffix in (".py", ".pt", ".pth"):
-        raise SpecError(f"{place}: models in torch are read by: python -m sim extract {shlex.quote(place)}:FUNCTION --input ... -o FILE")
+    if suffix in _OF_TORCH:
+        raise SpecError(f"{place}: {_OF_TORCH[suffix].format(stem=place.removesuffix('.py'))}")
     if _LAUNCHER.search(text):
         told = launch_script(text, place)
         if told == Told():
@@ -263,10 +286,10 @@ _COMMENTS: Final[Mapping[str, str]] = {
 }
 
 
-def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, origin: str) -> str:
+def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, origin: str, dataset: str | None) -> str:
     count = parameter_count(shape)
-    lines = [*for_editors("workload"), f"# {name}: {count:,} parameters, from {_plain(origin)}.", f"# {command}"]
-    lines += [f"# {_plain(note)}" for note in told.notes]
+    lines = [*for_editors("workload"), f"# {name}: {count:,} parameters, from {plain_comment(origin)}.", f"# {command}"]
+    lines += [f"# {plain_comment(note)}" for note in told.notes]
     lines += [f"name: {name}", f'description: "{name}, {count / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"', "model:"]
     if told.model:
         lines += [f"  extends: {told.model}"]
@@ -274,8 +297,11 @@ def _text(told: Told, name: str, command: str, shape: Transformer, tokens: int, 
         lines += [f"  name: {name}", "  transformer:", *_fields(shape)]
     lines += [f"  sequence: {tokens}  # tokens of a sample; --sequence N"]
     if not told.model:
-        lines += [f"  source: {json.dumps(_plain(origin))}"]
-    return "\n".join([*lines, *_training(told, origin)]) + "\n"
+        lines += [f"  source: {json.dumps(plain_comment(origin))}"]
+    stream = (
+        f"dataset: {dataset}" if dataset else "# data set: the stream of tokens of workloads/datasets/tokens.yaml, cut into such samples"
+    )
+    return "\n".join([*lines, stream, *_training(told, origin)]) + "\n"
 
 
 def _fields(shape: Transformer) -> list[str]:
@@ -292,8 +318,7 @@ def _fields(shape: Transformer) -> list[str]:
 
 def _training(told: Told, origin: str) -> list[str]:
     given = {"batch": 1, "precision": "bf16", "optimizer": {"name": "adam"}, **told.training}
-    lines = ["# data set: the stream of tokens of workloads/datasets/tokens.yaml, cut into such samples", "training:"]
-    lines += [f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
+    lines = ["training:", f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
     for name in ("gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
         lines += [f"  {name}: {_word(given[name])}"] if name in given else []
@@ -304,7 +329,7 @@ def _training(told: Told, origin: str) -> list[str]:
         lines += ["  parallel:", *(f"    {name}: {_word(value)}" for name, value in told.parallel.items())]
     else:
         lines += ["  # parallel: {shard: parameters, tensor: 1, pipeline: 1}  # or --shard, --tp, --pp"]
-    return [*lines, f"  source: {json.dumps(f'{_plain(origin)}; what it leaves out is the default')}"]
+    return [*lines, f"  source: {json.dumps(f'{plain_comment(origin)}; what it leaves out is the default')}"]
 
 
 def _word(value: object) -> str:
@@ -316,8 +341,8 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _plain(text: str) -> str:
-    """Return *text* for one line of a comment: base names of paths, nothing that does not print."""
+def plain_comment(text: str) -> str:
+    """Return *text* as one line of a comment: base names of paths, nothing that does not print."""
     parts = [Path(part).name if Path(part).is_absolute() else part for part in text.split(", ")]
     return "".join(letter if letter.isprintable() else "?" for letter in ", ".join(parts))
 

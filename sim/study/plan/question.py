@@ -27,7 +27,7 @@ from sim.study.plan.kept import Kept
 from sim.study.plan.objective import Objective
 from sim.study.plan.refine import Alone, LayoutWay, fits, needed_bytes, usable
 from sim.study.plan.search import Limits, Outcome, Tally, search
-from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of
+from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of, lacking
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import PriceBook
@@ -147,6 +147,9 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     sizes = _sizes(machine.spec, question)
     batch = question.scenario.global_batch or _default_batch(loaded[0].spec, max(nodes * each for nodes, each in sizes))
     space = Space(batch, allowed, question.fixed, machine.spec.fabric.structured)
+    lacks = [lacking(one.spec, space) for one in loaded]
+    if all(lacks):
+        raise SpecError(lacks[0])
     ways = []
     for nodes, each in sizes:
         hardware = with_nodes(machine.spec, nodes)

@@ -1,8 +1,9 @@
 """Which layouts of a model are there on a cluster? Axes, sharding, schedule, micro-batch and order, for a fixed global batch.
 
 Each stack has the layouts that its framework runs: FSDP2 (torchtitan) shards parameters or replicates, Megatron-LM shards the optimizer or
-nothing, DeepSpeed has ZeRO 1 to 3. Tensor groups stay inside a node unless ``wide_tensor`` is allowed. What changes numerics or is not
-validated (fp8, zero-bubble schedules) takes part only where it is allowed.
+nothing, DeepSpeed has ZeRO 1 to 3; axes, schedules and sequence parallelism are those of the stack's ``mesh``. Tensor groups stay inside a
+node unless ``wide_tensor`` is allowed. What changes numerics or is not validated (fp8, zero-bubble schedules) takes part only where it is
+allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sim.parallel.schedule import check
 from sim.parallel.split import block_in_parts, split
 from sim.spec.extensions import SCHEDULES as OWN
 from sim.spec.extensions import extension, names, turn
-from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, MeshOptions, Parallel, Schedule, Shard
+from sim.spec.parallel import NEAR_PIPELINE, SCHEDULES, SPLIT_AXES, MeshOptions, Parallel, Schedule, Shard
 from sim.spec.strict import whole_number
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -29,15 +30,17 @@ ALLOWED: Final[Mapping[str, str]] = {
     "context": "context parallelism",
     "order": "stages on neighbouring nodes",
     "own_schedule": "schedules of the user (entry points stallsim.schedules)",
-    "no_sequence": "tensor parallelism without sequence parallelism",
+    "no_sequence": "tensor parallelism without sequence parallelism, where the framework has the choice",
     "selective": "recomputation of attention alone",
     "fp8": "8-bit products",
     "nvfp4": "4-bit products (Megatron's stacks)",
-    "zero_bubble": "schedules zb_h1, zbv and dualpipev, of which no measured run is in the records",
+    "zero_bubble": "schedules zbv and dualpipev (torchtitan), of which no measured run is in the records",
     "gpipe": "schedule gpipe",
     "wide_tensor": "tensor groups across nodes",
 }
 DEFAULT: Final = frozenset({"recompute", "virtual", "context", "order", "own_schedule"})
+ZERO_BUBBLE: Final[tuple[tuple[Schedule, int], ...]] = (("zb_h1", 1), ("zbv", 2), ("dualpipev", 2))
+"""Schedules that split backward, with their chunks of a rank."""
 LARGEST_BATCH: Final = 16
 """Most samples of a micro-batch."""
 SHORTEST: Final = 2048
@@ -124,6 +127,30 @@ def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space)
     return [each for each in _all(workload, options, nodes, gpus_per_node, space) if _kept(each, fixed_of(space.fixed or {}))]
 
 
+def lacking(workload: Workload, space: Space) -> str:
+    """Return which option of *space* asks for what the workload's stack does not have, in a sentence; empty where there is none."""
+    stack, options, fixed = workload.training.stack.name, workload.training.stack.mesh, space.fixed or {}
+    if options is None:
+        return ""
+    has = f"{stack} has the schedules {', '.join(options.schedules)}"
+    for key, value in fixed_of(fixed).items():
+        option = next(f"--fix {name}={fixed[name]}" for name in fixed if FIXED.get(name, name) == key)
+        if key in SPLIT_AXES and key not in options.axes and value != 1:
+            return f"{option}: {stack} has no {key} parallelism; leave it out, or name another --stack"
+        if key == "schedule" and value in SCHEDULES and value not in options.schedules:
+            return f"{option}: {has}; write one of these, or name another --stack"
+        if key == "shard" and value not in options.shards:
+            return f"{option}: {stack} shards {', '.join(options.shards)}; write one of these, or name another --stack"
+        if key == "sequence" and value is (options.sequence == "never") and options.sequence != "either":
+            return f"{option}: tensor ranks of {stack} {options.sequence} split sequences; leave it out, or name another --stack"
+    for name, any_of in (("gpipe", ("gpipe",)), ("zero_bubble", tuple(each for each, _ in ZERO_BUBBLE))):
+        if name in space.allowed and not set(any_of) & set(options.schedules):
+            return f"--allow {name}: {has}; leave it out, or name another --stack"
+    if "no_sequence" in space.allowed and options.sequence != "either":
+        return f"--allow no_sequence: tensor ranks of {stack} {options.sequence} split sequences; leave it out, or name another --stack"
+    return ""
+
+
 def fixed_of(given: Mapping[str, str]) -> Mapping[str, object]:
     """Return fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
     fields: dict[str, object] = {}
@@ -178,7 +205,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     modes = checkpointing_modes(workload, space)
     apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes
-    for tensor, sequence, context, pipeline, expert in _axes(workload, max(blocks, cut), gpus, each, space):
+    for tensor, sequence, context, pipeline, expert in _axes(workload, options, max(blocks, cut), gpus, each, space):
         data = gpus // (tensor * context * pipeline)
         near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
         sharded = list(_sharding(options, data, each, (tensor, context, pipeline, expert)))
@@ -216,22 +243,34 @@ def checkpointing_modes(workload: Workload, space: Space) -> list[Checkpointing]
     return modes
 
 
-def _axes(workload: Workload, blocks: int, gpus: int, each: int, space: Space) -> Iterator[tuple[int, bool, int, int, int]]:
-    """Yield (tensor, sequence, context, pipeline, expert) that divide GPUs, heads, experts and tokens."""
+def _axes(
+    workload: Workload, options: MeshOptions, blocks: int, gpus: int, each: int, space: Space
+) -> Iterator[tuple[int, bool, int, int, int]]:
+    """Yield (tensor, sequence, context, pipeline, expert) that the framework has and that divide GPUs, heads, experts and tokens."""
+    most = {name: gpus if name in options.axes else 1 for name in SPLIT_AXES}
     tokens = workload.model.sequence or 0
     experts = max((layer.groups for layer in workload.model.layers), default=0)
     for tensor in divisors(gpus if "wide_tensor" in space.allowed else each):
-        if gpus % tensor or (tensor > each and tensor > 8 * each) or not _splits(workload, tensor):
+        if gpus % tensor or tensor > min(8 * each, most["tensor"]) or not _splits(workload, tensor):
             continue
         for context in (
-            size for size in divisors(gpus // tensor) if size == 1 or ("context" in space.allowed and tokens / size >= SHORTEST)
+            size
+            for size in divisors(gpus // tensor)
+            if size == 1 or ("context" in space.allowed and size <= most["context"] and tokens / size >= SHORTEST)
         ):
-            for pipeline in (size for size in divisors(gpus // (tensor * context)) if size <= blocks):
+            for pipeline in (size for size in divisors(gpus // (tensor * context)) if size <= min(blocks, most["pipeline"])):
                 pool = gpus // pipeline
-                for expert in (size for size in divisors(experts or 1) if pool % size == 0):
-                    without = "no_sequence" in space.allowed and tensor > 1 and expert == 1  # experts need it (Megatron-LM)
-                    for sequence in (True, False) if without else (tensor > 1,):
+                for expert in (size for size in divisors(experts or 1) if pool % size == 0 and size <= most["expert"]):
+                    for sequence in _sequence(options, tensor, expert, space):
                         yield tensor, sequence, context, pipeline, expert
+
+
+def _sequence(options: MeshOptions, tensor: int, expert: int, space: Space) -> tuple[bool, ...]:
+    """Return whether tensor groups split sequences too: as the framework has it, both ways where they are allowed."""
+    if options.sequence == "never" or tensor == 1:
+        return (False,)
+    without = "no_sequence" in space.allowed and expert == 1 and options.sequence == "either"  # experts need it (Megatron-LM)
+    return (True, False) if without else (True,)
 
 
 def _splits(workload: Workload, tensor: int) -> bool:
@@ -265,9 +304,8 @@ def _schedules(options: MeshOptions, stages: int, parts: tuple[int, int], micro_
     if "virtual" in space.allowed:
         wanted += [("interleaved_1f1b", size) for size in _virtual(framework, stages, blocks)]
     if "zero_bubble" in space.allowed:
-        zero: list[tuple[Schedule, int]] = [("zb_h1", 1), ("zbv", 2), ("dualpipev", 2)]
-        wanted += zero
-    for schedule, virtual in wanted:
+        wanted += ZERO_BUBBLE
+    for schedule, virtual in (each for each in wanted if each[0] in options.schedules):
         if (stages * virtual > blocks and stages * virtual != cut) or (
             framework == "megatron" and schedule == "interleaved_1f1b" and micro_batches % stages
         ):

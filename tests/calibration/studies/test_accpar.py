@@ -17,7 +17,7 @@ from calibration.studies.accpar.network import LayerNetwork, LayerNode, NetworkS
 from calibration.studies.accpar.page import accpar_page
 from calibration.studies.accpar.partition import Costs, best, costs
 from calibration.studies.accpar.strategies import STRATEGIES, accpar, hypar, one_weird_trick
-from calibration.studies.accpar.study import accpar_study, array_of
+from calibration.studies.accpar.study import MODELS, accpar_study, array_of
 from sim.cli import main
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
@@ -192,7 +192,11 @@ def test_the_study_says_what_it_solved(capsys: pytest.CaptureFixture[str]) -> No
     mean = next(mean for mean in document["means"] if mean["wires"] == "links" and mean["strategy"] == "HyPar")
     assert (mean["arithmetic"], mean["geometric"]) == pytest.approx((sum(gains) / 2, (gains[0] * gains[1]) ** 0.5))
     assert {each["count"] for part in document["boards"] for each in part["groups"]} == {128}
-    assert "published" in accpar_text(document)
+    text = accpar_text(document)
+    assert "the published 6.30 is the mean of other networks" in text and "  published " not in text
+    assert not document["as_published"] and accpar_study(models=MODELS[:1], processes=1).means("nic", "AccPar")[0] == pytest.approx(
+        next(row["speedup"] for row in document["rows"] if (row["wires"], row["model"], row["strategy"]) == ("nic", "alexnet", "AccPar"))
+    )
     assert "What differs" in accpar_page(document)
     assert main(["study", "accpar", "--models", "vgg11", "--jobs", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == [row for row in document["rows"] if row["model"] == "vgg11"]

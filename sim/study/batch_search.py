@@ -1,0 +1,237 @@
+"""Which way to share a batch among groups of unlike GPUs has the shortest step, with few of them simulated?
+
+A step takes at least as long as the work of any one GPU (`Search.bound`). Where every part of a GPU's work takes at least as long with more
+samples (`Search.parts`), it also takes at least as long as a step in which no GPU has more samples, whatever their sum. Such steps, one
+group at its share and the others at the least that they may still have, tell how long each group makes a step; between them straight lines
+say which share to look at next. A share is left out only by a bound, so that the answer is the best of all whole numbers.
+
+Limit: that no step is shorter where all GPUs have more work is assumed of the simulator, not proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec.yaml import SpecError
+
+MOST: Final = 400
+"""Steps that a search simulates at most."""
+SLACK: Final = 1e-9
+"""Relative difference below which two steps take equally long."""
+MANY: Final = 200_000
+"""Ways to share a batch that are bounded at most."""
+
+Sizes = tuple[int, ...]
+"""The batch of each group's GPUs."""
+_Value = TypeVar("_Value", np.float64, np.bool_)
+
+
+class BatchShare(NamedTuple):
+    """One group of workers: its GPUs, and the most samples of one GPU that fit its memory."""
+
+    gpus: int
+    most: int
+
+
+@dataclass
+class Search:
+    """What is known of a search for the shortest step."""
+
+    shares: Sequence[BatchShare]
+    total: int
+    """Samples of a step of all GPUs."""
+    step_time: Callable[[Sizes], float]
+    """Seconds of a step, simulated."""
+    work: Callable[[int, int], float]
+    """Seconds that a GPU of a group works at a batch, waiting for nobody."""
+    parts: Callable[[int, int], Sequence[float]] | None = None
+    """Seconds of parts of that work; None: a step may be shorter where GPUs have more samples, also if all parts are longer."""
+    limit: int = MOST
+    steps: int = 1
+    """Accumulation steps, of which each takes *total* samples."""
+    known: dict[Sizes, float] = field(default_factory=dict)
+    smaller: dict[Sizes, float] = field(default_factory=dict)
+    """Seconds of steps of fewer samples, which bound others."""
+    left: int = 0
+    """Shares that were not simulated although they may be better."""
+
+    @property
+    def best(self) -> Sizes:
+        """Return the batches of the shortest step."""
+        return min(self.known, key=lambda sizes: (self.known[sizes], sizes))
+
+    @property
+    def simulated(self) -> int:
+        """Return how many steps were simulated."""
+        return len(self.known) + len(self.smaller)
+
+    def bound(self, sizes: Sizes) -> float:
+        """Return the seconds that a step takes at least."""
+        return max(self.work(group, batch) for group, batch in enumerate(sizes))
+
+    def time(self, sizes: Sizes) -> float:
+        """Return the seconds of a step, simulated once."""
+        if sizes not in self.known:
+            self.known[sizes] = self.step_time(sizes)
+        return self.known[sizes]
+
+    def time_of_smaller(self, sizes: Sizes) -> float:
+        """Return the seconds of a step of fewer samples than *total*, simulated once."""
+        if sizes not in self.smaller:
+            self.smaller[sizes] = self.step_time(sizes)
+        return self.smaller[sizes]
+
+    def choices(self) -> Iterator[Sizes]:
+        """Yield the batches that give the total and fit."""
+        return _choices([share.gpus for share in self.shares], [share.most for share in self.shares], self.total)
+
+
+def _choices(gpus: list[int], ceilings: list[int], total: int) -> Iterator[Sizes]:
+    if len(gpus) == 1:
+        batch, rest = divmod(total, gpus[0])
+        if not rest and 1 <= batch <= ceilings[0]:
+            yield (batch,)
+        return
+    least = sum(gpus[1:])
+    for batch in range(1, min(ceilings[0], (total - least) // gpus[0]) + 1):
+        yield from ((batch, *rest) for rest in _choices(gpus[1:], ceilings[1:], total - gpus[0] * batch))
+
+
+def every_choice(search: Search) -> list[Sizes]:
+    """Return all shares that give the total. Raise SpecError where none do, or too many."""
+    every = list(islice(search.choices(), MANY + 1))
+    if not every:
+        raise SpecError(_unreachable(search))
+    if len(every) > MANY:
+        ways = f"can be shared in more than {MANY:,} ways; write a smaller one, or fewer groups"
+        raise SpecError(f"--global-batch {search.total * search.steps}: {ways}")
+    return every
+
+
+def _unreachable(search: Search) -> str:
+    most = sum(share.gpus * share.most for share in search.shares)
+    least = sum(share.gpus for share in search.shares)
+    ceilings = [share.most for share in search.shares]
+    gpus = [share.gpus for share in search.shares]
+    near = sorted(range(least, most + 1), key=lambda total: abs(total - search.total))[:2000]
+    would = next((total for total in near if next(_choices(gpus, ceilings, total), None)), least)
+    return (
+        f"--global-batch {search.total * search.steps}: groups of {' and '.join(map(str, gpus))} GPUs, of which each takes 1 to "
+        f"{' or '.join(map(str, ceilings))} samples, cannot share it; {would * search.steps} is the nearest that they can"
+    )
+
+
+def shortest(search: Search) -> Search:
+    """Simulate shares until none can be better. Raise SpecError where none give the total, or too many do."""
+    ways = _Ways(search)
+    first = ways.most_promising()
+    for group in range(len(search.shares)):
+        if search.parts is not None and ways.open.any():
+            ways.simulate(ways.corner(first, group), group)
+    while ways.open.any():
+        if search.simulated >= search.limit and search.known:
+            search.left = int(ways.open.sum())
+            break
+        way = ways.most_promising()
+        group = int(np.argmax(ways.expected(ways.every[way : way + 1])))
+        if search.parts is None or int(ways.every[way, group]) in ways.curves[group]:
+            ways.simulate(_sizes(ways.every[way]))
+        else:
+            ways.simulate(ways.corner(way, group), group)
+    return search
+
+
+def _sizes(batches: NDArray[np.int64]) -> Sizes:
+    return tuple(int(batch) for batch in batches)
+
+
+class _Ways:
+    """All shares, what each takes at least, and how long each group makes a step."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self.every: NDArray[np.int64] = np.array(every_choice(search))
+        """A row for each share."""
+        self.batches = [np.unique(column) for column in self.every.T]
+        """Of each group, ascending."""
+        self.works = [np.array([search.work(group, int(batch)) for batch in batches]) for group, batches in enumerate(self.batches)]
+        self.floor: NDArray[np.float64] = self._columns(self.works).max(axis=1)
+        self.simulated: NDArray[np.bool_] = np.zeros(len(self.every), bool)
+        self.curves: list[dict[int, float]] = [{} for _ in self.batches]
+        """Seconds of a step by what a group's GPUs take, the others little."""
+        if search.parts is not None:
+            rising = [_rising([search.parts(group, int(batch)) for batch in batches]) for group, batches in enumerate(self.batches)]
+            self.rising = self._columns(rising)
+            """Whether each group works at least as long, in every part, as at any smaller batch."""
+
+    @property
+    def open(self) -> NDArray[np.bool_]:
+        """Return which shares may be better than the best that was simulated."""
+        search = self.search
+        limit = search.known[search.best] * (1 - SLACK) if search.known else np.inf
+        better: NDArray[np.bool_] = self.floor < limit
+        return better & ~self.simulated
+
+    def corner(self, way: int, group: int) -> Sizes:
+        """Return the batches where *group* has what it has in share number *way*, and the others the least that open shares have."""
+        least = self.every[self.open].min(axis=0)
+        least[group] = self.every[way, group]
+        return _sizes(least)
+
+    def most_promising(self) -> int:
+        """Return the number of the open share with the shortest step that is expected, of equal ones that with the least bound."""
+        numbers = np.flatnonzero(self.open)
+        expected = self.expected(self.every[numbers]).max(axis=1)
+        return int(numbers[np.lexsort((self.floor[numbers], np.maximum(expected, self.floor[numbers])))[0]])
+
+    def expected(self, some: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how long each group is expected to make a step of the shares *some*: their work, or straight lines between steps."""
+        curves = [self._expected(group) for group in range(some.shape[1])]
+        return np.stack(
+            [curve[np.searchsorted(batches, column)] for curve, batches, column in zip(curves, self.batches, some.T, strict=True)], axis=1
+        )
+
+    def _expected(self, group: int) -> NDArray[np.float64]:
+        """Return the same of one group for all its batches."""
+        curve, batches, work = self.curves[group], self.batches[group], self.works[group]
+        if not curve:
+            return work
+        at = sorted(curve)
+        expected: NDArray[np.float64] = curve[at[0]] + work - work[np.searchsorted(batches, at[0])]
+        if len(at) > 1:
+            times = np.array([curve[batch] for batch in at])
+            slopes = np.diff(times) / np.diff(at)
+            below, above = np.minimum(batches - at[0], 0), np.maximum(batches - at[-1], 0)
+            expected = np.interp(batches, at, times) + slopes[0] * below + slopes[-1] * above
+        return expected
+
+    def simulate(self, sizes: Sizes, group: int | None = None) -> None:
+        """Simulate a step of *sizes*, a share or fewer samples, and raise the bounds of the shares that have at least as many.
+
+        It tells of *group* how long it makes a step, where the others have little.
+        """
+        same = (self.every == sizes).all(axis=1)
+        self.simulated |= same
+        time = self.search.time(sizes) if same.any() else self.search.time_of_smaller(sizes)
+        if group is not None:
+            self.curves[group][sizes[group]] = time
+        if self.search.parts is not None:
+            more = ((self.every == sizes) | ((self.every > sizes) & self.rising)).all(axis=1)
+            self.floor[more] = np.maximum(self.floor[more], time)
+
+    def _columns(self, of_batches: Sequence[NDArray[_Value]]) -> NDArray[_Value]:
+        """Return a column for each group: what *of_batches* has for its batch in each share."""
+        columns = zip(of_batches, self.batches, self.every.T, strict=True)
+        return np.stack([values[np.searchsorted(batches, column)] for values, batches, column in columns], axis=1)
+
+
+def _rising(parts: Sequence[Sequence[float]]) -> NDArray[np.bool_]:
+    """Return for each batch, in ascending order, whether all *parts* take at least as long as at any smaller one."""
+    table = np.array(parts)
+    return np.asarray((table >= np.maximum.accumulate(table, axis=0) * (1 - SLACK)).all(axis=1))

@@ -1,0 +1,81 @@
+"""How does a traced torch model become a workload? Its layer table, data like its inputs and how it trains, in one commented YAML."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Final
+
+from sim.spec.library import load_part, load_workload
+from sim.spec.workload import Dataset, Model, Workload
+from sim.study.new.file import for_editors, write_new
+from sim.study.new.first_command import first_command
+from sim.study.new.workload import NewWorkload, place_of, plain_comment
+
+EXPORTED: Final = ".pt2"
+"""Ending of what ``torch.export.save`` writes."""
+BATCH: Final = 16
+"""Samples a GPU where nothing says how many."""
+
+
+def is_torch(source: str) -> bool:
+    """Return whether *source* names what returns a torch model (``net.py:Net``, ``torchvision.models:vgg16``) or an exported one."""
+    return source.endswith(EXPORTED) or bool(re.fullmatch(r"(.*\.py|[A-Za-z_][\w.]*):[^/]*", source))
+
+
+def place_of_traced(source: str, output: Path | None, name: str | None, dataset: str | None, overwrite: bool) -> tuple[str, Path]:
+    """Return the name and the place of the workload of the torch model *source*; raise SpecError where it cannot get there.
+
+    Asked before the model is traced, which takes some seconds.
+    """
+    if dataset is not None:
+        load_part(Dataset, dataset, "workloads/datasets")
+    module, _, called = source.rpartition(":")
+    stem = Path(source).stem if source.endswith(EXPORTED) else Path(module).stem if module.endswith(".py") else called
+    return place_of(name or (output.stem if output is not None else stem), output, overwrite)
+
+
+def write_traced(table: Model, text: str, source: str, dataset: str, path: Path, batch: int = BATCH) -> NewWorkload:
+    """Write the workload of the model in *table*, whose YAML is *text*, to *path*; raise SpecError, and write nothing, where it is wrong.
+
+    *dataset* names a data set of the catalogue whose samples are like the inputs.
+    """
+
+    def written(command: str) -> Workload:
+        return write_new(path, _text(table, text, source, dataset, batch, command), lambda file: load_workload(file).spec)
+
+    written("")
+    command = first_command(str(path), str(path))
+    made = written(command.replace(shlex.quote(str(path)), shlex.quote(path.name)))
+    note = f"{made.model.parameters:,} parameters, {len(made.model.layers)} layers, samples like those of {dataset}"
+    return NewWorkload(path, note, command, ())
+
+
+def _text(table: Model, text: str, source: str, dataset: str, batch: int, command: str) -> str:
+    origin = plain_comment(source)
+    lines = [
+        *for_editors("workload"),
+        f"# {table.name}: {table.parameters:,} parameters, traced from {origin}.",
+        f"# {command}",
+        f"name: {table.name}",
+        f"description: {json.dumps(f'{table.name}, {table.parameters:,} parameters')}",
+        "dataset:",
+        f"  extends: {dataset}  # whose samples are like the inputs; 'python -m sim list datasets' shows others",
+        f"  prepared: {table.input:.0f} B  # one sample as the model takes it",
+        "  # samples: 20000  # of an epoch",
+        "  # sample: 100 KB  # of one on disk",
+        f"  source: {{prepared: {json.dumps(f'the inputs of {origin}')}}}",
+        "training:",
+        f"  batch: {batch}  # samples a GPU; --batch N",
+        "  precision: amp_bf16  # --precision",
+        "  optimizer: {name: adam}  # or momentum, sgd, lamb, ...",
+        "  # stack: torch-2.x-ddp; --stack",
+        "  # parallel: {shard: parameters}  # FSDP; or --shard",
+        '  source: "the defaults of sim new workload"',
+        "# inputs and sizes are as they were traced: for others, write this file anew",
+        "model:",
+        *(f"  {line}" for line in text.splitlines()),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,135 @@
+"""Oracle: what ``sim extract`` makes of the same model, and a step of its table by itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import stallsim
+from sim.cli import main
+from sim.extract import extract, write
+from sim.spec.library import load_workload
+from sim.study.new.traced import is_torch
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, images):
+        return self.head(self.conv(images).mean((2, 3)))
+
+def words(width=16):
+    return nn.Sequential(nn.Embedding(50, width), nn.Linear(width, 50))
+
+def pictures(batch):
+    import torch
+    return torch.zeros(batch, 3, 16, 16)
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    return Path("mine.yaml")
+
+
+@pytest.mark.needs("torch")
+def test_a_torch_model_becomes_a_workload_that_runs(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["new", "workload", "--from", "net.py:Net", "--input", "3x16x16", "--arg", "width=4", "--batch", "64", "-o", "mine.yaml"]
+    assert main(words) == 0
+    told = capsys.readouterr().err
+    assert "wrote mine.yaml: 162 parameters" in told and "next: python -m sim run hgx-h100 mine.yaml" in told
+    made, table = load_workload("mine.yaml").spec, extract("net.py:Net", ["3x16x16"], "mine", {"width": 4})
+    assert made.name == made.model.name == "mine"
+    assert (made.model.layers, made.model.parameters, made.dataset.prepared) == (table.layers, table.parameters, table.input)
+    assert (made.training.batch, made.dataset.name, made.training.stack.name) == (64, "imagenet-1k", "torch-2.x-ddp")
+    assert "# samples a GPU" in net.read_text() and "--from" not in made.model.command
+    write(table, Path("table.yaml"))
+    options = {"batch": 64, "precision": "amp_bf16", "overrides": {"input.loader": "synthetic", "training.optimizer.name": "adam"}}
+    mine, alone = (stallsim.run("p4d.24xlarge", name, **options).document for name in ("mine.yaml", "table.yaml"))
+    assert mine["step_time_s"] == pytest.approx(alone["step_time_s"])
+
+
+@pytest.mark.needs("torch")
+def test_names_data_and_examples_of_a_torch_model(net: Path) -> None:
+    assert main(["new", "workload", "net.py:words", "--input", "8:int64", "--dataset", "wikitext-2", "--name", "lines"]) == 0
+    assert load_workload("lines.yaml").spec.dataset.name == "wikitext-2"
+    assert main(["new", "workload", "net.py:Net", "--example", "net.py:pictures"]) == 0
+    assert load_workload("net.yaml").spec.dataset.name == "imagenet-1k"
+    before = Path("net.yaml").read_text()
+    assert "--example net.py:pictures" in before
+    assert main(["new", "workload", "net.py:Net", "--input", "3x8x8"]) == 2
+    assert Path("net.yaml").read_text() == before
+    assert main(["new", "workload", "net.py:Net", "--input", "3x8x8", "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["net.py", "--input", "3x8x8"],
+            "write which of its callables returns the model, such as net.py:pictures; it has Net, words, pictures",
+        ),
+        (["net.py"], "net.py: say which of its callables returns the torch model, and what it takes, such as net.py:Net --input 3x224x224"),
+        (["net.py:Net"], "net.py:Net: the shape of its inputs is missing; write for example --input 3x224x224"),
+        (["nett.py:Net", "--input", "3x8x8"], "nett.py: no such file"),
+        (["net.py:Net", "--input", "3x8x8", "--dataset", "imagenet1k"], "imagenet1k is not in the catalogue (workloads/datasets/)"),
+        (["net.py:Net", "--input", "3x8x8", "--name", "a/b"], "--name a/b: write letters"),
+        (["net.py:Net", "--input", "3x8x8", "--sequence", "8"], "a torch model is traced with its inputs; write --input"),
+        (["net.py:Net", "net.json", "--input", "3x8x8"], "net.py:Net: a torch model is described alone; leave out net.json"),
+        (["net.json", "--input", "3x8x8"], "--input, --example and --arg: are for a torch model; write --from with what returns it"),
+        (["net.py:Net", "--input", "3x8x8", "--example", "net.py:pictures"], "--input and --example: write one of the two"),
+    ],
+)
+def test_what_makes_no_workload_is_told_before_torch_is_imported(
+    net: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sim.extract.run", None)
+    assert main(["new", "workload", *words, "-o", str(net)]) == 2
+    error = capsys.readouterr().err
+    assert told in error and len(error.strip().splitlines()) == 1
+    assert not net.exists()
+
+
+@pytest.mark.needs("torch")
+def test_a_model_that_does_not_run_is_told(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        (["net.py:Nett", "--input", "3x8x8"], "net.py has no 'Nett'; did you mean 'Net'?"),
+        (["net.py:Net", "--input", "4x8x8"], "one training step failed in layer conv"),
+    ):
+        assert main(["new", "workload", *words, "-o", str(net)]) == 2
+        assert told in capsys.readouterr().err and not net.exists()
+
+
+def test_without_torch_one_sentence_says_so(net: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "sim.extract.run", raising=False)
+    assert main(["new", "workload", "net.py:Net", "--input", "3x8x8", "-o", str(net)]) == 2
+    assert "extract needs torch, which is not installed: pip install torch" in capsys.readouterr().err
+    assert not net.exists()
+
+
+def test_batch_and_data_of_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text('{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 99, "n_positions": 64}')
+    assert main(["new", "workload", "config.json", "--batch", "4", "--dataset", "openwebtext-seq1024", "-o", "mine.yaml"]) == 0
+    made = load_workload("mine.yaml").spec
+    assert (made.training.batch, made.dataset.name, made.dataset.sequence) == (4, "openwebtext-seq1024", 64)
+    assert main(["new", "workload", "config.json", "--dataset", "wikitext3", "-o", "other.yaml"]) == 2
+    assert not Path("other.yaml").exists()
+
+
+def test_sources_that_are_torch_models() -> None:
+    for source, torch in {
+        "net.py:Net": True, "a/b/net.py:Net": True, "torchvision.models:vgg16": True, "net.pt2": True, "net.py": False,
+        "config.json": False, "meta-llama/Llama-3.1-8B": False, "args.sh": False, "net.pt": False,
+    }.items():  # fmt: skip
+        assert is_torch(source) is torch

@@ -1,0 +1,111 @@
+"""Oracle: what each framework has, from its code and documentation as the stacks' sources name them."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import pytest
+
+from sim.cli import main
+from sim.spec.library import load_part
+from sim.spec.parallel import MeshOptions, Parallel
+from sim.spec.stack import Stack
+from sim.spec.yaml import SpecError
+from sim.study.plan.question import PlanQuestion, prepare_plan
+from sim.study.plan.space import LayoutCandidate
+from sim.study.scenario import Scenario
+
+EVERYTHING = frozenset({"gpipe", "zero_bubble", "no_sequence", "selective", "wide_tensor", "fp8"})
+ALL, NONE = {"tensor", "context", "pipeline", "expert"}, set[str]()
+HAVE: dict[str, tuple[set[str], set[str], set[bool]]] = {
+    # axes beside data, schedules of pipelines, whether tensor ranks split sequences
+    "torchtitan-2.x": (ALL, {"gpipe", "1f1b", "interleaved_1f1b", "zbv", "dualpipev"}, {True}),
+    "megatron-core": (ALL, {"1f1b", "interleaved_1f1b"}, {True, False}),
+    "nemo": (ALL, {"1f1b", "interleaved_1f1b"}, {True, False}),
+    "nanotron": (ALL - {"context"}, {"gpipe", "1f1b"}, {True, False}),
+    "megatron-deepspeed": ({"tensor", "pipeline"}, {"1f1b"}, {False}),
+    "torch-fsdp1": (NONE, set(), set()),
+    "composer-fsdp1": (NONE, set(), set()),
+    "xla-fsdp": (NONE, set(), set()),
+    "llm-c": (NONE, set(), set()),
+}
+
+
+def planned(stack: str, allowed: Set[str]) -> list[LayoutCandidate]:
+    """Return every layout of a small mixture of experts on two nodes, what no tried stack has left out of *allowed*."""
+    scenario = Scenario("hgx-h100", "mixtral-8x7b", ("model.sequence=8192",), stack=stack, global_batch=32)
+    return [each for _, every in prepare_plan(PlanQuestion(scenario, (2,), allowed=frozenset(allowed))).ways for each in every]
+
+
+@pytest.mark.parametrize("stack", HAVE)
+def test_a_plan_has_what_the_framework_has_and_no_more(stack: str) -> None:
+    axes, schedules, splits = HAVE[stack]
+    has = {"gpipe": "gpipe" in schedules, "zero_bubble": "zbv" in schedules, "no_sequence": len(splits) > 1}
+    every = planned(stack, {name for name in EVERYTHING if has.get(name, True)})
+    assert {name for name in ALL if any(getattr(each, name) > 1 for each in every)} == axes
+    assert {each.schedule for each in every if each.pipeline > 1} == schedules
+    assert {each.sequence for each in every if each.tensor > 1} == splits
+    assert not {each.shard for each in every} & ({"parameters", "gradients"} if stack == "llm-c" else set())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["--stack", "megatron-core", "--allow", "gpipe"],
+            "--allow gpipe: megatron-core has the schedules 1f1b, interleaved_1f1b; leave it",
+        ),
+        (["--stack", "megatron-core", "--allow", "zero_bubble"], "--allow zero_bubble: megatron-core has the schedules"),
+        (["--stack", "torchtitan-2.x", "--allow", "no_sequence"], "--allow no_sequence: tensor ranks of torchtitan-2.x always split"),
+        (
+            ["--stack", "torchtitan-2.x", "--fix", "pp=2,schedule=zb_h1"],
+            "--fix schedule=zb_h1: torchtitan-2.x has the schedules gpipe, 1f1b",
+        ),
+        (["--stack", "torchtitan-2.x", "--fix", "tp=2,sp=false"], "--fix sp=false: tensor ranks of torchtitan-2.x always split sequences"),
+        (["--stack", "llm-c", "--fix", "tp=8"], "--fix tp=8: llm-c has no tensor parallelism; leave it out, or name another --stack"),
+        (["--stack", "llm-c", "--fix", "shard=parameters"], "--fix shard=parameters: llm-c shards none, optimizer; write one of these"),
+        (["--stack", "xla-fsdp", "--fix", "pp=2"], "--fix pp=2: xla-fsdp has no pipeline parallelism"),
+        (["--stack", "torch-fsdp1", "--fix", "cp=2"], "--fix cp=2: torch-fsdp1 has no context parallelism"),
+    ],
+)
+def test_a_plan_that_asks_for_more_is_told_what_there_is(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "hgx-h100", "llama-3.2-1b", "--global-batch", "64", *words]) == 2
+    error = capsys.readouterr().err
+    assert told in error and len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("stack", "words", "told"),
+    [
+        (
+            "llm-c",
+            ["--tp", "2"],
+            "training.stack: llm-c has no tensor parallelism; leave it out, or use --stack torchtitan-2.x or megatron",
+        ),
+        ("torch-fsdp1", ["--pp", "2"], "torch-fsdp1 has no pipeline parallelism"),
+        ("xla-fsdp", ["--cp", "2"], "xla-fsdp has no context parallelism"),
+        ("llm-c", ["--shard", "parameters"], "llm-c has no sharding of parameters"),
+    ],
+)
+def test_a_run_that_asks_for_more_is_told(stack: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "hgx-h100", "gpt2", "--stack", stack, *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_one_stack_that_has_it_is_enough() -> None:
+    """Without a stack named, torchtitan has the schedule that Megatron-LM lacks; with both lacking it, the first says so."""
+    scenario = Scenario("hgx-h100", "llama-3.2-1b", global_batch=64)
+    fixed = {"pp": "2", "schedule": "zbv"}
+    ways = prepare_plan(PlanQuestion(scenario, (1,), fixed=fixed, allowed=frozenset({"zero_bubble"}))).ways
+    assert {each.stack for _, every in ways for each in every} == {"torchtitan-2.x"}
+    with pytest.raises(SpecError, match=r"^--fix schedule=zb_h1: torchtitan-2\.x has the schedules"):
+        prepare_plan(PlanQuestion(scenario, (1,), fixed=fixed | {"schedule": "zb_h1"}, allowed=frozenset({"zero_bubble"})))
+
+
+def test_a_stack_of_ones_own_has_all_unless_it_says_less() -> None:
+    options = MeshOptions.model_validate({"framework": "megatron", "source": "mine"})
+    assert not options.lacks(Parallel(tensor=2, pipeline=2, context=2, expert=4, shard="optimizer"))
+    options = load_part(Stack, "llm-c", "workloads/stacks").mesh
+    assert (
+        options is not None and options.lacks(Parallel(expert=2)) == "expert parallelism" and not options.lacks(Parallel(shard="optimizer"))
+    )
