@@ -20,6 +20,7 @@ from calibration.llm.prediction import Memory
 from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute, offloads, precision_of, recompute_of, saves_of, shards_of, told, zero_of
+from sim.spec.fields import Fp8Recipe
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
@@ -61,8 +62,8 @@ class Case:
     micro_batches: int
     """Of one step on one data-parallel rank."""
     products: Products
-    scaling: str
-    """How low-precision products are scaled: ``delayed``, ``current``, ``blocks``; empty in 16 bits."""
+    scaling: Fp8Recipe | None
+    """How 8 bits are scaled, where row or scripts say so; else as the stack does."""
     recompute: Recompute
     recomputed_layers: int
     """Blocks of a rank that are recomputed, where not all are; 0: all."""
@@ -183,7 +184,7 @@ def _case(row: LlmRow) -> Case:
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, data, assumed)
     recompute, recomputed = _recompute(row, practice)
-    products, scaling = _precision(row, chip, assumed)
+    products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
     nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"))
@@ -354,16 +355,16 @@ def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in MODULES if name in said)
 
 
-def _precision(row: LlmRow, chip: Chip, assumed: list[str]) -> tuple[Products, str]:
+def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[Products, Fp8Recipe | None]:
     text = row.text["precision"]
     if not text:
         assumed.append("bf16")
-        return "16bit", ""
+        return "16bit", None
     products, scaling = precision_of(text)
     wider = chip.peak["fp8" if products == "fp4" else "16bit"]
     if products != "16bit" and chip.peak[products] == wider:
         raise NoCase(f"{chip.name} has no {products}")
-    return products, scaling
+    return products, scaling or (practice.get("fp8_recipe") if products == "fp8" else None)
 
 
 def _chip(row: LlmRow, assumed: list[str]) -> Chip:

@@ -67,7 +67,7 @@ def usual_recipe(gpu: Gpu) -> Fp8Recipe:
 
 
 def runs(recipe: Fp8Recipe, gpu: Gpu) -> bool:
-    """Return whether *gpu* has products in 8 bits with the scales of *recipe*: MX blocks since Blackwell and CDNA 4, others since Hopper."""
+    """Return whether *gpu* multiplies 8 bits with the scales of *recipe*: MX blocks since Blackwell and CDNA 4, others since Hopper."""
     if recipe == "mxfp8":
         return _blackwell(gpu) or gpu.architecture == "cdna4"
     return recipe in ("delayed", "tensorwise") or float(gpu.compute_capability) >= 9

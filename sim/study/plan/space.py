@@ -160,8 +160,12 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
 
 
 def _precisions(workload: Workload, options: MeshOptions, space: Space) -> list[str]:
-    """Return the precisions to try, the workload's own first; of the stacks, Megatron's alone multiply in NVFP4."""
-    more = ("fp8", "nvfp4") if options.framework == "megatron" else ("fp8",)
+    """Return the precisions to try, the workload's own first: of the stacks, Megatron's alone multiply in NVFP4, and not all have each recipe
+    of 8 bits.
+    """
+    recipe, known = workload.training.fp8_recipe, workload.training.stack.fp8_recipes
+    more = ("fp8",) if recipe is None or not known or recipe in known else ()
+    more += ("nvfp4",) if options.framework == "megatron" else ()
     return list(dict.fromkeys([workload.training.precision, *(name for name in more if name in space.allowed)]))
 
 
