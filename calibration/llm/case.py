@@ -20,7 +20,12 @@ from calibration.llm.prediction import Memory
 from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute, offloads, precision_of, recompute_of, saves_of, shards_of, told, zero_of
+from sim.cluster.quantizing import recipe_of
 from sim.spec.fields import Fp8Recipe
+from sim.spec.fp8_recipe import Quantizing, quantizing
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part
+from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
@@ -132,6 +137,35 @@ class Case:
     def precision(self) -> str:
         """Return the precision of products."""
         return self.products
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """Return the catalogue's part of this run's GPU."""
+        return load_part(Gpu, self.chip.part or self.chip.name.lower(), "hardware/parts/gpus")
+
+    @cached_property
+    def stack_file(self) -> Stack:
+        """Return the stack of this run."""
+        return load_part(Stack, self.stack, "workloads/stacks")
+
+    @property
+    def recipe(self) -> Fp8Recipe | None:
+        """Return how 8 bits are scaled: as row or scripts say, or as the stack does; None in other precisions."""
+        return (self.scaling or recipe_of("fp8", self.stack_file, self.gpu)) if self.products == "fp8" else None
+
+    @property
+    def quantizing(self) -> Quantizing | None:
+        """Return what products do to their operands; None: they take them as they are."""
+        if self.products == "16bit":
+            return None
+        return quantizing("nvfp4" if self.products == "fp4" else "fp8", self.recipe, self.gpu)
+
+    @property
+    def recipe_rate(self) -> float:
+        """Return the rate of products with this recipe over that with one scale a tensor."""
+        recipe = self.recipe
+        kernels = self.gpu.kernels if recipe is not None else None
+        return kernels.fp8_rates.get(recipe, 1.0) if kernels is not None and recipe is not None else 1.0
 
     @property
     def axes(self) -> str:

@@ -42,10 +42,10 @@ def told(text: str, unsaid: bool) -> bool:
 
 _SCALED: Final[Mapping[str, Fp8Recipe]] = {
     r"mx": "mxfp8",
-    r"block|sub.?channel|\bsc\b": "blockwise",
+    r"block|sub.?channel|(?<![a-z])sc(?![a-z])": "blockwise",
     r"row.?wise": "rowwise",
-    r"\bcs\b|current|tensor.?wise|dynamic": "tensorwise",
-    r"\bds\b|delayed": "delayed",
+    r"(?<![a-z])cs(?![a-z])|current|tensor.?wise|dynamic": "tensorwise",
+    r"(?<![a-z])ds(?![a-z])|delayed": "delayed",
 }
 """How tensors in 8 bits are scaled, by the first of such words; those of two letters are NeMo's and Megatron-Bridge's."""
 

@@ -73,7 +73,7 @@ def check_run(
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return what is odd, but not wrong, about *workload* on *hardware*; *ranks* are GPUs in all, every one of them if None."""
     ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
-    slow = [*_without_half_units(hardware, workload), *_recipe_unused(workload), *_short_epoch(workload, ranks), *own_notes(workload)]
+    slow = [*_without_half_units(hardware, workload), *recipe_notes(workload), *_short_epoch(workload, ranks), *own_notes(workload)]
     if workload.input.loader == "synthetic":
         return slow
     return slow + [
@@ -81,7 +81,7 @@ def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None 
     ]
 
 
-def _recipe_unused(workload: Workload) -> Iterator[str]:
+def recipe_notes(workload: Workload) -> Iterator[str]:
     """Say that a recipe of 8 bits changes nothing where products are in others."""
     training = workload.training
     if training.fp8_recipe is not None and training.precision != "fp8":
@@ -155,7 +155,7 @@ def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
     asked, stack = workload.training.asked_recipe, workload.training.stack
     can = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
     if asked is not None and asked not in can:
-        lacks = gpu.name if not stack.fp8_recipes or asked in stack.fp8_recipes else f"stack {stack.name}"
+        lacks = gpu.name if workload.training.has_recipe else f"stack {stack.name}"
         others = f"write {' or '.join(can)}" if can else "write another precision"
         yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {asked}; {others}"
 

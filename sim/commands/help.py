@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 HEADINGS: Final[Mapping[str, str]] = {
     "Job": "--batch --global-batch --sequence --precision --fp8-recipe --stack --set --epochs --hours --tokens --days --steps "
-    "--evaluation --checkpoints --seed --exact --op --bytes --shares --compute-time --input --example --arg --from --name --model --models --workload",
+    "--evaluation --checkpoints --seed --exact --op --bytes --shares --compute-time --input --example --arg --from --name --model --models "
+    "--workload",
     "Layout": "--tp --pp --cp --ep --replicate --shard --wrap --micro-batches --schedule --parallel --group --stage",
     "Machine": "--nodes --gpus --placement --power-cap --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu "
     "--cpu --nic-bandwidth --transport --memory --algo --proto --channels --per-process --nccl --device --ranks --folder",

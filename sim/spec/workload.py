@@ -351,6 +351,11 @@ class Training(Spec):
         """Return how 8 bits are scaled, as workload or stack say; None: neither does."""
         return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)
 
+    @property
+    def has_recipe(self) -> bool:
+        """Whether the stack has the recipe of 8 bits that the workload names."""
+        return self.fp8_recipe is None or not self.stack.fp8_recipes or self.fp8_recipe in self.stack.fp8_recipes
+
     @model_validator(mode="after")
     def _saves_of_blocks(self) -> Training:
         if self.recompute_saves and self.activation_checkpointing != "blocks":

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from sim.cluster.quantizing import recipe_of
 from sim.mesh import worker_node
+from sim.spec.fields import Precision
 from sim.spec.foreign.layout_files import Launch, LayoutText, launch_files
 from sim.spec.parallel import Parallel
 from sim.study.plan.question import LayoutPlan
@@ -81,7 +82,7 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
         micro_batches=candidate.micro_batches,
         checkpointing=candidate.checkpointing,
         precision=candidate.precision,
-        fp8_recipe=recipe_of(outcome.run.workload.training.precision, outcome.run.workload.layer_stack, outcome.run.node.gpu),
+        fp8_recipe=recipe_of(cast(Precision, candidate.precision), setting.workload.layer_stack, outcome.run.node.gpu),
         nodes=setting.nodes,
         gpus_per_node=setting.gpus_per_node,
         accelerator=_accelerator(outcome.run.node.gpu.name),

@@ -46,7 +46,7 @@ class StackKernels(Spec):
     """Memory passes over attention's scores in a step where one kernel holds both products, softmax and dropout; None: as many as the
     layer table has, in kernels of their own."""
     fp8_recipes: tuple[Fp8Recipe, ...] = ()
-    """How the stack can scale 8 bits, first what it does unless asked; empty: all ways, Transformer Engine's default on the GPU unless asked."""
+    """How the stack can scale 8 bits, first what it does unasked; empty: all ways, unasked Transformer Engine's default on the GPU."""
     fused_casts: tuple[str, ...] = ()
     """Products whose input the norm or activation before them casts, as far as the recipe of 8 bits lets it, by the last parts of their
     layers' names: ``attention.qkv``."""

@@ -160,11 +160,8 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
 
 
 def _precisions(workload: Workload, options: MeshOptions, space: Space) -> list[str]:
-    """Return the precisions to try, the workload's own first: of the stacks, Megatron's alone multiply in NVFP4, and not all have each recipe
-    of 8 bits.
-    """
-    recipe, known = workload.training.fp8_recipe, workload.training.stack.fp8_recipes
-    more = ("fp8",) if recipe is None or not known or recipe in known else ()
+    """Return the precisions to try, the workload's own first: Megatron's stacks alone multiply in NVFP4, none has every recipe of fp8."""
+    more = ("fp8",) if workload.training.has_recipe else ()
     more += ("nvfp4",) if options.framework == "megatron" else ()
     return list(dict.fromkeys([workload.training.precision, *(name for name in more if name in space.allowed)]))
 
