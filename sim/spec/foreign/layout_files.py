@@ -274,9 +274,10 @@ def _megatron_precision(precision: str, recipe: Fp8Recipe | None) -> dict[str, A
         return {}
     if precision == "fp8" and recipe not in FP8_RECIPES:
         raise SpecError(f"Megatron-LM has no fp8 recipe {recipe}; it has {', '.join(FP8_RECIPES)}")
-    eight = {"fp8-format": "e4m3" if recipe == "mxfp8" else "hybrid", "fp8-recipe": recipe}
-    narrow = {"fp8": eight, "nvfp4": {"fp4-format": "e2m1"}}.get(precision, {})
-    return {"fp16" if precision.endswith("fp16") else "bf16": "", **narrow}
+    said: dict[str, Any] = {"fp16" if precision.endswith("fp16") else "bf16": ""}
+    if precision == "fp8":
+        said |= {"fp8-format": "e4m3" if recipe == "mxfp8" else "hybrid", "fp8-recipe": recipe}
+    return said | ({"fp4-format": "e2m1"} if precision == "nvfp4" else {})
 
 
 def megatron_notes(shape: Transformer) -> list[str]:

@@ -161,9 +161,8 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
 
 def _precisions(workload: Workload, options: MeshOptions, space: Space) -> list[str]:
     """Return the precisions to try, the workload's own first: Megatron's stacks alone multiply in NVFP4, none has every recipe of fp8."""
-    more = ("fp8",) if workload.training.has_recipe else ()
-    more += ("nvfp4",) if options.framework == "megatron" else ()
-    return list(dict.fromkeys([workload.training.precision, *(name for name in more if name in space.allowed)]))
+    more = {"fp8": workload.training.has_recipe, "nvfp4": options.framework == "megatron"}
+    return list(dict.fromkeys([workload.training.precision, *(name for name, has in more.items() if has and name in space.allowed)]))
 
 
 def _kept(candidate: LayoutCandidate, fixed: Mapping[str, object]) -> bool:
