@@ -152,12 +152,12 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
     """Find a recipe of 8 bits that the stack lacks, or the GPU."""
-    asked, stack = workload.training.asked_recipe, workload.training.stack
+    wanted, stack = workload.training.asked_recipe, workload.training.stack
     can = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
-    if asked is not None and asked not in can:
+    if wanted is not None and wanted not in can:
         lacks = gpu.name if workload.training.has_recipe else f"stack {stack.name}"
         others = f"write {' or '.join(can)}" if can else "write another precision"
-        yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {asked}; {others}"
+        yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {wanted}; {others}"
 
 
 def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> Iterator[Problem]:

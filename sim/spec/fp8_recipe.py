@@ -24,10 +24,11 @@ class Quantizing(NamedTuple):
     activation: float
     weight: float
     reads: float
-    """Times that activations and gradients are read for a copy by rows; one by columns is written by the same kernel, unless..."""
+    """Times that activations and gradients are read for a copy by rows, and for one by columns beside it."""
     column_reads: float
-    """...it takes reads of its own."""
+    """Times that they are read again for the copy by columns."""
     weight_reads: float
+    """Times that weights are read for both copies."""
     own_columns: bool
     """The copy by columns has scales of its own, so that it is written wherever products want it, whatever layouts they take."""
     norm: Literal["", "amax", "writes"]
@@ -52,10 +53,10 @@ NVFP4: Final = Quantizing(0.5625, 0.5625, 3.0, 0.0, 2.0, True, "")
 before (csrc/quantizer.cpp, ``NVFP4Quantizer::quantize_impl``); weights are not transformed."""
 
 
-def quantizing(precision: Precision, asked: Fp8Recipe | None, gpu: Gpu) -> Quantizing | None:
-    """Return what products of *precision* do to their operands on *gpu*, by the recipe *asked* for; None: they take them as they are."""
+def quantizing(precision: Precision, recipe: Fp8Recipe | None, gpu: Gpu) -> Quantizing | None:
+    """Return what products of *precision* do to their operands on *gpu*, by *recipe* or the usual one; None: nothing."""
     if precision == "fp8":
-        return RECIPES[asked or usual_recipe(gpu)]
+        return RECIPES[recipe or usual_recipe(gpu)]
     return NVFP4 if precision == "nvfp4" else None
 
 

@@ -60,12 +60,12 @@ class Launch(NamedTuple):
     micro_batches: int
     checkpointing: str
     precision: str
-    fp8_recipe: Fp8Recipe | None
-    """How 8 bits are scaled; None in other precisions."""
     nodes: int
     gpus_per_node: int
     accelerator: str
     """The GPU's name, as SkyPilot's catalogue has it."""
+    fp8_recipe: Fp8Recipe | None = None
+    """How 8 bits are scaled; None in other precisions."""
 
     @property
     def global_batch(self) -> int:
