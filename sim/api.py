@@ -331,6 +331,7 @@ def goodput(
     global_batch: int | None = None,
     sequence: int | None = None,
     precision: str | None = None,
+    fp8_recipe: str | None = None,
     stack: str | None = None,
     market: str = "on-demand",
     trials: int = 2000,
@@ -360,7 +361,7 @@ def goodput(
             raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
-        stack=stack, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), sequence=sequence,
+        fp8_recipe=fp8_recipe, stack=stack, layout=layout_of(texts_of(parallel or {}), micro_batches=micro_batches), sequence=sequence,
         prices=price_source(prices),
     )  # fmt: skip
     if not isinstance(weeks.get("law", ""), str):

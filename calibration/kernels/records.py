@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from calibration import RECORDS
 from sim.cluster import kernels
 from sim.spec.catalogue import UnknownName
-from sim.spec.fields import Peak
+from sim.spec.fields import Fp8Recipe, Peak
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.workload import Attention
@@ -29,6 +29,8 @@ and so in NVFP4.
 Both follow from the rows: estimate (least error among 0 to 5 kernels and 3 to 16 bytes)."""
 PEAKS: Final[dict[str, Peak]] = {"tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8", "nvfp4": "nvfp4"}
 """Units by precision of the operands."""
+RECIPES: Final[dict[str, Fp8Recipe]] = {"fp8": "tensorwise", "fp8_block128": "blockwise"}
+"""How 8 bits are scaled, by precision of the operands."""
 
 
 class Experts(NamedTuple):
@@ -129,7 +131,7 @@ def predicted(row: KernelRow, gpu: Gpu) -> float:
     """Return the seconds of *row* on *gpu*, in a short burst, launch floor included."""
     if row.product:
         m, n, k, groups = row.product
-        time = kernels.product_time(gpu, row.peak, m, n, k, groups, burst=True)
+        time = kernels.product_time(gpu, row.peak, m, n, k, groups, burst=True, recipe=RECIPES.get(row.precision))
         if row.source.startswith(PREFILL) and row.precision in CASTS:
             launches, nbytes = CASTS[row.precision]
             time += launches * gpu.kernel_time + kernels.pass_time(nbytes * m * k, gpu)

@@ -20,6 +20,12 @@ from calibration.llm.prediction import Memory
 from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
 from calibration.llm.table import LlmRow
 from calibration.llm.words import Recompute, offloads, precision_of, recompute_of, saves_of, shards_of, told, zero_of
+from sim.cluster.quantizing import recipe_of
+from sim.spec.fields import Fp8Recipe
+from sim.spec.fp8_recipe import Quantizing, quantizing
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part
+from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
@@ -61,8 +67,8 @@ class Case:
     micro_batches: int
     """Of one step on one data-parallel rank."""
     products: Products
-    scaling: str
-    """How low-precision products are scaled: ``delayed``, ``current``, ``blocks``; empty in 16 bits."""
+    scaling: Fp8Recipe | None
+    """How 8 bits are scaled, where row or scripts say so; else as the stack does."""
     recompute: Recompute
     recomputed_layers: int
     """Blocks of a rank that are recomputed, where not all are; 0: all."""
@@ -132,6 +138,35 @@ class Case:
         """Return the precision of products."""
         return self.products
 
+    @cached_property
+    def gpu(self) -> Gpu:
+        """Return the catalogue's part of this run's GPU."""
+        return load_part(Gpu, self.chip.part or self.chip.name.lower(), "hardware/parts/gpus")
+
+    @cached_property
+    def stack_file(self) -> Stack:
+        """Return the stack of this run."""
+        return load_part(Stack, self.stack, "workloads/stacks")
+
+    @property
+    def recipe(self) -> Fp8Recipe | None:
+        """Return how 8 bits are scaled: as row or scripts say, or as the stack does; None in other precisions."""
+        return (self.scaling or recipe_of("fp8", self.stack_file, self.gpu)) if self.products == "fp8" else None
+
+    @property
+    def quantizing(self) -> Quantizing | None:
+        """Return what products do to their operands; None: they take them as they are."""
+        if self.products == "16bit":
+            return None
+        return quantizing("nvfp4" if self.products == "fp4" else "fp8", self.recipe, self.gpu)
+
+    @property
+    def recipe_rate(self) -> float:
+        """Return the rate of products with this recipe over that with one scale a tensor."""
+        recipe = self.recipe
+        kernels = self.gpu.kernels if recipe is not None else None
+        return kernels.fp8_rates.get(recipe, 1.0) if kernels is not None and recipe is not None else 1.0
+
     @property
     def axes(self) -> str:
         """Return the axes that split the model, such as ``tensor+pipeline``; ``data`` where none does."""
@@ -183,7 +218,7 @@ def _case(row: LlmRow) -> Case:
     tensor, pipeline, context, data = _axes(row, shape, gpus, assumed)
     micro, micro_batches = _batches(row, data, assumed)
     recompute, recomputed = _recompute(row, practice)
-    products, scaling = _precision(row, chip, assumed)
+    products, scaling = _precision(row, chip, practice, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
     nic, nic_told = nic_of(row.text["network"], chip, practice.get("nic_Gbps"))
@@ -354,16 +389,16 @@ def _modules(row: LlmRow, practice: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in MODULES if name in said)
 
 
-def _precision(row: LlmRow, chip: Chip, assumed: list[str]) -> tuple[Products, str]:
+def _precision(row: LlmRow, chip: Chip, practice: Mapping[str, Any], assumed: list[str]) -> tuple[Products, Fp8Recipe | None]:
     text = row.text["precision"]
     if not text:
         assumed.append("bf16")
-        return "16bit", ""
+        return "16bit", None
     products, scaling = precision_of(text)
     wider = chip.peak["fp8" if products == "fp4" else "16bit"]
     if products != "16bit" and chip.peak[products] == wider:
         raise NoCase(f"{chip.name} has no {products}")
-    return products, scaling
+    return products, scaling or (practice.get("fp8_recipe") if products == "fp8" else None)
 
 
 def _chip(row: LlmRow, assumed: list[str]) -> Chip:

@@ -66,6 +66,7 @@ def workload_document(case: Case) -> dict[str, Any]:
             "batch": case.micro_batch,
             "gradient_accumulation_steps": case.micro_batches,
             "precision": precision,
+            **({"fp8_recipe": case.scaling} if case.scaling and precision == "fp8" else {}),
             "optimizer": {"name": "adam"},
             "stack": case.stack,
             "activation_checkpointing": _RECOMPUTE[case.recompute],

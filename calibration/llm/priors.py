@@ -13,7 +13,7 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     "product.cdna3": (0.50, 0.15), "product.cdna4": (0.50, 0.2), "product.ada": (0.60, 0.2),
     "product.fp8": (0.85, 0.15), "product.fp4": (0.65, 0.2), "depth": (160.0, 0.5), "unaligned": (1.15, 0.08),
     "unaligned.head": (1.6, 0.3), "attention.forward": (0.62, 0.15), "attention.backward": (0.50, 0.15),
-    "scores": (9.0, 0.4), "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
+    "scores": (9.0, 0.4), "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (1.0, 0.4),
     "fabric": (0.75, 0.15), "network": (0.70, 0.2), "hop.fabric": (2e-6, 0.4), "hop.network": (8e-6, 0.5),
     "launch.collective": (25e-6, 0.5),
     "kernel": (4e-6, 0.3), "host": (5e-4, 0.3),

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from calibration.llm.chips import Products
 from calibration.llm.shapes import NoCase
+from sim.spec.fields import Fp8Recipe
 
 Recompute = Literal["none", "full", "attention", "operators"]
 _NO: Final = ("no", "false", "off", "0", "null", "disabled")
@@ -39,16 +40,28 @@ def told(text: str, unsaid: bool) -> bool:
     return not plain.startswith(_NO) if plain else unsaid
 
 
-def precision_of(text: str) -> tuple[Products, str]:
-    """Return the precision of products that *text* names, and how they are scaled. Raise NoCase where it names none that is described."""
+_SCALED: Final[Mapping[str, Fp8Recipe]] = {
+    r"mx": "mxfp8",
+    r"block|sub.?channel|(?<![a-z])sc(?![a-z])": "blockwise",
+    r"row.?wise": "rowwise",
+    r"(?<![a-z])cs(?![a-z])|current|tensor.?wise|dynamic": "tensorwise",
+    r"(?<![a-z])ds(?![a-z])|delayed": "delayed",
+}
+"""How tensors in 8 bits are scaled, by the first of such words; those of two letters are NeMo's and Megatron-Bridge's."""
+
+
+def precision_of(text: str) -> tuple[Products, Fp8Recipe | None]:
+    """Return the precision of products that *text* names, and how 8 bits are scaled, where it says so.
+
+    Raise NoCase where it names no precision that is described.
+    """
     plain = text.lower()
     if _NARROWEST.search(plain):
-        return "fp4", "blocks"
+        return "fp4", None
     if _NARROW.search(plain):
-        blocks, current = "mx" in plain or "block" in plain, "cs" in plain or "current" in plain
-        return "fp8", "blocks" if blocks else "current" if current else "delayed"
+        return "fp8", next((recipe for word, recipe in _SCALED.items() if re.search(word, plain)), None)
     if _SIXTEEN.search(plain):
-        return "16bit", ""
+        return "16bit", None
     raise NoCase(f"precision {text!r} is not described; bf16, fp16, fp8, mxfp8 and nvfp4 are")
 
 

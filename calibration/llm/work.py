@@ -6,6 +6,7 @@ import math
 
 from calibration.llm.case import Case
 from calibration.llm.priors import EAGER, Constants
+from sim.cluster.quantizing import operand
 from sim.parallel.routing import BIAS_PASSES, CLAMP_PASSES
 
 
@@ -23,6 +24,7 @@ class StepWork:
         self.rate = self.rate16
         if case.products != "16bit":
             self.rate = self.chip.peak[case.products] * at.get(f"product.{self.chip.generation}", 0.6) * at[f"product.{case.products}"]
+            self.rate *= case.recipe_rate
         self.bandwidth = self.chip.memory_bandwidth * at["memory"]
 
     def product(self, rows: float, inner: float, columns: float, groups: float = 1.0, narrow: bool = True) -> float:
@@ -126,14 +128,25 @@ class StepWork:
 
     def element_wise(self, experts: bool) -> float:
         """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
-        shape, case = self.case.shape, self.case
-        total = self.wide(self.at["wide"], self.held, shape.hidden) + self.activation(experts)
+        total = self.wide(self.at["wide"], self.held, self.case.shape.hidden) + self.activation(experts)
         if experts:
             total += self.routed_traffic()
-        if case.products != "16bit":
-            elements = 2 * shape.hidden + (shape.heads * shape.value_size + self._inner(experts)) / case.tensor
-            total += self.at["cast"] * self.tokens * elements / self.bandwidth * (0.7 if case.scaling == "delayed" else 1.0)
-        return total + 10 * self.at["kernel"]
+        return total + self.casts(experts) + 10 * self.at["kernel"]
+
+    def casts(self, experts: bool) -> float:
+        """Return the seconds in which one layer's inputs of products are brought to few bits, forward, as the simulator counts them."""
+        shape, case, own = self.case.shape, self.case, self.case.quantizing
+        if own is None:
+            return 0.0
+        gpu, stack = case.gpu, case.stack_file
+        inputs = {
+            "attention.qkv": float(shape.hidden), "attention.output": shape.heads * shape.value_size / case.tensor,
+            "feed.gate_up": float(shape.hidden), "feed.down": self._inner(experts) / case.tensor,
+        }  # fmt: skip
+        both = not (case.lora or stack.casts_again)
+        fused = [name for name in stack.fused_casts if not (experts and name.startswith("feed."))]
+        moved = sum(elements * operand(own, gpu, both, name in fused) for name, elements in inputs.items())
+        return self.at["cast"] * self.tokens * moved / self.bandwidth
 
     def activation(self, experts: bool) -> float:
         """Return the seconds of the activation of one layer's feed-forward block, forward."""

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim.parallel.lower.layouts import Layout
+from sim.spec.fp8_recipe import quantizing
+from sim.spec.hardware import Gpu
 from sim.spec.layer import WIDTHS
 from sim.spec.parallel import MeshOptions
-from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
-
-COPIES: Final = 2.0
-"""Copies of a weight in 8 bits or fewer, along rows and columns (TransformerEngine pytorch/tensor/float8_tensor.py), sharded
-where weights are (pytorch/module/base.py, get_weight_workspace). Where scales are of whole tensors, Blackwell needs one of them alone."""
 
 
 class HeldMemory(NamedTuple):
@@ -32,14 +29,14 @@ class HeldMemory(NamedTuple):
     """Blocks of the step that nothing else fits in."""
 
 
-def held_by(layout: Layout, stage: int, workload: Workload) -> HeldMemory:
-    """Return what one rank of *stage* holds: experts and the rest, each over the ranks that it is sharded over."""
+def held_by(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> HeldMemory:
+    """Return what one rank of *stage*, a *gpu*, holds: experts and the rest, each over the ranks that it is sharded over."""
     units = layout.units_of(stage)
-    each = (_held_of(layout, units, workload, experts) for experts in (False, True))
+    each = (_held_of(layout, units, workload, gpu, experts) for experts in (False, True))
     return HeldMemory(*map(math.fsum, zip(*each, strict=True)))
 
 
-def _held_of(layout: Layout, held: Sequence[int], workload: Workload, experts: bool) -> HeldMemory:
+def _held_of(layout: Layout, held: Sequence[int], workload: Workload, gpu: Gpu, experts: bool) -> HeldMemory:
     mesh, options = layout.mesh, layout.options
     level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[mesh.parallel.shard]
     precision = workload.training.precision
@@ -50,9 +47,8 @@ def _held_of(layout: Layout, held: Sequence[int], workload: Workload, experts: b
     total, learning = sum(elements.values()), sum(trained.values())
     frozen = total - learning if options.frozen_8bit and in_8_bits else 0.0
     weights = ((total - frozen) * WIDTHS[options.weights] + frozen) / (shards if level == 3 else 1)
-    if MEANING[precision].quantized and options.keeps_8bit_weights and not (in_8_bits and options.parameters_8bit):
-        cast_units = max(0.0, sum(elements[unit] for unit in held if layout.units[unit].kind == "block") - frozen)
-        weights += COPIES * MEANING[precision].matrix * cast_units / (shards if level == 3 else 1)
+    cast_units = max(0.0, sum(elements[unit] for unit in held if layout.units[unit].kind == "block") - frozen)
+    weights += _narrow_width(workload, options, gpu) * cast_units / (shards if level == 3 else 1)
     gradients = learning * WIDTHS[options.gradients] / (shards if level >= 2 else 1)
     gradients += learning * WIDTHS[options.weights] if shards > 1 and options.reducer_buckets else 0.0
     states = sum(of * _state_width(workload, options, layout.units[unit].kind == "block") for unit, of in trained.items())
@@ -60,6 +56,18 @@ def _held_of(layout: Layout, held: Sequence[int], workload: Workload, experts: b
     stepping = learning * (options.step_share_bytes / shards + (options.step_whole_bytes if shards > 1 else 0.0)) if level else 0.0
     share = shards if level else 1
     return HeldMemory(weights, gradients, states / share, 4.0 * learning / share if cast else 0.0, stepping)
+
+
+def _narrow_width(workload: Workload, options: MeshOptions, gpu: Gpu) -> float:
+    """Return the bytes of an element of blocks' weights in few bits, less those that it does not have in the type of ``weights`` then.
+
+    Copies are kept for the whole step, sharded where weights are (TransformerEngine pytorch/module/base.py, get_weight_workspace).
+    """
+    own = quantizing(workload.training.precision, workload.training.asked_recipe, gpu)
+    if own is None or not options.keeps_8bit_weights:
+        return 0.0
+    in_place = options.parameters_8bit and workload.training.precision == "fp8" and workload.training.asked_recipe != "blockwise"
+    return own.weight * own.copies(gpu) - (WIDTHS[options.weights] if in_place else 0.0)
 
 
 def widths(workload: Workload, options: MeshOptions) -> tuple[float, float, float]:

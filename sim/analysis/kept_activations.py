@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sim.parallel.checkpointing import discarded, kept_outputs
 from sim.parallel.split import Unit
+from sim.spec.fp8_recipe import RECIPES
 from sim.spec.precision import MEANING
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Layer, Training, Workload
 
 
 def kept_bytes(unit: Unit, workload: Workload) -> float:
@@ -37,10 +38,17 @@ def saved_bytes(layer: Layer, workload: Workload) -> float:
     factors, mesh, meaning = training.stack.operator_memory, training.stack.mesh, MEANING[training.precision]
     factor = factors.get(layer.name.rpartition(".")[2], 1.0) if factors else 1.0
     if layer.op == "gemm" and mesh is not None and mesh.saves_8bit_inputs:
-        factor *= meaning.matrix / meaning.activation
+        factor *= kept_width(training) / meaning.activation
     if mesh is not None and mesh.framework == "megatron" and _clamped(layer, workload):
         factor += 1.0  # clamping keeps what it clamps (fusions/fused_bias_geglu.py)
     return activation_bytes(layer, layer.saved, workload) * factor
+
+
+def kept_width(training: Training) -> float:
+    """Return the bytes of an element that a product keeps for backward: one copy, by columns, with its scales."""
+    if training.precision == "fp8" and training.asked_recipe is not None:
+        return RECIPES[training.asked_recipe].activation
+    return MEANING[training.precision].matrix
 
 
 def _clamped(layer: Layer, workload: Workload) -> bool:

@@ -139,7 +139,7 @@ def _at_full_length(layout: Layout, workload: Workload) -> Layout:
 def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
     """Return the replay of *stage*, and what makes the memory of one of its moments."""
     options = layout.options
-    held = held_by(layout, stage, workload)
+    held = held_by(layout, stage, workload, gpu)
     replay = _Replay(layout, stage, workload, held)
     communicators = options.communicators + sum(layout.mesh.group_size(axis) > 1 for axis in _AXES)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, require
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.files import Verdict, validate, validate_path
-from sim.check.job import check_job, check_run, own_notes, warn_job
+from sim.check.job import check_job, check_run, own_notes, recipe_notes, warn_job
 
 __all__ = [
     "Estimate",
@@ -22,6 +22,7 @@ __all__ = [
     "check_workload",
     "count_estimates",
     "own_notes",
+    "recipe_notes",
     "require",
     "validate",
     "validate_path",

@@ -12,6 +12,7 @@ from sim.check.servers import check_servers
 from sim.check.topology import Problem
 from sim.spec import shelf
 from sim.spec.fields import Peak, Precision
+from sim.spec.fp8_recipe import recipes_on
 from sim.spec.hardware import Gpu, Group, Hardware
 from sim.spec.library import Loaded
 from sim.spec.precision import MEANING
@@ -72,12 +73,19 @@ def check_run(
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return what is odd, but not wrong, about *workload* on *hardware*; *ranks* are GPUs in all, every one of them if None."""
     ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
-    slow = [*_without_half_units(hardware, workload), *_short_epoch(workload, ranks), *own_notes(workload)]
+    slow = [*_without_half_units(hardware, workload), *recipe_notes(workload), *_short_epoch(workload, ranks), *own_notes(workload)]
     if workload.input.loader == "synthetic":
         return slow
     return slow + [
         text for group in _workers(hardware) for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
     ]
+
+
+def recipe_notes(workload: Workload) -> Iterator[str]:
+    """Say that a recipe of 8 bits changes nothing where products are in others."""
+    training = workload.training
+    if training.fp8_recipe is not None and training.precision != "fp8":
+        yield f"training.fp8_recipe: {training.fp8_recipe} changes nothing in {training.precision}; write precision: fp8, or leave it out"
 
 
 def own_notes(workload: Workload) -> Iterator[str]:
@@ -138,6 +146,18 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
         if need is not None and need not in gpu.peak:
             able = ["fp32", "amp_fp16", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
             yield ("training", "precision"), f"{gpu.name} has no {need} units, which {precision} needs; write one of {', '.join(able)}"
+        elif precision == "fp8":
+            yield from _recipe(gpu, workload)
+
+
+def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
+    """Find a recipe of 8 bits that the stack lacks, or the GPU."""
+    wanted, stack = workload.training.asked_recipe, workload.training.stack
+    can = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
+    if wanted is not None and wanted not in can:
+        lacks = gpu.name if workload.training.has_recipe else f"stack {stack.name}"
+        others = f"write {' or '.join(can)}" if can else "write another precision"
+        yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {wanted}; {others}"
 
 
 def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> Iterator[Problem]:

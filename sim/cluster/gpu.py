@@ -19,9 +19,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sim.cluster import kernels as kernels_of
-from sim.cluster.kernels import ELEMENT
+from sim.cluster.quantizing import quantizing_bytes, recipe_of
 from sim.spec.energy import KernelMix
-from sim.spec.fields import Curve, OperatorClass, Peak, Precision, at
+from sim.spec.fields import Curve, Fp8Recipe, OperatorClass, Peak, Precision, at
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention
 from sim.spec.precision import MEANING
@@ -45,20 +45,9 @@ _CAST_BYTES = 4.0 + 2.0
 """Of an element that is read in 32 bits and written in 16, or the reverse."""
 _MATRIX_PRODUCTS: frozenset[OperatorClass] = frozenset({"gemm", "attention"})
 _BY_ELEMENT: frozenset[OperatorClass] = frozenset({"norm", "pool"})
+_FEW_BITS: frozenset[Peak] = frozenset({"fp8", "nvfp4"})
+"""Units that take operands which are brought to fewer bits than all else has."""
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
-
-
-class Quantizing(NamedTuple):
-    """How often a product's operands are read as they are brought to fewer bits, and whether the operator before may write these itself."""
-
-    reads: float
-    weight_reads: float
-    fused: bool
-
-
-_QUANTIZED: Mapping[Peak, Quantizing] = {"fp8": Quantizing(1.0, 1.0, True), "nvfp4": Quantizing(3.0, 2.0, False)}
-"""NVIDIA/TransformerEngine: delayed scaling reads once. NVFP4 reads for the largest magnitude, for rows, and for columns, which a random
-Hadamard transform goes before (pytorch/csrc/quantizer.cpp, ``NVFP4Quantizer::quantize_impl``); weights are not transformed."""
 
 
 class KernelWork(NamedTuple):
@@ -113,15 +102,17 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision, stack)) * batch
     converted += _cast_bytes(layer, precision, backward)
-    if shaped and peak in _QUANTIZED and layer.channels:
-        converted += _quantizing_bytes(layer, peak, batch, stack, backward)
+    few_bits = peak in _FEW_BITS
+    if shaped and few_bits and layer.channels:
+        converted += quantizing_bytes(layer, _tokens(layer) * batch, gpu, precision, stack, backward)
     casts = layer.casts if MEANING[precision].autocast else 0
     converted += _CAST_BYTES * casts * batch
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(MEANING[precision].gradient)
     if shaped:
         converted += _score_bytes(layer, stack, precision, batch)
-        products, least = _shaped_time(layer, gpu, stack, peak, batch, backward), 0.0
+        recipe = recipe_of(precision, stack, gpu) if few_bits else None
+        products, least = _shaped_time(layer, gpu, stack, peak, recipe, batch, backward), 0.0
     else:
         products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
     kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
@@ -171,7 +162,7 @@ def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -
     return 0.5 * stack.score_passes * scores * MEANING[precision].activation
 
 
-def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, batch: int, backward: bool) -> float:
+def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Recipe | None, batch: int, backward: bool) -> float:
     """Return the seconds of a layer's products by their shape; backward of a matrix product is two, for each gradient that is wanted."""
     if layer.attention is not None:
         if stack.score_passes:
@@ -185,30 +176,11 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, batch: int, b
     rows = tokens * batch / groups
     scale = layer.forward / (2.0 * tokens * k * n)  # 1, unless a layer is cut otherwise than its shape says
     if not backward:
-        return scale * kernels_of.product_time(gpu, peak, rows, n, k, groups)
+        return scale * kernels_of.product_time(gpu, peak, rows, n, k, groups, recipe=recipe)
     products = layer.backward / layer.forward
     inputs, weights = (1.0, 1.0) if products > 1.5 else (0.0, products) if layer.gradients else (products, 0.0)
-    time = inputs * kernels_of.product_time(gpu, peak, rows, k, n, groups) if inputs else 0.0
-    return scale * (time + (weights * kernels_of.product_time(gpu, peak, k, n, rows, groups) if weights else 0.0))
-
-
-def _quantizing_bytes(layer: Layer, peak: Peak, batch: int, stack: Stack, backward: bool) -> float:
-    """Return the bytes of bringing a product's operands to *peak*: activations, in backward their gradients, and weights.
-
-    Each is read in the width it has and written plain and transposed, since products want rows of both operands along k; those for
-    gradients of weights alone want activations transposed, so that frozen weights spare it (NVIDIA/TransformerEngine, module/linear.py:
-    ``weight.requires_grad``). Norms and activations may write 8 bits themselves (``cast_traffic``), not NVFP4.
-    """
-    k, n = layer.channels
-    own = _QUANTIZED[peak]
-    frozen = bool(layer.frozen) and not layer.gradients  # a tied head has neither, and its weight trains
-    copies = ELEMENT[peak] * (1.0 if frozen else 2.0)
-    fused = stack.cast_traffic if own.fused else 1.0
-    activations = _tokens(layer) * batch * (n if backward else k) * (2.0 * own.reads + copies)
-    if backward:
-        return fused * activations
-    weights = stack.weight_casts * (sum(layer.gradients) + sum(layer.frozen))
-    return fused * (activations + (4.0 * own.weight_reads + 2.0 * ELEMENT[peak]) * weights)
+    time = inputs * kernels_of.product_time(gpu, peak, rows, k, n, groups, recipe=recipe) if inputs else 0.0
+    return scale * (time + (weights * kernels_of.product_time(gpu, peak, k, n, rows, groups, recipe=recipe) if weights else 0.0))
 
 
 def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
@@ -349,7 +321,7 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
     usable = peaks_for(layer.op, precision, stack)
     if layer.attention is not None:
-        usable = tuple(peak for peak in usable if peak not in _QUANTIZED)  # fused attention stays in 16 bits unless asked otherwise
+        usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits unless asked otherwise
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):
         return next((peak for peak in peaks if peak in gpu.kernels.product_share), peaks[0])

@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Final, NamedTuple
 
-from sim.spec.fields import Peak
+from sim.spec.fields import Fp8Recipe, Peak
 from sim.spec.hardware import Gpu
 from sim.spec.kernels import AttentionRate, Kernels
 from sim.spec.workload import Attention
@@ -71,8 +71,12 @@ def described(gpu: Gpu, peak: Peak) -> Kernels | None:
     return gpu.kernels if gpu.kernels is not None and peak in gpu.kernels.product_share else None
 
 
-def product_time(gpu: Gpu, peak: Peak, m: float, n: int, k: float, groups: int = 1, count: int = 1, burst: bool = False) -> float:
+def product_time(
+    gpu: Gpu, peak: Peak, m: float, n: int, k: float, groups: int = 1, count: int = 1, burst: bool = False, recipe: Fp8Recipe | None = None
+) -> float:
     """Return the seconds of *count* launches, each *groups* products of (m, k) with (k, n); *burst*: before power limits the clock.
+
+    *recipe*: how operands in 8 bits are scaled; None: by tensor.
 
     Raise ValueError where the GPU's kernels are not described for *peak*.
     """
@@ -81,11 +85,12 @@ def product_time(gpu: Gpu, peak: Peak, m: float, n: int, k: float, groups: int =
         raise ValueError(f"{gpu.name} has no kernels block with a product_share of {peak}")
     if min(m, n, k, groups) <= 0:
         return 0.0
-    return count * _product_time(_speeds(gpu, kernels, peak, burst), ProductShape(m, n, k, groups))
+    return count * _product_time(_speeds(gpu, kernels, peak, burst, recipe), ProductShape(m, n, k, groups))
 
 
-def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool) -> Speeds:
+def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool, recipe: Fp8Recipe | None) -> Speeds:
     rate = gpu.peak[peak] * kernels.product_share[peak] * (1.0 if burst else kernels.sustained)
+    rate *= kernels.fp8_rates.get(recipe, 1.0) if recipe is not None and peak == "fp8" else 1.0
     return Speeds(
         kernels.sm_count,
         rate / kernels.sm_count,

@@ -16,8 +16,9 @@ from sim.terminal import SCRIPTS, named_as_called, program
 T = TypeVar("T")
 
 HEADINGS: Final[Mapping[str, str]] = {
-    "Job": "--batch --global-batch --sequence --precision --stack --set --epochs --hours --tokens --days --steps --evaluation "
-    "--checkpoints --seed --exact --op --bytes --shares --compute-time --dataset --input --example --arg --from --name --model --models "
+    "Job": "--batch --global-batch --sequence --precision --fp8-recipe --stack --set --epochs --hours --tokens --days --steps "
+    "--evaluation --checkpoints --seed --exact --op --bytes --shares --compute-time --dataset --input --example --arg --from --name --model "
+    "--models "
     "--workload",
     "Layout": "--tp --pp --cp --ep --replicate --shard --wrap --micro-batches --schedule --parallel --group --stage",
     "Machine": "--nodes --gpus --placement --power-cap --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu "

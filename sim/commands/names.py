@@ -29,6 +29,13 @@ def precisions(incomplete: str) -> list[str]:
     return [name for name in get_args(Precision) if name.startswith(incomplete)]
 
 
+def fp8_recipes(incomplete: str) -> list[str]:
+    """Return the recipes of 8 bits that begin with *incomplete*."""
+    from sim.spec.fields import Fp8Recipe
+
+    return [name for name in get_args(Fp8Recipe) if name.startswith(incomplete)]
+
+
 hardware = of_folders("hardware")
 workloads = of_folders("workloads", "workloads/jobs")
 jobs = of_folders("workloads/jobs")

@@ -39,6 +39,8 @@ OperatorClass = Literal[
 
 Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"]
 """Units of a GPU, by what they multiply."""
+Fp8Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
+"""How tensors in 8 bits are scaled, by the names of Transformer Engine, Megatron-LM and torchtitan."""
 Dtype = Literal["fp64", "fp32", "fp16", "bf16", "fp8", "int8", "complex64"]
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sim.spec.fields import Bytes, Count, Factor, Fraction, Peak, Seconds, Share, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fp8Recipe, Fraction, Peak, Seconds, Share, Source, Spec, Whole
 
 
 class AttentionRate(Spec):
@@ -42,6 +42,8 @@ class Kernels(Spec):
     """Multiprocessors, or compute units."""
     product_share: dict[Peak, Share]
     """Share of the peak that the main loop of large tiles reaches in short bursts, what the board's power lets through included."""
+    fp8_rates: dict[Fp8Recipe, Factor] = Field(default_factory=dict)
+    """Rate of products in 8 bits whose scales are of a recipe, over what ``product_share`` says; 1 for recipes that are not named."""
     sustained: Share
     """Of that, what is left in training steps that keep the board at its power limit for seconds."""
     whole_steps: Factor = 1.0

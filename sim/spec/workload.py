@@ -13,6 +13,7 @@ from sim.spec.fields import (
     Count,
     Counts,
     Factor,
+    Fp8Recipe,
     Fraction,
     Numbers,
     Precision,
@@ -304,6 +305,9 @@ class Training(Spec):
     """Samples per GPU of each group of workers, in the hardware's order, where they differ; empty: ``batch`` on all."""
     precision: Precision = "fp32"
     """fp32, tf32: of products; amp_*: autocast; fp16, bf16: the whole model."""
+    fp8_recipe: Fp8Recipe | None = None
+    """With precision fp8: how tensors are scaled, by a scale each from earlier steps (delayed) or their own (tensorwise), by one a row, by
+    blocks as DeepSeek-V3 (blockwise), or by MX blocks of 32 (mxfp8); None: as the stack does, or Transformer Engine on this GPU."""
     optimizer: Optimizer = Optimizer()
     """Which one, and its states."""
     stack: Stack
@@ -341,6 +345,16 @@ class Training(Spec):
             raise ValueError("gradient_accumulation_steps and parallel.micro_batches are the same; write one of the two")
         rest = {key: inner for key, inner in parallel.items() if key != "micro_batches"}
         return {**value, "parallel": rest, "gradient_accumulation_steps": parallel["micro_batches"]}
+
+    @property
+    def asked_recipe(self) -> Fp8Recipe | None:
+        """Return how 8 bits are scaled, as workload or stack say; None: neither does."""
+        return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether the stack has the recipe of 8 bits that the workload names."""
+        return self.fp8_recipe is None or not self.stack.fp8_recipes or self.fp8_recipe in self.stack.fp8_recipes
 
     @model_validator(mode="after")
     def _saves_of_blocks(self) -> Training:
@@ -417,8 +431,10 @@ class Workload(Spec):
 
     @property
     def layer_stack(self) -> Stack:
-        """Return the stack as it treats this model's layers: operators of models with attention may be composed of many."""
+        """Return the stack as it treats this model's layers: operators of models with attention may be composed of many, 8 bits scaled."""
         stack = self.training.stack
+        if self.training.fp8_recipe is not None:
+            stack = stack.model_copy(update={"fp8_recipes": (self.training.fp8_recipe,)})
         if stack.composed_traffic == 1.0 or all(layer.op != "attention" for layer in self.model.layers):
             return stack
         return stack.model_copy(update={"elementwise_traffic": stack.elementwise_traffic * stack.composed_traffic})

@@ -16,7 +16,7 @@ from sim.units import parse
 Name = str | PathLike[str]
 """Of a catalogue entry, or the path of a file."""
 _WHOLE: Final = ("nodes", "gpus", "batch", "global_batch", "seed", "sequence")
-_TEXT: Final = ("precision", "stack", "placement")
+_TEXT: Final = ("precision", "fp8_recipe", "stack", "placement")
 
 
 def scenario_of(

@@ -37,6 +37,9 @@ class DescriptionOptions(TypedDict, total=False):
     """What is changed about the descriptions."""
 
     precision: Annotated[str | None, OptionTerms("fp32, tf32, amp_fp16, amp_bf16, fp16, bf16, fp8 or nvfp4", words="precisions")]
+    fp8_recipe: Annotated[
+        str | None, OptionTerms("with fp8: delayed, tensorwise, rowwise, blockwise or mxfp8; else as the stack does", words="fp8_recipes")
+    ]
     stack: Annotated[str | None, OptionTerms("software stack: a file or a name in workloads/stacks/", words="stacks")]
 
 

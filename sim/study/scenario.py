@@ -56,6 +56,7 @@ class Scenario:
     """Samples per GPU; max: as many as fit into the memory of every GPU."""
     global_batch: int | None = None
     precision: str | None = None
+    fp8_recipe: str | None = None
     stack: str | None = None
     seed: int = 0
     exact: bool = False
@@ -76,7 +77,7 @@ class Scenario:
     @property
     def plan_command(self) -> str:
         """Return the command that looks for a layout of this job."""
-        given = {"--nodes": self.nodes, "--precision": self.precision, "--sequence": self.sequence}
+        given = {"--nodes": self.nodes, "--precision": self.precision, "--fp8-recipe": self.fp8_recipe, "--sequence": self.sequence}
         options = (f"{name} {value}" for name, value in given.items() if value is not None)
         return " ".join(["python -m sim plan", shlex.quote(self.hardware), shlex.quote(self.workload), *options])
 
@@ -267,6 +268,7 @@ def _one_for_all(scenario: Scenario) -> None:
         "--batch": scenario.batch,
         "--global-batch": scenario.global_batch,
         "--precision": scenario.precision,
+        "--fp8-recipe": scenario.fp8_recipe,
         "--stack": scenario.stack,
         "--sequence": scenario.sequence,
         "--epochs": scenario.plan and scenario.plan.epochs,
@@ -336,8 +338,10 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     if any(not text.strip("; ") for text in scenario.overrides):
         raise SpecError("--set '': write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
     of_hardware, of_workload = split_overrides(scenario.overrides)
-    options = {"stack": scenario.stack, "precision": scenario.precision, "batch": scenario.batch}
-    given = [Option(f"--{name}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")]
+    options = {"stack": scenario.stack, "precision": scenario.precision, "fp8_recipe": scenario.fp8_recipe, "batch": scenario.batch}
+    given = [
+        Option(f"--{name.replace('_', '-')}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")
+    ]
     given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
     _one_number_of_micro_batches(laid, of_workload)

@@ -67,8 +67,8 @@ def at(scenario: Scenario, point: Point) -> Scenario:
 
 
 OPTIONS: Mapping[str, type[int] | type[str]] = {
-    "nodes": int, "gpus": int, "batch": int, "global_batch": int, "precision": str, "stack": str, "placement": str, "hardware": str,
-    "workload": str, "seed": int, "power_cap": str,
+    "nodes": int, "gpus": int, "batch": int, "global_batch": int, "precision": str, "fp8_recipe": str, "stack": str, "placement": str,
+    "hardware": str, "workload": str, "seed": int, "power_cap": str,
 }  # fmt: skip
 """Names that vary an option of the run, not a field of a description."""
 

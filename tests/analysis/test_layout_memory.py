@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.analysis.kept_activations import saved_bytes
 from sim.analysis.layout_memory import ROUNDING, StageMemory, memory_by_stage, memory_course
 from sim.analysis.memory import gpu_memory
 from sim.mesh import prepare
 from sim.parallel.lower.layouts import Layout
 from sim.spec.decoder import decoder_layers
+from sim.spec.fields import Fp8Recipe
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Shard
 from sim.spec.transformer import Transformer
@@ -266,6 +268,43 @@ def test_weights_of_blocks_are_kept_in_few_bits_beside_or_instead(
     stack = BF16 | {"keeps_8bit_weights": keeps, "parameters_8bit": alone}
     (stage,) = memory_by_stage(layout(block_model(BLOCKS), 8, shard=shard, stack=stack), adam(precision=precision), GPU)
     assert stage.weights == pytest.approx(expected * PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("machine", "recipe", "alone", "expected"),
+    [
+        ("hgx-h100", "delayed", False, 2 + 2),
+        ("gb300-nvl72", "delayed", False, 2 + 1),
+        ("gb300-nvl72", "mxfp8", False, 2 + 2 * (1 + 1 / 32)),
+        ("hgx-h100", "blockwise", False, 2 + 2 * (1 + 4 / 128**2)),
+        ("hgx-h100", "tensorwise", True, 2.0),
+        ("gb300-nvl72", "tensorwise", True, 1.0),
+        ("gb300-nvl72", "mxfp8", True, 2 * (1 + 1 / 32)),
+        ("hgx-h100", "blockwise", True, 2 + 2 * (1 + 4 / 128**2)),
+    ],
+)
+def test_weights_in_8_bits_by_recipe(machine: str, recipe: Fp8Recipe, alone: bool, expected: float) -> None:
+    """A copy by rows and one by columns, but where Blackwell takes one either way; a scale beside 32 elements, or 128 x 128
+    (quantizer.cpp, ``get_scale_shape``). Megatron-Bridge: fp8_param_gather but with blocks of 128."""
+    gpu = load_hardware(machine).spec.groups[0].node.gpu
+    stack = BF16 | {"keeps_8bit_weights": True, "parameters_8bit": alone}
+    made = layout(block_model(BLOCKS), 8, shard="optimizer", stack=stack)
+    asked = adam(precision="fp8")
+    asked = asked.model_copy(update={"training": asked.training.model_copy(update={"fp8_recipe": recipe})})
+    (stage,) = memory_by_stage(made, asked, gpu)
+    assert stage.weights == pytest.approx(expected * PARAMETERS)
+
+
+def test_inputs_of_products_are_kept_with_their_scales() -> None:
+    """What backward keeps is the copy by columns (module/linear.py): a byte an element, and its share of a scale."""
+    workload = load_workload("llama-3.1-8b", ["training.stack=megatron-core", "training.precision=fp8"]).spec
+    product = next(layer for layer in workload.model.layers if layer.name.endswith("attention.output"))
+    kept = {}
+    for recipe in ("delayed", "mxfp8"):
+        asked = workload.model_copy(update={"training": workload.training.model_copy(update={"fp8_recipe": recipe})})
+        kept[recipe] = saved_bytes(product, asked)
+    assert kept["delayed"] == product.saved / 4 * workload.training.batch
+    assert kept["mxfp8"] == pytest.approx(kept["delayed"] * (1 + 1 / 32))
 
 
 @pytest.mark.parametrize(("sequence", "stages"), [(True, 1), (False, 1), (True, 2)])

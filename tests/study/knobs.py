@@ -181,7 +181,14 @@ SCENARIOS = (
         "p3.16xlarge", "resnet18", ("training.parallel.cuts=[layer3.0.conv2]", "training.batch=8", f"{_MICRO}=4"), stack="torchtitan-2.x",
         layout=(_PP,),
     ),
-    Scenario("hgx-h100", "llama-3.2-1b", ("training.batch=1", "training.stack.cast_traffic=0.8"), precision="fp8", stack="megatron-core"),
+    *(
+        Scenario("hgx-h100", "llama-3.2-1b", ("training.batch=1", *sets), precision="fp8", fp8_recipe=recipe, stack=stack)
+        for sets, recipe, stack in (
+            (("training.stack.fused_casts=[feed.down]",), None, "megatron-core"),
+            ((), "blockwise", "megatron-core"),
+            (("training.stack.casts_again=false",), "rowwise", "torchtitan-2.x"),
+        )
+    ),
     *(
         Scenario("hgx-h100", workload, (*sets, "training.batch=1"), nodes=nodes, stack=stack, layout=layout)
         for workload, sets, nodes, stack, layout in (

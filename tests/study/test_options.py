@@ -52,11 +52,11 @@ def test_an_option_more_is_one_line() -> None:
     app = typer.Typer()
     app.command()(command)
     assert CliRunner().invoke(app, ["--depth", "5", "--batch", "8"]).exit_code == 0
-    assert seen == [function(depth=5, batch=8)] == [{"depth": 5, "batch": 8, "precision": None, "stack": None}]
+    assert seen == [function(depth=5, batch=8)] == [{"depth": 5, "batch": 8, "precision": None, "fp8_recipe": None, "stack": None}]
     assert function()["depth"] == 3 and "how deep to look" in (function.__doc__ or "")
     assert CliRunner().invoke(app, ["--depth", "0"]).exit_code == 2 and len(seen) == 1
     assert "how deep to look" in CliRunner().invoke(app, ["--help"]).output
-    assert part(function(batch=2), BatchOptions) == {"batch": 2, "precision": None, "stack": None}
+    assert part(function(batch=2), BatchOptions) == {"batch": 2, "precision": None, "fp8_recipe": None, "stack": None}
     with pytest.raises(TypeError, match="unexpected keyword argument 'deep'"):
         function(deep=2)  # type: ignore[call-arg]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
+from sim.cluster.quantizing import recipe_of
 from sim.mesh import worker_node
+from sim.spec.fields import Precision
 from sim.spec.foreign.layout_files import Launch, LayoutText, launch_files
 from sim.spec.parallel import Parallel
 from sim.study.plan.question import LayoutPlan
@@ -37,6 +39,7 @@ def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
         sets["training.parallel"] = json.dumps(own.model_dump(mode="json", exclude_defaults=True))
     words += ["--batch", str(candidate.batch), "--micro-batches", str(candidate.micro_batches)]
     words += ["--precision", candidate.precision]
+    words += ["--fp8-recipe", scenario.fp8_recipe] if scenario.fp8_recipe is not None and candidate.precision == "fp8" else []
     words += ["--sequence", str(scenario.sequence)] if scenario.sequence is not None else []
     words += ["--power-cap", plan.question.limits.power_cap] if plan.question.limits.power_cap is not None else []
     undecided = (text for text in scenario.overrides if not _decides(text.partition("=")[0].strip(), sets))
@@ -79,6 +82,7 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
         micro_batches=candidate.micro_batches,
         checkpointing=candidate.checkpointing,
         precision=candidate.precision,
+        fp8_recipe=recipe_of(cast(Precision, candidate.precision), setting.workload.layer_stack, outcome.run.node.gpu),
         nodes=setting.nodes,
         gpus_per_node=setting.gpus_per_node,
         accelerator=_accelerator(outcome.run.node.gpu.name),

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 from sim.spec.foreign.launch_megatron_model import LATENT, SIZES, model_shape
 from sim.spec.foreign.launch_options import Arguments, arguments
 from sim.spec.foreign.launch_told import Told, note_offloading
-from sim.spec.foreign.launch_unread import unread
+from sim.spec.foreign.launch_unread import FP8_RECIPES, unread
 from sim.spec.parallel import NEAR_PIPELINE, even_blocks
 from sim.spec.workload import RecomputedModule
 from sim.spec.yaml import SpecError
@@ -37,6 +37,7 @@ _READ: Final = NUMERIC | {
     "sequence-parallel", "use-distributed-optimizer", "multi-latent-attention", "group-query-attention", "disable-bias-linear",
     "untie-embeddings-and-output-weights", "normalization", "position-embedding-type", "recompute-granularity", "hidden-dropout",
     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
+    "fp8-format", "fp8-recipe",
 }  # fmt: skip
 """Options that change what is simulated, by which slips are known."""
 
@@ -190,4 +191,6 @@ def _training(given: Arguments) -> dict[str, Any]:
     precision = narrow or ("bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32")
     recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))
     training = {"batch": given.number("micro-batch-size", 1), "precision": precision, "stack": "megatron-core"}
+    scaled = said.get("fp8-recipe") if narrow == "fp8" else None
+    training |= {"fp8_recipe": scaled} if scaled in FP8_RECIPES else {}
     return training | ({"activation_checkpointing": recompute} if recompute else {})

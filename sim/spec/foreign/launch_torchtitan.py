@@ -66,7 +66,7 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     wide = str(training.get("mixed_precision_param", "bfloat16")) == "float32"
     told.training = {
         "batch": _batch(training, layout, place),
-        "precision": "fp8" if re.search(r"float8|linear\.mx", str(model.get("converters", ""))) else "fp32" if wide else "bf16",
+        **(_quantized(said, model, place, told) or {"precision": "fp32" if wide else "bf16"}),
         "activation_checkpointing": _recomputes(block_of(said, "activation_checkpoint", place), place, told),
         "stack": "torchtitan-2.x",
     }
@@ -76,6 +76,29 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     wanted = training.get("global_batch_size", -1)
     told.global_batch = wanted if isinstance(wanted, int) and wanted > 0 else None
     return told
+
+
+def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, told: Told) -> dict[str, str]:
+    """Return precision and recipe of a converter to 8 bits; nothing where there is none. Raise SpecError for a recipe of another name."""
+    converters = str(model.get("converters", ""))
+    linear = block_of(block_of(said, "quantize", place), "linear", place)
+    if re.search(r"linear\.mx", converters):
+        name = str(block_of(linear, "mx", place).get("recipe_name", "mxfp8_cublas"))
+        if not name.startswith("mxfp8"):
+            raise SpecError(f"{place}: quantize.linear.mx.recipe_name {name[:40]} is not modeled; mxfp8_cublas is")
+        return {"precision": "fp8", "fp8_recipe": "mxfp8"}
+    if "float8" not in converters:
+        return {}
+    name = str(block_of(linear, "float8", place).get("recipe_name") or block_of(said, "float8", place).get("recipe_name") or "tensorwise")
+    if name == "rowwise_with_gw_hp":
+        told.notes.append(
+            "recipe_name rowwise_with_gw_hp is read as rowwise: that gradients of weights are products in 16 bits is not modeled"
+        )
+    elif name not in ("tensorwise", "rowwise"):
+        raise SpecError(
+            f"{place}: quantize.linear.float8.recipe_name {name[:40]} is not known; known are tensorwise, rowwise and rowwise_with_gw_hp"
+        )
+    return {"precision": "fp8", "fp8_recipe": name.removesuffix("_with_gw_hp")}
 
 
 def _recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:

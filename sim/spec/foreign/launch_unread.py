@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from sim.spec.fields import Fp8Recipe
 from sim.spec.strict import whole_number
 
 OTHER_LAYERS: Final = (
@@ -19,10 +20,11 @@ OTHER_LAYERS: Final = (
     "heterogeneous-layers-config-encoded-json",
 )  # fmt: skip
 """Options with which a model has layers of state-space models, of linear attention, or of sizes of their own."""
+FP8_RECIPES: Final[tuple[Fp8Recipe, ...]] = ("delayed", "tensorwise", "blockwise", "mxfp8")
+"""What --fp8-recipe may be and is modeled, its default first."""
 _ALIKE: Final = 0.93
 """Likeness (difflib's ratio) from which on an unknown option is a slip: no two options of Megatron-LM that are read are as near."""
 _RAMP: Final = re.compile(r"--rampup-batch-size[=\s]+(\d{1,9})\s+(\d{1,9})\s+(\d{1,15})\b")
-_USUAL_RECIPES: Final = ("", "delayed", "tensorwise")
 
 
 def unread(text: str, said: Mapping[str, str], read: Collection[str], sequence: int | None) -> Iterator[str]:
@@ -34,8 +36,8 @@ def unread(text: str, said: Mapping[str, str], read: Collection[str], sequence: 
             f"--rampup-batch-size {start} {step} {samples} is left out: for a budget of tokens write "
             f"pretraining: {{batch_ramp: {{start: {start}, step: {step}, tokens: {tokens}}}}}"
         )
-    if (recipe := said.get("fp8-recipe", "")) not in _USUAL_RECIPES:
-        yield f"--fp8-recipe {recipe} is not told apart: the simulator has one kind of fp8"
+    if "fp8-format" in said and (recipe := said.get("fp8-recipe", FP8_RECIPES[0])) not in FP8_RECIPES:
+        yield f"--fp8-recipe {recipe} is not modeled: the workload has {FP8_RECIPES[0]}"
     if (whole_number(said.get("expert-tensor-parallel-size", "1")) or 1) > 1:
         yield "--expert-tensor-parallel-size is not modeled: tensor ranks share experts as expert ranks do"
     for option in said:

@@ -12,9 +12,11 @@ from itertools import accumulate
 from math import ceil
 from typing import Any, Final, NamedTuple
 
+from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_megatron_model import LATENT
 from sim.spec.foreign.launch_torchtitan import TORCHTITAN_MODELS
+from sim.spec.foreign.launch_unread import FP8_RECIPES
 from sim.spec.library import load_part
 from sim.spec.parallel import Parallel, even_blocks
 from sim.spec.transformer import Transformer
@@ -62,6 +64,8 @@ class Launch(NamedTuple):
     gpus_per_node: int
     accelerator: str
     """The GPU's name, as SkyPilot's catalogue has it."""
+    fp8_recipe: Fp8Recipe | None = None
+    """How 8 bits are scaled; None in other precisions."""
 
     @property
     def global_batch(self) -> int:
@@ -108,14 +112,26 @@ def torchtitan_toml(launch: Launch) -> str:
         "seq_len": launch.sequence,
         "mixed_precision_param": _TITAN_PRECISIONS[launch.precision],
     } | ({"dtype": _TITAN_PRECISIONS[launch.precision]} if _unmixed(launch) else {})
-    model = {"name": name[0], "flavor": name[1]} | ({"converters": ["quantize.linear.float8"]} if launch.precision == "fp8" else {})
+    model = {"name": name[0], "flavor": name[1]}
+    quantized = _titan_quantized(launch)
     blocks: dict[str, dict[str, Any]] = {
-        "model": model, "training": training, "parallelism": parallelism,
+        "model": model | ({"converters": [*quantized]} if quantized else {}), **quantized, "training": training, "parallelism": parallelism,
         "activation_checkpoint": {"mode": _TITAN_RECOMPUTES[launch.checkpointing]},
     }  # fmt: skip
     return "\n".join(
         f"[{block}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items()) for block, rows in blocks.items()
     )
+
+
+def _titan_quantized(launch: Launch) -> dict[str, dict[str, Any]]:
+    """Return the block of the converter that brings products to 8 bits. Raise SpecError for a recipe that torchtitan has not."""
+    if launch.precision != "fp8":
+        return {}
+    if launch.fp8_recipe == "mxfp8":
+        return {"quantize.linear.mx": {"recipe_name": "mxfp8_cublas"}}
+    if launch.fp8_recipe not in ("tensorwise", "rowwise"):
+        raise SpecError(f"torchtitan scales fp8 tensorwise, rowwise or as mxfp8, not {launch.fp8_recipe}")
+    return {"quantize.linear.float8": {"recipe_name": launch.fp8_recipe}}
 
 
 def _refuse_four_bits(launch: Launch, program: str) -> None:
@@ -223,7 +239,7 @@ def megatron_arguments(launch: Launch) -> str:
         said |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     if launch.checkpointing == "selective":
         said["recompute-granularity"] = "selective"
-    return _lines(said | _megatron_precision(launch.precision))
+    return _lines(said | _megatron_precision(launch.precision, launch.fp8_recipe))
 
 
 def _megatron_stages(launch: Launch) -> dict[str, Any]:
@@ -252,11 +268,16 @@ def _megatron_ranks(own: Parallel) -> dict[str, Any]:
     return said | ({"moe-pad-expert-input-to-capacity": ""} if own.pad_to_capacity else {})
 
 
-def _megatron_precision(precision: str) -> dict[str, Any]:
+def _megatron_precision(precision: str, recipe: Fp8Recipe | None) -> dict[str, Any]:
+    """Return the options of *precision*: gradients in e5m2 but where blocks have scales of their own (Megatron-Bridge's recipes)."""
     if precision in ("fp32", "tf32"):
         return {}
-    narrow = {"fp8": {"fp8-format": "hybrid"}, "nvfp4": {"fp4-format": "e2m1"}}.get(precision, {})
-    return {"fp16" if precision.endswith("fp16") else "bf16": "", **narrow}
+    if precision == "fp8" and recipe not in FP8_RECIPES:
+        raise SpecError(f"Megatron-LM has no fp8 recipe {recipe}; it has {', '.join(FP8_RECIPES)}")
+    said: dict[str, Any] = {"fp16" if precision.endswith("fp16") else "bf16": ""}
+    if precision == "fp8":
+        said |= {"fp8-format": "e4m3" if recipe == "mxfp8" else "hybrid", "fp8-recipe": recipe}
+    return said | ({"fp4-format": "e2m1"} if precision == "nvfp4" else {})
 
 
 def megatron_notes(shape: Transformer) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sim.spec.fields import Factor, Seconds, Spec
+from sim.spec.fields import Factor, Fp8Recipe, Seconds, Spec
 
 
 class StackKernels(Spec):
@@ -45,8 +45,13 @@ class StackKernels(Spec):
     score_passes: float | None = Field(default=None, ge=0)
     """Memory passes over attention's scores in a step where one kernel holds both products, softmax and dropout; None: as many as the
     layer table has, in kernels of their own."""
-    cast_traffic: Factor = 1.0
-    """Bytes of casts to 8 bits over those of kernels of their own: below 1 where norms and activations write 8 bits themselves."""
+    fp8_recipes: tuple[Fp8Recipe, ...] = ()
+    """How the stack can scale 8 bits, first what it does unasked; empty: all ways, unasked Transformer Engine's default on the GPU."""
+    fused_casts: tuple[str, ...] = ()
+    """Products whose input the norm or activation before them casts, as far as the recipe of 8 bits lets it, by the last parts of their
+    layers' names: ``attention.qkv``."""
+    casts_again: bool = False
+    """Inputs of products are kept in 16 bits, and brought to 8 again in backward."""
     weight_casts: Factor = 1.0
     """How often a batch brings a weight to 8 bits: below 1 where several micro-batches share the copy."""
     attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn", "triton"] = ""

@@ -320,7 +320,7 @@ def _training(told: Told, origin: str) -> list[str]:
     given = {"batch": 1, "precision": "bf16", "optimizer": {"name": "adam"}, **told.training}
     lines = ["training:", f"  batch: {given['batch']}  # samples a GPU and micro-batch; --batch N", f"  precision: {given['precision']}"]
     lines += [f"  optimizer: {{name: {given['optimizer']['name']}}}"]
-    for name in ("gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
+    for name in ("fp8_recipe", "gradient_accumulation_steps", "activation_checkpointing", "recompute_modules", "stack"):
         lines += [f"  {name}: {_word(given[name])}"] if name in given else []
     if "stack" not in given:
         lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model;"]

@@ -183,14 +183,14 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
 
 
 def _workloads(scenario: Scenario) -> list[Loaded[Workload]]:
-    """Return the workload under each stack that is tried; once where overrides name the stack."""
+    """Return the workload under each stack that is tried, of those that have its recipe of 8 bits; once where overrides name the stack."""
     loaded: list[Loaded[Workload]] = []
     for stack in [scenario.stack] if scenario.stack else STACKS:
         _, overrides = sorted_overrides(replace(scenario, stack=stack))
         one = load_workload(scenario.workload, overrides)
         if all(one.spec.training != other.spec.training for other in loaded):
             loaded.append(one)
-    return loaded
+    return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.has_recipe] or loaded
 
 
 def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:

@@ -187,9 +187,9 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
 
 
 def _precisions(workload: Workload, options: MeshOptions, space: Space) -> list[str]:
-    """Return the precisions to try, the workload's own first; of the stacks, Megatron's alone multiply in NVFP4."""
-    more = ("fp8", "nvfp4") if options.framework == "megatron" else ("fp8",)
-    return list(dict.fromkeys([workload.training.precision, *(name for name in more if name in space.allowed)]))
+    """Return the precisions to try, the workload's own first: Megatron's stacks alone multiply in NVFP4, none has every recipe of fp8."""
+    more = {"fp8": workload.training.has_recipe, "nvfp4": options.framework == "megatron"}
+    return list(dict.fromkeys([workload.training.precision, *(name for name, has in more.items() if has and name in space.allowed)]))
 
 
 def _kept(candidate: LayoutCandidate, fixed: Mapping[str, object]) -> bool:

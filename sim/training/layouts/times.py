@@ -122,10 +122,11 @@ class UnitTimes:
         recomputed = (*again, stages, batches, training.compute_factor)
         adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths
+        computes_in = training.precision, training.fp8_recipe
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
-        key = (*described, training.batch, training.precision, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
+        key = (*described, training.batch, *computes_in, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
-        decided_by = (id(self.gpu), *described, training.batch, training.precision, training.compute_factor, self._weight_casts)
+        decided_by = (id(self.gpu), *described, training.batch, *computes_in, training.compute_factor, self._weight_casts)
         self._passes = book.passes.setdefault(decided_by, {})
 
     def __call__(self, number: int, part: PassPart) -> UnitTime:

@@ -63,7 +63,7 @@ def test_what_the_columns_say(tmp_path: Path) -> None:
     assert (case.chip.name, case.domain, case.data, case.micro_batches, case.virtual) == ("GB200-186GB", 72, 4, 16, 5)
     assert (case.products, case.scaling, case.recompute, case.recomputed_layers, case.axes) == (
         "fp8",
-        "blocks",
+        "mxfp8",
         "full",
         3,
         "tensor+pipeline+context",

@@ -8,6 +8,7 @@ import pytest
 
 from calibration.llm.case import Case, describe
 from calibration.llm.chips import chip_named
+from calibration.llm.engine import workload_document
 from calibration.llm.network import nic_of
 from calibration.llm.shapes import NoCase
 from calibration.llm.table import read_table
@@ -26,6 +27,29 @@ from tests.calibration.llm.test_case import one
 )  # fmt: skip
 def test_precisions(text: str, meant: str) -> None:
     assert precision_of(text)[0] == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("fp8-cs", "tensorwise"), ("fp8 (current scaling)", "tensorwise"), ("fp8 (tensorwise, fp8 all-gather)", "tensorwise"),
+        ("fp8-mx", "mxfp8"), ("MXFP8", "mxfp8"), ("fp8_sc", "blockwise"), ("FP8 blockwise", "blockwise"), ("fp8 ds", "delayed"),
+        ("float8 rowwise", "rowwise"), ("fp8", None), ("fp8 (TransformerEngine)", None), ("NVFP4", None), ("bf16", None),
+    ],
+)  # fmt: skip
+def test_recipes_of_8_bits(text: str, meant: str | None) -> None:
+    """NVIDIA-NeMo/Megatron-Bridge scripts/performance: cs, mx, sc and ds are current, MX, sub-channel and delayed scaling."""
+    assert precision_of(text)[1] == meant
+
+
+def test_a_recipe_is_the_rows_or_the_stacks(tmp_path: Path) -> None:
+    said = {"gpu": "H100", "gpus": "8", "dp": "8", "tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "1"}
+    titan = one(tmp_path, **said, framework="torchtitan", precision="fp8")
+    assert (titan.scaling, titan.recipe) == (None, "tensorwise")
+    assert one(tmp_path, **said, framework="torchtitan", precision="fp8 rowwise").recipe == "rowwise"
+    assert one(tmp_path, **said, framework="torchtitan", precision="bf16").recipe is None
+    assert workload_document(titan)["training"].get("fp8_recipe") is None
+    assert workload_document(one(tmp_path, **said, framework="torchtitan", precision="fp8 rowwise"))["training"]["fp8_recipe"] == "rowwise"
 
 
 @pytest.mark.parametrize("text", ["float32", "tf32", "int8", "unknown"])

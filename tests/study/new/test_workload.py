@@ -475,14 +475,53 @@ def test_optimizers_modules_and_windows_of_megatron(tmp_path: Path) -> None:
 
 
 def test_arguments_of_megatron_that_are_not_read_are_named(tmp_path: Path) -> None:
-    more = "--rampup-batch-size 64 64 100000 --fp8-format hybrid --fp8-recipe mxfp8 --micro-batch-sise 4 --frobnicate 3 --lr 1e-4"
+    more = "--rampup-batch-size 64 64 100000 --fp8-format hybrid --fp8-recipe custom --micro-batch-sise 4 --frobnicate 3 --lr 1e-4"
     assert told(f"{MEGATRON.rstrip()} {more}\n", tmp_path)[1] == (
         "--rampup-batch-size 64 64 100000 is left out: for a budget of tokens write "
         "pretraining: {batch_ramp: {start: 64, step: 64, tokens: 204800000}}",
-        "--fp8-recipe mxfp8 is not told apart: the simulator has one kind of fp8",
+        "--fp8-recipe custom is not modeled: the workload has delayed",
         "--micro-batch-sise is not known; did you mean --micro-batch-size?",
     )
     assert told(MEGATRON, tmp_path)[1] == ()
+
+
+@pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "blockwise", "mxfp8"])
+def test_recipes_of_megatron_are_read(recipe: str, tmp_path: Path) -> None:
+    """megatron/training/arguments.py: choices of --fp8-recipe, which says nothing without --fp8-format."""
+    found, notes = told(f"{MEGATRON.rstrip()} --fp8-format e4m3 --fp8-recipe {recipe}\n", tmp_path)
+    assert (found.training.precision, found.training.fp8_recipe, notes) == ("fp8", recipe, ())
+    assert told(f"{MEGATRON.rstrip()} --fp8-recipe {recipe}\n", tmp_path)[0].training.fp8_recipe is None
+
+
+@pytest.mark.parametrize(
+    ("converter", "block", "recipe", "note"),
+    [
+        ("quantize.linear.float8", "", "tensorwise", ""),
+        ("quantize.linear.float8", '[quantize.linear.float8]\nrecipe_name = "rowwise"', "rowwise", ""),
+        ("float8", '[float8]\nrecipe_name = "rowwise"', "rowwise", ""),
+        ("quantize.linear.float8", '[quantize.linear.float8]\nrecipe_name = "rowwise_with_gw_hp"', "rowwise", "is read as rowwise"),
+        ("quantize.linear.mx", '[quantize.linear.mx]\nrecipe_name = "mxfp8_cublas"', "mxfp8", ""),
+    ],
+)
+def test_recipes_of_torchtitan_are_read(converter: str, block: str, recipe: str, note: str, tmp_path: Path) -> None:
+    """torchtitan/config/job_config.py: Float8Linear.recipe_name, None for dynamic scaling by tensor; MXLinear.recipe_name."""
+    text = TORCHTITAN.replace('"70B"', f'"70B"\nconverters = ["{converter}"]') + f"\n{block}\n"
+    found, notes = told(text, tmp_path, "run.toml")
+    assert (found.training.precision, found.training.fp8_recipe) == ("fp8", recipe)
+    assert note in "".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ('[quantize.linear.float8]\nrecipe_name = "columnwise"', "recipe_name columnwise is not known; known are tensorwise, rowwise and"),
+        ("[quantize]\nlinear = 3", "linear is a single value; write a block of keys"),
+    ],
+)
+def test_recipes_that_torchtitan_has_not_are_refused(block: str, said: str, tmp_path: Path) -> None:
+    text = TORCHTITAN.replace('"70B"', '"70B"\nconverters = ["quantize.linear.float8"]') + f"\n{block}\n"
+    with pytest.raises(SpecError, match=re.escape(said)):
+        told(text, tmp_path, "run.toml")
 
 
 def test_settings_of_torchtitan_that_are_not_modeled_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""Oracles: who has which recipe of 8 bits (Transformer Engine, Megatron-LM, torchtitan), and every way to ask says the same."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+import stallsim
+from sim.check import check_job, warn_job
+from sim.cli import main
+from sim.report.layouts.layout_files import launch_of
+from sim.spec.fields import Fp8Recipe
+from sim.spec.foreign.launch_megatron import megatron
+from sim.spec.foreign.launch_torchtitan import torchtitan
+from sim.spec.foreign.layout_files import launch_files
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.plan.question import PlanQuestion, prepare_plan
+from sim.study.scenario import Scenario
+from tests.study.plan.test_plan import outcome_of
+
+RUN = ("run", "hgx-h100", "llama-3.2-1b", "--stack", "megatron-core", "--parallel", "shard=optimizer", "--batch", "1")
+
+
+def test_a_recipe_of_8_bits_is_one_that_stack_and_gpu_have() -> None:
+    """Transformer Engine: MX blocks need compute capability 10 (check_mxfp8_support); torchtitan: float8 and mx alone."""
+    asked = (
+        ("hgx-h100", "megatron-core", "mxfp8", "H100-SXM5-80GB", "delayed or tensorwise or blockwise"),
+        ("hgx-h100", "torchtitan-2.x", "delayed", "stack torchtitan-2.x", "tensorwise or rowwise"),
+        ("gb300-nvl72", "megatron-core", "rowwise", "stack megatron-core", "delayed or tensorwise or blockwise or mxfp8"),
+    )
+    for machine, stack, recipe, lacks, others in asked:
+        given = ["training.precision=fp8", f"training.stack={stack}", f"training.fp8_recipe={recipe}"]
+        (found,) = check_job(load_hardware(machine).spec, load_workload("llama-3.2-1b", given).spec)
+        assert found.endswith(f"{lacks} has no fp8 recipe {recipe}; write {others}")
+    unused = load_workload("llama-3.2-1b", ["training.precision=bf16", "training.fp8_recipe=mxfp8"]).spec
+    hardware = load_hardware("hgx-h100").spec
+    assert not check_job(hardware, unused)
+    assert "training.fp8_recipe: mxfp8 changes nothing in bf16; write precision: fp8, or leave it out" in warn_job(hardware, unused)
+
+
+def _step(capsys: pytest.CaptureFixture[str], *words: str) -> float:
+    main([*RUN, *words, "--json"])
+    return float(json.loads(capsys.readouterr().out)["step_time_s"])
+
+
+def test_command_line_python_and_yaml_ask_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    eight = ("--precision", "fp8", "--fp8-recipe")
+    delayed, tensorwise, blockwise = (_step(capsys, *eight, recipe) for recipe in ("delayed", "tensorwise", "blockwise"))
+    assert _step(capsys, "--precision", "fp8") == delayed < min(tensorwise, blockwise)  # Megatron-LM's default
+    assert _step(capsys, "--set", "training.precision=fp8", "--set", "training.fp8_recipe=blockwise") == blockwise
+
+    def run(recipe: str) -> float:
+        own = {"stack": "megatron-core", "batch": 1, "precision": "fp8", "fp8_recipe": recipe}
+        return float(stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"shard": "optimizer"}, **own).step_time)
+
+    assert run("tensorwise") == tensorwise
+    with pytest.raises(SpecError, match="write one of delayed, tensorwise, rowwise, blockwise, mxfp8"):
+        run("slow")
+
+
+def test_plan_tries_the_stacks_that_have_the_recipe() -> None:
+    scenario = Scenario("hgx-h100", "llama-3.2-1b", global_batch=64, fp8_recipe="rowwise")
+    asked = PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1"}, allowed=frozenset({"fp8"}))
+    tried = {(each.stack, each.precision) for _, found in prepare_plan(asked).ways for each in found}
+    assert {stack for stack, precision in tried if precision == "fp8"} == {"torchtitan-2.x"}
+    assert {stack for stack, precision in tried if precision == "bf16"} > {"torchtitan-2.x"}
+    only = prepare_plan(replace(asked, scenario=replace(scenario, precision="fp8")))
+    assert {each.stack for _, found in only.ways for each in found} == {"torchtitan-2.x"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "machine", "file"),
+    [
+        ("tensorwise", "hgx-h100", "torchtitan.toml"), ("rowwise", "hgx-h100", "torchtitan.toml"),
+        ("mxfp8", "gb300-nvl72", "torchtitan.toml"), ("delayed", "hgx-h100", "megatron.args"),
+        ("tensorwise", "hgx-h100", "megatron.args"), ("blockwise", "hgx-h100", "megatron.args"), ("mxfp8", "gb300-nvl72", "megatron.args"),
+    ],
+)  # fmt: skip
+def test_launch_files_read_back_as_the_recipe(recipe: Fp8Recipe, machine: str, file: str) -> None:
+    stack = "torchtitan-2.x" if file == "torchtitan.toml" else "megatron-core"
+    scenario = Scenario(machine, "llama-3.1-8b", global_batch=72, precision="fp8", fp8_recipe=recipe, stack=stack)
+    plan = prepare_plan(
+        PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": "parameters" if "toml" in file else "optimizer"})
+    )
+    setting, found = next((setting, found) for setting, found in plan.ways if found)
+    launch = launch_of(plan, outcome_of(setting, found[0]))
+    assert launch.fp8_recipe == recipe
+    written = launch_files(launch, "sim run")
+    text = written.files[file]
+    told = torchtitan(tomllib.loads(text), file) if file == "torchtitan.toml" else megatron(text, file)
+    assert (told.training["precision"], told.training["fp8_recipe"]) == ("fp8", recipe)
+
+
+def test_launch_files_that_have_no_such_recipe_are_left_out() -> None:
+    scenario = Scenario("hgx-h100", "llama-3.1-8b", global_batch=64, precision="fp8")
+    left = {}
+    for recipe, stack, shard in (("delayed", "megatron-core", "none"), ("rowwise", "torchtitan-2.x", "none")):
+        asked = replace(scenario, fp8_recipe=recipe, stack=stack)
+        plan = prepare_plan(PlanQuestion(asked, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": shard}))
+        setting, found = next((setting, found) for setting, found in plan.ways if found)
+        left[recipe] = launch_files(launch_of(plan, outcome_of(setting, found[0])), "sim run").left_out
+    assert left["delayed"]["torchtitan.toml"] == "torchtitan scales fp8 tensorwise, rowwise or as mxfp8, not delayed"
+    assert left["rowwise"]["megatron.args"] == "Megatron-LM has no fp8 recipe rowwise; it has delayed, tensorwise, blockwise, mxfp8"
