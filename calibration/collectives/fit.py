@@ -72,6 +72,9 @@ PRIOR_WIDTH = 1.0
 GENERATION_WIDTH = 0.4
 """The same of latencies around the mean of newer generations of NVLink: fitted with a weak prior, those of A100 and H100 differ from that
 mean by 0.35 in their logarithm, root mean square. Rates keep the weak prior, as they follow multiprocessors and links."""
+_BLOCKS = ("block_copy", "ll_cap", "send_cap", "nvls_cap")
+_FAST = 0.7
+"""Where the fit begins once more, added to the logarithm of what blocks do: as a maximum of links and blocks has kinks, the better wins."""
 _LATENCIES = ("launch", "hop_latency", "hop_latency_ll", "simple_start")
 KNOWN: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
 """.. but for what verbs leave of a card's rate: 46 to 48 of 50 GB/s (NVIDIA/nccl-tests issue 290). A fit without large messages that
@@ -241,8 +244,10 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
 
     most = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
     bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
-    solution = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
-    return filled(solution.x)
+    fast = np.array([_FAST if key in _BLOCKS else 0.0 for _, key in keys])
+    starts = [np.zeros(len(keys)), fast] if fast.any() else [fast]
+    found = [least_squares(residuals, start, bounds=bounds, diff_step=1e-3, max_nfev=20) for start in starts]
+    return filled(min(found, key=lambda solution: solution.cost).x)
 
 
 def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
