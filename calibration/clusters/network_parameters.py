@@ -244,7 +244,10 @@ def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: f
         update={
             "efficiency": tuple((size, share * efficiency) for size, share in transport.efficiency),
             **{name: _scaled(getattr(transport, name), latency) for name in ("hop_latency", "hop_latency_ll")},
-            **{name: _scaled(getattr(transport, name), efficiency) for name in ("channel_cap", "block_copy", "ll_cap", "send_cap")},
+            **{
+                name: _scaled(getattr(transport, name), efficiency)
+                for name in ("channel_cap", "block_copy", "ll_cap", "send_cap", "nvls_cap")
+            },
             "launch": transport.launch * math.exp(launch),
             "total_efficiency": min(1.0, transport.total_efficiency * math.exp(moves.get("total", 0.0))),
         }

@@ -34,11 +34,13 @@ _NVLINK = {
     "launch": 10e-6, "hop_latency": 3.4e-6, "hop_latency_ll": 0.68e-6, "efficiency": 0.93, "simple_start": 1.8e-6, "block_copy": 29e9,
     "ll_cap": 5e9, "send_cap": 20e9,
 }  # fmt: skip
+_NVLS = {**_NVLINK, "nvls_cap": 18.3e9}
 GENERATIONS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5")
 """Classes of NVLink, by its generation; ``nvlink`` is their geometric mean, and so is one of them that no row has crossed."""
 
 PRIORS: Mapping[str, Mapping[str, float]] = {
-    **dict.fromkeys(GENERATIONS, _NVLINK),
+    **dict.fromkeys(("nvlink2", "nvlink3"), _NVLINK),
+    **dict.fromkeys(("nvlink4", "nvlink5"), _NVLS),
     "nvlink": _NVLINK,
     "pcie-peer": {"hop_latency": 5.7e-6, "efficiency": 0.95},
     "host-staged": {"hop_latency": 5.7e-6, "hop_latency_ll": 1.14e-6, "efficiency": 1.2},
@@ -55,6 +57,8 @@ second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had 
 (NVIDIA/nccl-tests issue 123). What its blocks do begins with NCCL's tuner as well: a ring's Simple starts
 1.8 us after LL; the geometric mean of channels' limits in trees on V100 to H100 is 29 GB/s, that of LL's limits over their channels
 5 GB/s. A block that sends and receives is given two thirds of the former: an estimate, raised from 15 GB/s once first fits had been seen.
+In NVSwitch eight H100 reduce 272 GB/s by that tuner and eight B200 474, over 16 and 24 channels: 17.0 and 19.7 GB/s a block, whose
+geometric mean is the prior of both.
 Slingshot begins with EFA's fitted latencies times 75/150, 55.9 and 12.5 us, what the plug-in reports of platforms it does not know over
 p3dn's (platform-aws.cpp), of which asking first is two of InfiniBand's LL latencies; by those Alps's rows were scored at first.
 A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl net_socket.cc) at 0.3
@@ -68,6 +72,9 @@ PRIOR_WIDTH = 1.0
 GENERATION_WIDTH = 0.4
 """The same of latencies around the mean of newer generations of NVLink: fitted with a weak prior, those of A100 and H100 differ from that
 mean by 0.35 in their logarithm, root mean square. Rates keep the weak prior, as they follow multiprocessors and links."""
+_BLOCKS = ("block_copy", "ll_cap", "send_cap", "nvls_cap")
+_FAST = 0.7
+"""Where the fit begins once more, added to the logarithm of what blocks do: as a maximum of links and blocks has kinks, the better wins."""
 _LATENCIES = ("launch", "hop_latency", "hop_latency_ll", "simple_start")
 KNOWN: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
 """.. but for what verbs leave of a card's rate: 46 to 48 of 50 GB/s (NVIDIA/nccl-tests issue 290). A fit without large messages that
@@ -165,18 +172,18 @@ def fit(records: Sequence[CollectiveRecord], kept: TransportConstants | None = N
             met = [record for record in met if record.nbytes < BANDS[0][2]]
         if met and not given.keys() & set(names):
             if newer := [constants[name] for name in told_of if names[0] in GENERATIONS and name > names[0]]:
-                constants[names[0]] = _mean(newer)
+                constants[names[0]] = _mean(newer, names[0])
             constants.update(_fitted(met, names, constants))
             told_of |= {*names}
     if told := [constants[name] for name in GENERATIONS if name in told_of]:
-        mean = _mean(told)
-        constants |= {name: dict(mean) for name in ("nvlink", *GENERATIONS) if name not in told_of}
+        constants |= {name: _mean(told, name) for name in ("nvlink", *GENERATIONS) if name not in told_of}
     return constants
 
 
-def _mean(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the geometric mean of each constant of several *generations* of NVLink."""
-    return {key: geometric_mean([values[key] for values in generations]) for key in _NVLINK}
+def _mean(generations: Sequence[Mapping[str, float]], name: str) -> dict[str, float]:
+    """Return the geometric mean of each constant of *name* of several *generations* of NVLink, or its prior where none of them has it."""
+    values_of = {key: [values[key] for values in generations if key in values] for key in PRIORS[name]}
+    return {key: geometric_mean(values) if values else PRIORS[name][key] for key, values in values_of.items()}
 
 
 def committed() -> dict[str, dict[str, float]]:
@@ -237,8 +244,10 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
 
     most = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
     bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
-    solution = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
-    return filled(solution.x)
+    fast = np.array([_FAST if key in _BLOCKS else 0.0 for _, key in keys])
+    starts = [np.zeros(len(keys)), fast] if fast.any() else [fast]
+    found = [least_squares(residuals, start, bounds=bounds, diff_step=1e-3, max_nfev=20) for start in starts]
+    return filled(min(found, key=lambda solution: solution.cost).x)
 
 
 def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:

@@ -52,6 +52,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "block_copy": ("1 MB/s", "10 TB/s"),
         "ll_cap": ("1 MB/s", "10 TB/s"),
         "send_cap": ("1 MB/s", "10 TB/s"),
+        "nvls_cap": ("1 MB/s", "10 TB/s"),
         "flows": (1, 1024),
         "total_efficiency": (0.01, 1),
         "cpu_time_per_byte": ("0 s/GB", "1000 s/GB"),

@@ -37,6 +37,9 @@ class Transport(Spec):
     send_cap: Bandwidth | None = None
     """Most that one channel of a message moves where ranks only send and receive, since its block divides its threads between both; where
     links carry about as much, less than either is left."""
+    nvls_cap: Bandwidth | None = None
+    """Most of a reduction in NVSwitch that the thread block of one channel copies to where the switch reads it, and back; none: at no
+    cost."""
     total_efficiency: Fraction = 1.0
     """Share of the line rate that all flows together can carry."""
     cpu_time_per_byte: TimePerByte = 0.0

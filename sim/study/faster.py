@@ -63,7 +63,10 @@ def _transport(transport: Transport, factor: float) -> Transport:
             "rendezvous": transport.rendezvous / factor,
             "launch": transport.launch / factor,
             "simple_start": transport.simple_start / factor,
-            **{name: _times(getattr(transport, name), factor) for name in ("flow_cap", "channel_cap", "block_copy", "ll_cap", "send_cap")},
+            **{
+                name: _times(getattr(transport, name), factor)
+                for name in ("flow_cap", "channel_cap", "block_copy", "ll_cap", "send_cap", "nvls_cap")
+            },
             "total_efficiency": transport.total_efficiency * factor,
         }
     )

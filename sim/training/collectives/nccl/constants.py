@@ -103,6 +103,11 @@ NVLS_LEAST_CAPABILITY = 90
 NVLS_LEAST_RANKS = 3  # of a node; src/transport/nvls.cc
 NVLS_MOST_HEADS = 32  # NCCL_MAX_NVLS_ARITY: src/graph/search.cc, src/enqueue.cc
 NVLS_CHANNELS = {90: (16, 16), 100: (24, 32)}  # one node, several; src/transport/nvls.cc
+NVLS_BETWEEN_NODES: Mapping[Generation, float] = {"hopper": 15.4 / 17.0, "blackwell": 12.8 / 19.7}
+"""What a block of a reduction in NVSwitch moves between two nodes over what it does on one: GB/s of eight GPUs' all-reduce by the tuner's
+limit of NVLSTree and by its share of NVSwitch, over the channels (src/graph/tuning.cc). Between nodes a block's threads also send, receive
+and store (src/device/all_reduce.h). Between more nodes the limit may be that of network cards, so two stand for all."""
+NVLS_GATHER_THREADS = 7 * 32  # of a block of 20 warps, beside 8 that copy to the switch and 5 that reduce; src/device/all_reduce.h
 PAT_LEAST_CAPABILITY = 60
 LL128_LEAST_CAPABILITY = 70
 PAT_LATENCY = (1 / 3.5, 2.8)  # of a network hop for each doubling of nodes; microseconds per rank

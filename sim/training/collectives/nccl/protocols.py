@@ -2,14 +2,17 @@
 
 LL sends 4 bytes of flag with 4 of data, LL128 8 of 128 (NVIDIA/nccl `src/include/device.h`): that many more bytes cross every link.
 In a tree over NVLink LL128 loses more: NCCL's tuner leaves it 0.92 x 7/9 of a ring's bandwidth there (`src/graph/tuning.cc`, one node).
-A hop's latency is the transport class's for Simple; LL's is the class's own where it was fitted, otherwise, and for LL128, the share that
+A hop's latency is the transport class's for Simple; LL's is the class's own where it was fitted, otherwise the share that
 NCCL's tuner takes between its own figures (`constants`, 2.30) for NVLink, PCIe and network hops, of rings or of trees; of
-Simple one latency stands for both. Pieces of the network's own for LL128 were tried too, and dropped for the scores on measured
-all-reduces. Not modelled: that LL never reads a NIC's data from GPU memory directly.
+Simple one latency stands for both. LL128 polls flags as LL does and synchronizes more: between the two that were fitted it
+stands where it does between NCCL's, on a logarithmic scale, and without LL's it has its share of Simple. Pieces of the network's
+own for LL128 were tried too, and dropped for the scores on measured all-reduces. Not modelled: that LL never reads a NIC's data
+from GPU memory directly.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from sim.cluster.topology import Route
@@ -45,6 +48,10 @@ def hop_latency(route: Route, network: bool, protocol: str, row: str = "Ring") -
     """Return the seconds that a chunk takes on one hop beyond its bytes; *network* tells whether the hop leaves the node."""
     transport = route.transport
     kind = kind_of(route, network)
-    if protocol == "LL" and transport.hop_latency_ll is not None:
-        return transport.hop_latency_ll * latency_share("LL", kind, row) / latency_share("LL", kind)
-    return transport.hop_latency * latency_share(protocol, kind, row)
+    if protocol == "Simple" or transport.hop_latency_ll is None:
+        return transport.hop_latency * latency_share(protocol, kind, row)
+    low, share = latency_share("LL", kind), latency_share(protocol, kind, row)
+    if protocol == "LL":
+        return transport.hop_latency_ll * share / low
+    place = math.log(share / low) / math.log(1 / low)
+    return float(transport.hop_latency_ll * (transport.hop_latency / transport.hop_latency_ll) ** place)

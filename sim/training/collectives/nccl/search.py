@@ -16,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from sim.cluster.topology import INTEL_RELAY, PATH_CLASSES, NodeGraph
@@ -234,13 +235,13 @@ def _tree(ring: ChannelPattern, loads: Sequence[_Load], rates: Mapping[str, floa
 
 
 def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern | None:
-    """Return the reduction in NVSwitch: each GPU that a ring enters by draws from all, itself among them; of one node as many as may."""
+    """Return the reduction in NVSwitch: each GPU that a ring enters by draws from all, itself among them; of one node all; 32 at most."""
     gpus = rings.channels[0].gpus
     if capability(graph) < nccl.NVLS_LEAST_CAPABILITY or not graph.switch_links or len(gpus) < nccl.NVLS_LEAST_RANKS:
         return None
     entries = {channel.gpus[0]: _load(graph, channel).outside for channel in rings.channels}
-    heads = entries if rings.nodes > 1 else {gpu: {} for gpu in gpus[: nccl.NVLS_MOST_HEADS]}
-    laid = [_Load(_pulls(gpus, head), outside) for head, outside in heads.items()]
+    heads = entries if rings.nodes > 1 else {gpu: {} for gpu in gpus}
+    laid = [_Load(_pulls(gpus, head), outside) for head, outside in islice(heads.items(), nccl.NVLS_MOST_HEADS)]
     intra = next((speed for speed in speeds if _lay(laid, dict(rates), speed, speed)), None)
     if intra is None:
         return None

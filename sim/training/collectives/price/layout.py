@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from sim.cluster.fabric import NOTHING, Crossed
 from sim.spec.hardware import Fabric, Transport
+from sim.training.collectives.nccl.constants import NVLS_MOST_HEADS
 from sim.training.collectives.price.traffic import Edge, SlotPart, nic_of
 from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Channel, Hop, ring_channels
 
@@ -47,6 +48,17 @@ class JobLayout:
     def most_local(self) -> int:
         """Return the ranks of the fullest node."""
         return max(len(part.gpus) for part in self.parts)
+
+    @cached_property
+    def nvls_heads(self) -> tuple[int, ...]:
+        """Return the channels by whose first GPUs a reduction in NVSwitch leaves a node, each GPU once; of one node a number a GPU.
+
+        At most 32 GPUs head one (NVIDIA/nccl src/graph/search.cc, ``NCCL_MAX_NVLS_ARITY``).
+        """
+        if self.nodes == 1:
+            return tuple(range(min(self.most_local, NVLS_MOST_HEADS)))
+        entered = [channel.gpus[0] for channel in self.parts[0].channels.channels]
+        return tuple(entered.index(gpu) for gpu in dict.fromkeys(entered))[:NVLS_MOST_HEADS]
 
     @cached_property
     def isolated(self) -> bool:

@@ -8,6 +8,7 @@ schedules' own files. Loads are a fluid: what two streams of one collective shar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -83,10 +84,18 @@ def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
     return piece_of(volume, hops, protocol, _TREE_CUTS)
 
 
+def nvls_channels(layout: JobLayout) -> int:
+    """Return the channels of a reduction in NVSwitch, which are its own."""
+    return nccl.NVLS_CHANNELS[100 if _is_blackwell(layout) else 90][layout.nodes > 1]
+
+
+def _is_blackwell(layout: JobLayout) -> bool:
+    return float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
+
+
 def nvls_shards(layout: JobLayout) -> int:
-    """Return into how many shards a reduction in NVSwitch cuts: one for each GPU of each of its own channels."""
-    newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
-    return nccl.NVLS_CHANNELS[100 if newest else 90][layout.nodes > 1] * layout.most_local
+    """Return into how many shards a reduction in NVSwitch cuts: one for each GPU that heads it, of each of its channels."""
+    return nvls_channels(layout) * len(layout.nvls_heads)
 
 
 def nvls_piece(nbytes: float, shards: int, nodes: int) -> float:
@@ -365,30 +374,46 @@ def _nvls_tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Pric
 def _in_nvswitch(layout: JobLayout, op: str, protocol: str, nbytes: float, sent: float, hops: int, met: float = 1.0) -> Priced:
     """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way; *met* is the share of one way.
 
-    A switch adds words as they come: a piece is on its way for one load and one store (NVIDIA/nccl src/device/all_reduce.h), and
-    the next follows when all GPUs have seen it stored, one latency later. NCCL's share of the bandwidth is that of the largest pieces.
+    Blocks copy a piece to where the switch reads it, the switch adds its words as they come, and blocks copy the sum back (NVIDIA/nccl
+    src/device/all_reduce.h): on one node words are stored as they are loaded, between nodes a piece is loaded, sent and stored. The next
+    follows when all GPUs have seen it stored, one latency later; NCCL's share of the bandwidth is that of the largest pieces.
     At every hop between nodes the first piece waits for those of all channels, as fluids do: 8 nodes of H100 take 332 us for 16 MiB, where
     NCCL's tuner expects 241 (as much as of Tree, at 243), so bandwidth dips where it takes over. No measured table says which is nearer.
     """
-    local = layout.most_local
-    crossing = (local + 1) / local if op == "all_reduce" else 1.0
+    heads_of, shards = len(layout.nvls_heads), nvls_shards(layout)
+    crossing = (heads_of + 1) / heads_of if op == "all_reduce" else 1.0
     volume = crossing * nbytes
     edges = [edge for part in layout.parts for edge in _switch_edges(part)]
-    newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
-    spans = [EdgeSpan(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 1)]
+    spans = [EdgeSpan(edges, 1.0, 1)]
     if layout.nodes > 1:
-        spans.append(EdgeSpan(heads(layout), sent / layout.channels / crossing, hops, SWITCH if hops == 1 and sent == 1.0 else TREE))
-    shards = nvls_shards(layout)
+        leaving = heads(layout, channels=layout.nvls_heads)
+        spans.append(EdgeSpan(leaving, sent / heads_of / crossing, hops, SWITCH if hops == 1 and sent == 1.0 else TREE))
     piece, largest = crossing * nvls_piece(nbytes, shards, layout.nodes), crossing * shards * nvls_largest(layout.nodes)
     late = edges[0].latency(protocol)
     traffic = traffic_of(layout, spans, layout.nodes * sent / crossing)
     paces = [min(traffic.pace(edge, volume, protocol, span.count) for edge in span.edges) for span in spans]
-    slowest = held(min(paces), traffic, volume, protocol)
+    slowest, within = held(min(paces), traffic, volume, protocol), paces[0].rate
     between = 2 * hops * spans[1].edges[0].latency(protocol) if layout.nodes > 1 else 0.0
-    first = sum(2 * span.hops * piece / pace.rate * share for span, pace, share in zip(spans, paces, (1.0, met), strict=False))
-    each = max(piece / slowest.rate, piece / paces[0].rate + late * (1 - piece / largest))
+    ways = 1 if layout.nodes == 1 else 2
+    first = sum(
+        way * span.hops * piece / pace.rate * share for way, span, pace, share in zip((ways, 2), spans, paces, (1.0, met), strict=False)
+    )
+    if (blocks := _nvls_blocks(layout, crossing)) is not None:
+        first += 2 * piece / blocks.rate
+        slowest, within = min(slowest, blocks), min(within, blocks.rate)
+    each = max(piece / slowest.rate, piece / within + late * (1 - piece / largest))
     time = 4 * late + between + first + max(0.0, volume / piece - 1) * each
     return Priced(volume, time, volume, slowest, traffic, latency_of(edges[:1]))
+
+
+def _nvls_blocks(layout: JobLayout, crossing: float) -> EdgePace | None:
+    """Return what the thread blocks of all channels of a reduction in NVSwitch copy, of which the switch moves *crossing* times as much."""
+    transport = min((part.slot.node.over_nvlink for part in layout.parts), key=lambda each: each.nvls_cap or math.inf)
+    if transport.nvls_cap is None:
+        return None
+    share = nccl.NVLS_BETWEEN_NODES["blackwell" if _is_blackwell(layout) else "hopper"] if layout.nodes > 1 else 1.0
+    rate = nvls_channels(layout) * transport.nvls_cap * share * crossing
+    return EdgePace(rate, Cause.INTERCONNECT, f"the thread block of each channel ({transport.name})")
 
 
 PRICES: Mapping[str, Callable[[JobLayout, str, str, float], Priced]] = {

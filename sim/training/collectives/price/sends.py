@@ -105,10 +105,17 @@ def by_thread_blocks(links: EdgePace, layout: JobLayout, protocol: str, nbytes: 
 
 
 def _of_a_block(transport: Transport, nodes: int) -> float | None:
-    """Return what a thread block moves of a message; between nodes it copies inside its GPU, which is no slower than to another."""
-    if nodes == 1 or transport.send_cap is None or transport.block_copy is None:
+    """Return what a thread block moves of a message; between nodes it copies inside its GPU, which is no slower than to another.
+
+    So do the warps of a reduction in NVSwitch that copy sums back; where no class tells of them, those of a ring stand for both.
+    """
+    if nodes == 1 or transport.send_cap is None:
         return transport.send_cap
-    return max(transport.send_cap, transport.block_copy * nccl.P2P_THREADS / 2 / nccl.THREADS["Simple"])
+    if transport.nvls_cap is not None:
+        return max(transport.send_cap, transport.nvls_cap * nccl.P2P_THREADS / 2 / nccl.NVLS_GATHER_THREADS)
+    if transport.block_copy is not None:
+        return max(transport.send_cap, transport.block_copy * nccl.P2P_THREADS / 2 / nccl.THREADS["Simple"])
+    return transport.send_cap
 
 
 def _apart(layout: JobLayout, channels: int, messages: float) -> bool:

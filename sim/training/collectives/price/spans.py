@@ -34,9 +34,10 @@ class EdgeSpan:
     """Whom its edges join, where they lead to other nodes."""
 
 
-def heads(layout: JobLayout, tree: bool = False) -> list[Edge]:
-    """Return the edges between the first GPUs of neighbouring nodes, channel by channel; *tree* as in `Layout.between`."""
-    return [layout.between(*pair, channel, tree) for pair in layout.neighbours for channel in range(layout.channels)]
+def heads(layout: JobLayout, tree: bool = False, channels: Sequence[int] | None = None) -> list[Edge]:
+    """Return the edges between the first GPUs of neighbouring nodes, of all *channels*; *tree* as in `Layout.between`."""
+    numbers = range(layout.channels) if channels is None else channels
+    return [layout.between(*pair, channel, tree) for pair in layout.neighbours for channel in numbers]
 
 
 def traffic_of(layout: JobLayout, spans: Sequence[EdgeSpan], between: float) -> Traffic:

@@ -154,10 +154,19 @@ def test_no_more_than_32_gpus_are_heads_of_a_reduction_in_nvswitch() -> None:
     for gpus, heads in ((8, 8), (32, 32), (40, 32), (72, 32)):
         nvls = nccl_machine(graph, tuple(range(gpus)), 1).nvls
         assert nvls is not None and nvls.channels == heads
+        between = nccl_machine(graph, tuple(range(gpus)), 2).nvls
+        assert between is not None and between.channels == heads
     few, many = (nccl_machine(graph, tuple(range(gpus)), 1) for gpus in (32, 33))
     assert choose("all_gather", MIB, few, algorithms="NVLS").algorithm == "NVLS"
     with pytest.raises(SpecError, match="NVLS needs at most 32 ranks per node but for all_reduce"):
         choose("all_gather", MIB, many, algorithms="NVLS")
+
+
+def test_racks_of_64_take_trees_between_their_nvswitches() -> None:
+    """Rule: 32 heads draw 33 times 20 GB/s of a GPU's 722, where 64 would leave 6 each, so that NVLSTree beats rings of 30 x 24."""
+    graph = node_graph(load_hardware("gb200-nvl72").spec.groups[0].node)
+    for nodes in (2, 3):
+        assert choose("all_reduce", 2**32, nccl_machine(graph, tuple(range(64)), nodes)).algorithm == "NVLSTree"
 
 
 def test_reduction_in_the_network_by_hand():

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.build import place, slots, with_nodes
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table
 from sim.training.collectives.nccl.protocols import WIRE_BYTES, latency_share
 from sim.training.collectives.price.plan import OPS, Tuning, plan_collectives
-from sim.training.collectives.price.pricing import nvls_piece, nvls_shards, piece_of, tree_piece
-from sim.training.job import EXECUTORS
+from sim.training.collectives.price.pricing import cost as cost_on
+from sim.training.collectives.price.pricing import nvls_channels, nvls_piece, nvls_shards, piece_of, tree_piece
+from sim.training.job import EXECUTORS, job_slots
 from tests.harness import Rig, cluster, loads, machine, toy_node
 from tests.oracle.collectives.all_to_all import all_to_all_time
 from tests.oracle.collectives.broadcast import broadcast_time
@@ -57,7 +59,7 @@ def test_thread_blocks_of_rings_and_exchanges():
 def test_thread_blocks_of_messages():
     """Closed form. Eight messages, one of a rank to itself, have four of 32 channels each, or all of them once they are large.
 
-    Between nodes half of a block's 640 threads copy inside the GPU, of which 512 do in a ring.
+    Between nodes half of a block's 640 threads copy inside the GPU, of which 224 do in a reduction in NVSwitch, 512 in an A100's ring.
     """
     machine = load_hardware("hgx-h100").spec
     plan, blocks = Rig(machine, fold=True).plan, machine.groups[0].node.over_nvlink
@@ -76,7 +78,10 @@ def test_thread_blocks_of_messages():
     assert seconds(machine, 1e10, "send_recv") == pytest.approx(seconds(free, 1e10, "send_recv"), rel=1e-6)  # 32 channels outdo the links
     (far,) = collective_table("hgx-h100", "send_recv", [2**32], nodes=10, gpus=10).rows
     assert far.protocol == "Simple" and far.channels == 1
-    assert far.algbw == pytest.approx(blocks.block_copy * 320 / 512, rel=0.01)
+    assert far.algbw == pytest.approx(blocks.nvls_cap * 320 / 224, rel=0.01)
+    (older,) = collective_table("dgx-a100", "send_recv", [2**30], nodes=16, gpus=16).rows
+    a100 = load_hardware("dgx-a100").spec.groups[0].node.over_nvlink
+    assert older.algbw == pytest.approx(max(a100.send_cap, a100.block_copy * 320 / 512), rel=0.01)
     (small,) = collective_table("hgx-h100", "send_recv", [8], nodes=2, gpus=2).rows
     assert small.protocol == "Simple"  # connections between nodes that only send and receive have no buffers for LL
 
@@ -228,20 +233,45 @@ def test_pieces_of_a_tree(volume, hops, expected):
 
 @given(n=st.integers(3, 16), nbytes=st.floats(1e8, 1e10), latency=st.floats(0, 1e-5))
 def test_reduction_in_nvswitch(n, nbytes, latency):
-    """Closed form: (n+1)/n (S + piece)/(0.85 B) + 2 l at NCCL's share of the ports, which is that of its largest pieces, of 128 KiB.
+    """Closed form: (n+1)/n S/B + 2 l, as words are stored while others are loaded, where nothing but the ports counts.
 
-    A smaller one waits for as much of the latency to the switch, l/2, as it is smaller. Without latency, many pieces reach the schedule's.
+    A piece smaller than the largest waits for as much of the latency to the switch, l/2, as it is smaller. Without latency, many pieces
+    reach the schedule's.
     """
     toys = machine(n, nvlink=1e11, hop_latency=latency)
     piece = nvls_piece(nbytes, shards := nvls_shards(Rig(toys, fold=True).plan.layout), 1)
     waits = (nbytes / piece - 1) * latency / 2 * (1 - piece / shards / 131072)
     found = cost(toys, nbytes, "NVLS").alone
-    assert found == pytest.approx((n + 1) / n * (nbytes + piece) / 0.85e11 + 2 * latency + waits, rel=1e-9)
+    assert found == pytest.approx((n + 1) / n * nbytes / 1e11 + 2 * latency + waits, rel=1e-9)
     quick, pieces = (
         cost(machine(n, nvlink=1e11, hop_latency=0.0), 10 * nbytes, "NVLS").alone,
         10 * nbytes / nvls_piece(10 * nbytes, shards, 1),
     )
-    assert quick == pytest.approx(nvls_all_reduce_time(n, 10 * nbytes, 0.85e11, 0.0, int(1 + pieces)), rel=0.1)
+    assert quick == pytest.approx(nvls_all_reduce_time(n, 10 * nbytes, 1e11, 0.0, int(1 + pieces)), rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "gpus", "heads"), [("hgx-h100", 8, 8), ("hgx-b200", 8, 8), ("gb200-nvl72", 72, 32)])
+def test_blocks_bound_a_reduction_in_nvswitch(name, gpus, heads):
+    """Closed form: pieces are copied in and back by blocks of c bytes/s, and cross ports of B once: (S + p)/(C c) + (h+1)/h p/B + 2 l.
+
+    At most 32 GPUs head it, so that those of a rack of 72 are as fast as 32 would be.
+    """
+    layout = Rig(load_hardware(name).spec, fold=True).plan.layout
+    part, size = layout.parts[0], 2.0**34
+    links, blocks = part.slot.node.nvlink, part.slot.node.over_nvlink
+    port = links.switch_links * links.link.bandwidth * links.link.efficiency * blocks.efficiency[-1][1]
+    assert len(part.gpus) == gpus and nvls_shards(layout) == heads * nvls_channels(layout)
+    piece = nvls_piece(size, nvls_shards(layout), 1)
+    copied = (size + piece) / nvls_channels(layout) / blocks.nvls_cap
+    expected = blocks.launch + copied + (heads + 1) / heads * piece / port + 2 * blocks.hop_latency
+    assert cost(load_hardware(name).spec, size, "NVLS").alone == pytest.approx(expected, rel=1e-6)
+
+
+def test_blocks_move_less_between_nvswitches_than_within():
+    """Closed form of large payloads: of four threads in three for copies on one node, 15.4 of 17.0 GB/s a block are left between two."""
+    spec = load_hardware("hgx-h100", ["node.nic.bandwidth=100 Tbps"]).spec
+    times = [cost(with_nodes(spec, nodes), 1e12, name).alone for nodes, name in ((1, "NVLS"), (2, "NVLSTree"))]
+    assert times[0] / times[1] == pytest.approx(15.4 / 17.0, rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -423,11 +453,22 @@ def test_a_tree_between_nvswitches(nodes, nbytes):
 
 @pytest.mark.parametrize("nodes", [2, 8])
 def test_nvswitches_of_several_nodes_are_fed_by_links_and_nics(nodes):
-    """Closed forms of large payloads: S through each NIC to a network that adds; inside, (g+1)/g S at NCCL's share of the ports."""
+    """Closed forms of large payloads: S through the NIC to a network that adds; inside, 2 S where one GPU by that NIC heads it."""
     slow_card = cluster(toy_node(8, nic=1e9, nvlink=1e12, pcie=1e15), count=nodes, in_network_reduction=True)
     slow_links = cluster(toy_node(8, nic=1e15, nvlink=1e9, pcie=1e15), count=nodes, in_network_reduction=True)
     assert cost(slow_card, 1e11, "NVLS").alone == pytest.approx(100.0, rel=2e-2)
-    assert cost(slow_links, 1e11, "NVLS").alone == pytest.approx(9 / 8 * 100.0 / 0.85, rel=2e-2)
+    assert cost(slow_links, 1e11, "NVLS").alone == pytest.approx(2 * 100.0, rel=2e-2)
+
+
+@pytest.mark.parametrize(("gpus", "heads"), [(8, 8), (64, 32)])
+def test_heads_of_a_reduction_in_nvswitch_send_between_nodes(gpus, heads):
+    """Closed form of large payloads between two nodes with a NIC for each GPU: the NICs of at most 32 carry S each way."""
+    spec = with_nodes(load_hardware("gb200-nvl72", ["node.nic.bandwidth=1 Gbps"]).spec, 2)
+    layout = plan_collectives(job_slots(0, slots(spec, [place(spec, 2 * gpus)]))).layout
+    nic = spec.groups[0].node.nic
+    assert layout.nvls_heads == tuple(range(heads))
+    found = cost_on(layout, "all_reduce", "NVLSTree", "Simple", 1e12, 32)
+    assert 1e12 / heads / (found.alone * nic.bandwidth * nic.transport.efficiency[-1][1]) == pytest.approx(1.0, rel=5e-2)
 
 
 @pytest.mark.parametrize("algorithm", ["NVLS", "CollNetChain"])
