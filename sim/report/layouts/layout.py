@@ -23,7 +23,7 @@ from sim.report.prices import dated, paid_text, source_of
 from sim.report.saving import saved_text
 from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, error_lines, stall_lines
-from sim.report.verdict import kernels_assumed
+from sim.report.verdict import kernels_assumed, price_unknown
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
@@ -214,6 +214,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
         _loading(run),
         "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
+        *price_unknown(run.hardware),
     ]
     if (wraps := wraps_text(run)) is not None:
         sentences.append(wraps)
