@@ -169,7 +169,11 @@ def _interrupted() -> int:
 def _show_example(error: BaseException | None) -> None:
     """Print the example of the command that an *error* of usage is about."""
     command = getattr(getattr(error, "ctx", None), "command", None)
-    if (example := getattr(command, "epilog", None)) and hasattr(error, "format_message"):
+    if (
+        (example := getattr(command, "epilog", None))
+        and hasattr(error, "format_message")
+        and "\nUsage:" not in f"\n{error.format_message()}"
+    ):
         typer.echo(f"\n{named_as_called(example)}", err=True)
 
 

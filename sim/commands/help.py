@@ -97,10 +97,11 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse *args*; of an option that is not there, say what it may have meant."""
+        typed = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            raise explained(error, self, ctx) from None
+            raise explained(error, self, ctx, typed) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the name of the command: arguments and required options; what is in brackets may be left out."""
