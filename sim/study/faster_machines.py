@@ -48,7 +48,7 @@ def faster_machines(scenario: Scenario, run: Run) -> list[FasterMachine]:
     for *_, gpu_name, name in sorted(faster):
         tried.setdefault(gpu_name, name)
     workload = tuple(split_overrides(scenario.overrides)[1])
-    found = []
+    quicker = []
     for name in list(tried.values())[:SHOWN]:
         try:
             asked = prepare(replace(scenario, hardware=name, overrides=workload, nodes=len(run.jobs[0].job.placement)))
@@ -58,9 +58,9 @@ def faster_machines(scenario: Scenario, run: Run) -> list[FasterMachine]:
         job, rate = other.jobs[0], price(other.hardware)
         spent = cost(other.hardware, job.warm.time)
         if rate is not None and spent is not None and job.warm.step_time < run.jobs[0].warm.step_time:
-            found.append(
+            quicker.append(
                 FasterMachine(
                     name, other.hardware.groups[0].node.gpu.name, job.job.ranks, job.warm.step_time, job.warm.time, 3600 * rate, spent
                 )
             )
-    return sorted(found, key=lambda machine: machine.step_time)
+    return sorted(quicker, key=lambda machine: machine.step_time)
