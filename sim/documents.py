@@ -160,7 +160,7 @@ def recommended(
     names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
     require_priced(scenario.prices, names)
     bare = replace(scenario, plan=None)
-    together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare)
+    together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare, max(counts, default=1))
     alone = replace(bare, global_batch=None)
     in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     markets = MARKETS[:1] if renting.on_demand else MARKETS

@@ -169,7 +169,9 @@ def _interrupted() -> int:
 def _show_example(error: BaseException | None) -> None:
     """Print the example of the command that an *error* of usage is about."""
     command = getattr(getattr(error, "ctx", None), "command", None)
-    if (example := getattr(command, "epilog", None)) and hasattr(error, "format_message"):
+    said = getattr(error, "format_message", None)
+    example = getattr(command, "epilog", None)
+    if example and said is not None and not said().startswith("Usage:"):  # the whole help has its examples
         typer.echo(f"\n{named_as_called(example)}", err=True)
 
 

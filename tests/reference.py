@@ -30,6 +30,7 @@ from sim.commands.help import walked
 from sim.laid_out import LayoutResult
 from sim.report.style import MEANINGS
 from sim.spec import defaults, schema
+from sim.units import show
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 PROGRAMS: Final = {"python -m sim": app, "python -m calibration": calibration_app}
@@ -198,6 +199,8 @@ def _value(value: Any) -> str:
         return "its defaults"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items())
+    if isinstance(value, tuple) and all(isinstance(time, float) for time in value):
+        return f"[{', '.join(show(time, 'time') for time in value)}]"  # a span, the only list of numbers with a default
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -90,7 +90,20 @@ class _Fleet:
     def __init__(self, run: LongRun, rates: Array, seed: np.random.SeedSequence) -> None:
         self.run, self.trials, self.rates = run, rates.size, rates
         trials = rates.size
-        names = ("faults", "repeat", "correlated", "planned", "cause", "recovery", "repair", "slow", "lives", "striking", "disk")
+        names = (
+            "faults",
+            "repeat",
+            "correlated",
+            "planned",
+            "cause",
+            "recovery",
+            "repair",
+            "slow",
+            "lives",
+            "striking",
+            "disk",
+            "compilation",
+        )
         self.random = {name: np.random.default_rng(own) for name, own in zip(names, seed.spawn(len(names)), strict=True)}
         zeros = np.zeros
         self.now = zeros(trials)
@@ -206,10 +219,14 @@ class _Fleet:
         return np.asarray(passes & (at < self.run.horizon))
 
     def _begin(self) -> None:
-        """Start the job: processes, communicators, no checkpoint to load."""
-        spent = self.run.restart_in_place + self._uniform(self.run.communicators, "recovery")
+        """Start the job: processes, communicators, what is compiled; no checkpoint to load."""
+        spent = self.run.restart_in_place + self._start()
         self.stages["restart"][:] = spent
         self.resume[:] = spent
+
+    def _start(self) -> Array:
+        """Draw how long it takes, once processes run, until their communicators are up and their kernels compiled."""
+        return self._uniform(self.run.communicators, "recovery") + self._uniform(self.run.compilation, "compilation")
 
     def _uniform(self, span: Uniform, stream: str) -> Array:
         return np.asarray(span.low + (span.high - span.low) * self.random[stream].random(self.trials))
@@ -392,7 +409,7 @@ class _Fleet:
         in_memory = np.where(leaves | joins, saving.peer_load, saving.memory_load)
         load = saving.load if saving.memory_interval is None else np.where(durable, saving.load, in_memory)
         restart = (
-            np.where(replaced, self.run.restart + drawn["spare"][b], self.run.restart_in_place) + drawn["communicators"][b] + load
+            np.where(replaced, self.run.restart + drawn["spare"][b], self.run.restart_in_place) + drawn["start"][b] + load
         )  # fmt: skip
         self._lay_out(b, moment, {"detection": detection, "spare_wait": wait, "restart": restart})
         self.interruptions[b] += ~joins
@@ -417,7 +434,7 @@ class _Fleet:
             "silent": np.array([one.silent_for for one in causes])[cause],
             "detection": self._spans([one.detection for one in causes], cause) + self._spans([one.localisation for one in causes], cause),
             "spare": self._uniform(self.run.spare, "recovery"),
-            "communicators": self._uniform(self.run.communicators, "recovery"),
+            "start": self._start(),
             "repair": self._repair(cause),
             "together": self._uniform(self.run.correlated[2], "repair"),
             "disk": self.random["disk"].random(self.trials),
@@ -465,7 +482,7 @@ class _Fleet:
         self.kept[c] = self.stored[c] = self.work[c]
         self.part[c] = self.hold[c] = 0.0
         stop = self.run.saving.persist + self.run.planned[1] + self.run.restart_in_place
-        self.stages["planned"][c] = stop + drawn["communicators"][c] + self.run.saving.load
+        self.stages["planned"][c] = stop + drawn["start"][c] + self.run.saving.load
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
         self._tell(b, moment, "planned stop")
 

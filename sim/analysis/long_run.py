@@ -77,6 +77,8 @@ class LongRun:
     restart_in_place: float = 0.0
     """Where the node stays."""
     communicators: Uniform = AT_ONCE
+    compilation: Uniform = AT_ONCE
+    """Of the software, at each start."""
     work: float = math.inf
     horizon: float = math.inf
     shape: float = math.inf

@@ -17,9 +17,8 @@ T = TypeVar("T")
 
 HEADINGS: Final[Mapping[str, str]] = {
     "Job": "--batch --global-batch --sequence --precision --fp8-recipe --stack --set --epochs --hours --tokens --days --steps "
-    "--evaluation --checkpoints --seed --exact --op --bytes --shares --compute-time --dataset --input --example --arg --from --name --model "
-    "--models "
-    "--workload",
+    "--evaluation --checkpoints --seed --exact --op --bytes --shares --compute-time --dataset --input --example --arg --from --name "
+    "--model --models --workload",
     "Layout": "--tp --pp --cp --ep --replicate --shard --wrap --micro-batches --schedule --parallel --group --stage",
     "Machine": "--nodes --gpus --placement --power-cap --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu "
     "--cpu --nic-bandwidth --transport --memory --algo --proto --channels --per-process --nccl --device --ranks --folder",
@@ -99,10 +98,11 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse *args*; of an option that is not there, say what it may have meant."""
+        typed = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            raise explained(error, self, ctx) from None
+            raise explained(error, self, ctx, typed) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the name of the command: arguments and required options; what is in brackets may be left out."""

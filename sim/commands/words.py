@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 _SEQUENCE: Final = "--sequence N, tokens per sample"
@@ -47,12 +48,14 @@ _WANTED: Final = (
 """What the parser says of a value, and the same in the words of all other messages."""
 
 
-def explained(error: Any, command: Any, context: Any) -> Any:
-    """Return the *error* of parsing, in words that say what to write: for a value, or where *command* lacks an option that is known."""
+def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ()) -> Any:
+    """Return the *error* of parsing what was *typed*, in words that say what to write: for a value, or for an option of other programs."""
     if isinstance(said := getattr(error, "message", None), str):
         error.message = next((re.sub(wanted, words, said) for wanted, words in _WANTED if re.fullmatch(wanted, said)), said)
     if getattr(getattr(error, "param", None), "name", None) == "batch" and command.name == "sweep":
         error.message = f"{error.message}; several are --vary batch=16,32"
+    if str(getattr(error, "message", "")).startswith("Got unexpected extra"):
+        return _of_a_flag(error, command, context, typed)
     name = getattr(error, "option_name", None)
     if not isinstance(name, str) or not hasattr(error, "possibilities"):
         return error
@@ -64,6 +67,17 @@ def explained(error: Any, command: Any, context: Any) -> Any:
     if takers:
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
         return _said(error, f"{which} {meant or 'it'}")
+    return error
+
+
+def _of_a_flag(error: Any, command: Any, context: Any, typed: Sequence[str]) -> Any:
+    """Return the *error* of one argument too many, where it was typed behind an option that takes no value."""
+    flags = {name for parameter in command.get_params(context) if getattr(parameter, "is_flag", False) for name in parameter.opts}
+    for option, value in pairwise(typed):
+        if option in flags and value in error.message:
+            instead = "it prints to the terminal: write > FILE after the command" if option == "--json" else "leave the value out"
+            error.message = f"{option} {value}: {option} takes no value; {instead}"
+            break
     return error
 
 

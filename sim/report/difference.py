@@ -92,6 +92,8 @@ def read_document(path: Path) -> dict[str, Any]:
             raise SpecError(f"{path}: has no run.json; write one with: python -m sim run HW WL -o {shlex.quote(str(path))}")
         path /= "run.json"
     hint = f"write one with: python -m sim run HW WL --json > {shlex.quote(path.name) if path.suffix == '.json' else 'run.json'}"
+    if not path.exists():
+        raise SpecError(f"{path}: no such file; diff compares the documents of two runs: {hint}")
     document = read_json(path, hint)
     try:
         typed(_Run, document, str(path))

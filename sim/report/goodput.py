@@ -20,7 +20,7 @@ from sim.report.prices import paid_text
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import DAY, Goodput, time_of_changes, weeks_of
+from sim.study.goodput import DAY, Change, Goodput, time_of_changes, weeks_of
 from sim.study.weeks import Slowed, Steps, Weeks, at_level, rents_another, steps_of
 from sim.units import counted, show
 
@@ -110,7 +110,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "closed_form": {"effective_share": answer.expected, "meta_ettr": answer.meta},
         "checkpoint": _checkpoint(answer),
         "reliability": _reliability(answer),
-        "sensitivities": [{"change": one.name, "effective_share": one.share, "closed_form": one.expected} for one in answer.changes],
+        "sensitivities": [_changed(one, answer.changes[0]) for one in answer.changes],
         "sensitivities_over_s": time_of_changes(answer.run),
         "energy": {
             "pue": answer.pue,
@@ -166,7 +166,7 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
 def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArray[np.float64] | None]:
     """Return the samples and tokens of the work of *own_steps* steps of the run itself."""
     if not steps.parts:
-        samples = own_steps * steps.samples
+        samples = own_steps * steps.step_time * steps.pace
         return {"samples": samples, "tokens": None if steps.tokens is None else samples * steps.tokens}
     ends, samples, tokens = (np.cumsum([0.0, *column]) for column in zip(*steps.parts, strict=True))
     return {"samples": np.interp(own_steps, ends, samples), "tokens": np.interp(own_steps, ends, tokens)}
@@ -183,6 +183,25 @@ def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64
     node = busy * working.total + held * waiting.total + np.maximum(elapsed - busy - held, 0.0) * idle.total
     there = courses.node_seconds / elapsed  # all of them, unless the job goes on without revoked ones
     return np.asarray(answer.pue * (there * node + answer.run.spares * idle.total * elapsed))
+
+
+def _changed(change: Change, base: Change) -> dict[str, Any]:
+    """Return what one *change* makes of the *base*, the set-up as it is.
+
+    Both are drawn on fewer courses than the outcome, with the same faults: the gain is what counts.
+    """
+    return {
+        "change": change.name,
+        "effective_share": change.share,
+        "closed_form": change.expected,
+        "gain_points": 100 * (change.share - base.share),
+        "closed_form_gain_points": 100 * (change.expected - base.expected),
+    }
+
+
+def signed_points(points: float) -> str:
+    """Return a difference of shares, in percentage points, with its sign."""
+    return f"{points:+.2f}"
 
 
 def _reliability(answer: Goodput) -> dict[str, Any]:
@@ -239,10 +258,10 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines += ["", *_on_checkpoints(document["checkpoint"], document["step_time_s"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
-        over, dead = document["sensitivities_over_s"], "" if document["died"] is None else ", 0 after a death"
+        over, dead = document["sensitivities_over_s"], "" if document["died"] is None else ", nothing kept after a death"
         first = f" over the first {over / DAY:,.1f} days" if over < 0.99 * document["work_s"] else ""
-        lines += ["", f"  What a change brings (effective share{first}{dead}):"]
-        lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f}%" for one in document["sensitivities"]]
+        lines += ["", f"  What a change brings (points of the effective share{first}{dead}):"]
+        lines += [f"    {one['change']:30} {signed_points(one['gain_points']):>6}" for one in document["sensitivities"][1:]]
     return "\n".join(
         [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_of_energy(document)])]
     )
@@ -339,7 +358,7 @@ def _of_energy(document: Mapping[str, Any]) -> list[str]:
     grid = document["energy"]["grid"]
     if document["energy_kwh"] is None:
         return ["no power is known of this GPU, so no energy"]
-    where = "the world's mean, since the region is unknown (--region)" if grid["assumed"] else grid["region"]
+    where = "the world's mean, since the region is unknown (goodput --region)" if grid["assumed"] else grid["region"]
     intensity, pue = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}", document["energy"]["pue"]
     return [f"CO2 at {intensity}; PUE {pue:g}{'; spares are idle and paid for' if document['spares'] else ''}"]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from sim.events import Cause
 
 COLOURS: dict[Cause, str] = {
@@ -29,3 +32,10 @@ MEANINGS: dict[Cause, str] = {
     Cause.PIPELINE: "pipeline bubble: waiting for other stages",
 }
 """What a rank does, or waits for, meanwhile."""
+BRIEF: Final[Mapping[Cause, str]] = MEANINGS | {
+    Cause.COMPUTE: "GPU kernels and optimizer",
+    Cause.PREP: "waiting for prepared samples",
+    Cause.INTERCONNECT: "messages inside the node",
+    Cause.NETWORK: "messages between nodes",
+}
+"""The same in few words, beside bars in a terminal."""

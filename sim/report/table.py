@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.analysis.layout_memory import THRASHING
 from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.energy import energy_text, epoch_tokens
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.prices import paid_text
 from sim.report.saving import saved_text
-from sim.report.style import MEANINGS
+from sim.report.style import BRIEF
 from sim.report.whole_job import whole_job_text
 from sim.simulate import Run
 from sim.units import show
@@ -32,14 +33,14 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     )
     step, first = document["step_time_s"], document["first_epoch"]
     lines = [head, "", f"  step {show(step, 'time')}   {_rates(document)}", ""]
-    lines += [f"  {'':12} {'warm epoch':>18}  {'':{BAR}}  {'first epoch':>12}"]
+    lines += [f"  {'':12} {'warm epoch':>10} {'':6}  {'':{BAR}}  {'first':>11}"]
     for cause in STALLS:
         seconds, cold = document["stalls_s"][cause.value], first["stalls_s"][cause.value]
         if max(seconds, cold) <= NOTHING:
             continue
         lines.append(
             f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%  {bar(seconds / step):{BAR}}  "
-            f"{100 * cold / first['step_time_s']:10.1f}%  {MEANINGS[cause]}"
+            f"{100 * cold / first['step_time_s']:10.1f}%  {BRIEF[cause]}"
         )
     lines += ["", f"  {document['verdict']}", ""]
     lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
@@ -52,7 +53,9 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if "checkpoint" in document:
         lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]
-    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {tightest(run, number).memory / 2**30:.0f} GiB{_of_which(run, number)}")
+    most = tightest(run, number).memory
+    full = ", nearly full: the allocator frees and retries, and a step may take longer" if memory["total"] > THRASHING * most else ""
+    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {most / 2**30:.0f} GiB{_of_which(run, number)}{full}")
     lines += [*_exchange_lines(document), *error_lines(document)]
     if verbose:
         lines += ["", "  waited for, in a warm step:"]

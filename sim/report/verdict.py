@@ -228,6 +228,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     job = run.jobs[number]
     workload = job.job.workload
     sentences = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
+    sentences += price_unknown(run.hardware)
     sentences += kernels_assumed(run.nodes(number), workload)
     if workload.dataset.name == SYNTHETIC:
         samples = f"{workload.dataset.samples:,} samples an epoch"
@@ -283,6 +284,13 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
     return [
         f"no kernel was measured on {name}: its rates follow from other {kernels.name} GPUs and its power" for name, kernels in bare.items()
     ]
+
+
+def price_unknown(hardware: Hardware) -> list[str]:
+    """Return that a machine of a provider has no price, as one with other GPUs than it is rented with."""
+    if not hardware.provider or any(group.price is not None for group in hardware.groups):
+        return []
+    return [f"no price is known of {hardware.name} with these GPUs, so no cost (--set price.on_demand='10 USD/h')"]
 
 
 def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:

@@ -15,6 +15,7 @@ from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.resources import described
 from sim.simulate import Run
+from sim.study.faster_machines import FasterMachine
 from sim.study.whatif import Crowded, StepOutcome, Upgrade, WhatIf, break_even
 from sim.units import counted, show
 
@@ -51,8 +52,22 @@ def whatif_document(answer: WhatIf) -> dict[str, Any]:
         "price_usd_per_h": None if rate is None else 3600 * rate,
         "expected_error": expected_error(answer.run, 0),
         "resources": [_resource(answer, upgrade) for upgrade in answer.upgrades],
+        "faster_machines": [_machine(one, now) for one in answer.machines],
         "prices": price_rows(answer.run.hardware),
         **run_basis(answer.run, answer.inputs, _warnings(answer)),
+    }
+
+
+def _machine(one: FasterMachine, now: StepOutcome) -> dict[str, Any]:
+    return {
+        "hardware": one.hardware,
+        "gpu": one.gpu,
+        "gpus": one.gpus,
+        "step_time_s": one.step_time,
+        "epoch_time_s": one.epoch_time,
+        "throughput_gain_percent": 100 * (now.step_time / one.step_time - 1),
+        "price_usd_per_h": one.usd_per_h,
+        "cost_per_epoch_usd": one.cost,
     }
 
 
@@ -117,6 +132,7 @@ def whatif_text(document: dict[str, Any]) -> str:
         Title("on critical path"), Title("saved per +1%"), Title("saved per extra unit"), Title("enough at"),
     ]  # fmt: skip
     lines = [_head(document), "", aligned(titles, [_cells(row) for row in shown]), ""]
+    lines += [f"  {line}" for line in machine_lines(document)]
     lines += [f"  {line}" for line in little_or_nothing(document["resources"])]
     lines.append("  On critical path: time per step that is not overlapped. Speeding it up by 1% saves about 1% of it.")
     lines.append("  Enough at: beyond this factor further upgrades gain <1%, in a warm epoch.")
@@ -137,6 +153,16 @@ def _head(document: dict[str, Any]) -> str:
         f"{batch_text(document)}: step {show(document['step_time_s'], 'time')}, "
         f"epoch {show(document['epoch_time_s'], 'time')}{money}"
     )
+
+
+def machine_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return which machines have faster GPUs, what a step takes there, and what an epoch costs."""
+    machines = [
+        f"{one['hardware']} ({one['gpus']} x {one['gpu']}): step {show(one['step_time_s'], 'time')}, "
+        f"{one['throughput_gain_percent']:+.0f}%, ${one['cost_per_epoch_usd']:,.2f} an epoch at ${one['price_usd_per_h']:,.2f}/h"
+        for one in document["faster_machines"]
+    ]
+    return ["Faster GPUs that can be rented:", *(f"  {line}" for line in machines)] if machines else []
 
 
 def matters(row: Mapping[str, Any]) -> bool:

@@ -140,6 +140,8 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
         return f"; it is a provider: 'python -m sim list hardware --where provider={provider}' lists its machines"
     if folder == STACKS_FOLDER and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
         return f"; it is a layout, not a stack: use {layout}, with any stack that has NCCL"
+    if folder == "hardware" and not path and (of_gpu := _with_gpu_in(name)):
+        return f"; did you mean {any_of(of_gpu)}?"
     if near := suggestions(name, all_names):
         return f"; did you mean {any_of(near)}?"
     if len(all_names) <= MOST_NAMED:
@@ -165,6 +167,17 @@ def _gpu_like(name: str) -> str:
         return word.upper()
     plain = {re.sub(r"[-_ ]", "", each): each for each in gpus}
     return plain.get(re.sub(r"[-_ ]", "", word), "").upper()
+
+
+def _with_gpu_in(name: str, most: int = 3) -> list[str]:
+    """Return up to *most* machines with the GPU that a word of *name* is, as in ``hgx-mi300x``: those that are called most like it."""
+    gpus = {each.partition("-")[0].lower() for each in catalogue("hardware/parts/gpus")}
+    wanted = [word for word in re.split(r"[-_ ]", name.lower()) if word in gpus]
+    if not wanted:
+        return []
+    has = re.compile(rf"gpu: *{re.escape(wanted[0])}\b", re.IGNORECASE)
+    machines = [machine for machine, file in catalogue("hardware").items() if has.search(file.read_text(encoding="utf-8"))]
+    return sorted(machines, key=lambda machine: -difflib.SequenceMatcher(None, name.lower(), machine.lower()).ratio())[:most]
 
 
 def of_no_machine(name: str) -> str:

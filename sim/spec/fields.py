@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from sim import units
 
@@ -131,6 +131,18 @@ def _whole(least: int, most: int = _MOST) -> Any:
 
 
 Seconds = Annotated[float, *_quantity("time", _not_negative, "zero or more")]
+
+
+def _least_first(span: tuple[float, float]) -> tuple[float, float]:
+    if span[0] > span[1]:
+        raise ValueError("the least time comes first; write for example [30 s, 10 min]")
+    return span
+
+
+Span = Annotated[
+    tuple[Seconds, Seconds], Field(description="the least and the most time, for example [30 s, 10 min]"), AfterValidator(_least_first)
+]
+"""A time that is drawn evenly between two values."""
 Bytes = Annotated[float, *_quantity("size", _not_negative, "zero or more")]
 Bandwidth = Annotated[float, *_quantity("bandwidth", _above_zero, "above zero")]
 WorkQuantity = Annotated[float, *_quantity("work", _not_negative, "zero or more")]

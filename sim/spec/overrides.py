@@ -8,15 +8,18 @@ an override too, named in messages as it was typed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel
 
 from sim.spec import schema, yaml
 from sim.spec.hardware import Group, Hardware
 from sim.spec.own_prices import PriceOverride, prices_of
-from sim.spec.references import IMPLIED, UNRESOLVED, Resolver, SpecKind, SpecPiece, child, put
+from sim.spec.references import IMPLIED, UNRESOLVED, Resolver, SpecKind, SpecPiece, child, put, without
 from sim.spec.yaml import Document, Mark, SpecError
+
+_OWN_GPUS: Final = frozenset({"node.gpu", "node.gpu.extends", "node.gpu_count"})
+"""Keys of what a machine is rented for."""
 
 
 class Option(NamedTuple):
@@ -33,6 +36,7 @@ Override = str | Option | PriceOverride
 
 def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Iterable[Override]) -> Document:
     """Return *document* with every override applied, noting with *resolver* those that cannot be."""
+    changed: list[str] = []
     for given in overrides:
         try:
             parts = _parts(given, document)
@@ -42,9 +46,44 @@ def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Ite
         for part in parts:
             try:
                 document = _apply(resolver, document, kind, part)
+                changed.append(part.key if isinstance(part, Option) else part.partition("=")[0].strip())
             except SpecError as error:
                 resolver.problems.extend(error.problems)
-    return document
+    return _repriced(document, changed) if kind is Hardware and not resolver.problems else document
+
+
+def _repriced(document: Document, changed: Iterable[str]) -> Document:
+    """Return the hardware *document* with prices that are those of its groups after the keys *changed*.
+
+    The price of a machine is not that of other GPUs, unless it is written too; one that is written has no longer the day of the old one.
+    """
+    keys = {key if key.startswith("groups.") else f"groups.0.{key}" for key in changed}
+    piece = SpecPiece(document.value, document.root)
+    for at in sorted({key.split(".")[1] for key in keys}):
+        written = {key.removeprefix(f"groups.{at}.") for key in keys if key.startswith(f"groups.{at}.")}
+        groups, priced = child(piece, "groups"), any(key.split(".")[0] == "price" for key in written)
+        group = child(groups, int(at)) if {"node", *_OWN_GPUS, "price.on_demand"} & written else None
+        if group is None:
+            continue
+        if "node" in written and not priced:
+            group = without(group, "price")  # the machine that it names has its own
+        elif _OWN_GPUS & written and not priced:
+            group = put(group, "price", SpecPiece(None, document.root))
+        elif "price.on_demand" in written and not {"price", "price.date", "price.source"} & written:
+            group = put(group, "price", _of_user(child(group, "price")))
+        piece = put(piece, "groups", put(groups, int(at), group))
+    return Document(piece.value, piece.mark, document.implied)
+
+
+def _of_user(price: SpecPiece) -> SpecPiece:
+    """Return the block *price*, whose price on demand is the user's: of no day, and from no list."""
+    block = dict(price.value)
+    source = block.get("source", "")
+    block["source"] = {**(source if isinstance(source, dict) else {"*": source or "as given"}), "on_demand": "--set price.on_demand"}
+    day = block.pop("date", "")
+    if day and "spot" in block:
+        block.setdefault("spot_date", day)
+    return price._replace(value=block)
 
 
 def _parts(given: Override, document: Document) -> Iterable[str | Option]:

@@ -14,9 +14,9 @@ from sim.units import any_of
 
 _KEPT: Final = {column.name: column for column in HARDWARE}
 PRICES: Final = (
-    *(_KEPT[name] for name in ("name", "provider", "nodes", "gpus", "gpu", "price", "spot")),
+    *(_KEPT[name] for name in ("name", "gpus", "price", "spot")),
     Column("gpu_price", "per GPU", "price_per_gpu_usd_per_h", "price", 4),
-    *(_KEPT[name] for name in ("region", "priced", "spot_priced")),
+    *(_KEPT[name] for name in ("gpu", "provider", "nodes", "region", "priced", "spot_priced")),
     Column("age", "days", "age_days", "number"),
     Column("spot_age", "spot days", "spot_age_days", "number"),
     Column("mark", "mark"),

@@ -6,23 +6,11 @@ any refinement of the model. `sim.analysis.course` draws runs from it; `sim.anal
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from sim.spec.fields import Count, Factor, FailureRate, Fraction, Seconds, Source, Spec
-
-
-def _least_first(span: tuple[float, float]) -> tuple[float, float]:
-    if span[0] > span[1]:
-        raise ValueError("the least time comes first; write for example [30 s, 10 min]")
-    return span
-
-
-Span = Annotated[
-    tuple[Seconds, Seconds], Field(description="the least and the most time, for example [30 s, 10 min]"), AfterValidator(_least_first)
-]
-"""A time that is drawn evenly between two values."""
+from sim.spec.fields import Count, Factor, FailureRate, Fraction, Seconds, Source, Span, Spec
 
 
 class Interval(Spec):
@@ -180,7 +168,7 @@ class Reliability(Spec):
     in_place: Restart
     """Of a job that keeps its nodes."""
     communicators: Span
-    """Until all process groups are up, compilation included."""
+    """Until all process groups are up. What a stack compiles at each start comes on top (``compilation`` of a stack)."""
     slow: SlowNodes
     """Nodes that slow the job without failing."""
     planned: Planned

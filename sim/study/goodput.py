@@ -288,8 +288,8 @@ def recoveries(run: LongRun) -> list[tuple[float, list[Uniform]]]:
         for leaves, share in ((True, cause.share * cause.replaces), (False, cause.share * (1 - cause.replaces))):
             load = saving.load if saving.memory_interval is None else saving.peer_load if leaves else saving.memory_load
             fixed = (run.restart if leaves else run.restart_in_place) + load
-            spans = [cause.detection, cause.localisation, run.communicators, Uniform(fixed, fixed), *([run.spare] if leaves else [])]
-            kinds.append((share, spans))
+            spans = [cause.detection, cause.localisation, run.communicators, run.compilation, Uniform(fixed, fixed)]
+            kinds.append((share, [*spans, run.spare] if leaves else spans))
     total = sum(share for share, _ in kinds)
     return [(share / total, spans) for share, spans in kinds]
 
@@ -422,6 +422,12 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         notes.append(f"no node is kept as a spare: one that fails is given back, and another rented within {within} (--spares keeps some)")
     elif weeks.spares is None:
         notes.append(f"{counted(run.spares, 'spare node')}, 5% of the nodes (--spares)")
+    if run.compilation.high:
+        low, high = (show(time, "time") for time in (run.compilation.low, run.compilation.high))
+        notes.append(
+            f"each start compiles or captures CUDA graphs for {low} to {high} ({steps.workload.training.stack.name}: --set "
+            "training.stack.compilation='[0 s, 0 s]')"
+        )
     if run.elastic:
         notes.append(
             f"where no spare is ready the job goes on with whole replicas, without one node at {100 * run.elastic[0]:.3g}% of its speed"

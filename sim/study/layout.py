@@ -166,9 +166,9 @@ def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
 def _warnings(run: LayoutRun, exact: bool = False) -> list[str]:
     sentences = []
     if run.memory_verdict == "thrashes":
-        fullest = max(run.memory, key=lambda stage: stage.allocated)
+        fullest = max(run.memory, key=lambda stage: stage.total)
         sentences.append(
-            f"GPU memory is nearly full ({_gib(fullest.allocated)} of {_gib(run.node.gpu.memory)}): the allocator frees and retries, and "
+            f"GPU memory is nearly full ({_gib(fullest.total)} of {_gib(run.node.gpu.memory)}): the allocator frees and retries, and "
             "steps may take several times longer; use a smaller micro-batch or activation checkpointing"
         )
     if run.layout.loses_gradients:

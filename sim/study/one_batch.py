@@ -24,10 +24,15 @@ NEAR: Final = 0.05
 """Share by which a global batch may differ where it does not divide evenly."""
 
 
-def usual_global_batch(scenario: Scenario) -> int:
-    """Return the global batch at which a job of *scenario* is compared unless another is given: that of `GPUS` GPUs."""
+def usual_global_batch(scenario: Scenario, nodes: int = 1) -> int:
+    """Return the global batch at which a job of *scenario* is compared on up to *nodes* nodes unless another is given: that of `GPUS` GPUs.
+
+    Where that is less than a sample for each GPU of as many nodes, as of decoders that take one each, it is that of these.
+    """
     training = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training
-    return _replicas(training, GPUS) * training.batch * training.gradient_accumulation_steps
+    of_one = training.batch * training.gradient_accumulation_steps
+    own, most = (_replicas(training, gpus) for gpus in (GPUS, GPUS * nodes))
+    return of_one * (own if own * of_one >= most else most)
 
 
 def _replicas(training: Training, gpus: int) -> int:

@@ -389,7 +389,10 @@ def _of_batches(scenario: Scenario, rows: Sequence[ComparedMachine], global_batc
     if documents and all("layout_gap" in document for document in documents):
         return ""  # said where their layouts are
     if global_batch is not None:
-        usual = f", the workload's own on {GPUS} GPUs" if global_batch == usual_global_batch(scenario) else ""
+        most = max((row.nodes or 1 for row in rows), default=1)
+        usual_batch, of_gpus = usual_global_batch(scenario, most), usual_global_batch(scenario)
+        gpus = GPUS if usual_batch == of_gpus else GPUS * most
+        usual = f", the workload's own on {gpus} GPUs" if global_batch == usual_batch else ""
         return (
             f"all candidates train at a global batch of {global_batch:,}{usual} (fewer GPUs accumulate gradients); "
             "--global-batch N sets another, --batch N the batch of each GPU instead"

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
@@ -38,6 +38,10 @@ from sim.training.job import Job
 _UNSET = {"name", "description", "aliases", "note"}
 _WORKLOAD_KEYS = (frozenset(Workload.model_fields) | {"jobs", "coordinated_prep"}) - _UNSET
 _HARDWARE_KEYS = frozenset(Hardware.model_fields) | set(UNFOLDED)
+
+
+_SEARCHED: Final = tuple(f"training.{key}" for key in ("parallel", "activation_checkpointing", "batch", "gradient_accumulation_steps"))
+"""What a plan chooses by itself."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ class Scenario:
     def plan_command(self) -> str:
         """Return the command that looks for a layout of this job."""
         given = {"--nodes": self.nodes, "--precision": self.precision, "--fp8-recipe": self.fp8_recipe, "--sequence": self.sequence}
-        options = (f"{name} {value}" for name, value in given.items() if value is not None)
+        options = [f"{name} {value}" for name, value in given.items() if value is not None]
+        options += [f"--set {shlex.quote(text)}" for text in self.overrides if not text.strip().startswith(_SEARCHED)]
         return " ".join(["python -m sim plan", shlex.quote(self.hardware), shlex.quote(self.workload), *options])
 
 

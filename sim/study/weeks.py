@@ -22,6 +22,7 @@ from sim.analysis.whole_job import START_UP
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability, Restart
+from sim.spec.stack import Stack
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -75,6 +76,8 @@ class Steps(NamedTuple):
     """Kinds of nodes beside ``node``, and how many there are of each."""
     parts: Sequence[StepStretch] = ()
     """All of the job in order, where batch or sequence are not the same all along."""
+    epoch_factor: float = 1.0
+    """Time of an epoch, the wait for its first batch included, over that of its steps."""
 
     @property
     def kinds(self) -> list[tuple[Node, int]]:
@@ -101,6 +104,11 @@ class Steps(NamedTuple):
         return model_flops_utilization(self.workload.model.layers, self.samples / self.step_time, gpus)
 
     @property
+    def pace(self) -> float:
+        """Return the samples per second of undisturbed training, over whole epochs."""
+        return self.samples / (self.step_time * self.epoch_factor)
+
+    @property
     def tokens(self) -> int | None:
         """Return the tokens of a sample, where the model says."""
         return self.workload.sequence
@@ -121,6 +129,7 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
         [(group.node, count) for group, count in used[1:]], _stretches(document),
+        document["epoch_time_s"] * document["throughput_samples_per_s"] / workload.dataset.samples if "epoch_time_s" in document else 1.0,
     )  # fmt: skip
 
 
@@ -252,6 +261,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         restart_time(restart, steps.gpus),
         restart_time(reliability.in_place, steps.gpus),
         Uniform(*reliability.communicators),
+        compilation_of(steps.workload.training.stack),
         work,
         horizon,
         reliability.spread_of_nodes,
@@ -296,6 +306,12 @@ def _speeds(steps: Steps) -> tuple[float, ...]:
 def restart_time(restart: Restart, gpus: int) -> float:
     """Return the seconds until the processes of a job of *gpus* GPUs run again."""
     return max(restart.least, restart.base + restart.per_doubling * math.log2(gpus / 2048))
+
+
+def compilation_of(stack: Stack) -> Uniform:
+    """Return how long a job of *stack* compiles at each start, and captures its CUDA graphs where it has any."""
+    (low, high), captured = stack.compilation, stack.capture if stack.cuda_graphs else (0.0, 0.0)
+    return Uniform(low + captured[0], high + captured[1])
 
 
 def _rates(weeks: Weeks, reliability: Reliability, nodes: float) -> tuple[float, float, float]:
@@ -380,8 +396,8 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
             raise SpecError(f"--tokens {weeks.tokens:g}: one step takes {steps.samples * steps.tokens:,.0f}; write that many or more")
         if steps.parts:
             return math.fsum(part.own_steps for part in steps.parts) * steps.step_time, math.inf
-        return weeks.tokens / (steps.samples * steps.tokens) * steps.step_time, math.inf
-    return (weeks.epochs or 0.0) * steps.workload.dataset.samples / steps.samples * steps.step_time, math.inf
+        return weeks.tokens / steps.tokens / steps.pace, math.inf
+    return (weeks.epochs or 0.0) * steps.workload.dataset.samples / steps.pace, math.inf
 
 
 def spares_of(weeks: Weeks, steps: Steps) -> int:

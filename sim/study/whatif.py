@@ -26,6 +26,7 @@ from sim.simulate import JobRun, Run, simulate
 from sim.spec.hardware import Hardware, Node
 from sim.spec.yaml import SpecError
 from sim.study.faster import INFINITE, faster, sped_by
+from sim.study.faster_machines import FasterMachine, faster_machines
 from sim.study.needs import GONE, least
 from sim.study.scenario import Scenario, prepare
 from sim.training.job import Job
@@ -107,6 +108,8 @@ class WhatIf:
     run: Run
     inputs: Mapping[str, str]
     upgrades: tuple[Upgrade, ...]
+    machines: tuple[FasterMachine, ...] = ()
+    """Where faster GPUs bring most: machines that have them."""
 
     @property
     def job(self) -> JobRun:
@@ -138,7 +141,8 @@ def whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = Non
             progress(len(upgrades), len(RESOURCES))
     now = _outcome(trials.run).step_time
     upgrades.sort(key=lambda upgrade: [round(outcome.step_time / now, _DIGITS) for outcome in (upgrade.twice, upgrade.infinite)])
-    return WhatIf(trials.run, question.inputs, tuple(upgrades))
+    machines = faster_machines(scenario, trials.run) if upgrades[0].resource == "gpu" and upgrades[0].twice.step_time < now else []
+    return WhatIf(trials.run, question.inputs, tuple(upgrades), tuple(machines))
 
 
 class _Trials:

@@ -13,7 +13,7 @@ import simpy
 
 from sim.analysis.course import draw
 from sim.analysis.crew import Members
-from sim.analysis.long_run import LOST, Courses, DrawnCause, LongRun, Saving
+from sim.analysis.long_run import AT_ONCE, LOST, Courses, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
 from sim.analysis.transient import ExponentialLives
 
@@ -50,7 +50,7 @@ def expected(run: LongRun) -> float:
     """The effective share of `PLAIN` and its like in closed form."""
     recovery = sum(
         cause.share
-        * laplace_of_sum([cause.detection, cause.localisation, run.communicators], RATE)
+        * laplace_of_sum([cause.detection, cause.localisation, run.communicators, run.compilation], RATE)
         * math.exp(-RATE * ((run.restart if cause.replaces else run.restart_in_place) + run.saving.load))
         for cause in run.causes
     )
@@ -63,8 +63,10 @@ def conserved(found: Courses) -> float:
 
 
 def test_drawn_is_the_closed_form_within_its_interval() -> None:
-    for saving in (PLAIN.saving, Saving(600.0, 2.0, 60.0, 20.0), Saving(300.0, 0.1, 250.0, 100.0)):
-        run = replace(PLAIN, saving=saving)
+    for saving, compilation in (
+        (PLAIN.saving, AT_ONCE), (Saving(600.0, 2.0, 60.0, 20.0), AT_ONCE), (Saving(300.0, 0.1, 250.0, 100.0), Uniform(60.0, 600.0))
+    ):  # fmt: skip
+        run = replace(PLAIN, saving=saving, compilation=compilation)
         for length in ({"horizon": 20 * DAY}, {"horizon": math.inf, "work": 15 * DAY}):
             found = draw(replace(run, **length), 400, seed=3)  # type: ignore[arg-type]
             shares = found.share

@@ -35,7 +35,7 @@ def said(before: dict[str, Any], after: dict[str, Any]) -> str:
         (Scenario("p3.8xlarge", "vgg11", nodes=2, market="spot"), {"market": ["on_demand", "spot"]}, "by the price alone"),
         (
             Scenario("p3.8xlarge", "vgg11", ("price.on_demand=20 USD/h",), nodes=2),
-            {"price.on_demand": ["12.24 USD/h", "20 USD/h"]},
+            {"price.on_demand": ["12.24 USD/h", "20 USD/h"], "price.date": ["2026-07-20", ""]},
             "An epoch costs",
         ),
         (

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.documents import document
+from sim.events import Cause
 from sim.report.columns import Title, aligned
 from sim.report.fitting import coloured, fitted, plain
+from sim.report.style import BRIEF
+from sim.report.table import run_text
+from sim.study.scenario import Scenario, answer
 
 CELL = st.text("abcdefgh0123456789", min_size=1, max_size=14)
 
@@ -95,3 +100,15 @@ def test_what_a_row_says_more_stays_below_it() -> None:
     first, second = (next(place for place, line in enumerate(shown) if f"{step} ms" in line) for step in (879, 880))
     assert shown[first].index("879") == shown[second].index("880")
     assert "compute 93%" in shown[second - 1]
+
+
+def test_each_cause_of_a_run_has_one_line_in_80_columns() -> None:
+    """Oracle: the lines of the report as it is piped."""
+    done = answer(Scenario("p4d.24xlarge", "resnet50", nodes=2))
+    piped = run_text(done.run, document(Scenario("p4d.24xlarge", "resnet50", nodes=2)))
+    shown = fitted(piped, 80).split("\n")
+    causes = [line.split()[0] for line in piped.split("\n\n")[2].split("\n")[1:]]
+    assert len(causes) > 5
+    for cause in causes:
+        [line] = [line for line in shown if line.startswith(f"  {cause} ")]
+        assert len(line) <= 80 and line.endswith(BRIEF[Cause(cause)])

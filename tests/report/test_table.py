@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.analysis.layout_memory import THRASHING
+from sim.documents import document as described
 from sim.report.table import BAR, bar, run_text, scaling_text
+from sim.study.scenario import Scenario, answer
 from tests.report.page.cases import document, found
 
 
@@ -55,3 +58,12 @@ def test_sizes_that_cannot_run_say_why() -> None:
     failed = {"nodes": 9, "gpus": 72, "infeasible": "long", "infeasible_briefly": "too few nodes"}
     assert scaling_text([size(1, 100.0), failed]).splitlines()[-1].endswith("72  too few nodes")
     assert "too few nodes" in scaling_text([failed])
+
+
+def test_a_gpu_that_is_nearly_full_is_told() -> None:
+    """Of the largest batch that fits, by the share from which layouts warn as well."""
+    for batch, full in ((64, False), ("max", True)):
+        asked = Scenario("p3.16xlarge", "vgg16", batch=batch)
+        done, figures = answer(asked), described(asked)
+        assert (figures["gpu_memory_bytes"]["total"] > THRASHING * done.run.node().gpu.memory) == full
+        assert (", nearly full: the allocator frees and retries" in run_text(done.run, figures)) == full

@@ -134,7 +134,7 @@ def test_many_machines_of_a_note_are_counted_and_a_price_given_by_hand_has_no_re
     notes = [line for line in chosen.split("\n") if "interruption data" in line]
     assert notes and all(re.search(r", [\w.-]+ and \d+ more: no interruption data", note) for note in notes)
     assert main(["recommend", "alexnet", "hgx-h100", "--budget-usd", "50", "--nodes", "1", "--set", "price.on_demand=10 USD/h"]) == 0
-    assert "  - Prices on demand: hgx-h100; as given, without a source" in capsys.readouterr().out
+    assert "  - Prices on demand: hgx-h100; --set price.on_demand" in capsys.readouterr().out
 
 
 WRONG = {

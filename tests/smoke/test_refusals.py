@@ -105,6 +105,29 @@ def test_names_of_the_wrong_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean gpus?" in refusal(capsys, "list", "gpu")
 
 
+def test_an_example_follows_the_help_and_errors_once(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    assert "".join(capsys.readouterr()).count("Examples:") == 1
+    assert main(["run"]) == 2
+    assert "".join(capsys.readouterr()).count("Examples:") == 1
+
+
+def test_a_value_behind_an_option_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, *RUN, "--json", "out.json")
+    assert "--json out.json: --json takes no value; it prints to the terminal: write > FILE after the command" in said
+    assert "--exact 3: --exact takes no value; leave the value out" in refusal(capsys, *RUN, "--exact", "3")
+
+
+def test_what_diff_compares_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "diff", "p3.16xlarge", "p3.8xlarge")
+    assert "p3.16xlarge: no such file; diff compares the documents of two runs: write one with: python -m sim run HW WL --json" in said
+
+
+def test_a_machine_is_found_by_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean bm.gpu.mi300x.8, mi300x-platform or nd96isr_mi300x_v5?" in refusal(capsys, "run", "hgx-mi300x", "vgg16")
+    assert "did you mean hgx-h100, " in refusal(capsys, "run", "dgx-h100", "vgg16")
+
+
 JOBS = {
     "no jobs": ("jobs: []\n", ":1:1: jobs: is empty"),
     "a misspelt key": ("jobs:\n  - {workload: vgg16, placements: '4'}\n", ":2:23: jobs.0.placements: unknown key; did you mean 'place"),

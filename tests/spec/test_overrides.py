@@ -75,7 +75,8 @@ def test_a_price_taken_from_a_named_machine_can_be_changed(library: Path) -> Non
     (library / "hardware/same.yaml").write_text("name: same\nnode: toy\n")
     price = load_hardware("same", ["price.on_demand=3600 USD/h"]).spec.groups[0].price
     assert price is not None
-    assert (price.on_demand, price.date) == (1.0, "2026-07-20")
+    assert (price.on_demand, price.date) == (1.0, "")  # the day of the machine's own price is not that of the user's
+    assert isinstance(price.source, dict) and price.source["on_demand"] == "--set price.on_demand"
 
 
 def test_overrides_reach_workloads() -> None:

@@ -9,10 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli import app
+from sim.documents import document
 from sim.spec import price_refresh
 from sim.spec.days import STALE, first_day
+from sim.spec.library import load_hardware
 from sim.spec.prices import named_rows, price_rows
 from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario
 
 HEADER = "AvailabilityZone,InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region\n"
 
@@ -107,3 +110,19 @@ def test_rows_by_machine_gpu_or_provider() -> None:
     assert named_rows(rows, []) == rows
     with pytest.raises(SpecError, match=r"^p4d.24xlarg: no machine, GPU or provider with a price; did you mean p4d.24xlarge"):
         named_rows(rows, ["p4d.24xlarg"])
+
+
+def test_other_gpus_are_not_rented_at_the_machine_s_price() -> None:
+    """As of a file that extends the machine; a price that is written is the user's, whatever comes first."""
+    assert load_hardware("p4d.24xlarge").spec.groups[0].price is not None
+    for changes in (["node.gpu=H100"], ["groups.0.node.gpu=H100"], ["node.gpu={extends: H100-SXM5-80GB}"], ["node=dgx-a100"]):
+        assert load_hardware("p4d.24xlarge", changes).spec.groups[0].price is None
+        assert load_hardware("2x-p3.8xlarge", changes).spec.groups[0].price is None
+    for changes in (["node.gpu=H100", "price.on_demand=30 USD/h"], ["price.on_demand=30 USD/h; node.gpu=H100"]):
+        price = load_hardware("p4d.24xlarge", changes).spec.groups[0].price
+        assert price is not None and price.on_demand == pytest.approx(30 / 3600) and price.date == ""
+    own = load_hardware("p5.48xlarge").spec.groups[0].price
+    assert load_hardware("p4d.24xlarge", ["node=p5.48xlarge"]).spec.groups[0].price == own
+    assert load_hardware("p4d.24xlarge", ["node.gpu.memory=90 GiB"]).spec.groups[0].price is not None
+    said = document(Scenario("p4d.24xlarge", "vgg16", ("node.gpu=H100",)))["assumptions"]
+    assert "no price is known of p4d.24xlarge with these GPUs, so no cost (--set price.on_demand='10 USD/h')" in said

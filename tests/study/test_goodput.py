@@ -33,6 +33,7 @@ from sim.study.scenario import Scenario, answer
 from sim.study.spot import Wanted, spot
 from sim.study.transient import SpotJob, courses, spread
 from sim.study.weeks import Steps, Weeks, long_run, reliability_of, steps_of
+from sim.study.whole_job import plan_of
 
 DAY = 86400.0
 SCENARIO = Scenario("hgx-h100", "gpt2-xl", nodes=16, batch=4, precision="amp_bf16")
@@ -53,7 +54,7 @@ def test_without_failures_weeks_are_the_run() -> None:
     found = weeks_of(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
     quiet = replace(found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]))
     courses = draw(quiet, 3)
-    work = 300 * 1.0 * load_workload("gpt2-xl").spec.dataset.samples / steps().samples * steps().step_time
+    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"]
     saves = math.ceil(work / 3600) * found.run.saving.blocking
     started = courses.lost["restart"]
     assert courses.interruptions.sum() == 0
@@ -61,10 +62,44 @@ def test_without_failures_weeks_are_the_run() -> None:
     assert (started < 60).all()
 
 
+def test_without_failures_the_job_takes_as_long_as_that_of_run() -> None:
+    """Oracle: `run --epochs`, on so many nodes that the wait for an epoch's first batch is a tenth of it; starts and saves apart."""
+    asked = Scenario("dgx-a100", "resnet50", nodes=64, plan=plan_of(300.0, None))
+    ran = document(asked)
+    epochs = ran["whole_job"]["parts_s"]
+    assert ran["epoch_time_s"] > 1.05 * ran["step_time_s"] * load_workload("resnet50").spec.dataset.samples / (512 * 80)
+    found = weeks_document(replace(asked, plan=None), Weeks(epochs=300.0, rate="0 /d", trials=2), changes=False)
+    assert found["work_s"] == pytest.approx(epochs["first_epoch"] + epochs["later_epochs"], rel=1e-3)
+    assert found["samples"] == pytest.approx(300 * load_workload("resnet50").spec.dataset.samples)
+
+
+def test_each_start_compiles_and_captures_graphs() -> None:
+    """Oracles: the same faults without compiling, whose restarts are shorter by what was drawn for each; the file of the stack."""
+    asked = Weeks(days=20.0, trials=60, rate="0.05 /d", spares=100)  # no recovery waits, to be interrupted by the next fault
+    eager = weeks_of(steps(), asked, changes=False)
+    workload = steps().workload
+    stack = workload.training.stack
+    assert eager.run.compilation == AT_ONCE
+    for changed, low, high in (
+        ({"compilation": (240.0, 240.0)}, 240.0, 240.0),
+        ({"cuda_graphs": True}, 11.0, 58.0),
+        ({"cuda_graphs": True, "compilation": (4.0, 15.0), "capture": (1.0, 1.0)}, 5.0, 16.0),
+    ):
+        training = workload.training.model_copy(update={"stack": stack.model_copy(update=changed)})
+        slow = weeks_of(steps()._replace(workload=workload.model_copy(update={"training": training})), asked, changes=False)
+        assert slow.run.compilation == Uniform(low, high)
+        assert "each start compiles" in " ".join(slow.notes)
+        assert slow.expected < eager.expected
+        starts = 1 + slow.courses.interruptions
+        longer = slow.courses.lost["restart"] - eager.courses.lost["restart"]
+        assert longer.sum() == pytest.approx(starts.sum() * (low + high) / 2, rel=0.1)
+    assert load_workload("llama-3.1-8b", ["training.stack=torchtitan-2.x"]).spec.training.stack.compilation == (4.0, 15.0)
+
+
 def test_no_failures_are_the_run() -> None:
     """At a rate of 0 the epochs take their steps, one checkpoint, and the start; nothing waits, and no other set-up is better."""
     found = weeks_of(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
-    work = 300 * 1.0 * load_workload("gpt2-xl").spec.dataset.samples / steps().samples * steps().step_time
+    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"]
     assert found.intervals == pytest.approx([work] * 4)
     assert found.courses.elapsed == pytest.approx(work + found.run.saving.blocking + found.courses.lost["restart"], rel=1e-12)
     assert {name for name, lost in found.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}
@@ -311,8 +346,12 @@ def test_what_changes_bring_is_told_of_the_job_or_of_its_first_faults() -> None:
     assert time_of_changes(replace(job, rate=(2048 * middle,) * 3)) == 54 * DAY
     longer = goodput_document(weeks_of(steps(), Weeks(days=2000.0, rate="0.1 /d", trials=2)))
     assert longer["sensitivities_over_s"] == pytest.approx(400 / (16 * 0.1) * DAY)
-    assert "What a change brings (effective share over the first 250.0 days):" in goodput_text(longer)
-    assert "What a change brings (effective share):" in goodput_text(goodput_document(weeks_of(steps(), Weeks(days=20.0, trials=2))))
+    assert "What a change brings (points of the effective share over the first 250.0 days):" in goodput_text(longer)
+    whole = weeks_of(steps(), Weeks(days=20.0, trials=2))
+    told = goodput_document(whole)
+    assert [one["gain_points"] for one in told["sensitivities"]] == [100 * (one.share - whole.changes[0].share) for one in whole.changes]
+    assert "What a change brings (points of the effective share):" in goodput_text(told)
+    assert "as it is" not in goodput_text(told)  # one figure of the effective share: the outcome's
 
 
 def test_half_the_failures_are_half_of_the_same_failures() -> None:
@@ -402,7 +441,7 @@ def test_what_is_asked_for_arrives() -> None:
     base = weeks()
     assert base.run.spares == 1 and weeks(spares=3).run.spares == 3
     assert base.run.horizon == 20 * DAY and weeks(days=None, epochs=2.0).run.work == pytest.approx(
-        2 * load_workload("gpt2-xl").spec.dataset.samples / steps().samples * steps().step_time
+        2 * document(replace(SCENARIO, nodes=16))["epoch_time_s"]
     )
     assert weeks(mode="sync").run.saving.blocking > base.run.saving.blocking
     assert weeks(mode="tiered").run.saving.memory_interval is not None

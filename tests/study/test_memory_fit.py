@@ -57,6 +57,13 @@ def test_a_decoder_that_sharding_cannot_help_is_sent_to_the_plan() -> None:
         answer(given)
 
 
+def test_the_plan_is_of_the_same_model() -> None:
+    """Adapters and tokens of a sample stay; what a plan chooses by itself does not."""
+    lora = ("model.lora={rank: 16}", "training.activation_checkpointing=blocks")
+    with pytest.raises(SpecError, match=r"'python -m sim plan gpu_1x_a10 llama-3.1-8b --set 'model.lora=\{rank: 16\}'' looks for a layout"):
+        answer(Scenario("gpu_1x_a10", "llama-3.1-8b", lora))
+
+
 def test_an_option_is_not_blamed_for_what_nobody_wrote() -> None:
     with pytest.raises(SpecError) as caught:
         answer(Scenario("p3.2xlarge", "llama-3.2-1b", batch=1))

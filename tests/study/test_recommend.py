@@ -288,6 +288,9 @@ def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
         640, rel=0.05
     )
     assert usual_global_batch(ASKED) == 8 * load_workload("resnet18").spec.training.batch
+    assert usual_global_batch(ASKED, 4) == usual_global_batch(ASKED)  # enough for each GPU of four nodes
+    decoder = Scenario("", "llama-3.1-8b")  # a sample a GPU: 8 do not divide over two nodes of 8 GPUs
+    assert (usual_global_batch(decoder), usual_global_batch(decoder, 4)) == (8, 32)
 
 
 def _printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -202,3 +202,18 @@ def test_little_is_not_called_nothing() -> None:
         "No effect even if infinitely fast: CPU, copy to the GPU.",
     ]
     assert little_or_nothing(rows[:1]) == []
+
+
+def test_faster_gpus_are_named_with_what_they_bring_and_cost() -> None:
+    """Oracles: the runs of those machines; of a job that waits for processors none is named."""
+    found = whatif(Scenario("p3.2xlarge", "resnet50"))
+    assert found.upgrades[0].resource == "gpu" and len(found.machines) > 1
+    for one in found.machines:
+        there = answer(Scenario(one.hardware, "resnet50", nodes=1)).run
+        assert one.gpus == 1 and one.step_time == there.jobs[0].warm.step_time < found.now.step_time
+        assert one.cost == pytest.approx(cost(there.hardware, there.jobs[0].warm.time))
+    document = whatif_document(found)
+    first = document["faster_machines"][0]
+    assert first["throughput_gain_percent"] == pytest.approx(100 * (found.now.step_time / found.machines[0].step_time - 1))
+    assert f"    {first['hardware']} (1 x {first['gpu']}): step " in whatif_text(document)
+    assert whatif(Scenario("p3.8xlarge", "alexnet", nodes=2)).machines == ()

@@ -21,9 +21,9 @@ from sim.report.layouts.layout_wraps import wraps_text
 from sim.report.pretraining import pretraining_document, pretraining_lines
 from sim.report.prices import dated, paid_text, source_of
 from sim.report.saving import saved_text
-from sim.report.style import MEANINGS
+from sim.report.style import BRIEF
 from sim.report.table import basis_lines, error_lines, stall_lines
-from sim.report.verdict import kernels_assumed
+from sim.report.verdict import kernels_assumed, price_unknown
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
@@ -38,12 +38,6 @@ NOTEWORTHY = 0.02
 """Share of the step below which a wait is not worth a sentence."""
 SLOTTED: Final = ("gpipe", "1f1b", "interleaved_1f1b")
 """Schedules whose forward and backward passes fill slots that are all alike; others divide backward, or run two directions."""
-LAYOUT_MEANINGS: Mapping[Cause, str] = MEANINGS | {
-    Cause.COMPUTE: "GPU kernels and optimizer",
-    Cause.INTERCONNECT: "messages inside the node",
-    Cause.NETWORK: "messages between nodes",
-}
-"""What a rank of a layout does, or waits for, meanwhile."""
 _AXES = {
     "data": "data-parallel gradient reduction",
     "shard": "gathering and scattering shards",
@@ -214,6 +208,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
         _loading(run),
         "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
+        *price_unknown(run.hardware),
     ]
     if (wraps := wraps_text(run)) is not None:
         sentences.append(wraps)
@@ -320,7 +315,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         f"  step {show(step, 'time')}   {_rates(document)}",
         "",
     ]
-    lines += [*stall_lines(document, LAYOUT_MEANINGS), "", f"  {document['verdict']}"]
+    lines += [*stall_lines(document, BRIEF), "", f"  {document['verdict']}"]
     exposed = [(name, seconds) for name, seconds in document["exposed_by_group_s"].items() if seconds > 1e-9]
     if exposed:
         shown = ", ".join(f"{_AXES[name]} {show(seconds, 'time')}" for name, seconds in sorted(exposed, key=lambda row: -row[1]))

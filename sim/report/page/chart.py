@@ -125,7 +125,7 @@ _SHORTEST = 0.1
 """Share of a figure below which an axis does not follow its error bar."""
 
 
-def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis) -> tuple[Html, _Room]:
+def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Room]:
     """Return the error bar of *point*, as far as the axis reaches, and the room it takes; a bar that is cut off has no end there."""
     ends = (max(across.low, point.x * (1 - point.off)), min(across.high, point.x * (1 + point.off)))
     left, right = (across.place(end, LEFT, WIDTH - RIGHT) for end in ends)
@@ -133,10 +133,10 @@ def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis) -> tuple[Html, _
     first, last = (
         "m0,-4v8m0,-4" if end == point.x * factor else "" for end, factor in zip(ends, (1 - point.off, 1 + point.off), strict=True)
     )
-    return tag("path", d=f"M{left:.1f},{y:.1f}{first}H{right:.1f}{last}", class_="error"), (left, y - 4, right, y + 4)
+    return tag("path", d=f"M{left:.1f},{y:.1f}{first}H{right:.1f}{last}", class_=look), (left, y - 4, right, y + 4)
 
 
-def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis) -> tuple[Html, _Room]:
+def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Room]:
     """Return the upright error bar of *point*, as `_error` does."""
     ends = (max(up.low, point.y * (1 - point.off_up)), min(up.high, point.y * (1 + point.off_up)))
     floor, top = (up.place(end, HEIGHT - BOTTOM, TOP) for end in ends)
@@ -144,7 +144,12 @@ def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis) -> tuple[Html
     first, last = (
         "m-4,0h8m-4,0" if end == point.y * factor else "" for end, factor in zip(ends, (1 - point.off_up, 1 + point.off_up), strict=True)
     )
-    return tag("path", d=f"M{x:.1f},{floor:.1f}{first}V{top:.1f}{last}", class_="error"), (x - 4, top, x + 4, floor)
+    return tag("path", d=f"M{x:.1f},{floor:.1f}{first}V{top:.1f}{last}", class_=look), (x - 4, top, x + 4, floor)
+
+
+def _errors(points: Sequence[ChartPoint], across: ChartAxis, up: ChartAxis, look: str) -> list[tuple[Html, _Room]]:
+    bars = [_error(point, across, up, look) for point in points if point.off > 0]
+    return bars + [_error_up(point, across, up, look) for point in points if point.off_up > 0]
 
 
 def chart(
@@ -161,9 +166,9 @@ def chart(
 
     traced = [(look, [place(*corner) for corner in line]) for look, line in lines]
     drawn = [tag("polyline", points=" ".join(f"{px:.1f},{py:.1f}" for px, py in line), class_=look) for look, line in traced]
-    barred_points = [point for point in points if point.best or not is_crowded(points)]
-    errors = [_error(point, across, up) for point in barred_points if point.off > 0]
-    errors += [_error_up(point, across, up) for point in barred_points if point.off_up > 0]
+    faint = [point for point in points if is_crowded(points) and not point.best]
+    drawn += [bar for bar, _ in _errors(faint, across, up, "error faint")]
+    errors = _errors([point for point in points if point not in faint], across, up, "error")
     drawn += [bar for bar, _ in errors]
     dots = []
     taken: list[_Room] = []
@@ -220,13 +225,13 @@ _UPRIGHT = 0.02
 
 
 def is_crowded(points: Sequence[ChartPoint]) -> bool:
-    """Return whether *points* are more than names have lines one below another: error bars of all would hide the points."""
+    """Return whether *points* are more than names have lines one below another: those behind have faint error bars, not to hide them."""
     return len(points) * _LABEL_HEIGHT > HEIGHT - TOP - BOTTOM
 
 
 def error_bars(points: Sequence[ChartPoint]) -> str:
-    """Return what the error bars of *points* in a chart mean, and whose they are."""
-    return ERROR_BARS.replace(":", ", of the orange ones:") if is_crowded(points) else ERROR_BARS
+    """Return what the error bars of *points* in a chart mean, and which stand out."""
+    return ERROR_BARS.replace(":", " (faint but for the orange ones):") if is_crowded(points) else ERROR_BARS
 
 
 def _names_of_narrow(

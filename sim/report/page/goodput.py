@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.analysis.long_run import LOST
 from sim.report.energy import grid_words, power_cap_text
-from sim.report.goodput import NAMES, died_text
+from sim.report.goodput import NAMES, died_text, signed_points
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, chart, linear_axis, turns
@@ -231,14 +231,14 @@ def _changes(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         [
             change["change"],
-            *(
-                figures.shown(f"sensitivities/{place}/{key}", lambda share: f"{100 * share:.2f}%")
-                for key in ("effective_share", "closed_form")
-            ),
+            *(figures.shown(f"sensitivities/{place}/{key}", signed_points) for key in ("gain_points", "closed_form_gain_points")),
         ]
         for place, change in enumerate(changes)
+        if place
     ]
-    drawn = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
+    drawn = table(
+        [("one change at a time", False), ("points of the effective share", True), ("closed form", True)], rows, "What a change brings"
+    )
     lead = (
         f"The same faults are drawn for all of them, over {as_time(figures.value('sensitivities_over_s'))}; the interval between "
         "checkpoints is chosen anew. The closed form has no waits for spares, planned stops, slow nodes, or faults that repeat. A run "

@@ -9,7 +9,7 @@ from sim.analysis.layout_memory import StageMemory
 from sim.events import LAYOUT_STALLS, Cause, WaitSpan, WorkSpan
 from sim.mesh import LayoutRun
 from sim.report.energy import epoch_tokens
-from sim.report.layouts.layout import LAYOUT_MEANINGS, layout_name
+from sim.report.layouts.layout import layout_name
 from sim.report.page.bars import BarPiece, bar, error_tile, named_bars, step_stalls, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import ChartPoint, axis, chart, linear_axis
@@ -21,6 +21,7 @@ from sim.report.page.markup import Child, Figures, Html, joined, noted, section,
 from sim.report.page.timeline import TimelineSpan, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.report.style import BRIEF
 from sim.report.whole_job import tokens_text
 from sim.units import counted, show
 
@@ -120,9 +121,7 @@ def _tiles(figures: Figures) -> Html:
 
 def _time(figures: Figures) -> PagePart:
     lead = "Every moment of a rank's step, by what it does or waits for; mean over ranks."
-    return PagePart(
-        "time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, LAYOUT_MEANINGS), lead=lead)
-    )
+    return PagePart("time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, BRIEF), lead=lead))
 
 
 def _stages(run: LayoutRun) -> PagePart:

@@ -11,7 +11,7 @@ from sim.report.page.basis import basis
 from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_money, as_price, as_time
-from sim.report.whatif import LABELS, NAMES, little_or_nothing, matters
+from sim.report.whatif import LABELS, NAMES, little_or_nothing, machine_lines, matters
 from sim.study.descriptions import Descriptions
 from sim.units import counted
 
@@ -79,7 +79,8 @@ def _ranking(figures: Figures, rows: Sequence[Figures]) -> PagePart:
         if rows
         else None
     )
-    rest = [tag("p", line) for line in little_or_nothing(figures.value("resources"))]
+    said = {"faster_machines": figures.value("faster_machines")}
+    rest = [tag("p", line) for line in (*machine_lines(said), *little_or_nothing(figures.value("resources")))]
     lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
     lead += f" {ERROR_BARS}" if rows and off else ""
     return PagePart("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sim.spec.fields import Factor, Fp8Recipe, Seconds, Spec
+from sim.spec.fields import Factor, Fp8Recipe, Seconds, Span, Spec
 
 
 class StackKernels(Spec):
@@ -17,6 +17,11 @@ class StackKernels(Spec):
     """Host time to launch one kernel."""
     cuda_graphs: bool = False
     """A whole step is captured once and replayed: its kernels cost the host one launch together."""
+    compilation: Span = (0.0, 0.0)
+    """Until a started process has compiled and tuned its kernels, at each start of a job; nothing where operators run one by one."""
+    capture: Span = (11.0, 58.0)
+    """Until CUDA graphs are captured, at each start of a job with ``cuda_graphs``: 58 s of Llama 3 8B on 8 H100
+    (NVIDIA-NeMo/Megatron-Bridge #682), 11 s of smaller graphs (pytorch/torchtitan #3145)."""
     kernels_per_operator: Factor = 1.0
     """Kernels per operator of the layer table, relative to the table's own count: what the host launches and the GPU starts."""
     compute_factor: Factor = 1.0

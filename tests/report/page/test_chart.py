@@ -148,16 +148,16 @@ def test_error_bars_are_whole_and_their_axis_holds_them() -> None:
     assert flat.count("v8") == 2 and cut.count("v8") == 0
 
 
-def test_error_bars_of_a_crowd_are_those_of_the_best() -> None:
-    """More points than a chart has lines of names would lie behind their bars; what the bars mean says whose they are."""
+def test_error_bars_of_a_crowd_are_faint_but_for_the_best() -> None:
+    """Every point has its bar; more points than a chart has lines of names would lie behind bars as strong as those of the best."""
 
-    def drawn(count: int) -> tuple[int, str]:
+    def drawn(count: int) -> tuple[int, int, str]:
         points = [ChartPoint(1.0 + place, 5.0, "name", "says", (("a", 1.0), ("b", 5.0)), best=place < 2, off=0.2) for place in range(count)]
         page = Page(chart(points, axis("x", with_errors(points), str), linear_axis("y", [0.0, 6.0], str), "label"))
-        return len(page.all("path", class_="error")), error_bars(points)
+        return len(page.all("path", class_="error")), len(page.all("path", class_="faint")), error_bars(points)
 
-    assert drawn(10) == (10, "Error bars: nine in ten such predictions missed by less.")
-    assert drawn(60) == (2, "Error bars, of the orange ones: nine in ten such predictions missed by less.")
+    assert drawn(10) == (10, 0, "Error bars: nine in ten such predictions missed by less.")
+    assert drawn(60) == (60, 58, "Error bars (faint but for the orange ones): nine in ten such predictions missed by less.")
 
 
 def test_numbers_fit_a_phone_in_any_number() -> None:
