@@ -51,8 +51,8 @@ def faster_machines(scenario: Scenario, run: Run) -> list[FasterMachine]:
     quicker = []
     for name in list(tried.values())[:SHOWN]:
         try:
-            asked = prepare(replace(scenario, hardware=name, overrides=workload, nodes=len(run.jobs[0].job.placement)))
-            other = simulate(asked.hardware, [asked.jobs[0].averaged], cold=False)
+            question = prepare(replace(scenario, hardware=name, overrides=workload, nodes=len(run.jobs[0].job.placement)))
+            other = simulate(question.hardware, [question.jobs[0].averaged], cold=False)
         except SpecError:  # it does not fit, or runs no such precision
             continue
         job, rate = other.jobs[0], price(other.hardware)
