@@ -288,7 +288,7 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
 
 def price_unknown(hardware: Hardware) -> list[str]:
     """Return that a machine of a provider has no price, as one with other GPUs than it is rented with."""
-    if not hardware.provider or any(group.price is not None for group in hardware.groups):
+    if not hardware.provider or any(group.price and (group.price.on_demand or group.price.spot) for group in hardware.groups):
         return []
     return [f"no price is known of {hardware.name} with these GPUs, so no cost (--set price.on_demand='10 USD/h')"]
 

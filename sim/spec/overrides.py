@@ -68,11 +68,17 @@ def _repriced(document: Document, changed: Iterable[str]) -> Document:
         if "node" in written and not priced:
             group = without(group, "price")  # the machine that it names has its own
         elif _OWN_GPUS & written and not priced:
-            group = put(group, "price", SpecPiece(None, document.root))
+            group = _unpriced(group)
         elif "price.on_demand" in written and not {"price", "price.date", "price.source"} & written:
             group = put(group, "price", _of_user(child(group, "price")))
         piece = put(piece, "groups", put(groups, int(at), group))
     return Document(piece.value, piece.mark, document.implied)
+
+
+def _unpriced(group: SpecPiece) -> SpecPiece:
+    """Return the block *group* without what it costs; its region, whose electricity it uses, stays."""
+    price = child(group, "price") if isinstance(group.value.get("price"), dict) else SpecPiece({}, group.mark)
+    return put(group, "price", price._replace(value={key: value for key, value in price.value.items() if key == "region"}))
 
 
 def _of_user(price: SpecPiece) -> SpecPiece:
@@ -147,8 +153,8 @@ def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: lis
         return put(piece, index, _set(resolver, child(piece, index), kind, steps[1:], new))
     if not isinstance(piece.value, dict):
         raise SpecError(f"{new.mark}: {piece.key[-1]} is a single value, it has no '{steps[0]}'")
-    if kind is Group and steps[0] == "price":
-        piece = resolver.priced(piece)
+    if kind is Group and steps[0] != "count" and steps != ["node"]:
+        piece = resolver.priced(piece)  # while its node still names the machine
     if kind in schema.ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
         _of_its_own(piece, kind, steps, new.mark)
     below = child(piece, steps[0]) if steps[0] in piece.value else SpecPiece(None, new.mark, (*piece.key, steps[0]))

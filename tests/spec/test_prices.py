@@ -12,6 +12,7 @@ from sim.cli import app
 from sim.documents import document
 from sim.spec import price_refresh
 from sim.spec.days import STALE, first_day
+from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware
 from sim.spec.prices import named_rows, price_rows
 from sim.spec.yaml import SpecError
@@ -116,11 +117,14 @@ def test_other_gpus_are_not_rented_at_the_machine_s_price() -> None:
     """As of a file that extends the machine; a price that is written is the user's, whatever comes first."""
     assert load_hardware("p4d.24xlarge").spec.groups[0].price is not None
     for changes in (["node.gpu=H100"], ["groups.0.node.gpu=H100"], ["node.gpu={extends: H100-SXM5-80GB}"], ["node=dgx-a100"]):
-        assert load_hardware("p4d.24xlarge", changes).spec.groups[0].price is None
-        assert load_hardware("2x-p3.8xlarge", changes).spec.groups[0].price is None
+        for name in ("p4d.24xlarge", "2x-p3.8xlarge"):
+            price = load_hardware(name, changes).spec.groups[0].price
+            assert price is None if changes == ["node=dgx-a100"] else price == Prices(region="us-east-1")  # whose electricity it uses
     for changes in (["node.gpu=H100", "price.on_demand=30 USD/h"], ["price.on_demand=30 USD/h; node.gpu=H100"]):
         price = load_hardware("p4d.24xlarge", changes).spec.groups[0].price
         assert price is not None and price.on_demand == pytest.approx(30 / 3600) and price.date == ""
+    named = load_hardware("2x-p3.8xlarge").spec.groups[0].price  # that of the machine that the cluster is made of
+    assert named is not None and load_hardware("2x-p3.8xlarge", ["node.nic.bandwidth=100 Gbps"]).spec.groups[0].price == named
     own = load_hardware("p5.48xlarge").spec.groups[0].price
     assert load_hardware("p4d.24xlarge", ["node=p5.48xlarge"]).spec.groups[0].price == own
     assert load_hardware("p4d.24xlarge", ["node.gpu.memory=90 GiB"]).spec.groups[0].price is not None
