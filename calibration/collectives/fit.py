@@ -246,8 +246,8 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
     fast = np.array([_FAST if key in _BLOCKS else 0.0 for _, key in keys])
     starts = [np.zeros(len(keys)), fast] if fast.any() else [fast]
-    found = [least_squares(residuals, start, bounds=bounds, diff_step=1e-3, max_nfev=20) for start in starts]
-    return filled(min(found, key=lambda solution: solution.cost).x)
+    solutions = [least_squares(residuals, start, bounds=bounds, diff_step=1e-3, max_nfev=20) for start in starts]
+    return filled(min(solutions, key=lambda solution: solution.cost).x)
 
 
 def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
