@@ -14,9 +14,11 @@ import typer
 from sim.commands import names
 from sim.report.files import file_due, folder_due, named, page_due
 from sim.spec.own_prices import said_prices
+from sim.spec.parallel import SCHEDULES
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
 from sim.study.options import Declared, options_of
+from sim.units import any_of
 
 Hw = Annotated[
     str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge", autocompletion=names.hardware)
@@ -89,8 +91,8 @@ LAYOUT: Final[dict[str, Any]] = {
         str | None,
         typer.Option(
             "--schedule",
-            help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev, or one of your own",
-            autocompletion=names.of_words("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"),
+            help=f"{any_of(SCHEDULES)}, or one of your own",
+            autocompletion=names.of_words(*SCHEDULES),
         ),
     ],
     "parallel": Annotated[

@@ -27,6 +27,8 @@ NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data
 """Stages next to each other (Megatron-LM's --use-tp-pp-dp-mapping)."""
 SPLIT_STAGES: Final = ("zbv", "dualpipev")
 """Schedules that place two chunks on each rank in the shape of a V."""
+SLOTTED: Final = ("gpipe", "1f1b", "interleaved_1f1b")
+"""Schedules whose forward and backward passes fill slots that are all alike; others divide backward, or run two directions."""
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 SHARDS: Final[tuple[Shard, ...]] = get_args(Shard)
 SPLIT_AXES: Final[tuple[SplitAxis, ...]] = get_args(SplitAxis)

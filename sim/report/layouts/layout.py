@@ -27,6 +27,7 @@ from sim.report.verdict import kernels_assumed, price_unknown
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.spec.decoder import model_flop
+from sim.spec.parallel import SLOTTED
 from sim.study.layout import LayoutAnswer
 from sim.study.whole_job import Course, checkpoint_time, in_epochs
 from sim.training.layouts.loader import loading, readers_of
@@ -36,8 +37,6 @@ from sim.units import counted, show
 SCHEMA = 1
 NOTEWORTHY = 0.02
 """Share of the step below which a wait is not worth a sentence."""
-SLOTTED: Final = ("gpipe", "1f1b", "interleaved_1f1b")
-"""Schedules whose forward and backward passes fill slots that are all alike; others divide backward, or run two directions."""
 _AXES = {
     "data": "data-parallel gradient reduction",
     "shard": "gathering and scattering shards",

@@ -29,7 +29,7 @@ from sim.parallel.units import UnitKind
 from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.layer import WIDTHS
-from sim.spec.parallel import MeshOptions, Parallel
+from sim.spec.parallel import SLOTTED, MeshOptions, Parallel
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -180,7 +180,7 @@ def _time(geometry: _Geometry, own: Sequence[LayoutCandidate], passes: Sequence[
     work = steps * _staged(geometry, forward + backward)
     ahead = numpy.cumsum(forward, axis=1)[:, : geometry.pipeline] - forward[:, : geometry.pipeline]
     behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
-    if geometry.schedule not in ("gpipe", "1f1b", "interleaved_1f1b"):  # weights' gradients may fill the end
+    if geometry.schedule not in SLOTTED:  # weights' gradients may fill the end
         behind = numpy.zeros_like(behind)
     if geometry.even:
         ahead, behind = numpy.zeros_like(ahead), numpy.zeros_like(behind)

@@ -76,10 +76,13 @@ def small() -> LayoutPlan:
     return plan(SMALL)
 
 
-def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_above_it(small: LayoutPlan) -> None:
+@pytest.mark.parametrize("batch", [8, pytest.param(16, marks=pytest.mark.nightly)])
+def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_above_it(batch: int) -> None:
+    asked = replace(SMALL, scenario=replace(SMALL.scenario, global_batch=batch))
+    small = plan(asked)
     times = []
     wrong = []
-    for setting, every in prepare_plan(SMALL).ways:
+    for setting, every in prepare_plan(asked).ways:
         least = floors(setting, every)
         for place, candidate in enumerate(every):
             bound, time, needed = played(setting, candidate)
