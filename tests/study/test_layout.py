@@ -217,28 +217,31 @@ def test_a_schedule_that_never_ends_is_refused_with_its_cycle(monkeypatch: pytes
 # --- against the engine of plain data parallelism -------------------------------------------------------------------------
 
 
-def test_plain_data_parallelism_takes_what_simulate_says() -> None:
-    """One engine, two programs: the trivial mesh with DDP's buckets, within 1% where both send 16 bits and no GPU lags.
+@pytest.mark.parametrize(("ahead", "within"), [(True, 0.01), (False, 0.02)])
+def test_plain_data_parallelism_takes_what_simulate_says(ahead: bool, within: float) -> None:
+    """One engine, two programs: the trivial mesh with DDP's buckets, where both send 16 bits and no GPU lags, within 1%.
 
-    As torchtitan has it, layouts reduce in FP32: then gpt2 with a sample a GPU, where the exchange is exposed, is 6% slower.
+    A host that is not *ahead* bounds gpt2 with a sample a GPU; layouts follow it unit by unit, and are within 2% then. As torchtitan
+    has it, layouts reduce in FP32: then gpt2 with a sample a GPU, where the exchange is exposed, is 6% slower.
     """
     wrong = []
     cases = [(LLAMA, 1, 1), (LLAMA, 2, 1), ("gpt2", 1, 1), ("gpt2", 2, 1), ("gpt2", 1, 8), ("gpt2", 2, 8)]
     for name, nodes, batch in cases:
-        even = ("training.noise.compute_cv=0", "training.noise.persistent_cv=0")
-        given = Scenario("hgx-h100", name, even, nodes=nodes, stack=TITAN, precision="bf16", batch=batch)
+        alike = ("training.noise.compute_cv=0", "training.noise.persistent_cv=0", f"training.stack.cuda_graphs={str(ahead).lower()}")
+        given = Scenario("hgx-h100", name, alike, nodes=nodes, stack=TITAN, precision="bf16", batch=batch)
         plain = answer(given).run
         settings = [
-            *even,
             f"training.stack={TITAN}",
+            *alike,
             "training.stack.mesh.reduction=bf16",
+            "training.stack.mesh.shares_device=false",  # collectives slow compute in layouts alone
             f"training.stack.mesh.bucket_elements={25 * 2**20 // 2}",  # DDP's 25 MiB; Megatron's are more than three times as large
             f"training.batch={batch}",
             "training.precision=bf16",
         ]
         made = run_layout(_nodes(nodes), load_workload(name, settings).spec)
         ours, theirs = made.throughput, plain.jobs[0].throughput
-        if abs(ours / theirs - 1) > 0.01:
+        if abs(ours / theirs - 1) > within:
             wrong.append(f"{name} on {nodes} nodes: {ours:.4f} samples/s, simulate {theirs:.4f} ({100 * (ours / theirs - 1):+.1f}%)")
     assert not wrong, "\n".join(wrong)
 
