@@ -41,6 +41,8 @@ LIBRARY_LAUNCH = 0.1
 NATIVE_BATCH_NORM = 1.75
 """Time of torch's own batch norm, which alone takes BF16 (aten/src/ATen/native/Normalization.cpp), over that of as many bytes in 32 bits:
 fitted to ResNet-50 at 128 of an H100 in records/blind; an H200's, whose memory it does not wait for, then takes a fifth longer still."""
+_ELEMENT = 4.0
+"""Bytes of an element in the layer table."""
 _CAST_BYTES = 4.0 + 2.0
 """Of an element that is read in 32 bits and written in 16, or the reverse."""
 _MATRIX_PRODUCTS: frozenset[OperatorClass] = frozenset({"gemm", "attention"})
@@ -93,6 +95,9 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
+    if layer.dropped and not stack.fused_dropout and kernels:  # backward has a kernel for it in any case, and reads once more
+        traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
+        kernels += not backward
     peak = _peak(layer, gpu, precision, stack)
     shaped = _shaped(layer, gpu, peak)
     fused = _traffic(layer, stack) if layer.op in FUSIBLE else 1.0
@@ -105,7 +110,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     few_bits = peak in _FEW_BITS
     if shaped and few_bits and layer.channels:
         converted += quantizing_bytes(layer, _tokens(layer) * batch, gpu, precision, stack, backward)
-    casts = layer.casts if MEANING[precision].autocast else 0
+    casts = layer.casts if MEANING[precision].autocast and kernels else 0
     converted += _CAST_BYTES * casts * batch
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(MEANING[precision].gradient)

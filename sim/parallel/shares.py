@@ -32,6 +32,8 @@ def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
         "write": layer.write * write,
         "backward_traffic": layer.backward_traffic * (layer.read * read + layer.write * write) / max(layer.read + layer.write, 1.0),
         "saved": saved,
+        "casts": round(layer.casts * read),
+        "dropped": round(layer.dropped * write),
         "gradients": _parts(layer, layer.gradients, weights),
         "frozen": _parts(layer, layer.frozen, weights),
     }

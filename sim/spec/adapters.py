@@ -111,6 +111,7 @@ def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
             write=write,
             backward_traffic=2.0 * (read + write),
             saved=read,
+            casts=layer.tokens * sizes[0] if end == "a" and layer.casts else 0,
             forward_kernels=2 if added else 1,
             backward_kernels=2,
             channels=sizes,

@@ -7,6 +7,9 @@ passes; they say so in ``kernels_per_operator`` and ``elementwise_traffic``. Byt
 Causal attention counts half the square, forward and backward; a window counts the keys inside it. Backward of fused attention runs five
 products to forward's two, since it computes the scores again (Dao et al., arXiv 2205.14135). `model_flop` leaves the fifth out.
 Saved bytes are those of Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
+Under autocast the residual stream and norms stay in 32 bits, so that what they hand to a product is cast in a kernel of its own, once for
+each product that takes it, as are queries and keys after rotation; the loss has its logits in 32 bits. Code of gated decoders has q, k, v,
+gate and up as products apart (Llama's in Hugging Face transformers), that of others has q, k and v in one (GPT-2's).
 Limits: no cross-attention, state-space layers, or capacity limits of experts; shares of rotary dimensions and ALiBi cost nothing extra.
 """
 
@@ -122,7 +125,7 @@ class _Table:
         yield from self._latent_projections() if shape.mla is not None else self._projections()
         yield self._core(window)
         width = shape.heads * shape.value_size
-        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self._biased("output"), saves=False)
+        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self._biased("output"), saves=False, casts=0)
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
         yield self._residual("attention.residual")
@@ -158,6 +161,7 @@ class _Table:
             saved=logits,
             forward_kernels=2,
             backward_kernels=2,
+            casts=self.tokens * shape.vocab,
             share="heads",
             tokens=self.tokens,
         )
@@ -174,7 +178,7 @@ class _Table:
     def _projections(self) -> Iterator[Layer]:
         shape = self.shape
         queries, keys = shape.heads * shape.head_size, shape.groups * shape.head_size
-        yield self._product("attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self._biased("qkv"))
+        yield self._product("attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self._biased("qkv"), casts=self._apart(3))
         if shape.qk_norm != "none":
             weights = {"head": (shape.head_size,) * 2, "all": (queries, keys), "weightless": ()}[shape.qk_norm]
             norm = self._norm("attention.qk_norm", queries + keys, "per_head" if shape.qk_norm == "head" else "heads")
@@ -232,6 +236,7 @@ class _Table:
             write=output + statistics,
             backward_traffic=2.0 * (inputs + output + statistics),
             saved=inputs + output + statistics,
+            casts=tokens * (queries + keys) if shape.positions == "rope" or shape.qk_norm in ("head", "all") else 0,
             backward_kernels=2,
             share="heads",
             attention=Attention(
@@ -251,9 +256,11 @@ class _Table:
         """Yield a plain feed-forward block of *inner* elements; *saves* tells whether its input is not saved elsewhere."""
         shape = self.shape
         biased = self._biased("ffn")
-        yield self._product(f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "colwise", bias=biased, saves=saves)
+        yield self._product(
+            f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "colwise", bias=biased, saves=saves, casts=self._apart(2)
+        )
         yield self._activation(f"{name}.activation", inner, self.tokens, "heads")
-        yield self._product(f"{name}.down", inner, shape.hidden, "rowwise", bias=biased)
+        yield self._product(f"{name}.down", inner, shape.hidden, "rowwise", bias=biased, casts=0)
 
     def _routed(self) -> Iterator[Layer]:
         """Yield the router, the experts and the shared experts of one block. Weights of tokens are applied inside the activation."""
@@ -275,9 +282,11 @@ class _Table:
             backward_kernels=_DISPATCH_KERNELS[1],
             share="expert",
         )
-        yield self._product("experts.gate_up", shape.hidden, inner * (1 + shape.gated), "expert", bias=biased, rows=rows)
+        yield self._product(
+            "experts.gate_up", shape.hidden, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self._apart(2)
+        )
         yield self._activation("experts.activation", inner, rows, "expert")
-        yield self._product("experts.down", inner, shape.hidden, "expert", bias=biased, rows=rows)
+        yield self._product("experts.down", inner, shape.hidden, "expert", bias=biased, rows=rows, casts=0)
         yield Layer.model_construct(
             name="experts.combine",
             op="elementwise",
@@ -309,6 +318,10 @@ class _Table:
         """Return whether the products at *place* have a bias."""
         return self.shape.bias in {"qkv": ("all", "qkv", "qkv_output"), "output": ("all", "qkv_output"), "ffn": ("all", "ffn")}[place]
 
+    def _apart(self, products: int) -> int:
+        """Return as how many products, each of which autocast casts an input for, eager code has one that stands for *products*."""
+        return products if self.shape.gated else 1
+
     def _lookup(self, name: str, rows: int, share: TensorShare) -> Layer:
         """Return an embedding's look-up. Positions are added to the stream that is there, and dropout follows the last of both."""
         numbers = _LABELS * self.tokens
@@ -324,6 +337,7 @@ class _Table:
             write=self.stream + mask,
             backward_traffic=traffic + mask,
             saved=mask,
+            dropped=int(mask > 0) * self.tokens * self.shape.hidden,
             backward_kernels=6,  # as ``sim extract`` counts embedding_dense_backward
             rows=rows,
             rows_per_sample=self.tokens,
@@ -362,14 +376,27 @@ class _Table:
             write=self.stream + mask,
             backward_traffic=3.0 * self.stream + (mask + self.stream if mask else 0.0),
             saved=mask,
+            dropped=int(mask > 0) * self.tokens * self.shape.hidden,
             backward_kernels=2 if mask else 1,
             share="sequence",
         )
 
     def _product(
-        self, name: str, inner: int, outer: int, share: TensorShare, *, bias: bool = False, saves: bool = True, rows: int = 0
+        self,
+        name: str,
+        inner: int,
+        outer: int,
+        share: TensorShare,
+        *,
+        bias: bool = False,
+        saves: bool = True,
+        rows: int = 0,
+        casts: int = 1,
     ) -> Layer:
-        """Return the product of *rows* (the tokens by default; of experts all that are routed) of *inner* elements by a weight."""
+        """Return the product of *rows* (the tokens by default; of experts all that are routed) of *inner* elements by a weight.
+
+        Autocast casts its input *casts* times.
+        """
         routed = share == "expert"
         experts = self.shape.experts if routed else 1
         count = rows or self.tokens
@@ -387,6 +414,7 @@ class _Table:
             write=write,
             backward_traffic=2.0 * (read + write) + (write if bias else 0.0),
             saved=read if saves else 0.0,
+            casts=casts * count * inner,
             backward_kernels=3 if bias else 2,
             channels=(inner, outer),
             share=share,

@@ -77,8 +77,11 @@ class Layer(Spec):
     saved: Bytes = 0.0
     """Activation bytes kept from forward for backward."""
     casts: Whole = 0
-    """Activation elements that autocast converts to 16 bits for this product, in a kernel of their own, and whose gradients it converts
-    back."""
+    """Activation elements that autocast converts to 16 bits for this product, or to 32 for a loss, in a kernel of their own, and whose
+    gradients it converts back."""
+    dropped: Whole = 0
+    """Activation elements that dropout takes before this layer, which take a pass of their own unless the stack fuses it
+    (``fused_dropout``); its mask is in the layer's bytes."""
     forward_kernels: Whole = 1
     """Kernels that forward launches."""
     backward_kernels: Whole = 1

@@ -12,6 +12,7 @@ from sim.spec.layer import Layer
 
 Padding = Literal["padded", "unpadded", "packed"]
 _WITH_TOKENS: Final = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic", "saved")
+_WHOLE: Final = ("casts", "dropped")
 
 
 class Lengths(Spec):
@@ -56,6 +57,7 @@ def at_full_length(layers: tuple[Layer, ...], mean: float) -> tuple[Layer, ...]:
 
 def _shorter(layer: Layer, tokens: float, pairs: float) -> Layer:
     update = {name: getattr(layer, name) * tokens for name in _WITH_TOKENS}
+    update |= {name: round(getattr(layer, name) * tokens) for name in _WHOLE}
     if layer.op == "attention":
         update |= {"forward": layer.forward * pairs, "backward": layer.backward * pairs}
     if layer.tokens:

@@ -90,7 +90,7 @@ class Transformer(Spec):
     global_every: Whole = 0
     """With a window: each n-th layer looks back on all; 0: none does."""
     dropout: Fraction = 0.0
-    """Rate of dropout after the embedding and before each residual."""
+    """Rate of dropout after the embedding and before each residual. That of attention's probabilities is part of its kernel."""
     experts: Whole = 0
     """Experts of a layer, of which each token takes some; 0: a dense model."""
     experts_per_token: Whole = 0

@@ -103,6 +103,24 @@ def test_autocast_converts_the_activations_that_a_product_takes():
             assert cast.time - plain.time == pytest.approx(more) and cast.launches - plain.launches == (more > 0)
 
 
+def test_dropout_has_a_kernel_of_its_own_unless_the_stack_fuses_it():
+    """1 M elements of each of 4 samples, written and read again at 80 GB/s, 4 bytes each or 2: one more kernel; backward reads once more.
+
+    Where no gradient comes, and where no layer asks for it, nothing."""
+    dropping = layer("elementwise", dropped=1_000_000)
+    for precision, width in (("fp32", 4), ("fp16", 2)):
+        for backward, passes, kernels in ((False, 2, 1), (True, 1, 0)):
+            plain, fused, apart = (
+                layer_time(each, gpu(), precision, stack(fused_dropout=fuses, elementwise_traffic=1.5), 4, backward)
+                for each, fuses in ((layer("elementwise"), False), (dropping, True), (dropping, False))
+            )
+            assert fused == plain
+            assert apart.time - plain.time == pytest.approx(1.5 * passes * 4 * width * 1e6 / 80e9 + kernels * 10e-6)
+            assert apart.launches - plain.launches == kernels
+    no_gradient = {"backward": "0 FLOP", "backward_traffic": "0 B", "backward_kernels": 0, "casts": 1_000_000, "dropped": 1_000_000}
+    assert layer_time(layer("gemm", **no_gradient), gpu(), "amp_fp16", stack(), 4, backward=True) == (0.0, 0.0)
+
+
 def test_windows_of_one_element_are_not_transposed():
     last, first = stack(channels_last=True), stack()
     for size, same in ((1, True), (3, False)):

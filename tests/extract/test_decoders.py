@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from sim.cluster.gpu import layer_time
 from sim.extract import extract
 from sim.extract.target import find
 from sim.spec.decoder import decoder_layers
+from sim.spec.fields import Precision
 from sim.spec.layer import Layer
-from sim.spec.library import load_part
+from sim.spec.library import load_hardware, load_part
+from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model
 from tests.extract.readiness import watched
@@ -82,6 +85,50 @@ def test_gpt2_of_the_catalogue_is_the_traced_one(name: str, tokens: int) -> None
     masks = elements * (2 * described.transformer.layers + 1)
     kept = [math.fsum(layer.saved for layer in layers) for layers in (made, traced.layers)]
     assert kept[0] - masks == pytest.approx(kept[1], rel=0.002)  # the loss leaves out the last token
+
+
+def test_autocast_casts_what_it_casts_in_the_torch_model() -> None:
+    """Oracle: casts that `sim extract` counts, product by product: rotated queries and keys too, and gate and up each their input.
+
+    The loss casts logits, which the torch model copies before, without their last token.
+    """
+    for shape, target, arguments in CASES:
+        made = decoder_layers(Transformer.model_validate(shape), TOKENS)
+        traced = extract(target, [f"input_ids={TOKENS}:int64"], "small", arguments).layers
+        assert {op: products(made, op, "casts") for op in ("gemm", "attention")} == {
+            op: products(traced, op, "casts") for op in ("gemm", "attention")
+        }
+        assert [layer.casts for layer in made if layer.op not in ("gemm", "attention") and layer.casts] == [TOKENS * shape["vocab"]]
+        dropped = [layer.read / 4 for layer in traced if layer.name.endswith("dropout")]
+        assert [layer.dropped for layer in made if layer.dropped] == dropped
+
+
+@pytest.mark.parametrize("precision", ["amp_bf16", "fp32"])
+def test_an_eager_step_of_gpt2_takes_what_the_traced_one_takes(precision: Precision) -> None:
+    """But for attention, of which the torch model counts the full square, and logits: that copies them without the last token's.
+
+    Backward adds up gradients of the stream, which the traced table counts with the norm, in 32 bits.
+    """
+    described = load_part(Model, "gpt2", "workloads/models")
+    assert described.transformer is not None
+    made = decoder_layers(described.transformer, 1024)
+    traced = extract("workloads/models/sources/gpt.py:gpt2", ["input_ids=1024:int64"], "gpt2", {"size": "small"}).layers
+    gpu = load_hardware("hgx-h100").spec.groups[0].node.gpu
+    for stack in (load_part(Stack, name, "workloads/stacks") for name in ("torch-2.x-ddp", "hf-transformers")):
+        for backward in (False, True):
+            times, launches = (
+                [
+                    math.fsum(
+                        layer_time(layer, gpu, precision, stack, 16, backward)._asdict()[field]
+                        for layer in layers
+                        if layer.op not in ("attention", "loss") and layer.name not in ("clone", "arange")
+                    )
+                    for layers in (made, traced)
+                ]
+                for field in ("time", "launches")
+            )
+            assert times[0] == pytest.approx(times[1], rel=0.06), (stack.name, backward)
+            assert launches[0] == pytest.approx(launches[1], rel=0.1), (stack.name, backward)
 
 
 def test_gradients_of_gpt2_are_ready_as_in_a_real_backward() -> None:

@@ -22,7 +22,7 @@ from tests.parallel.layouts import block_model, model, parallel
 HIDDEN, TOKENS, BLOCKS = 512, 256, 4
 STREAM = 4.0 * HIDDEN * TOKENS
 GPT = {"layers": BLOCKS, "hidden": HIDDEN, "heads": 8, "vocab": 1024, "activation": "gelu", "norm": "layernorm", "positions": "learned"}
-GPT |= {"max_seq": 256, "bias": "none"}
+GPT |= {"max_seq": 256, "bias": "none", "dropout": 0.1}
 LLAMA = {"layers": BLOCKS, "hidden": HIDDEN, "heads": 8, "kv_heads": 4, "ffn": 1408, "vocab": 1024}
 SPARSE = LLAMA | {"experts": 8, "experts_per_token": 2, "expert_ffn": 256}
 
@@ -105,7 +105,10 @@ LAYOUTS = st.fixed_dictionaries(
 
 @given(st.sampled_from([GPT, LLAMA, SPARSE]), LAYOUTS)
 def test_shares_sum_to_the_model(shape: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Products over all tensor and context ranks are the model's; so are the weights that one copy of the model holds."""
+    """Products over all tensor and context ranks are the model's; so are the weights that one copy of the model holds.
+
+    What is cast is a rank's part of what it reads, what is dropped of what it writes.
+    """
     layers = decoder(shape)
     own: Parallel = parallel(**(fields | {"expert": fields["expert"] if "experts" in shape else 1}))
     ranks = own.tensor * own.context
@@ -118,6 +121,8 @@ def test_shares_sum_to_the_model(shape: dict[str, Any], fields: dict[str, Any]) 
         split_by = own.expert if layer.share == "expert" and own.expert > 1 else own.tensor
         whole = sum(layer.gradients) * (split_by if layer.share in ("sequence", "replicated") else 1)
         assert sum(part.gradients) * split_by == pytest.approx(whole)
+        assert part.casts == pytest.approx(layer.casts * part.read / layer.read)
+        assert part.dropped == pytest.approx(layer.dropped * part.write / layer.write)
 
 
 @given(LAYOUTS)

@@ -138,6 +138,8 @@ def test_adapters_train_alone() -> None:
     first = next(layer for layer in dense if layer.name == "layers.0.attention.qkv")
     assert cheap == pytest.approx(products * 2 / 3 - first.forward)
     frozen = trained_layers(shape(**LLAMA), 128, None, ("tokens", "layers.0..1"))
+    cast = {layer.name: layer.casts for layer in layers if ".lora_" in layer.name and layer.casts}
+    assert cast == {f"layers.{number}.{name}.lora_a": 128 * 512 for number in range(4) for name in ("attention.qkv", "feed.gate_up")}
     assert all(not layer.backward and not layer.saved for layer in frozen if layer.name.startswith(("tokens", "layers.0", "layers.1.")))
     after = [[layer for layer in table if layer.name.startswith("layers.2.")] for table in (frozen, dense)]
     assert after[0] == after[1]
@@ -153,6 +155,9 @@ def test_sequences_of_unequal_length() -> None:
     rest = total(dense, "forward", ".qkv", ".output", ".gate_up", ".down", "head")
     assert [total(layers, "forward", ".qkv", ".output", ".gate_up", ".down", "head") for layers in (packed, loose)] == [rest, rest / 2]
     assert total(packed, "saved") == total(dense, "saved") == 2 * total(loose, "saved")
+    dropping = decoder_layers(shape(**GPT, dropout=0.1), 256)
+    for name in ("casts", "dropped"):
+        assert total(dropping, name) == 2 * total(with_lengths(dropping, "unpadded", mean, square), name) > 0
     described = {"name": "x", "transformer": LLAMA, "sequence": 512, "padding": "packed", "source": "a test"}
     lengths = {"mean": mean, "square": square, "source": "a test"}
     assert Model.model_validate({**described, "lengths": lengths}).layers == packed

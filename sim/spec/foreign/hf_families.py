@@ -84,7 +84,7 @@ def _qwen3_moe(config: Config, shape: Shape) -> Shape:
 
 
 def _gpt2(config: Config, shape: Shape) -> Shape:
-    return shape | {"positions": "learned", "bias": "all", "dropout": config.get("resid_pdrop", default=0.1)}
+    return shape | {"positions": "learned", "bias": "all"}
 
 
 def _gpt_neox(config: Config, shape: Shape) -> Shape:
@@ -311,6 +311,8 @@ class Family:
     """What the class takes where the file names none."""
     tied: bool = False
     """Whether the class ties the head where the file says nothing."""
+    dropout: float = 0.0
+    """Of the class, where the file says nothing."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -322,7 +324,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen2_moe": Family(_qwen2_moe),
     "qwen3": Family(_qwen3),
     "qwen3_moe": Family(_qwen3_moe),
-    "gpt2": Family(_gpt2, gated=False, norm="layernorm", activation="gelu", tied=True),
+    "gpt2": Family(_gpt2, gated=False, norm="layernorm", activation="gelu", tied=True, dropout=0.1),
     "gpt_neox": Family(_gpt_neox, gated=False, norm="layernorm", activation="gelu"),
     "opt": Family(_opt, gated=False, norm="layernorm", activation="relu", tied=True),
     "bloom": Family(_bloom, gated=False, norm="layernorm", activation="gelu", tied=True),
@@ -342,7 +344,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "olmo2": Family(_olmo2),
     "granite": Family(_llama),
     "smollm3": Family(_llama, tied=True),
-    "seed_oss": Family(_seed_oss),
+    "seed_oss": Family(_seed_oss, dropout=0.1),
     "ernie4_5": Family(_ernie, tied=True),
     "hunyuan_v1_dense": Family(_qwen3),
     "ministral": Family(_llama),
@@ -385,6 +387,7 @@ def shape_of(family: Family, config: Config) -> Shape:
         "norm": family.norm,
         "positions": "rope",
         "tied": bool(config.get("tie_word_embeddings", default=family.tied)),
+        "dropout": config.get("resid_pdrop", "hidden_dropout", "residual_dropout", default=family.dropout),
         "norm_epsilon": config.get("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon"),
     }
     fields = family.read(config, shape)

@@ -47,6 +47,8 @@ class StackKernels(Spec):
     """Bytes of a logit that were freed before that moment, in blocks that nothing after them fits in: the allocator keeps them."""
     composed_traffic: Factor = 1.0
     """The same once more in models with attention, where the stack builds LayerNorm, GELU and dropout of many small kernels."""
+    fused_dropout: bool = False
+    """Dropout is part of the kernel that adds what is left of it to the residual stream; else a kernel writes it and another reads it."""
     score_passes: float | None = Field(default=None, ge=0)
     """Memory passes over attention's scores in a step where one kernel holds both products, softmax and dropout; None: as many as the
     layer table has, in kernels of their own."""

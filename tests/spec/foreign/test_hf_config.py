@@ -163,6 +163,25 @@ def test_layers_that_a_family_does_not_have_are_refused() -> None:
     assert not found.notes
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "default"),
+    [
+        *(
+            ("gpt2", "resid_pdrop", 0.1),
+            ("phi3", "resid_pdrop", 0.0),
+            ("gpt_neox", "hidden_dropout", 0.0),
+            ("bloom", "hidden_dropout", 0.0),
+        ),
+        *(("opt", "dropout", 0.1), ("seed_oss", "residual_dropout", 0.1), ("starcoder2", "residual_dropout", 0.0)),
+    ],
+)
+def test_dropout_before_residuals_is_read(kind: str, key: str, default: float) -> None:
+    """Defaults are those of transformers' classes; dropout of attention's probabilities is inside its kernel."""
+    plain = {"model_type": kind, **SMALL, "attention_dropout": 0.3, "attn_pdrop": 0.3}
+    for said, rate in (({}, default), ({key: 0.2}, 0.2), ({key: 0.0}, 0.0)):
+        assert Transformer.model_validate(decoder_of(plain | said, "config.json").shape).dropout == rate
+
+
 def test_keys_that_change_nothing_are_read_over_and_other_sizes_are_named() -> None:
     plain = decoder_of({"model_type": "llama", **SMALL}, "config.json")
     inert: dict[str, Any] = {"num_experts": 1, "moe_intermediate_size": 640, "max_window_layers": 4, "pad_token_id": 9}
