@@ -7,9 +7,6 @@ passes; they say so in ``kernels_per_operator`` and ``elementwise_traffic``. Byt
 Causal attention counts half the square, forward and backward; a window counts the keys inside it. Backward of fused attention runs five
 products to forward's two, since it computes the scores again (Dao et al., arXiv 2205.14135). `model_flop` leaves the fifth out.
 Saved bytes are those of Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
-Under autocast the residual stream and norms stay in 32 bits, so that what they hand to a product is cast in a kernel of its own, once for
-each product that takes it, as are queries and keys after rotation; the loss has its logits in 32 bits. Code of gated decoders has q, k, v,
-gate and up as products apart (Llama's in Hugging Face transformers), that of others has q, k and v in one (GPT-2's).
 Limits: no cross-attention, state-space layers, or capacity limits of experts; shares of rotary dimensions and ALiBi cost nothing extra.
 """
 
@@ -319,7 +316,11 @@ class _Table:
         return self.shape.bias in {"qkv": ("all", "qkv", "qkv_output"), "output": ("all", "qkv_output"), "ffn": ("all", "ffn")}[place]
 
     def _apart(self, products: int) -> int:
-        """Return as how many products, each of which autocast casts an input for, eager code has one that stands for *products*."""
+        """Return how often autocast casts the input of a product that stands for so many *products*, each of which casts it anew.
+
+        Norms and the residual stream stay in 32 bits. Code of gated decoders has q, k, v, gate and up apart (Llama's in Hugging Face
+        transformers), that of others q, k and v in one product (GPT-2's).
+        """
         return products if self.shape.gated else 1
 
     def _lookup(self, name: str, rows: int, share: TensorShare) -> Layer:
