@@ -21,7 +21,7 @@ from sim.spec.workload import Attention
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"
 """On the machines that answered: PyTorch 2.11, and transformers 5 in it."""
-TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama", GPT2: "workloads/models/sources/gpt.py:gpt2"}
+TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """What is traced in place of a model that is made on the GPU."""
 
 

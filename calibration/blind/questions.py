@@ -78,7 +78,7 @@ def trainings() -> list[BlindTraining]:
         for sequence, batch in ((2048, 4), (8192, 1))
         for precision in _precisions("tf32", "amp_bf16", "bf16")
     ]
-    gpt2 = BlindTraining("gpt2", GPT2, ("input_ids=1024:int64",), 16, "amp_bf16", ("size=small",), "adamw")
+    gpt2 = BlindTraining("gpt2", GPT2, ("input_ids=1024:int64",), 16, "amp_bf16", ("size=small",), "adamw", "gpt2", 1024)
     decoders = [
         BlindTraining(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
         for name, length, batch in (("llama-3.2-1b", 2048, 4), ("qwen2.5-0.5b", 2048, 8))

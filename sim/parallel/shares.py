@@ -34,6 +34,7 @@ def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
         "saved": saved,
         "casts": round(layer.casts * read),
         "dropped": round(layer.dropped * write),
+        "composed": round(layer.composed * write),
         "gradients": _parts(layer, layer.gradients, weights),
         "frozen": _parts(layer, layer.frozen, weights),
     }

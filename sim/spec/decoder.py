@@ -306,6 +306,7 @@ class _Table:
             write=FLOAT * elements,
             backward_traffic=FLOAT * (2 * gate + 1) * elements,
             saved=FLOAT * gate * elements,
+            composed=rows * inner if self.shape.composed_gelu else 0,
             share=share,
         )
 

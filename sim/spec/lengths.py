@@ -12,7 +12,7 @@ from sim.spec.layer import Layer
 
 Padding = Literal["padded", "unpadded", "packed"]
 _WITH_TOKENS: Final = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic", "saved")
-_WHOLE: Final = ("casts", "dropped")
+_WHOLE: Final = ("casts", "dropped", "composed")
 
 
 class Lengths(Spec):

@@ -91,6 +91,8 @@ class Transformer(Spec):
     """With a window: each n-th layer looks back on all; 0: none does."""
     dropout: Fraction = 0.0
     """Rate of dropout after the embedding and before each residual. That of attention's probabilities is part of its kernel."""
+    composed_gelu: bool = False
+    """Code of Hugging Face transformers writes GELU as eight operators (``gelu_new``), which its eager classes run one by one."""
     experts: Whole = 0
     """Experts of a layer, of which each token takes some; 0: a dense model."""
     experts_per_token: Whole = 0
@@ -139,6 +141,10 @@ class Transformer(Spec):
             (f"first_dense_layers ({self.first_dense_layers}) leaves no layer of {self.layers} with experts; write fewer"),
         )
         yield self.global_every > 0 and not self.window, "global_every without a window; write window, or global_every: 0"
+        yield (
+            self.composed_gelu and self.activation != "gelu",
+            f"composed_gelu with activation {self.activation}; write activation: gelu, or composed_gelu: false",
+        )
         yield self.norms_per_layer == 1 and not self.parallel, "one norm a layer is for parallel blocks; write parallel: true"
 
     @property

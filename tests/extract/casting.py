@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -31,3 +32,19 @@ class Attending(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ign
         heads = self.inner(given).unflatten(-1, (2, 4)).transpose(1, 2)
         mask = torch.ones(5, 5, dtype=torch.bool, device=given.device) if self.masked else None
         return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, mask, is_causal=not self.masked)
+
+
+class Gelu(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """GELU as Hendrycks and Gimpel approximate it (arXiv 1606.08415), between two products: operator by operator, or torch's own kernel."""
+
+    def __init__(self, composed: bool) -> None:
+        super().__init__()
+        self.composed = composed
+        self.before, self.activation, self.after = torch.nn.Linear(64, 256), torch.nn.GELU("tanh"), torch.nn.Linear(256, 8)
+
+    def forward(self, image: Any) -> Any:
+        entered = self.before(image)
+        if not self.composed:
+            return self.after(self.activation(entered))
+        inside = math.sqrt(2.0 / math.pi) * (entered + 0.044715 * torch.pow(entered, 3.0))
+        return self.after(0.5 * entered * (1.0 + torch.tanh(inside)))

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from sim.analysis.memory import COMPOSED_GELU, COMPOSED_GELU_AUTOCAST
+from sim.cluster.gpu import COMPOSED_GELU_KERNELS, COMPOSED_GELU_PASSES
+from sim.extract import extract
 from tests.late import torch
 
 pytestmark = pytest.mark.needs("torch")
@@ -68,6 +71,17 @@ def test_casts_of_weights_outlive_attention_inside() -> None:
         layer(tensor)
         assert mode._weights[id(layer.weight)] is cast
     assert not mode._weights
+
+
+def test_what_a_composed_gelu_costs_is_what_its_operators_do() -> None:
+    """Kernels, elements read and written, and tensors kept beside the input that a GELU of one kernel keeps, plain and under autocast."""
+    composed, fused = (extract("tests/extract/casting.py:Gelu", ["64"], "gelu", {"composed": composed}) for composed in (True, False))
+    many, one = (next(layer for layer in table.layers if layer.op == "elementwise") for table in (composed, fused))
+    elements = 256
+    assert (many.forward_kernels, many.backward_kernels) == COMPOSED_GELU_KERNELS
+    assert (many.read + many.write, many.backward_traffic) == tuple(4.0 * elements * passes for passes in COMPOSED_GELU_PASSES)
+    assert many.saved - one.saved == 4.0 * elements * COMPOSED_GELU
+    assert composed.autocast_saved - fused.autocast_saved == elements * COMPOSED_GELU_AUTOCAST
 
 
 def test_a_table_says_which_activations_a_product_casts() -> None:

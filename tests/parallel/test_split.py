@@ -22,7 +22,7 @@ from tests.parallel.layouts import block_model, model, parallel
 HIDDEN, TOKENS, BLOCKS = 512, 256, 4
 STREAM = 4.0 * HIDDEN * TOKENS
 GPT = {"layers": BLOCKS, "hidden": HIDDEN, "heads": 8, "vocab": 1024, "activation": "gelu", "norm": "layernorm", "positions": "learned"}
-GPT |= {"max_seq": 256, "bias": "none", "dropout": 0.1}
+GPT |= {"max_seq": 256, "bias": "none", "dropout": 0.1, "composed_gelu": True}
 LLAMA = {"layers": BLOCKS, "hidden": HIDDEN, "heads": 8, "kv_heads": 4, "ffn": 1408, "vocab": 1024}
 SPARSE = LLAMA | {"experts": 8, "experts_per_token": 2, "expert_ffn": 256}
 
@@ -122,6 +122,7 @@ def test_shares_sum_to_the_model(shape: dict[str, Any], fields: dict[str, Any]) 
         whole = sum(layer.gradients) * (split_by if layer.share in ("sequence", "replicated") else 1)
         assert sum(part.gradients) * split_by == pytest.approx(whole)
         assert part.casts == pytest.approx(layer.casts * part.read / layer.read)
+        assert part.composed == pytest.approx(layer.composed * part.write / layer.write)
         assert part.dropped == pytest.approx(layer.dropped * part.write / layer.write)
 
 

@@ -155,8 +155,8 @@ def test_sequences_of_unequal_length() -> None:
     rest = total(dense, "forward", ".qkv", ".output", ".gate_up", ".down", "head")
     assert [total(layers, "forward", ".qkv", ".output", ".gate_up", ".down", "head") for layers in (packed, loose)] == [rest, rest / 2]
     assert total(packed, "saved") == total(dense, "saved") == 2 * total(loose, "saved")
-    dropping = decoder_layers(shape(**GPT, dropout=0.1), 256)
-    for name in ("casts", "dropped"):
+    dropping = decoder_layers(shape(**GPT, dropout=0.1, composed_gelu=True), 256)
+    for name in ("casts", "dropped", "composed"):
         assert total(dropping, name) == 2 * total(with_lengths(dropping, "unpadded", mean, square), name) > 0
     described = {"name": "x", "transformer": LLAMA, "sequence": 512, "padding": "packed", "source": "a test"}
     lengths = {"mean": mean, "square": square, "source": "a test"}
@@ -175,6 +175,7 @@ def test_shapes_that_contradict_themselves() -> None:
         "is above experts": {**LLAMA, "experts": 4, "experts_per_token": 5},
         "leaves no layer": {**SPARSE, "first_dense_layers": 4},
         "without a window": {**LLAMA, "global_every": 2},
+        "composed_gelu with activation swiglu": {**LLAMA, "composed_gelu": True},
         "for parallel blocks": {**LLAMA, "norms_per_layer": 1},
     }
     for sentence, fields in cases.items():

@@ -16,6 +16,7 @@ WITHOUT_EFFECT = {
     "Prices.spot": "a run costs what is paid on demand; `sim.analysis.cost` can be asked for the other market",
     "Layer.arithmetic": "memory bounds what multiplies nothing: for the roofline of `sim show`",
     "Layer.backward_arithmetic": "the same, of the backward",
+    "Layer.composed": "no scenario is of Hugging Face's GPT-2: tests/cluster/test_gpu.py",
     "Layer.dropped": "no scenario is a decoder with dropout: tests/cluster/test_gpu.py",
     "Cpu.clock": "speed is relative to the reference core, not to the clock",
     "Nic.nccl_plugin_latency": "NCCL 2.10's tuner, which the stacks' versions are nearest to, does not ask it",

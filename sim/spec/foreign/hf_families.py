@@ -384,6 +384,7 @@ def shape_of(family: Family, config: Config) -> Shape:
     plain = _ACTIVATIONS[written]
     shape |= {
         "activation": _GATES.get(plain, plain) if family.gated else plain,
+        "composed_gelu": written == "gelu_new" and not family.gated,
         "norm": family.norm,
         "positions": "rope",
         "tied": bool(config.get("tie_word_embeddings", default=family.tied)),

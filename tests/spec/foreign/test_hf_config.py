@@ -182,6 +182,18 @@ def test_dropout_before_residuals_is_read(kind: str, key: str, default: float) -
         assert Transformer.model_validate(decoder_of(plain | said, "config.json").shape).dropout == rate
 
 
+def test_a_gelu_of_operators_is_read() -> None:
+    """Oracle: transformers/activations.py; its class for "gelu_new" is in Python, those for the others call a kernel of torch."""
+    for kind, name, composed in (
+        ("gpt2", "gelu_new", True),
+        ("gpt2", "gelu", False),
+        ("phi", "gelu_new", True),
+        ("gemma", "gelu_new", False),
+    ):
+        told = decoder_of({"model_type": kind, **SMALL, "activation_function": name}, "config.json").shape
+        assert Transformer.model_validate(told).composed_gelu is composed, (kind, name)
+
+
 def test_keys_that_change_nothing_are_read_over_and_other_sizes_are_named() -> None:
     plain = decoder_of({"model_type": "llama", **SMALL}, "config.json")
     inert: dict[str, Any] = {"num_experts": 1, "moe_intermediate_size": 640, "max_window_layers": 4, "pad_token_id": 9}
