@@ -177,7 +177,8 @@ def _with_gpu_in(name: str, most: int = 3) -> list[str]:
         return []
     has = re.compile(rf"gpu: *{re.escape(wanted[0])}\b", re.IGNORECASE)
     machines = [machine for machine, file in catalogue("hardware").items() if has.search(file.read_text(encoding="utf-8"))]
-    return sorted(machines, key=lambda machine: -difflib.SequenceMatcher(None, name.lower(), machine.lower()).ratio())[:most]
+    orders = _orders(name.lower())
+    return sorted(machines, key=lambda machine: -max(difflib.SequenceMatcher(None, order, machine.lower()).ratio() for order in orders))[:most]
 
 
 def of_no_machine(name: str) -> str:
@@ -203,10 +204,14 @@ def _provider_like(name: str) -> str:
 def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
     """Return up to *most* of *candidates* that resemble *name*, its words in any order, contain it or start it."""
     wanted, by_lower = name.lower(), {known_name.lower(): known_name for known_name in candidates}
-    orders = ["-".join(words) for words in permutations(wanted.split("-"))] if wanted.count("-") <= MOST_TURNED else [wanted]
-    close = [lower for order in orders for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
+    close = [lower for order in _orders(wanted) for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
     inside = [lower for lower in by_lower if (len(wanted) >= 2 and wanted in lower) or (len(lower) >= 3 and wanted.startswith(lower))]
     return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
+
+
+def _orders(name: str) -> list[str]:
+    """Return *name* with its words in every order, the given one first; of many words that one alone."""
+    return ["-".join(words) for words in permutations(name.split("-"))] if name.count("-") <= MOST_TURNED else [name]
 
 
 @lru_cache(maxsize=4096)
