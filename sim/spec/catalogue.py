@@ -178,7 +178,11 @@ def _with_gpu_in(name: str, most: int = 3) -> list[str]:
     has = re.compile(rf"gpu: *{re.escape(wanted[0])}\b", re.IGNORECASE)
     machines = [machine for machine, file in catalogue("hardware").items() if has.search(file.read_text(encoding="utf-8"))]
     orders = _orders(name.lower())
-    return sorted(machines, key=lambda machine: -max(difflib.SequenceMatcher(None, order, machine.lower()).ratio() for order in orders))[:most]
+
+    def likeness(machine: str) -> float:
+        return max(difflib.SequenceMatcher(None, order, machine.lower()).ratio() for order in orders)
+
+    return sorted(machines, key=likeness, reverse=True)[:most]
 
 
 def of_no_machine(name: str) -> str:
