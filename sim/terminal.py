@@ -22,7 +22,7 @@ import typer
 
 from sim.report.files import MADE_BY
 from sim.spec.yaml import SpecError
-from sim.units import show
+from sim.units import shorten, show
 
 if TYPE_CHECKING:
     from sim.report.picture import Picture
@@ -156,6 +156,8 @@ def _sentence(error: Exception) -> str:
         return named_as_called(str(error))
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"{error.filename or 'the output'}: cannot be written: {error.strerror}"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{shorten(str(error.filename))}: the name is too long for a file"
     return f"internal error: {type(error).__name__}: {error}; --debug shows where"
 
 

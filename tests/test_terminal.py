@@ -39,6 +39,7 @@ def app(problem: BaseException | None) -> typer.Typer:
         (None, 0, ""), (SpecError("x: wrong"), 2, "x: wrong\n"), (KeyboardInterrupt(), 130, "interrupted\n"), (typer.Exit(1), 1, ""),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "the output: cannot be written: No space left on device\n"),
         (OSError(errno.EIO, "Input/output error", "a.csv"), 2, "a.csv: cannot be written: Input/output error\n"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300), 2, f"'{'a' * 36}...: the name is too long for a file\n"),
         (ValueError("oops"), 2, "internal error: ValueError: oops; --debug shows where\n"),
     ],
 )  # fmt: skip

@@ -39,9 +39,9 @@ def new(
         typer.Option(
             "--from",
             metavar="FILE|DIR|ID",
-            help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML, "
-            "a script of Slurm, torchrun, accelerate or deepspeed; repeatable; or a torch model, such as net.py:Net (its code runs); "
-            "without it questions are asked",
+            help="workload: a model's config.json, its folder or hub id, or a catalogue name; torchtitan TOML, DeepSpeed JSON, Accelerate "
+            "YAML; a Slurm script, or a torchrun, accelerate, deepspeed or Megatron-LM command line, in a file or in quotes; repeatable. "
+            "Or a torch model, such as net.py:Net (its code runs). Without --from, questions are asked",
         ),
     ] = [],  # noqa: B006  typer copies the default
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the YAML goes")] = None,
@@ -126,7 +126,7 @@ def _new_workload(
         made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
     else:
         raise SpecError(
-            "new workload: write a config.json, its folder, a hub id or launch files, such as "
+            "new workload: write a config.json, its folder, a hub id, a catalogue name or launch files, such as "
             "'python -m sim new workload config.json -o mine.yaml'; without any it asks questions on a terminal"
         )
     talk("\n".join([f"wrote {made.path}: {made.note}", *(f"note: {note}" for note in made.left_out), f"next: {made.command}"]))

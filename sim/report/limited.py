@@ -35,7 +35,9 @@ def under_power_cap(
         "step_time_s": limit.steps.step_time,
         "stalls_s": dict(limit.steps.stalls),
         "epoch_time_s": document["epoch_time_s"] + longer,
-        "first_epoch": first | {"epoch_time_s": first["epoch_time_s"] + longer, "cost_usd": _longer(first, longer)},
+        "first_epoch": first
+        | _slower_steps(first, limit)
+        | {"epoch_time_s": first["epoch_time_s"] + longer, "cost_usd": _longer(first, longer)},
         **({"burst_credits_end": end | {"epoch_time_s": end["epoch_time_s"] + longer}} if end else {}),
         **{name: document[name] / ratio for name in _RATES if document.get(name) is not None},
         **{name: document[name] * ratio for name in _PRICES if document.get(name) is not None},
@@ -44,6 +46,14 @@ def under_power_cap(
     if plan is not None and document["whole_job"] is not None:
         shown["whole_job"] = _whole_job(document, shown, plan, ratio)
     return shown
+
+
+def _slower_steps(first: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
+    """Return the steps of the *first* epoch, longer by as much compute as warm ones; layouts have none of their own."""
+    if "stalls_s" not in first:
+        return {}
+    more, stalls = limit.steps.step_time - limit.step_time_without, first["stalls_s"]
+    return {"step_time_s": first["step_time_s"] + more, "stalls_s": dict(stalls) | {"compute": stalls["compute"] + more}}
 
 
 def _longer(epoch: Mapping[str, Any], longer: float) -> float | None:

@@ -110,7 +110,7 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     by_lower = {known_name.lower(): path for known_name, path in files.items()}
     if (alias := by_lower.get(name.lower()) or _by_alias(name, files)) is not None:
         return alias
-    if written_in is None and (is_file(elsewhere.named(name)) or (name and _is_folder(elsewhere.named(name)))):
+    if written_in is None and (is_file(elsewhere.named(name)) or (name and is_folder(elsewhere.named(name)))):
         return _file_at(name, folder, None)
     raise UnknownName(f"{_shown(name)} is not in the catalogue ({folder}/){nearest(name, folder)}")
 
@@ -245,7 +245,7 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
                 f"python -m sim new workload {shlex.quote(name)} -o mine.yaml"
             )
         return path
-    if _is_folder(path):
+    if is_folder(path):
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
     beside = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
     near = [str(beside[stem]) for stem in suggestions(path.stem, list(beside))]
@@ -296,7 +296,8 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def _is_folder(path: Path) -> bool:
+def is_folder(path: Path) -> bool:
+    """Return whether *path* is a folder, as `is_file` does."""
     try:
         return path.is_dir()
     except (OSError, ValueError):

@@ -237,6 +237,9 @@ def test_pool_refuses_no_processes() -> None:
         list(each(str, [1, 2], 0))
 
 
+CAUSES = ("compute", "fetch", "prep", "copy", "interconnect", "network", "straggler", "launch")
+
+
 def test_a_power_cap_may_vary() -> None:
     """Oracle: `compare --power-cap`, whose row has the same steps and energy."""
     table = stallsim.sweep("p3.8xlarge", "resnet50", {"power_cap": ["200 W", "250 W"]}, batch=64)
@@ -245,6 +248,11 @@ def test_a_power_cap_may_vary() -> None:
         assert row.document is not None and line["power_cap"] == cap
         assert line["step_time_s"] == pytest.approx(row.document["step_time_s"])
         assert line["energy_per_sample_j"] == pytest.approx(row.document["energy"]["energy_per_sample_j"])
+    free = stallsim.sweep("p3.8xlarge", "resnet50", {"batch": [64]}).to_dict("records")[0]
+    capped = table.to_dict("records")[0]
+    for name in ("step_time_s", "compute_s"):  # a step of the first epoch computes as much
+        assert capped[f"first_{name}"] - free[f"first_{name}"] == pytest.approx(capped[name] - free[name])
+    assert sum(capped[f"first_{cause}_s"] for cause in CAUSES) == pytest.approx(capped["first_step_time_s"])
     one = stallsim.sweep("p3.8xlarge", "resnet50", {"batch": [64]}, power_cap="200 W")
     assert one["step_time_s"][0] == table["step_time_s"][0] > table["step_time_s"][1]
     low = stallsim.sweep("p3.8xlarge", "resnet50", {"power_cap": ["20 W"]}, batch=64)["problem"]

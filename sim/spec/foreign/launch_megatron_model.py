@@ -47,6 +47,11 @@ def model_shape(given: Arguments) -> dict[str, Any]:
         )
     shape: dict[str, Any] = {name: size for option, name in SIZES.items() if (size := given.number(option)) is not None}
     shape |= {"vocab": _vocabulary(given), **_kind(given), "norm_epsilon": given.figure("norm-epsilon", 1e-5)}
+    if shape["positions"] == "learned" and "max_seq" not in shape:
+        raise SpecError(
+            f"{given.place}: learned positions need the rows of their table; add --max-position-embeddings, for example 4096, or "
+            "--position-embedding-type rope"
+        )
     if shape["positions"] == "rope":
         shape |= {"rope_base": given.number("rotary-base", 10_000), "rope_share": given.figure("rotary-percent", 1.0)}
     if "group-query-attention" in given.said:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim.spec import yaml
+from sim.spec.catalogue import every, is_file, is_folder
 from sim.spec.decoder import parameter_count
 from sim.spec.foreign.hf_config import decoder_of
 from sim.spec.foreign.launch_accelerate import accelerate
@@ -64,8 +65,9 @@ def new_workload(
 ) -> NewWorkload:
     """Write the workload that *sources* describe to *output* (default: its name in this folder) and return where it is.
 
-    *sources* are files, folders with a ``config.json``, or a hub id; *batch* (samples a GPU) and the *dataset* of the catalogue go before
-    what they say. Raise SpecError, and write nothing, where they do not make a workload.
+    *sources* are files, folders with a ``config.json``, a hub id, a decoder of the catalogue, or the line that starts the job; *batch*
+    (samples a GPU) and the *dataset* of the catalogue go before what they say. Raise SpecError, and write nothing, where they do not make
+    a workload.
     """
     told = Told()
     places = []
@@ -76,11 +78,19 @@ def new_workload(
     if not told.shape and not told.model:
         raise SpecError(
             f"{', '.join(places) or 'sim new workload'}: nothing here describes a model; add --from with a config.json, arguments of "
-            "Megatron-LM or a TOML of torchtitan"
+            "Megatron-LM, a TOML of torchtitan, or a decoder of the catalogue such as llama-3.1-8b"
         )
     if batch is not None:
         told.training["batch"] = batch
-    return write(told, name or _named(sources, told, output), output, sequence, ", ".join(places), overwrite, dataset)
+    return write(
+        told,
+        name or _named([each for each in sources if not _is_line(each)] or ["workload"], told, output),
+        output,
+        sequence,
+        ", ".join(places),
+        overwrite,
+        dataset,
+    )
 
 
 def place_of(name: str, output: Path | None, overwrite: bool) -> tuple[str, Path]:
@@ -147,15 +157,20 @@ def _whole_steps(told: Told, origin: str) -> None:
 
 def _read(source: str) -> tuple[str, Told]:
     """Return the name of what *source* is, for messages, and what it tells."""
+    if _is_line(source):
+        return _LINE, _launch(source, _LINE)
     path = Path(source)
-    if path.is_dir():
+    if is_folder(path):
         path = path / "config.json"
         if not path.is_file():
             raise SpecError(f"{source}: no config.json in this folder; write the path of one file")
-    if not path.is_file():
+    if not is_file(path):
         if _HUB_ID.fullmatch(source) and path.suffix.lower() not in _SUFFIXES:
             return source, _configuration(_json(_from_hub(source), source), source)
-        raise SpecError(f"{source}: no such file or folder")
+        if source in every("workloads"):
+            return source, Told(model=_decoder(source))
+        named = "" if "/" in source or path.suffix.lower() in _SUFFIXES else ", and no model of the catalogue"
+        raise SpecError(f"{source[:80]}: no such file or folder{named}")
     return str(path), _told(path, _text_of(path))
 
 
@@ -167,6 +182,14 @@ _LAUNCHER: Final = re.compile(
     r"^#SBATCH|\b(torchrun|torch\.distributed\.(run|launch)|accelerate\s+launch|deepspeed)\b|--per_device_train", re.MULTILINE
 )
 """What other scripts that start training are known by."""
+_LINE: Final = "the command line"
+"""How messages and the written file name a line that is given in place of a file."""
+
+
+def _is_line(source: str) -> bool:
+    """Return whether *source* is the line itself that starts a job, such as ``torchrun --nnodes 2 train.py``."""
+    return " " in source.strip() and not is_file(Path(source)) and bool(_ARGUMENTS.search(source) or _LAUNCHER.search(source))
+
 
 _OF_TORCH: Final = {
     ".py": "say which of its callables returns the torch model, and what it takes, such as {stem}.py:Net --input 3x224x224",
@@ -185,7 +208,7 @@ def _told(path: Path, text: str) -> Told:
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{place}: is no TOML: {error}") from None
     if _ARGUMENTS.search(text):
-        return launch_script(text, place).joined(megatron(text, place))
+        return _launch(text, place)
     if suffix in (".yaml", ".yml"):
         said = yaml.parse(text, place).value
         if isinstance(said, Mapping) and "layers" in said:
@@ -200,17 +223,24 @@ def _told(path: Path, text: str) -> Told:
     if suffix in _OF_TORCH:
         raise SpecError(f"{place}: {_OF_TORCH[suffix].format(stem=place.removesuffix('.py'))}")
     if _LAUNCHER.search(text):
-        told = launch_script(text, place)
-        if told == Told():
-            raise SpecError(
-                f"{place}: is a script that says neither how many GPUs it takes nor a size of the model or a layout "
-                "(--tensor-model-parallel-size ...); give the model's config.json alone, and nodes to 'python -m sim run' as --nodes"
-            )
-        return told
+        return _launch(text, place)
     raise SpecError(
         f"{place}: is no config.json, no arguments of Megatron-LM (--num-layers ...), no script of Slurm or torchrun, "
         "no TOML of torchtitan, no JSON of DeepSpeed and no YAML of Accelerate"
     )
+
+
+def _launch(text: str, place: str) -> Told:
+    """Return what the script or line *text* tells. Raise SpecError where that is nothing."""
+    told = launch_script(text, place)
+    if _ARGUMENTS.search(text):
+        return told.joined(megatron(text, place))
+    if told == Told():
+        raise SpecError(
+            f"{place}: says neither how many GPUs it takes nor a size of the model or a layout "
+            "(--tensor-model-parallel-size ...); give the model's config.json alone, and nodes to 'python -m sim run' as --nodes"
+        )
+    return told
 
 
 def _configuration(said: Mapping[str, Any], place: str) -> Told:
@@ -261,7 +291,7 @@ def _named(sources: Sequence[str], told: Told, output: Path | None) -> str:
     if told.model:
         return told.model
     path = Path(sources[0])
-    stem = output.stem if output is not None else path.name if path.is_dir() or not path.suffix or not path.is_file() else path.stem
+    stem = output.stem if output is not None else path.name if is_folder(path) or not path.suffix or not is_file(path) else path.stem
     if output is None and stem == "config":
         stem = path.resolve().parent.name
     return re.sub(r"[^a-z0-9._+-]+", "-", stem.lower()).strip("-._+") or "workload"

@@ -320,6 +320,47 @@ def test_nodes_of_a_script_are_those_of_the_next_command(tmp_path: Path) -> None
         new_workload([str(tmp_path / "config.json"), str(tmp_path / "silent.sh")], tmp_path / "c.yaml")
 
 
+def test_the_line_that_starts_a_job_is_read_in_place_of_a_file(tmp_path: Path) -> None:
+    """Oracle: the same line in a file."""
+    (tmp_path / "config.json").write_text(json.dumps(EIGHT_BILLION))
+    line = f"torchrun --nnodes=2 --nproc-per-node=8 train.py --per_device_train_batch_size 2 --fsdp full_shard --run {'x' * 300}"
+    (tmp_path / "job.sh").write_text(line)
+    said, filed = (
+        new_workload([str(tmp_path / "config.json"), source], tmp_path / f"{name}.yaml")
+        for name, source in (("a", line), ("b", str(tmp_path / "job.sh")))
+    )
+    assert load_workload(str(said.path)).spec.training.parallel.shard == "parameters"
+    assert said.command.replace("a.yaml", "b.yaml") == filed.command and " --nodes 2" in said.command
+    assert "config.json, the command line" in said.path.read_text()
+    megatron = f"torchrun --nproc-per-node 8 {' '.join(MEGATRON.split('ARGS=(')[1].split())}"
+    with pytest.raises(SpecError, match="the command line: "):
+        new_workload([megatron.replace("$LAYERS", "many")], tmp_path / "c.yaml")
+
+
+def test_a_decoder_of_the_catalogue_is_the_model_of_launch_files(tmp_path: Path) -> None:
+    """Oracle: the catalogue's own parameters, and the layout of the file."""
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 3}))
+    made = load_workload(str(new_workload(["llama-3.1-8b", str(tmp_path / "zero.json")], tmp_path / "a.yaml").path)).spec
+    assert made.model.parameters == 8_030_261_248
+    assert (made.training.batch, made.training.parallel.shard) == (3, "gradients")
+    with pytest.raises(SpecError, match="vgg16: is no decoder"):
+        new_workload(["vgg16", str(tmp_path / "zero.json")], tmp_path / "b.yaml")
+
+
+def test_names_of_nothing_are_told_so(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"^llama-9: no such file or folder, and no model of the catalogue$"):
+        new_workload(["llama-9"], tmp_path / "a.yaml")
+    with pytest.raises(SpecError, match=rf"^{'a' * 80}: no such file or folder"):
+        new_workload(["a" * 300], tmp_path / "a.yaml")
+
+
+def test_learned_positions_of_megatron_name_the_option(tmp_path: Path) -> None:
+    sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 1000 --micro-batch-size 1"
+    with pytest.raises(SpecError, match="add --max-position-embeddings, for example 4096"):
+        new_workload([f"pretrain_gpt.py {sizes}"], tmp_path / "a.yaml")
+    assert new_workload([f"pretrain_gpt.py {sizes} --max-position-embeddings 512"], tmp_path / "a.yaml").path.exists()
+
+
 def test_what_deepspeed_and_accelerate_offload_is_named(tmp_path: Path) -> None:
     """Oracle: the files' own words; nothing is said where nothing is offloaded."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
