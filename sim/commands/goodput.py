@@ -33,12 +33,12 @@ def goodput(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
-    fast: Annotated[bool, typer.Option("--fast", help="skip what other set-ups would give")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="skip the effect of single changes")] = False,
     as_json: JsonOption = False,
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Simulate weeks of training with failures: goodput, days and cost to the end, where time is lost, energy and CO2."""
+    """Simulate weeks of training with failures: goodput, days and cost to completion, where time is lost, energy and CO2."""
     from sim.study.scenario import Scenario, market_of
     from sim.study.whole_job import token_count
 

@@ -57,7 +57,7 @@ def recommend(
     """Recommend what to rent for a time or money budget. The job is one epoch unless --epochs or --hours is given.
 
     Spot machines count only where their price (`list hardware`) and interruption data (K80, P100, V100) are known;
-    --mean-lifetime stands in for the data. All candidates train at one global batch unless --batch is given.
+    --mean-lifetime replaces the data. All candidates train at one global batch unless --batch is given.
     """
     from sim.documents import Renting, reading, recommended
     from sim.report.figures import figures_csv

@@ -29,7 +29,7 @@ def spot(
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|none|TIME", help="work between checkpoints; auto searches for the best")
     ] = "auto",
-    policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: go on until another joins")] = None,
+    policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: continue until another joins")] = None,
     trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 1000,
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",

@@ -55,7 +55,7 @@ def sweep(
     prices: PricesOption = "",
     processes: Processes = None,
     cluster: ClusterOption = None,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file and the saved points of another sweep to it")] = False,
     html: HtmlOption = None,
 ) -> None:
     """Run many points and write one table; a sweep that was stopped resumes where it was.

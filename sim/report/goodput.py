@@ -29,7 +29,7 @@ QUANTILES = 40
 EVENTS = 400
 """Interruptions of the drawn course that the document tells."""
 NAMES = {
-    "detection": "noticing and locating faults", "restart": "restarting and loading", "rework": "work done again",
+    "detection": "detecting and locating faults", "restart": "restarting and loading", "rework": "redoing lost work",
     "checkpoint": "saving checkpoints", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",
     "planned": "planned stops",
 }  # fmt: skip
@@ -248,7 +248,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     """Return *document* in words: the outcome, where time goes, checkpoints, and what would help."""
     size = ", ".join([counted(document["gpus"], "GPU"), counted(document["nodes"], "node"), counted(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
-    lines += [aligned([Title("", True), Title("mean"), Title("50% between"), Title("95% between")], _rows(document)), ""]
+    lines += [aligned([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
     lines += [f"  {sentence}" for sentence in (died_text(document), _per_step(document)) if sentence] + [""]
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]
@@ -258,9 +258,9 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines += ["", *_on_checkpoints(document["checkpoint"], document["step_time_s"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
-        over, dead = document["sensitivities_over_s"], "" if document["died"] is None else ", nothing kept after a death"
+        over, dead = document["sensitivities_over_s"], "" if document["died"] is None else "; a run that dies counts as zero from then on"
         first = f" over the first {over / DAY:,.1f} days" if over < 0.99 * document["work_s"] else ""
-        lines += ["", f"  What a change brings (points of the effective share{first}{dead}):"]
+        lines += ["", f"  Effect of one change (percentage points of effective share{first}{dead}):"]
         lines += [f"    {one['change']:30} {signed_points(one['gain_points']):>6}" for one in document["sensitivities"][1:]]
     return "\n".join(
         [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_of_energy(document)])]
@@ -273,17 +273,17 @@ def died_text(document: Mapping[str, Any]) -> str:
     if died is None:
         return ""
     if not died["share"]:
-        return f"Failed nodes do not come back; none of {trials:,} drawn runs dies for want of spares."
+        return f"Failed nodes do not return; none of {trials:,} simulated runs runs out of spares."
     low, high = died["interval95"]
     return (
-        f"{100 * died['share']:.3g}% of {trials:,} drawn runs die for want of spares, half of those within {died['median_days']:.3g} d "
-        f"(95% between {low:.3g} and {high:.3g} d); the figures are those of the others."
+        f"{100 * died['share']:.3g}% of {trials:,} simulated runs run out of spares and die, half of them within "
+        f"{died['median_days']:.3g} d (95% between {low:.3g} and {high:.3g} d); the figures here are for the others."
     )
 
 
 def _per_step(document: Mapping[str, Any]) -> str:
     used = document.get("model_flops_utilization")
-    of_mfu = f", MFU {100 * used:.1f}%, which the shares above leave out" if used else ""
+    of_mfu = f" at {100 * used:.1f}% MFU; MFU is not part of the shares above" if used else ""
     return f"A step takes {show(document['step_time_s'], 'time')}{of_mfu}."
 
 
@@ -293,7 +293,7 @@ def _on_closed_form(document: Mapping[str, Any]) -> list[str]:
     parts = ", ".join(f"{NAMES[name]} ({100 * lost[name] / elapsed:.1f}%)" for name in ("spare_wait", "degraded", "planned"))
     return [
         f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f}%; Meta's formula: {100 * closed['meta_ettr']:.1f}%.",
-        f"  Neither has {parts}, faults that repeat or take several nodes, or rates that scatter.",
+        f"  Neither includes {parts}, repeated or multi-node faults, or differences between fleets.",
     ]
 
 
@@ -331,14 +331,14 @@ def _sized(document: Mapping[str, Any], key: str, name: str, units: tuple[str, s
 
 def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
     times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load", "slowed")}
-    slower = f" ({times['slowed']} of it by slower steps)" if saved["slowed_s"] > 0 else ""
+    slower = f" ({times['slowed']} of it from slower steps)" if saved["slowed_s"] > 0 else ""
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
     parts, count = counted(saved["writers"], "part"), round(saved["interval_s"]["used"] / step)
     often = f"{count:,} step{'s' * (count != 1)}"
     return [
-        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: training loses "
-        f"{times['blocking']}{slower}, complete after {times['persist']}, loaded in {times['load']};",
-        f"  every {every['used']} of work, {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
+        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: each costs training "
+        f"{times['blocking']}{slower}, is complete after {times['persist']}, and loads in {times['load']};",
+        f"  one every {every['used']} of work, or {often} (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
         *_on_copies(saved),
     ]
 
@@ -349,18 +349,18 @@ def _on_copies(saved: Mapping[str, Any]) -> list[str]:
         return []
     copy = {name: show(saved["memory"][f"{name}_s"], "time") for name in ("blocking", "persist", "load", "load_from_peer")}
     return [
-        f"  Copies to the memory of peers every {show(saved['memory_interval_s'], 'time')} of work: training loses {copy['blocking']}, "
-        f"over the network after {copy['persist']}; loaded in {copy['load']}, from a peer in {copy['load_from_peer']}."
+        f"  Copies to peer memory every {show(saved['memory_interval_s'], 'time')} of work: each costs training {copy['blocking']}, is "
+        f"sent after {copy['persist']}, and loads in {copy['load']}, from a peer in {copy['load_from_peer']}."
     ]
 
 
 def _of_energy(document: Mapping[str, Any]) -> list[str]:
     grid = document["energy"]["grid"]
     if document["energy_kwh"] is None:
-        return ["no power is known of this GPU, so no energy"]
-    where = "the world's mean, since the region is unknown (goodput --region)" if grid["assumed"] else grid["region"]
+        return ["no power data for this GPU, so energy is not shown"]
+    where = "the world's mean, because the region is unknown (goodput --region)" if grid["assumed"] else grid["region"]
     intensity, pue = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}", document["energy"]["pue"]
-    return [f"CO2 at {intensity}; PUE {pue:g}{'; spares are idle and paid for' if document['spares'] else ''}"]
+    return [f"CO2 at {intensity}; PUE {pue:g}{'; spares idle and are paid for' if document['spares'] else ''}"]
 
 
 def goodput_plot(document: Mapping[str, Any]) -> Picture:
@@ -370,7 +370,7 @@ def goodput_plot(document: Mapping[str, Any]) -> Picture:
         [100 * step["effective_share"] for step in document["distribution"]], [100 * step["share"] for step in document["distribution"]]
     )
     axes[0].set_xlabel("effective share, %")
-    axes[0].set_ylabel("% of courses below")
+    axes[0].set_ylabel("% of runs below")
     axes[0].grid(alpha=0.3)
     names = [name for name in LOST if document["lost_s"][name] > 0]
     axes[1].barh(

@@ -264,8 +264,8 @@ def _has_spares(run: LongRun, courses: Courses) -> None:
         return
     half = np.sort(courses.died)[courses.died.size // 2 - (courses.died.size % 2 == 0)]
     raise SpecError(
-        f"--spares {run.spares} --no-repair: nodes that fail do not come back, and half of the jobs die within {half / DAY:.3g} d "
-        "for want of spares; write more --spares, or leave --no-repair out"
+        f"--spares {run.spares} --no-repair: failed nodes do not return, and half of the jobs die within {half / DAY:.3g} d "
+        "because no spare is left; write more --spares, or leave out --no-repair"
     )
 
 
@@ -401,25 +401,25 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         f"failure rate '{reliability.name}': {1000 * 86400 * rate.value:.2f} interruptions per day on 1,000 nodes of "
         f"{reliability.gpus_per_node} GPUs; 95% of fleets have {1000 * 86400 * rate.low:.1f} to {1000 * 86400 * rate.high:.1f}"
         if weeks.rate is None
-        else f"failure rate as given, {weeks.rate} for each {reliability.gpus_per_node} GPUs",
+        else f"your failure rate: {weeks.rate} for each {reliability.gpus_per_node} GPUs",
         f"checkpoints {weeks.mode} to {weeks.store}",
     ]
     if steps.parts:
         notes.append(
-            f"pre-training in {len(steps.parts)} parts, each with a step of its own; power, traffic and what writing costs are those of "
-            "the workload's own step"
+            f"pre-training in {len(steps.parts)} parts, each with its own step; power, traffic and the cost of writing are those of "
+            "the workload's main step"
         )
     elif steps.workload.pretraining is not None:
-        notes.append("steps are the workload's own all along: ramps and other parts of pretraining are counted with --tokens")
+        notes.append("all steps are the workload's main step; --tokens includes ramps and other parts of pre-training")
     if weeks.law != EXPONENTIAL.name:
         own = isinstance(failure_law(weeks.law), Own)
         notes.append(
-            f"times between failures scatter by the law {weeks.law}{', your own, which is not validated' if own else ''}; the closed form, "
-            "the formulas and the best interval are those of failures at random"
+            f"times between failures follow {weeks.law}{', a law of your own that is not validated' if own else ''}; the closed form, "
+            "the formulas and the best interval assume exponential times"
         )
     if rents_another(weeks, steps):
         within = show(START_UP, "time")
-        notes.append(f"no node is kept as a spare: one that fails is given back, and another rented within {within} (--spares keeps some)")
+        notes.append(f"no spare nodes: a failed node is returned, and another is rented within {within} (--spares keeps some ready)")
     elif weeks.spares is None:
         notes.append(f"{counted(run.spares, 'spare node')}, 5% of the nodes (--spares)")
     if run.compilation.high:
@@ -430,21 +430,21 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         )
     if run.elastic:
         notes.append(
-            f"where no spare is ready the job goes on with whole replicas, without one node at {100 * run.elastic[0]:.3g}% of its speed"
+            f"when no spare is ready, the job continues with fewer replicas: at {100 * run.elastic[0]:.3g}% speed with one node missing"
         )
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
-        lives = "at the ages that were measured" if run.lives and isinstance(run.lives[0], Survival) else "at random"
-        notes.append(f"spot machines are revoked {lives}, after {after} on average: one more cause of failures")
+        lives = "at measured ages" if run.lives and isinstance(run.lives[0], Survival) else "at random"
+        notes.append(f"spot machines are revoked {lives}, after {after} on average; this is one more cause of failures")
     if steps.market == "spot" and steps.usd_per_s is None:
-        notes.append(f"no spot price of {steps.hardware} is known, so no cost; give one, for example --set price.spot='1.50 USD/h'")
+        notes.append(f"no spot price for {steps.hardware}, so cost is not shown; add one, for example --set price.spot='1.50 USD/h'")
     if not any(run.rate):
-        notes.append("nodes never fail or slow down, and nothing is planned: one checkpoint, at the end")
+        notes.append("no failures, slow nodes or planned stops: one checkpoint, at the end")
     if run.saving.on_nodes:
-        rest = "from the last copy in the memory of peers" if run.saving.memory_interval is not None and steps.nodes > 1 else "from zero"
+        rest = "from the last copy in peer memory" if run.saving.memory_interval is not None and steps.nodes > 1 else "from zero"
         part = round(run.saving.on_nodes * steps.nodes)
         notes.append(
-            f"checkpoints are on the disks of {part} of {counted(steps.nodes, 'node')}: when one of these leaves, so does its part, and "
-            f"work begins anew {rest}; the closed form and the best interval leave that out"
+            f"checkpoints are on the disks of {part} of {counted(steps.nodes, 'node')}: when one of these leaves, its part is lost, and "
+            f"work restarts {rest}; the closed form and the best interval do not include that"
         )
     return notes

@@ -100,7 +100,7 @@ class LifetimeOptions(TypedDict, total=False):
 class PowerOptions(TypedDict, total=False):
     """What GPUs may draw."""
 
-    power_cap: Annotated[str | None, OptionTerms("limit of each GPU, such as '500 W': time against energy", metavar="W")]
+    power_cap: Annotated[str | None, OptionTerms("power limit of each GPU, such as '500 W': slower steps, less energy", metavar="W")]
 
 
 class FailureOptions(TypedDict, total=False):

@@ -143,38 +143,42 @@ def _stretches(document: Mapping[str, Any]) -> list[StepStretch]:
 class Weeks:
     """What the user asks for; None leaves it to the program."""
 
-    days: Annotated[float | None, OptionTerms("days that the job runs: shows how much of them counts")] = None
+    days: Annotated[float | None, OptionTerms("days that the job runs: shows the share of useful work")] = None
     tokens: Annotated[float | None, OptionTerms("tokens of the job, such as 15T: shows time and cost", metavar="N", typed=str | None)] = (
         None
     )
     epochs: Annotated[float | None, OptionTerms("epochs of the job: shows time and cost")] = None
-    level: Annotated[str, OptionTerms("how often the fleet fails", flag="--reliability", metavar="low|middle|high|FILE")] = "middle"
+    level: Annotated[
+        str, OptionTerms("failure rates of the fleet: a level or a file of rates", flag="--reliability", metavar="low|middle|high|FILE")
+    ] = "middle"
     """A file of ``hardware/parts/reliability``."""
-    rate: Annotated[str | None, OptionTerms("failures of 8 GPUs, such as '0.0038 /d'", flag="--failure-rate", metavar="RATE")] = None
+    rate: Annotated[str | None, OptionTerms("failure rate per 8 GPUs, such as '0.0038 /d'", flag="--failure-rate", metavar="RATE")] = None
     """Instead of the level's."""
     mode: Annotated[str, OptionTerms("how checkpoints are written", flag="--checkpoint", metavar="|".join(MODES))] = "async"
     store: Annotated[
         str, OptionTerms("where checkpoints go: hardware/parts/stores, or each node's disk", metavar="NAME|FILE|disk", words="stores")
     ] = "object-store"
     interval: Annotated[
-        str, OptionTerms("work between checkpoints; auto takes the best", flag="--checkpoint-interval", metavar="auto|TIME")
+        str, OptionTerms("work between checkpoints; auto finds the best interval", flag="--checkpoint-interval", metavar="auto|TIME")
     ] = "auto"
-    spares: Annotated[int | None, OptionTerms("warm spare nodes; 5% of the nodes by default, none of a rented job below 20", least=0)] = (
-        None
-    )
-    repairs: Annotated[bool, OptionTerms("whether failed nodes come back", flag="--repair/--no-repair")] = True
-    elastic: Annotated[bool, OptionTerms("go on with fewer replicas where no spare is ready", switch=True)] = False
-    in_place: Annotated[bool, OptionTerms("warm standbys: processes restart where they are", switch=True)] = False
-    new_fleet: Annotated[bool, OptionTerms("the fleet is new, and some GPUs fail early", switch=True)] = False
-    mean_lifetime: Annotated[str | None, OptionTerms("spot machines, revoked at random after this time on average", metavar="TIME")] = None
+    spares: Annotated[
+        int | None, OptionTerms("warm spare nodes; by default 5% of the nodes, none for rented jobs below 20 nodes", least=0)
+    ] = None
+    repairs: Annotated[bool, OptionTerms("whether failed nodes are repaired and return", flag="--repair/--no-repair")] = True
+    elastic: Annotated[bool, OptionTerms("continue with fewer replicas when no spare is ready", switch=True)] = False
+    in_place: Annotated[bool, OptionTerms("restart processes in place, with warm standbys", switch=True)] = False
+    new_fleet: Annotated[bool, OptionTerms("a new fleet, in which some GPUs fail early", switch=True)] = False
+    mean_lifetime: Annotated[str | None, OptionTerms("mean time to interruption of a spot machine", metavar="TIME")] = None
     """Revocations are one more cause of failures."""
     trials: Annotated[int, OptionTerms("number of simulated runs", least=2)] = 2000
-    region: Annotated[str | None, OptionTerms("region of the electricity: us-east-1, europe-north1, FRA; the price's by default")] = None
+    region: Annotated[str | None, OptionTerms("region of the power grid: us-east-1, europe-north1, FRA; by default that of the price")] = (
+        None
+    )
     seed: Annotated[int, OptionTerms("random seed of the failures", least=0)] = 0
     law: Annotated[
         str,
         OptionTerms(
-            "how times between failures scatter, or a law of your own",
+            "distribution of times between failures, or a law of your own",
             flag="--failure-law",
             metavar="exponential|weibull:SHAPE|NAME",
             words=("exponential", "weibull:0.7"),

@@ -122,7 +122,7 @@ def test_checkpoints_are_between_steps() -> None:
     assert found.intervals.exact < found.intervals.young < 100.0 == found.intervals.used
     asked = weeks_of(slow, Weeks(days=20.0, trials=2, interval="1000 s", store="tectonic"), changes=False)
     assert asked.run.saving.interval == 1000.0
-    assert "every 16.7 min of work, 10 steps (best" in goodput_text(goodput_document(asked))
+    assert "every 16.7 min of work, or 10 steps (best" in goodput_text(goodput_document(asked))
     with pytest.raises(SpecError, match=r"a step takes 1\.67 min, and checkpoints are taken between steps"):
         weeks_of(slow, Weeks(days=20.0, interval="60 s", store="tectonic"), changes=False)
 
@@ -139,7 +139,7 @@ def test_a_small_rented_job_waits_for_another_node_and_not_for_a_repair() -> Non
     assert (found.courses.elapsed == draw(at_once, 300, asked.seed).elapsed).all()
     waited = found.courses.lost["spare_wait"] / np.maximum(found.courses.replaced, 1)
     assert (waited <= 75.0 + 1e-6).all() and np.median(waited[found.courses.replaced > 0]) == pytest.approx(75.0)  # faults may end a wait
-    assert any("another rented within 1.25 min" in note for note in found.notes)
+    assert any("another is rented within 1.25 min" in note for note in found.notes)
     assert weeks_of(rented, replace(asked, spares=1), changes=False).run == alone.run
     assert weeks_of(rented._replace(nodes=20, gpus=160), asked, changes=False).run.spares == 1
 
@@ -163,12 +163,12 @@ def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
     alive = ~np.isfinite(found.courses.died)
     assert document["days"] * DAY == pytest.approx(found.courses.elapsed[alive].mean())
     assert document["work_s"] == pytest.approx(work) and document["lost_s"]["spare_wait"] == 0.0
-    assert f"{100 * document['died']['share']:.3g}% of 4,000 drawn runs die" in goodput_text(document)
+    assert f"{100 * document['died']['share']:.3g}% of 4,000 simulated runs run out of spares and die" in goodput_text(document)
     daily = goodput_document(weeks(repairs=False, spares=0, rate="0.0005 /d", trials=400))
     assert daily["died"]["share"] > 0 and daily["lost_s"]["spare_wait"] == 0.0 and daily["days"] == pytest.approx(20.0)
     safe = goodput_document(weeks(repairs=False, spares=16))
     assert safe["died"] == {"share": 0.0, "median_days": None, "interval50": None, "interval95": None}
-    assert "none of 60 drawn runs dies" in goodput_text(safe) and goodput_document(weeks())["died"] is None
+    assert "none of 60 simulated runs runs out of spares" in goodput_text(safe) and goodput_document(weeks())["died"] is None
 
 
 def test_shares_and_days_of_a_table_agree() -> None:
@@ -188,7 +188,7 @@ def test_energy_for_each_token_and_mfu_stand_apart() -> None:
     laid_out = layout_answer(scenario).run
     assert steps_of(run, laid_out.hardware, laid_out.workload).model_flops_utilization == pytest.approx(run["model_flops_utilization"])
     text = goodput_text(found)
-    assert "energy per token" in text and f"MFU {100 * run['model_flops_utilization']:.1f}%" in text
+    assert "energy per token" in text and f"at {100 * run['model_flops_utilization']:.1f}% MFU" in text
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_node_that_leaves_takes_its_disk_along() -> None:
     stored = weeks_of(steps(), Weeks(days=20.0, trials=60, rate="0.02 /d", spares=40, store="tectonic"), changes=False)
     assert found.courses.share.mean() < stored.courses.share.mean() - 0.05
     tiered = weeks(store="disk", rate="0.02 /d", spares=40, mode="tiered")
-    assert tiered.courses.share.mean() > stored.courses.share.mean() - 0.02 and "memory of peers" in tiered.notes[-1]
+    assert tiered.courses.share.mean() > stored.courses.share.mean() - 0.02 and "peer memory" in tiered.notes[-1]
     with pytest.raises(SpecError, match="write a --store that outlives nodes"):
         weeks(days=None, epochs=30000.0, store="disk", rate="0.5 /d", spares=40)
 
@@ -346,11 +346,11 @@ def test_what_changes_bring_is_told_of_the_job_or_of_its_first_faults() -> None:
     assert time_of_changes(replace(job, rate=(2048 * middle,) * 3)) == 54 * DAY
     longer = goodput_document(weeks_of(steps(), Weeks(days=2000.0, rate="0.1 /d", trials=2)))
     assert longer["sensitivities_over_s"] == pytest.approx(400 / (16 * 0.1) * DAY)
-    assert "What a change brings (points of the effective share over the first 250.0 days):" in goodput_text(longer)
+    assert "Effect of one change (percentage points of effective share over the first 250.0 days):" in goodput_text(longer)
     whole = weeks_of(steps(), Weeks(days=20.0, trials=2))
     told = goodput_document(whole)
     assert [one["gain_points"] for one in told["sensitivities"]] == [100 * (one.share - whole.changes[0].share) for one in whole.changes]
-    assert "What a change brings (points of the effective share):" in goodput_text(told)
+    assert "Effect of one change (percentage points of effective share):" in goodput_text(told)
     assert "as it is" not in goodput_text(told)  # one figure of the effective share: the outcome's
 
 
@@ -446,7 +446,7 @@ def test_what_is_asked_for_arrives() -> None:
     assert weeks(mode="sync").run.saving.blocking > base.run.saving.blocking
     assert weeks(mode="tiered").run.saving.memory_interval is not None
     assert weeks(in_place=True).run.restart == base.run.restart_in_place < base.run.restart
-    assert any("without one node at 93.8% of its speed" in note for note in weeks(elastic=True).notes)
+    assert any("at 93.8% speed with one node missing" in note for note in weeks(elastic=True).notes)
     assert weeks(elastic=True).run.elastic == pytest.approx([there / 16 for there in range(15, 0, -1)])
     assert weeks(new_fleet=True).run.new_fleet[0] == pytest.approx(0.055 * 128)
     assert [reliability_of(name).rate.value * DAY for name in ("low", "middle", "high")] == pytest.approx([0.00179, 0.00315, 0.00555])
@@ -488,13 +488,13 @@ def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
 
 def test_the_spot_market_draws_measured_lives() -> None:
     made = weeks_of(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h"), changes=False)
-    assert made.run.lives is None and "at random" in made.notes[-2] and "no spot price of hgx-h100 is known" in made.notes[-1]
+    assert made.run.lives is None and "at random" in made.notes[-2] and "no spot price for hgx-h100" in made.notes[-1]
     mean = weeks_of(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h", elastic=True), changes=False)
     assert mean.run.lives is not None and "at random" in mean.notes[-2]
     node = load_hardware("p3.2xlarge").spec.groups[0].node
     volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
     found = weeks_of(volta, Weeks(days=5.0, trials=20), changes=False)
-    assert found.run.lives is not None and "at the ages that were measured" in found.notes[-2]
+    assert found.run.lives is not None and "at measured ages" in found.notes[-2]
     assert weeks_of(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
 
 

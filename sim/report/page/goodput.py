@@ -64,8 +64,8 @@ def _verdict(document: Mapping[str, Any]) -> str:
     most = max(LOST, key=lambda name: document["lost_s"][name])
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
     return (
-        f"{100 * document['effective_share']:.1f}% of the time is work that counts; {as_expected(document['interruptions'])} interruptions "
-        f"are expected in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f}%). {died_text(document)}"
+        f"{100 * document['effective_share']:.1f}% of the time is useful work; {as_expected(document['interruptions'])} interruptions "
+        f"are expected in {document['days']:.1f} days, and {NAMES[most]} costs the most ({lost:.1f}%). {died_text(document)}"
     ).rstrip()
 
 
@@ -77,14 +77,14 @@ def _tiles(figures: Figures) -> Html:
         ("Days", figures.shown("days", as_tenths), None),
         ("Cost", figures.shown("cost_usd", as_money), "spares included"),
         ("Energy", figures.shown("energy_kwh", as_energy), joined(figures.shown("co2_kg", as_carbon), " CO2")),
-        ("Closed form", figures.shown("closed_form/effective_share", _per_cent), "at the middle rate, spares at once"),
+        ("Closed form", figures.shown("closed_form/effective_share", _per_cent), "at the middle rate, spares always ready"),
     ]
     if figures.value("energy_per_sample_j") is not None:
         per_token = figures.value("energy_per_token_j") is not None
         key, name = ("energy_per_token_j", "token") if per_token else ("energy_per_sample_j", "sample")
-        rows.append((f"Energy per {name}", figures.shown(key, lambda joules: show(joules, "energy")), "all that is drawn, over kept work"))
+        rows.append((f"Energy per {name}", figures.shown(key, lambda joules: show(joules, "energy")), "of the whole job, over kept work"))
     if figures.value("model_flops_utilization"):
-        rows.append(("MFU of a step", figures.shown("model_flops_utilization", as_percent), "the effective share leaves it out"))
+        rows.append(("MFU of a step", figures.shown("model_flops_utilization", as_percent), "not part of the effective share"))
     return tiles(rows)
 
 
@@ -97,7 +97,7 @@ def _per_cent(share: float) -> str:
 
 
 def _losses(figures: Figures) -> PagePart:
-    lead = "Means over all simulated runs; they add up to the time from start to end. MFU is inside the kept work and is counted once."
+    lead = "Means over all simulated runs; they add up to the total time. MFU is part of the kept work and is counted once."
     return PagePart("lost", "Where time goes", section("lost", "Where the time goes", _lost(figures), lead=lead))
 
 
@@ -110,8 +110,8 @@ def _lost(figures: Figures) -> Html:
     ]
     mean = named_bars([("the mean run", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
     lost = sum(figures.value("lost_s").values())
-    only = [("what is lost", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
-    more = named_bars(only, "What is lost") if only else None
+    only = [("lost time", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
+    more = named_bars(only, "Lost time") if only else None
     titles = [("", False), ("time", True), ("share", True)]
     return joined(mean, more, table(titles, rows, "Time of the mean run"))
 
@@ -129,9 +129,9 @@ def _timeline(figures: Figures) -> PagePart:
         for place, event in enumerate(events)
     ]  # fmt: skip
     across = linear_axis("day", [point.x for point in points], as_plain)
-    up = linear_axis("minutes until it works again", [0.0, *(point.y for point in points)], as_plain)
+    up = linear_axis("minutes until training resumes", [0.0, *(point.y for point in points)], as_plain)
     drawn = tag("figure", chart(points, across, up, "Interruptions and planned stops of one simulated run"))
-    lead = "Each point is an interruption or a planned stop of one of the simulated runs: its cause, and how long the job then stops."
+    lead = "Each point is an interruption or planned stop in one simulated run, with its cause and how long training stopped."
     return PagePart("timeline", "One run", section("timeline", "One simulated run, day by day", drawn, lead=lead))
 
 
@@ -140,7 +140,7 @@ def _spread(figures: Figures) -> PagePart:
     points = [
         ChartPoint(
             100 * step["effective_share"], 100 * step["share"], "",
-            f"{100 * step['effective_share']:.1f}%\n{as_percent(step['share'])} of the simulated runs stay below it",
+            f"{100 * step['effective_share']:.1f}%\n{as_percent(step['share'])} of the simulated runs are below",
             (figures.marked(f"distribution/{place}/effective_share"), figures.marked(f"distribution/{place}/share")),
         )
         for place, step in enumerate(steps)
@@ -159,7 +159,7 @@ def _spread(figures: Figures) -> PagePart:
                 [("front", [(point.x, point.y) for point in points])],
             ),
         )
-    lead = "The intervals cover two things: fleets fail at different rates, and one run is luckier than the next."
+    lead = "The intervals include both the differences in failure rate between fleets and the luck of a single run."
     return PagePart("spread", "How it spreads", section("spread", "How simulated runs spread", drawn, _found(figures), lead=lead))
 
 
@@ -169,7 +169,7 @@ def _found(figures: Figures) -> Html:
         for key, name, write in _SHOWN
         if figures.value(key) is not None
     ]
-    return table([("", False), ("mean", True), ("50% between", True), ("95% between", True)], rows, "Figures of the job")
+    return table([("", False), ("mean", True), ("50% interval", True), ("95% interval", True)], rows, "Figures of the job")
 
 
 def _ends(figures: Figures, interval: str, key: str, write: Any) -> Html:
@@ -180,24 +180,24 @@ def _checkpoints(figures: Figures) -> PagePart:
     rows: list[list[Child]] = [
         ["bytes", figures.shown("checkpoint/bytes", as_memory)],
         ["writers", figures.shown("checkpoint/writers", as_number)],
-        ["training loses", figures.shown("checkpoint/blocking_s", as_time)],
-        ["of it by slower steps", figures.shown("checkpoint/slowed_s", as_time)],
+        ["cost to training", figures.shown("checkpoint/blocking_s", as_time)],
+        ["of it from slower steps", figures.shown("checkpoint/slowed_s", as_time)],
         ["complete after", figures.shown("checkpoint/persist_s", as_time)],
         ["loaded in", figures.shown("checkpoint/load_s", as_time)],
-        ["work between two", figures.shown("checkpoint/interval_s/used", as_time)],
-        ["the best, exactly", figures.shown("checkpoint/interval_s/exact", as_time)],
+        ["interval, in work", figures.shown("checkpoint/interval_s/used", as_time)],
+        ["best interval", figures.shown("checkpoint/interval_s/exact", as_time)],
         ["Young (1974)", figures.shown("checkpoint/interval_s/young", as_time)],
         ["Daly (2006)", figures.shown("checkpoint/interval_s/daly", as_time)],
     ]
     if figures.value("checkpoint/memory") is not None:
         rows += [
-            ["copied to peers after", figures.shown("checkpoint/memory_interval_s", as_time)],
-            ["training loses by it", figures.shown("checkpoint/memory/blocking_s", as_time)],
-            ["a peer has it after", figures.shown("checkpoint/memory/persist_s", as_time)],
+            ["interval of copies to peers", figures.shown("checkpoint/memory_interval_s", as_time)],
+            ["cost of a copy to training", figures.shown("checkpoint/memory/blocking_s", as_time)],
+            ["a peer has the copy after", figures.shown("checkpoint/memory/persist_s", as_time)],
             ["loaded from a peer in", figures.shown("checkpoint/memory/load_from_peer_s", as_time)],
         ]
     saved = figures.value("checkpoint")
-    lead = f"{saved['mode']}, to {saved['store']}; simulated over the links of a node and the store, beside the training's own traffic."
+    lead = f"{saved['mode']}, to {saved['store']}; simulated on the links of a node and the store, alongside the training traffic."
     return PagePart(
         "checkpoints",
         "Checkpoints",
@@ -205,7 +205,7 @@ def _checkpoints(figures: Figures) -> PagePart:
     )
 
 
-_POWER = {"working": "a node while it works", "waiting": "while it saves or a fault goes unnoticed", "idle": "while it waits or restarts"}
+_POWER = {"working": "node while training", "waiting": "while saving, or before a fault is noticed", "idle": "while waiting or restarting"}
 
 
 def _energy(figures: Figures) -> PagePart:
@@ -220,7 +220,7 @@ def _energy(figures: Figures) -> PagePart:
     drawn = table([("", False), ("", True)], rows, "Energy and carbon", "narrow")
     unknown = " (the region is unknown)" if grid["assumed"] else ""
     below = f"PUE {figures.value('energy/pue'):g}; spares are idle. CO2 at {grid_words(grid)}{unknown}; {grid['source']}."
-    lead = f"{power_cap_text(cap)}, failures apart." if cap else "What a node draws depends on what the job does (--power-cap limits it)."
+    lead = f"{power_cap_text(cap)}, failures apart." if cap else "The power of a node depends on what the job does (--power-cap limits it)."
     return PagePart("energy", "Energy", section("energy", "Energy and carbon", drawn, tag("p", below), lead=lead))
 
 
@@ -237,11 +237,13 @@ def _changes(figures: Figures) -> PagePart:
         if place
     ]
     drawn = table(
-        [("one change at a time", False), ("points of the effective share", True), ("closed form", True)], rows, "What a change brings"
+        [("one change at a time", False), ("percentage points of effective share", True), ("closed form", True)],
+        rows,
+        "Effect of one change",
     )
     lead = (
-        f"The same faults are drawn for all of them, over {as_time(figures.value('sensitivities_over_s'))}; the interval between "
-        "checkpoints is chosen anew. The closed form has no waits for spares, planned stops, slow nodes, or faults that repeat. A run "
-        "that dies keeps nothing more."
+        f"All use the same faults, over {as_time(figures.value('sensitivities_over_s'))}, each with its own best checkpoint interval. The "
+        "closed form does not include waiting for spares, planned stops, slow nodes or repeated faults. A run that dies counts as zero "
+        "from then on."
     )
     return PagePart("changes", "What would help", section("changes", "What would help", drawn, lead=lead))

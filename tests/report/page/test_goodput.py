@@ -57,14 +57,14 @@ def test_a_job_that_may_die_is_a_page_without_infinities(tmp_path: Path) -> None
     assert_page_is_the_document(path, "goodput", 60)
     found = document(path, "goodput")
     assert 0 < found["died"]["share"] < 0.5 and not any(word in str(found) for word in ("inf,", "nan"))
-    assert "drawn runs die for want of spares" in verdict(read(path))
+    assert "simulated runs run out of spares and die" in verdict(read(path))
     assert 0 < found["interruptions"] < 1  # few are not rounded to none
     assert float(verdict(read(path)).split(" interruptions are expected")[0].split()[-1]) == pytest.approx(found["interruptions"], rel=0.05)
     assert found["checkpoint"]["memory"]["load_from_peer_s"] > found["checkpoint"]["memory"]["load_s"] > 0
     assert found["energy"]["power_cap"]["step_time_s"] > found["energy"]["power_cap"]["step_time_without_s"]
     said_of_energy = read(path).all("section", id="energy")[0].text
     grid = found["energy"]["grid"]
-    for said in (grid["source"], grid["year"], "GPUs limited to 250 W", "while it waits or restarts"):
+    for said in (grid["source"], grid["year"], "GPUs limited to 250 W", "while waiting or restarting"):
         assert said in said_of_energy
 
 
