@@ -77,7 +77,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
     figures = {name: None if values is None else values[ended] for name, values in _figures(answer).items()}
     means = {name: None if values is None else float(values.mean()) for name, values in figures.items()}
     elapsed, work = float(courses.elapsed[ended].mean()), float(courses.work[ended].mean())
-    lost = {name: float(courses.lost[name][ended].mean()) for name in LOST}
+    lost = {name: _without_rounding(float(courses.lost[name][ended].mean()), elapsed) for name in LOST}
     productive = (work + lost["degraded"]) / elapsed
     means |= {"effective_share": work / elapsed, "ettr": productive, "goodput": productive}
     joules = None if means["energy_kwh"] is None else means["energy_kwh"] * KWH
@@ -124,6 +124,11 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "seed": answer.weeks.seed,
         "version": __version__,
     }  # fmt: skip
+
+
+def _without_rounding(seconds: float, elapsed: float) -> float:
+    """Return *seconds* out of *elapsed*, or zero where they are what sums of floating-point numbers leave over."""
+    return seconds if abs(seconds) > 1e-12 * elapsed else 0.0
 
 
 def _each(joules: float | None, count: float | None) -> float | None:

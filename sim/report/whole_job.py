@@ -55,6 +55,11 @@ def epochs_text(epochs: float) -> str:
     return f"{number} epoch{'s' * (number != '1')}"
 
 
+def part_name(name: str) -> str:
+    """Return the *name* of a part of a whole job in words."""
+    return "startup" if name == "start_up" else name.replace("_", " ")
+
+
 def parts_text(parts: Mapping[str, float]) -> str:
     """Return the parts of a whole job that take a millisecond or more, in their order."""
-    return ", ".join(f"{name.replace('_', ' ')} {show(value, 'time')}" for name, value in parts.items() if value >= 1e-3)
+    return ", ".join(f"{part_name(name)} {show(value, 'time')}" for name, value in parts.items() if value >= 1e-3)

@@ -327,11 +327,11 @@ def _of_failures(best: Candidate | None, with_failures: bool) -> list[str]:
     if best is None or not with_failures:
         return []
     weeks = best.document["weeks"][best.market]
-    kept = f"{100 * weeks['effective_share']:.1f}% of the time is kept work"
-    rented = f"another is rented within {show(START_UP, 'time')} where a node fails, so that no spare is paid for (--spares)"
-    spares = rented if weeks["rents_another"] else f"the cost has {counted(weeks['spares'], 'spare node')} (--spares)"
-    of = f"failures are the mean of {weeks['trials']:,} drawn runs at failure rate '{weeks['reliability']['level']}', as in `goodput`"
-    drawn = f"{of}: {kept}, {weeks['interruptions']:.2g} interruptions"
+    kept = f"{100 * weeks['effective_share']:.1f}% of the time is useful work"
+    rented = f"a failed machine is replaced within {show(START_UP, 'time')}, so no spare is paid for (--spares)"
+    spares = rented if weeks["rents_another"] else f"the cost includes {counted(weeks['spares'], 'spare node')} (--spares)"
+    of = f"failures: mean of {weeks['trials']:,} simulated runs at failure rate '{weeks['reliability']['level']}', as in `goodput`"
+    drawn = f"{of}; {kept}, with {weeks['interruptions']:.2g} interruptions"
     return [f"{drawn}; {spares}"]
 
 
@@ -418,8 +418,8 @@ def _of_spot(best: Candidate, mean: float | None) -> str:
         if often
         else "only the result is saved; "
     )
-    lives = "as 2019 on Google Compute Engine" if mean is None else f"at random, after {show(mean, 'time')} on average"
-    return f"{saves}time and cost are means over revocations {lives}; `spot` shows how they spread"
+    lives = "as measured on Google Compute Engine in 2019" if mean is None else f"at random, after {show(mean, 'time')} on average"
+    return f"{saves}time and cost are means over revocations {lives}; `spot` shows the spread"
 
 
 def _sureness(plan: JobPlan, budget: Budget, best: Candidate) -> str:

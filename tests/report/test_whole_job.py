@@ -20,7 +20,7 @@ def test_the_line_says_what_the_document_holds() -> None:
     job = Course(3.0, WholeJob(75.0, 600.0, 1000.0, 0.0, 25.0))
     found = whole_job_document(JobPlan(3), job, 36.0)
     assert found["cost_usd"] == pytest.approx(17.0)
-    said = "whole job, 3 epochs: 28.3 min, $17.00 (start up 1.25 min, first epoch 10 min, later epochs 16.7 min, checkpoints 25 s)"
+    said = "whole job, 3 epochs: 28.3 min, $17.00 (startup 1.25 min, first epoch 10 min, later epochs 16.7 min, checkpoints 25 s)"
     assert whole_job_text(found) == said
     assert ", $17.00" not in whole_job_text(whole_job_document(JobPlan(3), job, None))
 

@@ -77,7 +77,7 @@ def test_whole_jobs_are_the_same_in_every_command(capsys: pytest.CaptureFixture[
 
 def test_whole_jobs_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "p3.8xlarge", "resnet18", "--fast", "--hours", "2"]) == 0
-    assert "whole job, " in (said := capsys.readouterr().out) and ": 2 h, $24.48 (start up 1.25 min" in said
+    assert "whole job, " in (said := capsys.readouterr().out) and ": 2 h, $24.48 (startup 1.25 min" in said
     assert main(["run", "p3.8xlarge", "resnet18", "--nodes", "1..2", "--epochs", "2"]) == 0
     assert "whole job        USD   epochs" in capsys.readouterr().out
     assert main(["compare", "resnet18", "p3.8xlarge", "--hours", "2"]) == 0

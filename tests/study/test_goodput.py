@@ -171,6 +171,13 @@ def test_a_job_that_may_die_says_which_share_does_and_when() -> None:
     assert "none of 60 simulated runs runs out of spares" in goodput_text(safe) and goodput_document(weeks())["died"] is None
 
 
+def test_what_sums_leave_over_is_no_lost_time() -> None:
+    """A part that never happens is zero, not the rounding of the sums that it is the rest of."""
+    for seed in range(6):
+        found = goodput_document(weeks(days=0.31, seed=seed))
+        assert all(seconds == 0.0 or seconds > 1e-9 for seconds in found["lost_s"].values())
+
+
 def test_shares_and_days_of_a_table_agree() -> None:
     """One share for all: what is kept of all drawn runs over the time of all; the energy of a sample is that of all over all samples."""
     document = goodput_document(weeks(days=None, epochs=300.0, rate="0.05 /d", spares=1))

@@ -330,7 +330,7 @@ def test_a_small_job_pays_for_no_idle_spare_unless_it_asks_for_one(capsys: pytes
     watched = _printed(["goodput", "p3.8xlarge", "resnet50", "--epochs", "90", "--fast", "--batch", "64"], capsys)["energy"]["node_power_w"]
     more = spare["candidates"][0]["energy_kwh"] / fails["candidates"][0]["energy_kwh"]
     assert more == pytest.approx(1 + watched["idle"] / watched["working"], rel=0.1)  # a spare waits, and draws for it
-    assert "another is rented within 1.25 min" in fails["notes"][0] and "1 spare node" in spare["notes"][0]
+    assert "a failed machine is replaced within 1.25 min" in fails["notes"][0] and "1 spare node" in spare["notes"][0]
     with pytest.raises(SpecError, match="write --with-failures as well"):
         recommended(replace(ASKED, plan=JobPlan(EPOCHS)), Renting(Budget(money=1e6), ["p3.8xlarge"], spares=1))
 

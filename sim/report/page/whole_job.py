@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim.report.page.bars import BarPiece, bar, named_bars, swatch
 from sim.report.page.markup import Child, Figures, Html, joined, table, tag
 from sim.report.page.words import as_money, as_time
-from sim.report.whole_job import length_text
+from sim.report.whole_job import length_text, part_name
 
 
 def parts_bar(job: Figures, key: str, scale: float, off: float = 0.0) -> Html:
@@ -13,14 +13,14 @@ def parts_bar(job: Figures, key: str, scale: float, off: float = 0.0) -> Html:
 
     *off* is the share by which the whole may be wrong, for an error bar.
     """
-    pieces = [BarPiece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
+    pieces = [BarPiece(f"parts_s/{name}", name, part_name(name), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
     return bar(job, pieces, key, scale, off)
 
 
 def parts_key(jobs: list[Figures]) -> Html:
     """Return which colour stands for which part that any of *jobs* has."""
     names = [name for name in jobs[0].value("parts_s") if any(job.value(f"parts_s/{name}") > 0 for job in jobs)]
-    return tag("ul", *(tag("li", swatch(name), name.replace("_", " ")) for name in names), class_="key")
+    return tag("ul", *(tag("li", swatch(name), part_name(name)) for name in names), class_="key")
 
 
 def whole_job(job: Figures) -> Html:
@@ -30,7 +30,7 @@ def whole_job(job: Figures) -> Html:
         "Seconds of the whole job by part",
     )
     rows: list[list[Child]] = [
-        [joined(swatch(name), name.replace("_", " ")), job.shown(f"parts_s/{name}", as_time), job.share(f"parts_s/{name}", "time_s")]
+        [joined(swatch(name), part_name(name)), job.shown(f"parts_s/{name}", as_time), job.share(f"parts_s/{name}", "time_s")]
         for name, seconds in job.value("parts_s").items()
         if seconds > 0
     ]
