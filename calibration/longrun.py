@@ -330,6 +330,6 @@ def longrun_text(document: Mapping[str, Any]) -> str:
         "",
         f"Inside the 95% interval: {100 * document['inside_95']:.0f}% of counts and shares; the interval of a count is "
         f"{document['median_width']:.1f} times as high as low in the median. Effective shares within 3 points: "
-        f"{100 * document['shares_within_3_points']:.0f}% of those that are no bounds.",
+        f"{100 * document['shares_within_3_points']:.0f}% of those that are not bounds.",
     ]
     return "\n".join(lines)

@@ -71,7 +71,7 @@ def check_header(path: Path, line: int, header: Sequence[str], text: str, unders
         if meant and meant not in header:
             problems.append(f"unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
         elif not understood(name):
-            notes.append(f"{where}: column '{name}' is no part of a record and is left unread")
+            notes.append(f"{where}: column '{name}' is not part of a record and is left unread")
     there = {*header, *meanings.values()}
     if missing := [f"'{name}'" for name in REQUIRED if name not in there]:
         which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"

@@ -54,7 +54,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or 'is not a text'}") from None
     reader = csv.DictReader(lines)
     if tuple(reader.fieldnames or ()) != COLUMNS:
         raise SpecError(f"{path}: the columns are not {', '.join(COLUMNS)}; give a table of 'python -m calibration blind'")

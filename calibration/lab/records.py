@@ -51,7 +51,7 @@ def read_lines(path: Path) -> list[RecordLine]:
             continue
         entry = parse_json(line, f"{path}:{number}", "expected laboratory points, one JSON document a line")
         if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
-            raise SpecError(f"{path}:{number}: is no point of schema {SCHEMA}; move the file away, or name another with -o")
+            raise SpecError(f"{path}:{number}: is not a point of schema {SCHEMA}; move the file away, or name another with -o")
         typed(_Measured if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
         lines.append(entry)
     return lines

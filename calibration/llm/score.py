@@ -64,7 +64,7 @@ def unscored(case: Case) -> str:
     if case.row.status != "ok":
         return f"status is {case.row.status!r}; rows of status ok count"
     if not case.measured:
-        return "step_time_s is no number above 0, nor can tokens_per_s_per_gpu stand for it"
+        return "step_time_s is not a number above 0, nor can tokens_per_s_per_gpu stand for it"
     if case.family == "nanotron" and not (case.tensor <= 8 and (case.measured_memory or 0.0) < 70 * 2.0**30):
         return "nanotron beyond 8 tensor ranks or 70 GB of 80 runs at another pace: what it needs of memory is scored alone"
     return ""

@@ -101,7 +101,7 @@ def read_record(path: Path) -> MachineRecord:
     """Return the record at *path*. Raise SpecError where it cannot be read, is cut off, or is of another schema."""
     document = read_json(path, "give a record that 'calibration profile' wrote")
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise SpecError(f"{path}: is no record of a machine; give a file that 'calibration profile' wrote")
+        raise SpecError(f"{path}: is not a record of a machine; give a file that 'calibration profile' wrote")
     if document.get("schema") != SCHEMA:
         raise SpecError(f"{path}: schema {document.get('schema')}, and this version reads schema {SCHEMA}; measure into another file")
     return _record(path, document)

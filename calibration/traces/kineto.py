@@ -157,7 +157,7 @@ def read_trace(path: Path) -> list[RankTrace]:
     try:
         simulated = typed(_Ranks, document["stallsim"], "stallsim")["ranks"]
     except SpecError as error:
-        raise SpecError(f"{path}: is no trace that stallsim wrote: {error}") from None
+        raise SpecError(f"{path}: is not a trace that stallsim wrote: {error}") from None
     by_pid: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         by_pid[str(event.get("pid"))].append(event)
@@ -192,7 +192,7 @@ def _members(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]
     members: dict[str, Any] = {}
     events: list[dict[str, Any]] | None = None
     place = _after_space(text, 0)
-    no_trace = f"{path}: is no trace of PyTorch's profiler: expected a JSON object with a list 'traceEvents'"
+    no_trace = f"{path}: is not a trace of PyTorch's profiler: expected a JSON object with a list 'traceEvents'"
     if text[place : place + 1] != "{":
         _JSON.decode(text)
         raise SpecError(no_trace)

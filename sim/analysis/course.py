@@ -49,7 +49,7 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
     if saving.interval + saving.blocking < saving.persist * (1 - 1e-9):
         raise ValueError(f"an interval of {saving.interval:g} s is shorter than a checkpoint of {saving.persist:g} s")
     if saving.memory_interval is not None and saving.memory_interval <= 0:
-        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory is no interval")
+        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory; write more than 0")
     if saving.memory_interval is not None and saving.memory_interval + saving.memory_blocking < saving.memory_persist * (1 - 1e-9):
         raise ValueError(f"an interval of {saving.memory_interval:g} s between copies is shorter than one of {saving.memory_persist:g} s")
     if run.members and not run.members.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):

@@ -378,7 +378,7 @@ def _check_block(spec: Torus, nodes: Sequence[int]) -> None:
     within = block * length
     if max(nodes) - first + 1 != count or first % block or count % block or first // within != max(nodes) // within:
         raise SpecError(
-            f"{count} nodes, {first} to {max(nodes)}, are no block of a torus of {' x '.join(map(str, spec.dimensions))}; "
+            f"{count} nodes, {first} to {max(nodes)}, are not a block of a torus of {' x '.join(map(str, spec.dimensions))}; "
             f"give a job nodes that follow one another, whole rows of {spec.dimensions[0]} or a part of one"
         )
 

@@ -84,7 +84,7 @@ def _check_switches(topology: Topology, parents: Mapping[str, str]) -> None:
             above = parents.get(above, above)
         if above not in sockets:
             raise TopologyError(
-                f"topology.switches: '{switch.name}' leads to '{above}', which is no socket; a parent is another switch or "
+                f"topology.switches: '{switch.name}' leads to '{above}', which is not a socket; a parent is another switch or "
                 f"one of {', '.join(sorted(sockets))}"
             )
 

@@ -84,7 +84,7 @@ _NO_CODE: Final = {".json": _WORKLOAD, ".toml": _WORKLOAD, ".yaml": _DESCRIBED, 
 def check_code(target: str) -> None:
     """Raise SpecError where *target* is a file that holds no code."""
     if (ending := Path(target).suffix.lower()) in _NO_CODE:
-        raise SpecError(f"{target}: is no Python file; {_NO_CODE[ending].format(file=shlex.quote(target))}")
+        raise SpecError(f"{target}: is not a Python file; {_NO_CODE[ending].format(file=shlex.quote(target))}")
 
 
 def check_target(target: str) -> None:

@@ -102,7 +102,7 @@ def read_document(path: Path) -> dict[str, Any]:
                 raise SpecError(f"stalls_s.{missing[0]} is missing")
         return {"cost_per_epoch_usd": None, **document}
     except SpecError as error:
-        raise SpecError(f"{path}: is no document of a single run ({str(error).removeprefix(f'{path}: ')}); {hint}") from None
+        raise SpecError(f"{path}: is not a document of a single run ({str(error).removeprefix(f'{path}: ')}); {hint}") from None
 
 
 def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:

@@ -272,7 +272,7 @@ def _unaligned(workload: Workload) -> list[str]:
     odd = [f"{name} {width:,}" for name, width in widths.items() if width and width % ALIGNMENT]
     if not odd:
         return []
-    kind = f"is no multiple of {ALIGNMENT}" if len(odd) == 1 else f"are no multiples of {ALIGNMENT}"
+    kind = f"is not a multiple of {ALIGNMENT}" if len(odd) == 1 else f"are not multiples of {ALIGNMENT}"
     return [f"{' and '.join(odd)} {kind}: products are timed as if padded, real ones take longer (pad the model)"]
 
 

@@ -177,7 +177,7 @@ def _conforming(kind: ExtensionKind, value: object, where: str) -> str:
     """Return the name of *value*. Raise SpecError where it is no object of *kind*."""
     lacking = [attribute for attribute in kind.has if not hasattr(value, attribute)]
     if lacking:
-        raise SpecError(f"{where}: is no {kind.protocol}, for want of {' and '.join(lacking)}; docs/develop/{kind.page} shows one")
+        raise SpecError(f"{where}: does not follow {kind.protocol}: it lacks {' and '.join(lacking)}; docs/develop/{kind.page} shows one")
     name = getattr(value, "name")  # noqa: B009
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SpecError(f"{where}: its name is {_shown(name)}; write letters, digits, '_', '-' and '.'")

@@ -180,7 +180,7 @@ def _numbers(value: object) -> tuple[tuple[int, int], ...]:
 def _span(part: object) -> tuple[int, int]:
     match = _SPAN.fullmatch(str(part)) if isinstance(part, str | int) and not isinstance(part, bool) else None
     if match is None:
-        raise ValueError(f"{units.shorten(part)} is no number from 0 on, and no range; write for example 3, 4..7 or [0, 4..7]")
+        raise ValueError(f"{units.shorten(part)} is neither a number from 0 on nor a range; write for example 3, 4..7 or [0, 4..7]")
     first, last = int(match.group(1)), int(match.group(2) or match.group(1))
     if last < first:
         raise ValueError(f"{first}..{last} goes down; write {last}..{first}")

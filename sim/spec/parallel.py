@@ -101,7 +101,9 @@ def _parameters(text: object) -> int:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMB]?)", str(text).strip())
     number = round(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9}[match[2]]) if match else 0
     if not 0 < number <= 10**15:
-        raise ValueError(f"min_params {shorten(text)} is no number of parameters; write for example 100M (K, M, B: thousands to billions)")
+        raise ValueError(
+            f"min_params {shorten(text)} is not a number of parameters; write for example 100M (K, M, B: thousands to billions)"
+        )
     return number
 
 

@@ -31,7 +31,7 @@ def _tokens(value: object) -> float:
         return float(value)
     tokens = tokens_in(value) if isinstance(value, str) else None
     if tokens is None:
-        raise ValueError(f"{str(value)[:40]!r} is no number of tokens above 0; write one such as 12B or 1.5T")
+        raise ValueError(f"{str(value)[:40]!r} is not a number of tokens above 0; write one such as 12B or 1.5T")
     return tokens
 
 

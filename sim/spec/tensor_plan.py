@@ -75,7 +75,7 @@ def _word(layer: Layer, plan: Mapping[str, PlanWord]) -> TensorShare:
     if layer.op == "embedding" and word == "rowwise":
         word = "vocabulary"
     if word in ("colwise", "rowwise") and (layer.op != "gemm" or len(layer.channels) != 2):
-        raise ValueError(f"{layer.name} ({layer.op}) is no matrix product of known input and output channels; {word} is for these alone")
+        raise ValueError(f"{layer.name} ({layer.op}) is not a matrix product of known input and output channels; {word} is for these alone")
     if word == "vocabulary" and not layer.rows:
         raise ValueError(f"{layer.name} ({layer.op}) has no table of known rows; vocabulary is for embeddings that have one")
     return word

@@ -124,9 +124,12 @@ class Transformer(Spec):
         size, heads = self.hidden, self.heads
         yield (
             self.head_dim is None and self.mla is None and size % heads > 0,
-            (f"hidden ({size}) is no multiple of heads ({heads}); write head_dim, or hidden: {-(-size // heads) * heads}"),
+            (f"hidden ({size}) is not a multiple of heads ({heads}); write head_dim, or hidden: {-(-size // heads) * heads}"),
         )
-        yield heads % (self.kv_heads or heads) > 0, f"heads ({heads}) is no multiple of kv_heads ({self.kv_heads}); write kv_heads: {heads}"
+        yield (
+            heads % (self.kv_heads or heads) > 0,
+            f"heads ({heads}) is not a multiple of kv_heads ({self.kv_heads}); write kv_heads: {heads}",
+        )
         yield self.ffn is None and self.gated and self._dense, f"activation {self.activation} needs ffn; write it, such as ffn: {4 * size}"
         yield self.positions == "learned" and self.max_seq is None, "learned positions need max_seq, the rows of their table; write it"
         yield self.experts > 0 and not self.experts_per_token, "experts need experts_per_token; write it, such as experts_per_token: 2"

@@ -351,7 +351,7 @@ _UNMEASURED = "no interruption data for spot machines; --mean-lifetime 20h consi
 
 
 def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
-    """Return which machines the spot market was not asked about, for want of a price or of known lives."""
+    """Return which machines the spot market was not asked about: it lacks a price or of known lives."""
     names = sorted(unmeasured & {candidate.hardware for candidate in candidates})
     without_lives = [f"{_several(names)}: {_UNMEASURED}"] if names else []
     return [*without_lives, *_without_price(candidates, markets, unmeasured)]

@@ -268,7 +268,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     problems = {
         "shorter than a checkpoint": replace(PLAIN, saving=Saving(10.0, 1.0, 60.0, 1.0)),
         "an amount of work or a time": replace(PLAIN, horizon=math.inf),
-        "no interval": replace(PLAIN, saving=Saving(600.0, 1.0, 60.0, 1.0, 0.0)),
+        "between copies in memory": replace(PLAIN, saving=Saving(600.0, 1.0, 60.0, 1.0, 0.0)),
     }
     for message, run in problems.items():
         with pytest.raises(ValueError, match=message):

@@ -127,7 +127,7 @@ def test_a_wrong_law_is_refused_in_a_sentence(draw: Any, told: str) -> None:
         ("weibull", "--failure-law weibull: write weibull:SHAPE with a shape from 0.2 to 20, such as weibull:0.7"),
         ("weibull:nan", "--failure-law weibull:nan: write weibull:SHAPE"),
         ("weibull:0.1", "--failure-law weibull:0.1: write weibull:SHAPE"),
-        (7, "the failure law 7: is no FailureLaw, for want of name and gaps; docs/develop/own-failure-law.md shows one"),
+        (7, "the failure law 7: does not follow FailureLaw: it lacks name and gaps; docs/develop/own-failure-law.md shows one"),
     ],
 )
 def test_what_is_no_law_is_refused_in_a_sentence(law: object, told: str) -> None:

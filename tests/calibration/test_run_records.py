@@ -92,7 +92,7 @@ def test_names_of_other_tables_with_one_meaning_are_read_and_others_refused(tmp_
 
 def test_a_name_beside_the_column_that_it_means_is_left_unread(tmp_path: Path) -> None:
     found = read_table(written(tmp_path, "hardware,workload,role,step_time_s,model\na,b,network,1,c\n"))
-    assert found.records[0].workload == "b" and "'model' is no part of a record" in found.notes[0]
+    assert found.records[0].workload == "b" and "'model' is not part of a record" in found.notes[0]
 
 
 def test_a_strange_column_is_noted(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_jobs_with_blocks_of_a_torus_meet_only_where_these_overlap():
 @pytest.mark.parametrize("nodes", [(0, 2), (2, 3, 4, 5), (1, 2, 3, 4, 5, 6, 7, 8), (4, 5, 6, 7, 8, 9)])
 def test_nodes_that_are_no_block_of_a_torus_are_refused(nodes):
     job = Job(toy_workload(), tuple(Placement(node, (0,)) for node in nodes))
-    with pytest.raises(SpecError, match=f"{len(nodes)} nodes, {nodes[0]} to {nodes[-1]}, are no block of a torus of 4 x 4"):
+    with pytest.raises(SpecError, match=f"{len(nodes)} nodes, {nodes[0]} to {nodes[-1]}, are not a block of a torus of 4 x 4"):
         run(torus_of_pairs(), job)
 
 

@@ -248,7 +248,7 @@ BOTH = ({"gpus": (0, 1), "nics": (0,)},)
         ({"sockets": ({"gpus": (0, 1, 1), "nics": (0,)},)}, "gpu1 hangs off socket0 and off socket0"),
         ({"sockets": ({"gpus": (0, 1, 2), "nics": (0,)},)}, "there is no gpu2"),
         ({"sockets": BOTH, "switches": ({"name": "a", "parent": "socket1"},)}, "leads to 'socket1'"),
-        ({"sockets": BOTH, "switches": ({"name": "a", "parent": "b"}, {"name": "b", "parent": "a"})}, "which is no socket"),
+        ({"sockets": BOTH, "switches": ({"name": "a", "parent": "b"}, {"name": "b", "parent": "a"})}, "which is not a socket"),
         ({"sockets": BOTH, "switches": ({"name": "gpu0", "parent": "socket0"},)}, "already names something"),
         ({"sockets": BOTH, "switches": ({"name": "a", "parent": "socket0"},) * 2}, "already names something"),
         ({"sockets": BOTH, "nvlink": {"pairs": {"0-2": 1}}}, "'0-2' is not a pair"),

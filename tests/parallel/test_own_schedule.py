@@ -212,7 +212,10 @@ class Doubtful(Gpipe):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (3, "the schedule 3: is no PipelineSchedule, for want of name and waits_for_sends and passes; docs/develop/own-schedule.md shows"),
+        (
+            3,
+            "the schedule 3: does not follow PipelineSchedule: it lacks name and waits_for_sends and passes; docs/develop/own-schedule",
+        ),
         (
             Listed(),
             "object of tests.parallel.test_own_schedule.Listed: its name is 'first,second'; write letters, digits, '_', '-' and '.'",

@@ -253,7 +253,7 @@ def test_forced_algorithms_and_protocols(capsys: Capture) -> None:
         (["--gpus", "6", "--algo", "halving_doubling"], "take 4 or 8 ranks"),
         (["--channels", "65"], "NCCL has 1 to 64"),
         (["--algo", "NVLS"], "What can run here: Tree (LL, LL128, Simple), Ring"),
-        (["--algo", "Rign"], "'Rign' is no name that NCCL 2.30 knows"),
+        (["--algo", "Rign"], "'Rign' is not a name that NCCL 2.30 knows"),
         (["--proto", "LL256"], "write some of LL, LL128, Simple"),
         (["--algo", "hierarchical", "--op", "broadcast"], "is an all-reduce"),
         (["--nccl", "1.0"], "choose one of 2.3, 2.4, 2.10, 2.30"),

@@ -175,7 +175,7 @@ WRONG = {
     "diff a.json b.json": "a.json: no such file",
     "compare resnet50 --sort price": "--sort price: write one of time",
     "list hardwares": "",
-    "extract config.json": "config.json: is no Python file; a decoder's configuration becomes a workload with: python -m sim new workload",
+    "extract config.json": "config.json: is not a Python file; a decoder's configuration becomes a workload with: python -m sim new",
     "extract table.yaml --input 3x4x4": "runs as it is: python -m sim run p4d.24xlarge table.yaml",
     "new --from-topo unet.py": "--from-topo unet.py: say where the description goes, such as -o unet.yaml",
     "new workload config.json -o folder": "folder: is a folder; expected a file, such as folder/result.yaml",

@@ -65,7 +65,11 @@ def test_an_extension_is_found_by_its_name(installed: Path) -> None:
         ("gone", {"gone": "_gone:Fine"}, "of user1 1.0: cannot be loaded: ModuleNotFoundError: No module named"),
         ("none", {"none": ":Nothing"}, "of user1 1.0: cannot be loaded: AttributeError: module"),
         ("bad", {"bad": ":Failing"}, "of user1 1.0: cannot be loaded: RuntimeError: no licence found; mend or uninstall that package"),
-        ("lacking", {"lacking": ":Lacking"}, "of user1 1.0: is no PipelineSchedule, for want of waits_for_sends and passes; docs/develop/"),
+        (
+            "lacking",
+            {"lacking": ":Lacking"},
+            "of user1 1.0: does not follow PipelineSchedule: it lacks waits_for_sends and passes; docs/develop/",
+        ),
         ("other", {"other": ":Fine"}, "of user1 1.0: its name is fine1; write the same name in both places"),
     ],
 )

@@ -89,7 +89,7 @@ def test_every_source_names_something_public_or_the_reason_of_an_estimate(folder
         source = getattr(block, "source", None) or "estimate (none due)"
         for key, text in (source if isinstance(source, dict) else {"*": source}).items():
             assert key == "*" or key in type(block).model_fields, f"{place}: source names no field of the block: {key}"
-            assert len(text) > 8, f"{place}: {text!r} is no source"
+            assert len(text) > 8, f"{place}: {text!r} is not a source"
             assert not text.startswith("estimate") or re.match(r"estimate \(.{5,}\)", text), f"{place}: estimate without a reason"
             assert not re.search(r"shared/|/work|\bgk\b", text), f"{place}: {text!r} is not public"
 

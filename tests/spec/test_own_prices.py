@@ -142,7 +142,7 @@ def test_a_wrong_price_is_refused_in_a_sentence(answer: Any, told: str) -> None:
     ("source", "told"),
     [
         ("lost", "--prices lost: found 'lost'; none is installed; announce one of your own (docs/develop/own-prices.md)"),
-        (5, "the price source 5: is no PriceSource, for want of name and price; docs/develop/own-prices.md shows one"),
+        (5, "the price source 5: does not follow PriceSource: it lacks name and price; docs/develop/own-prices.md shows one"),
         (Failing(), "price source mine: KeyError: 'none'"),
     ],
 )

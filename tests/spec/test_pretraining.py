@@ -59,8 +59,8 @@ def test_what_is_left_for_the_workloads_own_steps() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"tokens": "many", "sequence": 8}, "'many' is no number of tokens above 0; write one such as 12B or 1.5T"),
-        ({"tokens": True, "sequence": 8}, "'True' is no number of tokens above 0"),
+        ({"tokens": "many", "sequence": 8}, "'many' is not a number of tokens above 0; write one such as 12B or 1.5T"),
+        ({"tokens": True, "sequence": 8}, "'True' is not a number of tokens above 0"),
         ({"tokens": "1B"}, "changes nothing; write global_batch, sequence or set"),
         ({"tokens": "1B", "global_batch": 0}, "1"),
     ],

@@ -167,8 +167,8 @@ def test_sequences_of_unequal_length() -> None:
 
 def test_shapes_that_contradict_themselves() -> None:
     cases = {
-        "no multiple of heads": {**LLAMA, "heads": 7, "kv_heads": 7},
-        "no multiple of kv_heads": {**LLAMA, "kv_heads": 3},
+        "not a multiple of heads": {**LLAMA, "heads": 7, "kv_heads": 7},
+        "not a multiple of kv_heads": {**LLAMA, "kv_heads": 3},
         "needs ffn": {**LLAMA, "ffn": None},
         "learned positions need max_seq": {**GPT, "max_seq": None},
         "experts need experts_per_token": {**LLAMA, "experts": 4},

@@ -71,7 +71,13 @@ def test_a_place_that_cannot_be_is_refused_in_a_sentence(jobs: list[dict[str, ob
 
 @pytest.mark.parametrize(
     ("nodes", "says"),
-    [("3..1", "3..1 goes down; write 1..3"), ("a", "'a' is no number from 0 on"), ([], "is empty"), (-1, "is no number"), (True, "is no")],
+    [
+        ("3..1", "3..1 goes down; write 1..3"),
+        ("a", "'a' is neither a number from 0 on"),
+        ([], "is empty"),
+        (-1, "is neither a number"),
+        (True, "is neither"),
+    ],
 )
 def test_numbers_that_are_none_are_refused(nodes: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):

@@ -137,9 +137,9 @@ class Late(Empty):
         (Own(Empty), "loader mine: RuntimeError: nothing is due any more, but the end has not come"),
         (Own(Broken), "loader mine: KeyError: 'batch'"),
         (Own(Late), "loader mine: the shard is empty; write a larger one"),
-        (Own(lambda site, options: site), "loader mine: makes no InputPipeline, for want of site and next_batch and copy_to_gpu and state"),
+        (Own(lambda site, options: site), "loader mine: makes no InputPipeline: it lacks site and next_batch and copy_to_gpu and state"),
         (Own(lambda site: site), "loader mine: TypeError: "),
-        (4, "the loader 4: is no Loader, for want of name and made; docs/develop/own-loader.md shows one"),
+        (4, "the loader 4: does not follow Loader: it lacks name and made; docs/develop/own-loader.md shows one"),
         ("lost", "--set input.own_loader=lost: found 'lost'; none is installed; announce one of your own (docs/develop/"),
     ],
 )

@@ -123,7 +123,7 @@ def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: is no JSON: {error}") from None
+        raise SpecError(f"{path}: is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise SpecError(f'{path}: expected communicators with their ranks, such as {{"1": [0, 1]}}')
     for name, members in value.items():

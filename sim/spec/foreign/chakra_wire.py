@@ -89,7 +89,7 @@ def _delimited(data: bytes) -> Iterator[bytes]:
             raise Malformed(f"ends inside the length of message {number} (byte {at} of {len(data)}): it is cut off") from None
         if start + size > len(data):
             if number == 0:
-                raise Malformed("is no Chakra trace: expected protobuf messages behind their lengths, or JSON")
+                raise Malformed("is not a Chakra trace: expected protobuf messages behind their lengths, or JSON")
             raise Malformed(f"message {number} at byte {at} has {size} bytes, of which the file holds {len(data) - start}: it is cut off")
         yield data[start : start + size]
         at, number = start + size, number + 1
@@ -136,7 +136,7 @@ def _metadata(data: bytes) -> None:
             if wire != _LENGTH or field > 2:
                 raise Malformed(f"field {field}")
     except Malformed:
-        raise Malformed("is no Chakra trace: its first message is not Chakra's GlobalMetadata") from None
+        raise Malformed("is not a Chakra trace: its first message is not Chakra's GlobalMetadata") from None
 
 
 def _node(data: bytes, number: int) -> TraceNode:
@@ -156,7 +156,7 @@ def _node(data: bytes, number: int) -> TraceNode:
                 said[10][name] = own
     except (Malformed, struct.error) as error:
         named = f" (node {said[1]})" if 1 in said else ""
-        raise Malformed(f"message {number}{named} is no Chakra node: {error}") from None
+        raise Malformed(f"message {number}{named} is not a Chakra node: {error}") from None
     return TraceNode(
         said.get(1, 0), said.get(2, ""), said.get(3, 0), tuple(said[4]), tuple(said[5]), said.get(6, 0), said.get(7, 0), said.get(8, ""),
         said[10],
@@ -234,7 +234,7 @@ def _of_json(data: bytes) -> list[TraceNode]:
             value, at = decoder.raw_decode(text, begin.start())
             objects.append(value)
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"is no Chakra trace in JSON: {error}") from None
+        raise Malformed(f"is not a Chakra trace in JSON: {error}") from None
     return [_json_node(value, number) for number, value in enumerate(objects[1:], 1)]
 
 
@@ -252,7 +252,7 @@ def _json_node(value: Any, number: int) -> TraceNode:
             dict(_json_attribute(each) for each in value.get("attr", ())),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Malformed(f"object {number} is no Chakra node: {error}") from None
+        raise Malformed(f"object {number} is not a Chakra node: {error}") from None
 
 
 def _json_type(value: Any) -> int:

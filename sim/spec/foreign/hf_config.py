@@ -84,7 +84,7 @@ def _instead(kind: str, said: Mapping[str, Any]) -> str:
     if named and not named.endswith(_DECODERS):
         ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
         alone = f"; the catalogue has {', '.join(ready[:_NAMED])}" if ready else ""
-        return f", and {named} is no decoder{alone}{traced}"
+        return f", and {named} is not a decoder{alone}{traced}"
     alike = _alike(kind, said)
     like = (
         f"; if its layers are like those of {' or '.join(alike)}, write that for model_type in a copy of the file" if alike and kind else ""

@@ -108,7 +108,7 @@ def _mpt(config: Config, shape: Shape) -> Shape:
     if not isinstance(attention, Mapping):
         raise SpecError(f"{config.place}: {config.within}attn_config is a single value; write a block of keys")
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
-        raise SpecError(f"{config.place}: {config.within}expansion_ratio: {ratio!r} is no number above 0; write one")
+        raise SpecError(f"{config.place}: {config.within}expansion_ratio: {ratio!r} is not a number above 0; write one")
     plain = bool(config.get("no_bias", default=True))
     inner = round(ratio * shape["hidden"])
     shape = shape | {"positions": "alibi" if attention.get("alibi", True) else "learned", "bias": "none" if plain else "all"}

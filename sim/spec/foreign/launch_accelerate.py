@@ -61,7 +61,7 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
     processes = _number(said, "num_processes", place)
     told.gpus = processes if processes > 1 else None
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:
-        raise SpecError(f"{place}: is no configuration of Accelerate; write distributed_type")
+        raise SpecError(f"{place}: is not a configuration of Accelerate; write distributed_type")
     return told
 
 

@@ -149,7 +149,7 @@ def _fill(row: _Row, tokens: Sequence[_Token], at: int, labels: Sequence[str], f
             raise _wrong(file, line, f"row {row.label.text} has {len(row.cells)} entries for {len(labels)} columns; paste the whole output")
         if not token.is_class:
             raise _wrong(
-                file, token.line, f"row {row.label.text}, column {label}: {shorten(token.text)} is no path class; write {ACCEPTED}"
+                file, token.line, f"row {row.label.text}, column {label}: {shorten(token.text)} is not a path class; write {ACCEPTED}"
             )
         row.cells.append(token)
         at += 1

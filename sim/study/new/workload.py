@@ -134,7 +134,7 @@ def write(
 def _shape(told: Told, origin: str) -> Transformer:
     if told.model:
         transformer = load_part(Model, told.model, "workloads/models").transformer
-        assert transformer is not None, f"{told.model} is no decoder"
+        assert transformer is not None, f"{told.model} is not a decoder"
         return transformer
     try:
         return Transformer.model_validate(told.shape)
@@ -149,7 +149,7 @@ def _whole_steps(told: Told, origin: str) -> None:
     batch = told.training.get("batch", 1) * told.training.get("gradient_accumulation_steps", 1)
     if told.global_batch and told.global_batch % batch:
         near = -(-told.global_batch // batch) * batch
-        raise SpecError(f"{origin}: a global batch of {told.global_batch} is no multiple of the micro-batch of {batch}; write {near}")
+        raise SpecError(f"{origin}: a global batch of {told.global_batch} is not a multiple of the micro-batch of {batch}; write {near}")
 
 
 # --- reading -----------------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def _told(path: Path, text: str) -> Told:
         try:
             return torchtitan(tomllib.loads(text), place)
         except tomllib.TOMLDecodeError as error:
-            raise SpecError(f"{place}: is no TOML: {error}") from None
+            raise SpecError(f"{place}: is not TOML: {error}") from None
     if _ARGUMENTS.search(text):
         return _launch(text, place)
     if suffix in (".yaml", ".yml"):
@@ -225,8 +225,8 @@ def _told(path: Path, text: str) -> Told:
     if _LAUNCHER.search(text):
         return _launch(text, place)
     raise SpecError(
-        f"{place}: is no config.json, no arguments of Megatron-LM (--num-layers ...), no script of Slurm or torchrun, "
-        "no TOML of torchtitan, no JSON of DeepSpeed and no YAML of Accelerate"
+        f"{place}: is not a config.json, Megatron-LM arguments (--num-layers ...), a Slurm or torchrun script, a torchtitan TOML, "
+        "a DeepSpeed JSON or an Accelerate YAML"
     )
 
 
@@ -405,7 +405,7 @@ def by_questions(ask: Ask) -> Told:
 def _decoder(name: str) -> str:
     workload = load_workload(name).spec
     if workload.model.transformer is None:
-        raise SpecError(f"{name}: is no decoder; 'python -m sim list workloads' shows what is there")
+        raise SpecError(f"{name}: is not a decoder; 'python -m sim list workloads' shows what is there")
     return workload.model.name
 
 
@@ -413,5 +413,5 @@ def _number(ask: Ask, question: str, default: int, least: int = 1) -> int:
     answer = ask(question, str(default))
     number = whole_number(answer)
     if number is None or number < least:
-        raise SpecError(f"{question}: {answer[:40]} is no whole number of {least} or more")
+        raise SpecError(f"{question}: {answer[:40]} is not a whole number of {least} or more")
     return number

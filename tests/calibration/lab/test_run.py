@@ -160,7 +160,7 @@ def test_files_in_the_way_are_kept(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"is there already, without its lab\.jsonl"):
         run_plan(read_plan(plan(tmp_path)), rows, lambda text: None)
     rows.with_suffix(".jsonl").write_text('{"schema": 7}\n')
-    with pytest.raises(SpecError, match=r"lab\.jsonl:1: is no point of schema 1"):
+    with pytest.raises(SpecError, match=r"lab\.jsonl:1: is not a point of schema 1"):
         run_plan(read_plan(plan(tmp_path)), rows, lambda text: None)
     assert rows.read_text() == "mine\n"
 

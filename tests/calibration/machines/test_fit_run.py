@@ -108,7 +108,7 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     write_record(record, broken)
     assert "machine.physical_cores is missing" in refused(capsys, str(record), "-o", str(output))
     record.write_text("{}")
-    assert "is no record of a machine" in refused(capsys, str(record), "-o", str(output))
+    assert "is not a record of a machine" in refused(capsys, str(record), "-o", str(output))
     write_record(record, cpu_record())
     assert "cannot be written" in refused(capsys, str(record), "-o", str(tmp_path / "absent" / "box.yaml"))
     told = refused(capsys, str(record), "-o", str(output), "--plot", str(tmp_path / "x.foo"))

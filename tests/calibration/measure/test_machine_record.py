@@ -37,8 +37,8 @@ def test_numbers_keep_five_digits() -> None:
     ("text", "said"),
     [
         (record_text(RECORD)[:-30], ":12:78: the JSON is cut short or broken"),
-        ("[]", "is no record of a machine"),
-        ('{"schema": 1}', "is no record of a machine"),
+        ("[]", "is not a record of a machine"),
+        ('{"schema": 1}', "is not a record of a machine"),
         (record_text(RECORD).replace('"schema": 1', '"schema": 2'), "schema 2, and this version reads schema 1"),
         (record_text(RECORD).replace('"versions"', '"version"'), "versions: is missing"),
         (

@@ -225,9 +225,9 @@ def test_what_is_missing_is_said(case: str, tmp_path: Path, capsys: pytest.Captu
     [
         (b'{"traceEvents": [{"ph": "X", "cat"', r"trace\.json:1:\d+: the JSON is cut short or broken"),
         (gzip.compress(b'{"traceEvents": []}' * 99, mtime=0)[:30], "the gzip file is cut short"),
-        (b'{"events": []}', "is no trace of PyTorch's profiler"),
-        (b"[]", "is no trace of PyTorch's profiler"),
-        (b'{"traceEvents": [], "stallsim": 5}', "is no trace that stallsim wrote"),
+        (b'{"events": []}', "is not a trace of PyTorch's profiler"),
+        (b"[]", "is not a trace of PyTorch's profiler"),
+        (b'{"traceEvents": [], "stallsim": 5}', "is not a trace that stallsim wrote"),
         (b"\xc3\x28", "is not UTF-8 text"),
     ],
 )
@@ -256,7 +256,7 @@ def _keys(**changes: object) -> Callable[[dict[str, Any]], None]:
 ODD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "NaN": (_event(ts=math.nan), "NaN is not a JSON number"),
     "Infinity": (_event(dur=math.inf), "Infinity is not a JSON number"),
-    "a start that is no time": (_event(ts="soon"), "ts: expected a time in microseconds"),
+    "a start that is not a time": (_event(ts="soon"), "ts: expected a time in microseconds"),
     "negative": (_event(dur=-1.0), "dur: expected a time of 0 or more"),
     "a thousand years": (_event(dur=1e17), "dur: expected a time of 0 or more"),
     "args is text": (_event(args="x"), "args: expected an object"),
@@ -267,7 +267,7 @@ ODD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "too many ranks": (_keys(distributedInfo={"rank": 0, "world_size": 10**12}), "distributedInfo names no rank"),
     "deviceProperties is an object": (_keys(deviceProperties={"name": "x"}), "deviceProperties: expected a list"),
     "a layout": (_keys(stallsim={"hardware": "hgx-h100"}), "is the trace of a simulated layout, which is not read back"),
-    "no ranks": (_keys(stallsim={"ranks": []}), "is no trace that stallsim wrote: stallsim: ranks"),
+    "no ranks": (_keys(stallsim={"ranks": []}), "is not a trace that stallsim wrote: stallsim: ranks"),
     "stands_for of text": (
         _keys(stallsim={"ranks": [{"pid": 0, "rank": 0, "stands_for": "8"}]}),
         "ranks.0.stands_for: expected an integer",

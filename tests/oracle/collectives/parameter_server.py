@@ -26,7 +26,7 @@ def parameter_server(workers: Sequence[int], servers: Sequence[int], nbytes: flo
     check_collective(workers, nbytes, pieces)
     m = check_collective(servers, nbytes)
     if set(servers) & set(workers) and not set(servers) <= set(workers):
-        raise ValueError(f"servers {sorted(set(servers) - set(workers))} are no workers, the others are: colocate all servers or none")
+        raise ValueError(f"servers {sorted(set(servers) - set(workers))} are not workers, the others are: colocate all servers or none")
     size = nbytes / m / pieces
     transfers: list[Transfer] = []
     for chunk in range(m * pieces):

@@ -117,7 +117,10 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
             {"overrides": {"training.stack.own_exchange": "mine"}, "parallel": {"tp": 2}, "stack": None},
             "training.stack.own_exchange: mine forms the buckets of plain data parallelism, but layouts exchange as their framework does",
         ),
-        ({"exchange": 7}, "the exchange 7: is no ExchangeStrategy, for want of name and buckets; docs/develop/own-exchange.md shows one"),
+        (
+            {"exchange": 7},
+            "the exchange 7: does not follow ExchangeStrategy: it lacks name and buckets; docs/develop/own-exchange.md shows one",
+        ),
         ({"exchange": "lost"}, "--set training.stack.own_exchange=lost: found 'lost'; write one of mine, or one of your own (docs/"),
         (
             {"exchange": Own(whole), "stack": "tf-parameter-server"},

@@ -37,8 +37,8 @@ def test_a_workload_is_no_trace(tmp_path: Path) -> None:
     ("spoil", "what"),
     [
         (lambda folder: (folder / "toy.1.et").unlink(), "toy.2.et: is of rank 2, but rank 1 is missing"),
-        (lambda folder: (folder / "toy.1.et").write_bytes(b"\x30"), "toy.1.et: is no Chakra trace"),
-        (lambda folder: (folder / "comm_group.json").write_text("{"), "comm_group.json: is no JSON"),
+        (lambda folder: (folder / "toy.1.et").write_bytes(b"\x30"), "toy.1.et: is not a Chakra trace"),
+        (lambda folder: (folder / "comm_group.json").write_text("{"), "comm_group.json: is not JSON"),
         (lambda folder: (folder / "comm_group.json").write_text("[]"), "comm_group.json: expected communicators with their ranks"),
         (lambda folder: (folder / "comm_group.json").write_text('{"1": []}'), "communicator 1: expected a list of ranks"),
         (lambda folder: (folder / "comm_group.json").write_text('{"1": [0, 3]}'), "communicator 1: rank 3, but the trace has ranks 0 to 2"),

@@ -127,7 +127,7 @@ def test_gemma_3_as_published(tmp_path: Path, layers: int, parameters: int, insi
 
 def test_messages_say_where_a_key_goes() -> None:
     inside = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34}
-    with pytest.raises(SpecError, match=r"config\.json: text_config\.hidden_size: 'wide' is no whole number"):
+    with pytest.raises(SpecError, match=r"config\.json: text_config\.hidden_size: 'wide' is not a whole number"):
         decoder_of({"model_type": "gemma3", "text_config": inside | {"hidden_size": "wide"}}, "config.json")
     with pytest.raises(SpecError, match=r"vocab_size \(1000\) stands beside text_config, .* \(it takes 262208\); move it into text_config"):
         decoder_of({"model_type": "gemma3", "vocab_size": 1000, "text_config": inside}, "config.json")
@@ -233,7 +233,7 @@ def test_what_is_no_decoder_is_traced_with_its_inputs_and_sizes(kind: str) -> No
     with pytest.raises(SpecError) as raised:
         decoder_of(config, "config.json")
     said = str(raised.value)
-    assert "is no decoder" in said and "like those of" not in said and "describe a decoder" not in said
+    assert "is not a decoder" in said and "like those of" not in said and "describe a decoder" not in said
     command = shlex.split(said.split("python -m sim extract ")[1])
     assert command[:3] == [f"transformers:{config['architectures'][0]}", "--input", shape]
     parse_input(shape)

@@ -209,24 +209,24 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
             json.dumps({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}),
             "or trace it where transformers is installed: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512",
         ),
-        ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is no multiple of kv_heads \(5\)"),
+        ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is not a multiple of kv_heads \(5\)"),
         ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
-        ("d.json", json.dumps({**llama, "hidden_size": "wide"}), "hidden_size.*'wide' is no whole number"),
+        ("d.json", json.dumps({**llama, "hidden_size": "wide"}), "hidden_size.*'wide' is not a whole number"),
         ("e.json", "{", "JSON is cut short or broken"),
         ("f.json", json.dumps({"zero_optimization": {"stage": 3}}), "nothing here describes a model"),
         ("g.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 4", "add --padded-vocab-size"),
         ("h.sh", MEGATRON.replace("TP=8\n", ""), "what this variable is"),
-        ("i.sh", MEGATRON.replace("size 1536", "size 1535"), "no multiple of the micro-batch of 2; write 1536"),
+        ("i.sh", MEGATRON.replace("size 1536", "size 1535"), "not a multiple of the micro-batch of 2; write 1536"),
         ("j.toml", TORCHTITAN.replace("70B", "7B"), "llama3 7B is not in the catalogue"),
-        ("k.txt", "hello", "is no config.json"),
+        ("k.txt", "hello", "is not a config.json"),
         ("l.json", json.dumps({**llama, "hidden_act": "mystery"}), "activation mystery is not known"),
         ("m.json", json.dumps({"model_type": "mpt", **MPT, "attn_config": [1]}), "attn_config is a single value; write a block of keys"),
-        ("n.json", json.dumps({"model_type": "mpt", **MPT, "expansion_ratio": "four"}), "expansion_ratio: 'four' is no number above 0"),
+        ("n.json", json.dumps({"model_type": "mpt", **MPT, "expansion_ratio": "four"}), "expansion_ratio: 'four' is not a number above 0"),
         ("o.toml", TORCHTITAN.replace("batch_size = 4", 'batch_size = "four"'), r"training\.local_batch_size four: write a whole number"),
         ("p.toml", TORCHTITAN.replace("seq_len = 4096", "seq_len = 0.5"), r"training\.seq_len 0\.5: write a whole number, 1 or more"),
         ("q.toml", TORCHTITAN.replace("l_degree = 8", "l_degree = -1"), r"parallelism\.tensor_parallel_degree -1: write a whole number"),
         ("r.toml", TORCHTITAN.replace('"full"', '"sometimes"'), "activation_checkpoint.mode sometimes is not known; known are none, full"),
-        ("s.toml", TORCHTITAN + "[", "is no TOML"),
+        ("s.toml", TORCHTITAN + "[", "is not TOML"),
         ("t.sh", MEGATRON + "--hidden-dropout much", "--hidden-dropout much: write a number of 0 or more"),
         ("u.sh", MEGATRON + "--hybrid-override-pattern M*M-", "--hybrid-override-pattern makes layers of another kind"),
         ("v.sh", MEGATRON + "--window-size wide", "--window-size wide: write the tokens to look back on"),
@@ -343,7 +343,7 @@ def test_a_decoder_of_the_catalogue_is_the_model_of_launch_files(tmp_path: Path)
     made = load_workload(str(new_workload(["llama-3.1-8b", str(tmp_path / "zero.json")], tmp_path / "a.yaml").path)).spec
     assert made.model.parameters == 8_030_261_248
     assert (made.training.batch, made.training.parallel.shard) == (3, "gradients")
-    with pytest.raises(SpecError, match="vgg16: is no decoder"):
+    with pytest.raises(SpecError, match="vgg16: is not a decoder"):
         new_workload(["vgg16", str(tmp_path / "zero.json")], tmp_path / "b.yaml")
 
 

@@ -88,7 +88,7 @@ def _named(variable: str, text: str | None, all_names: tuple[str, ...], version:
         return all_names
     listed = {name.strip().lower() for name in text.strip().removeprefix("^").split(",")}
     if wrong := sorted(listed - {name.lower() for name in all_names}):
-        raise SpecError(f"{variable}: '{wrong[0]}' is no name that NCCL {version} knows; write some of {', '.join(all_names)}")
+        raise SpecError(f"{variable}: '{wrong[0]}' is not a name that NCCL {version} knows; write some of {', '.join(all_names)}")
     allowed = tuple(name for name in all_names if (name.lower() in listed) != text.strip().startswith("^"))
     if not allowed:
         raise SpecError(f"{variable}={text} leaves NCCL {version} nothing; write some of {', '.join(all_names)}")

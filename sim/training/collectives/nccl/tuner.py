@@ -116,7 +116,7 @@ def _considered(case: TunerCase, algorithm: str, protocol: str) -> Considered:
 
 def _check(collective: str, nbytes: float, machine: TunerMachine, constants: TunerConstants) -> None:
     if collective not in COLLECTIVES:
-        raise SpecError(f"'{collective}' is no collective that NCCL tunes; write one of {', '.join(COLLECTIVES)}")
+        raise SpecError(f"'{collective}' is not a collective that NCCL tunes; write one of {', '.join(COLLECTIVES)}")
     if not (math.isfinite(nbytes) and nbytes >= 0):
         raise SpecError(f"a collective of {nbytes} bytes is impossible; write zero or more")
     if not 1 <= machine.nodes <= machine.ranks or machine.ranks < 2:
@@ -220,7 +220,7 @@ def _function(variable: str, text: str) -> Collective:
         if text.strip().lower().replace("_", "") == collective.replace("_", ""):
             return collective
     spellings = ", ".join(collective.replace("_", "") for collective in COLLECTIVES)
-    raise SpecError(f"{variable}: '{text}' is no function of NCCL; write one of {spellings}")
+    raise SpecError(f"{variable}: '{text}' is not a function of NCCL; write one of {spellings}")
 
 
 def _listed(variable: str, text: str, all_names: Collection[str], constants: TunerConstants) -> frozenset[str]:
@@ -235,7 +235,7 @@ def _listed(variable: str, text: str, all_names: Collection[str], constants: Tun
                 else ""
             )
             raise SpecError(
-                f"{variable}: '{name}' is no name that NCCL {constants.name} knows; write some of {', '.join(all_names)}{others}"
+                f"{variable}: '{name}' is not a name that NCCL {constants.name} knows; write some of {', '.join(all_names)}{others}"
             )
     chosen = frozenset(spelled[name.lower()] for name in words)
     return frozenset(all_names) - chosen if text.strip().startswith("^") else chosen

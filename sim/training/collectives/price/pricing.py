@@ -47,7 +47,7 @@ def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: floa
     elif algorithm in names(COLLECTIVES):
         priced = own(layout, algorithm, protocol, nbytes)
     else:
-        raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
+        raise SpecError(f"'{algorithm}' is not an algorithm; write one of {', '.join(PRICES)}")
     if algorithm == "Ring":
         priced = _by_thread_blocks(priced, layout, op, protocol, nbytes, channels)
     if asking := rendezvous(layout, op, algorithm, protocol, nbytes, channels):

@@ -368,14 +368,14 @@ def test_which_algorithms_run_where():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"algorithms": "rings"}, "NCCL_ALGO: 'rings' is no name that NCCL 2.30 knows; write some of Tree, Ring, CollNetDirect"),
-        ({"algorithms": ""}, "'' is no name"),
+        ({"algorithms": "rings"}, "NCCL_ALGO: 'rings' is not a name that NCCL 2.30 knows; write some of Tree, Ring, CollNetDirect"),
+        ({"algorithms": ""}, "'' is not a name"),
         (
             {"algorithms": "nvls", "version": "2.10"},
-            "no name that NCCL 2.10 knows; write some of Tree, Ring, CollNet; of all_reduce also one alone of Hierarchical, Rack",
+            "not a name that NCCL 2.10 knows; write some of Tree, Ring, CollNet; of all_reduce also one alone of Hierarchical, Rack",
         ),
-        ({"protocols": "LL256"}, "NCCL_PROTO: 'LL256' is no name .* LL, LL128, Simple"),
-        ({"algorithms": "sum:ring"}, "'sum' is no function of NCCL; write one of allreduce, allgather"),
+        ({"protocols": "LL256"}, "NCCL_PROTO: 'LL256' is not a name .* LL, LL128, Simple"),
+        ({"algorithms": "sum:ring"}, "'sum' is not a function of NCCL; write one of allreduce, allgather"),
         ({"algorithms": "allreduce:ring;tree"}, "every list but the first says which function"),
         ({"algorithms": "allreduce:ring", "version": "2.10"}, "NCCL 2.10 takes one list for all functions"),
         (
@@ -390,7 +390,7 @@ def test_which_algorithms_run_where():
         ({"algorithms": "pat", "collective": "all_gather"}, "PAT needs one rank per node"),
         ({"protocols": "^LL,LL128,Simple"}, "NCCL_PROTO=.* is not written for no protocol"),
         ({"version": "2.9"}, "NCCL 2.9 is not modelled; choose one of 2.3, 2.4, 2.10, 2.30"),
-        ({"collective": "all_to_all"}, "'all_to_all' is no collective that NCCL tunes; write one of all_reduce"),
+        ({"collective": "all_to_all"}, "'all_to_all' is not a collective that NCCL tunes; write one of all_reduce"),
         ({"nbytes": -1}, "a collective of -1 bytes is impossible"),
         ({"nbytes": float("nan")}, "a collective of nan bytes"),
         ({"known": machine(8, 1, 65, 20)}, "65 channels are impossible: NCCL 2.30 has 1 to 64"),

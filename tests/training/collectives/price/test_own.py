@@ -45,7 +45,7 @@ class HalvingDoubling:
     def all_reduce(self, ranks: int, per_node: int) -> Any:
         rounds = ranks.bit_length() - 1
         if ranks != 1 << rounds:
-            raise ValueError(f"{ranks} ranks are no power of two; take Ring")
+            raise ValueError(f"{ranks} ranks are not a power of two; take Ring")
         bits = [*((bit, True) for bit in range(rounds)), *((bit, False) for bit in reversed(range(rounds)))]
 
         def chunks(owner: int, bit: int) -> list[int]:
@@ -221,8 +221,12 @@ def test_wrong_steps_are_refused_in_a_sentence(chunks: Any, steps: Any, told: st
 @pytest.mark.parametrize(
     ("collective", "gpus", "told"),
     [
-        (HalvingDoubling(), 6, "collective MyHalvingDoubling: 6 ranks are no power of two; take Ring"),
-        (7, None, "the collective 7: is no CollectiveAlgorithm, for want of name and all_reduce; docs/develop/own-collective.md shows one"),
+        (HalvingDoubling(), 6, "collective MyHalvingDoubling: 6 ranks are not a power of two; take Ring"),
+        (
+            7,
+            None,
+            "the collective 7: does not follow CollectiveAlgorithm: it lacks name and all_reduce; docs/develop/own-collective.md shows one",
+        ),
         (type("Taken", (Star,), {"name": "ring"}), None, "collective ring: this is the name of a collective that is built in"),
     ],
 )
