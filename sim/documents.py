@@ -175,11 +175,15 @@ def recommended(
         together = shared_batch(scenario, names, counts)  # that of `plan`
         able = [name for name in names if not reasons[name]]
         rows = planned_rows(
-            replace(alone, global_batch=together), able, counts, making.laid, counting("machines planned"), renting.power_cap
-        )
+            replace(alone, global_batch=together), able, counts, making.laid, counting("machines planned"), renting.power_cap,
+            renting.processes,
+        )  # fmt: skip
         rows += [ComparedMachine(name, None, None, reasons[name]) for name in never]
     else:
-        rows = laid_out(replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never, renting.power_cap)
+        rows = laid_out(
+            replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never, renting.power_cap,
+            renting.processes,
+        )  # fmt: skip
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
     document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
@@ -206,7 +210,7 @@ def compared(
     require_priced(scenario.prices, names)
     making = Documents(power_cap=power_cap)
     rows = compare(scenario, names, making, nodes=nodes, processes=processes, progress=counting("machines"))
-    return laid_out(scenario, rows, making.laid, counting("machines planned"), power_cap=power_cap)
+    return laid_out(scenario, rows, making.laid, counting("machines planned"), power_cap=power_cap, processes=processes)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

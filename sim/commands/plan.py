@@ -28,7 +28,7 @@ from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.study.options import PlanOptions, StepOptions, part
 from sim.terminal import show_table, talk, write_result
-from sim.units import show
+from sim.units import counted, show
 
 if TYPE_CHECKING:
     from sim.study.plan.search import Tally
@@ -118,7 +118,7 @@ def told(tally: Tally) -> str:
         return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, none so far does"
     done, more = len(tally.outcomes), round(tally.left.simulations)
     left = f", about {show(tally.left.seconds, 'time', 2)} left" if tally.left.seconds >= 1 else ""
-    return f"{done:,} layouts simulated, about {more:,} more, best {show(tally.best.step_time, 'time')} a step{left}"
+    return f"{counted(done, 'layout')} simulated, about {more:,} more, best {show(tally.best.step_time, 'time')} a step{left}"
 
 
 def _export(made: Any, folder: Path) -> None:

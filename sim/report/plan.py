@@ -62,6 +62,10 @@ def tie_between(one: Outcome, best: Outcome) -> float:
     return max(tie(one), tie(best))
 
 
+def _ties(one: Outcome, best: Outcome) -> bool:
+    return one.value <= best.value * (1.0 + tie_between(one, best))
+
+
 def plan_document(
     plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: bool = False, reliability: str | None = None, spares: int | None = None
 ) -> dict[str, Any]:
@@ -148,7 +152,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
         "why": why(outcome, best),
         "not_validated": not_validated(run),
         "tie_within": tie_between(outcome, best),
-        "tie": outcome.value <= best.value * (1.0 + tie_between(outcome, best)),
+        "tie": _ties(outcome, best),
         "pareto": on_front,
         "command": run_command(plan, outcome.way),
     }
@@ -252,7 +256,8 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "best": None if best is None else candidate_name(best.way.candidate),
         "stack": None if best is None else best.way.candidate.stack,
         "step_time_s": None if best is None else best.step_time,
-        "plan_step_time_s": turn.of_plan,
+        "plan_step_time_s": None if turn.of_plan is None else turn.of_plan.time,
+        "tie": best is not None and turn.of_plan is not None and _ties(turn.of_plan, best),
         "flips_at": turn.flips_at,
         "problem": turn.problem,
     }
@@ -319,7 +324,7 @@ def _batches_said(plan: LayoutPlan) -> str:
 def _warnings(plan: LayoutPlan) -> list[str]:
     texts = []
     if plan.tally.interrupted:
-        texts.append(f"interrupted: {len(plan.tally.outcomes)} layouts were simulated; this is the best so far")
+        texts.append(f"interrupted: {counted(len(plan.tally.outcomes), 'layout')} simulated so far; this is the best of them")
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
@@ -426,10 +431,19 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
         return f"{turn['change']}: {turn['problem']}"
     if turn["same"]:
         return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} a step"
+    if turn["tie"]:
+        kept = f"the same layout, {show(turn['plan_step_time_s'], 'time')} a step, is within the expected error of the best"
+        best = f"{turn['best']} [{turn['stack']}] at {show(turn['step_time_s'], 'time')}"
+        return f"{turn['change']}: {kept}, {best}{_flips_text(turn)}"
     of_plan = (
         ", since the plan's does not fit"
         if turn["plan_step_time_s"] is None
         else f" against {show(turn['plan_step_time_s'], 'time')} with the plan's"
     )
-    flips = "" if turn["flips_at"] is None else f"; they are equal at {100 * turn['flips_at']:.0f}% of the NICs' speed"
-    return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}{flips}"
+    return (
+        f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}{_flips_text(turn)}"
+    )
+
+
+def _flips_text(turn: Mapping[str, Any]) -> str:
+    return "" if turn["flips_at"] is None else f"; they are equal at {100 * turn['flips_at']:.0f}% of the NICs' speed"

@@ -234,6 +234,8 @@ class MeshOptions(Spec):
     """What the framework divides among data-parallel ranks."""
     schedules: tuple[Schedule, ...] = SCHEDULES
     """Schedules that the framework has, which plans choose from; a run takes others too."""
+    recomputes: bool = True
+    """Whether the framework's backward can compute blocks, or their attention, again; of plans, a run takes what is asked for."""
     sequence: Literal["always", "never", "either"] = "either"
     """Whether the framework's tensor ranks split norms and residuals (sequence parallelism); of plans, a run takes what is asked for."""
     weights: Literal["fp32", "bf16", "fp16"] = "fp32"

@@ -7,12 +7,14 @@ import tomllib
 from dataclasses import replace
 
 import pytest
+import yaml
 
 import stallsim
 from sim.check import check_job, warn_job
 from sim.cli import main
 from sim.report.layouts.layout_files import launch_of
 from sim.spec.fields import Fp8Recipe
+from sim.spec.foreign.launch_accelerate import accelerate
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_torchtitan import torchtitan
 from sim.spec.foreign.layout_files import launch_files
@@ -78,30 +80,40 @@ def test_plan_tries_the_stacks_that_have_the_recipe() -> None:
         ("tensorwise", "hgx-h100", "torchtitan.toml"), ("rowwise", "hgx-h100", "torchtitan.toml"),
         ("mxfp8", "gb300-nvl72", "torchtitan.toml"), ("delayed", "hgx-h100", "megatron.args"),
         ("tensorwise", "hgx-h100", "megatron.args"), ("blockwise", "hgx-h100", "megatron.args"), ("mxfp8", "gb300-nvl72", "megatron.args"),
+        ("tensorwise", "hgx-h100", "accelerate.yaml"), ("mxfp8", "gb300-nvl72", "accelerate.yaml"),
+        ("delayed", "hgx-h100", "accelerate.yaml"),
     ],
 )  # fmt: skip
 def test_launch_files_read_back_as_the_recipe(recipe: Fp8Recipe, machine: str, file: str) -> None:
-    stack = "torchtitan-2.x" if file == "torchtitan.toml" else "megatron-core"
+    stack = "megatron-core" if file == "megatron.args" else "torch-fsdp1" if recipe == "delayed" else "torchtitan-2.x"
     scenario = Scenario(machine, "llama-3.1-8b", global_batch=72, precision="fp8", fp8_recipe=recipe, stack=stack)
     plan = prepare_plan(
-        PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": "parameters" if "toml" in file else "optimizer"})
+        PlanQuestion(scenario, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": "optimizer" if file == "megatron.args" else "parameters"})
     )
     setting, found = next((setting, found) for setting, found in plan.ways if found)
     launch = launch_of(plan, outcome_of(setting, found[0]))
     assert launch.fp8_recipe == recipe
     written = launch_files(launch, "sim run")
     text = written.files[file]
-    told = torchtitan(tomllib.loads(text), file) if file == "torchtitan.toml" else megatron(text, file)
+    read = {
+        "torchtitan.toml": lambda: torchtitan(tomllib.loads(text), file),
+        "megatron.args": lambda: megatron(text, file),
+        "accelerate.yaml": lambda: accelerate(yaml.safe_load(text), file),
+    }
+    told = read[file]()
     assert (told.training["precision"], told.training["fp8_recipe"]) == ("fp8", recipe)
 
 
 def test_launch_files_that_have_no_such_recipe_are_left_out() -> None:
     scenario = Scenario("hgx-h100", "llama-3.1-8b", global_batch=64, precision="fp8")
     left = {}
-    for recipe, stack, shard in (("delayed", "megatron-core", "none"), ("rowwise", "torchtitan-2.x", "none")):
+    for recipe, stack, shard in (
+        ("delayed", "megatron-core", "none"), ("rowwise", "torchtitan-2.x", "none"), ("rowwise", "torchtitan-2.x", "parameters"),
+    ):  # fmt: skip
         asked = replace(scenario, fp8_recipe=recipe, stack=stack)
         plan = prepare_plan(PlanQuestion(asked, fixed={"tp": "1", "cp": "1", "pp": "1", "shard": shard}))
         setting, found = next((setting, found) for setting, found in plan.ways if found)
-        left[recipe] = launch_files(launch_of(plan, outcome_of(setting, found[0])), "sim run").left_out
-    assert left["delayed"]["torchtitan.toml"] == "torchtitan scales fp8 tensorwise, rowwise or as mxfp8, not delayed"
-    assert left["rowwise"]["megatron.args"] == "Megatron-LM has no fp8 recipe rowwise; it has delayed, tensorwise, blockwise, mxfp8"
+        left[recipe, shard] = launch_files(launch_of(plan, outcome_of(setting, found[0])), "sim run").left_out
+    assert left["delayed", "none"]["torchtitan.toml"] == "torchtitan scales fp8 tensorwise, rowwise or as mxfp8, not delayed"
+    assert left["rowwise", "none"]["megatron.args"] == "Megatron-LM has no fp8 recipe rowwise; it has delayed, tensorwise, blockwise, mxfp8"
+    assert left["rowwise", "parameters"]["accelerate.yaml"] == "Accelerate has no fp8 recipe rowwise; it has delayed, tensorwise, mxfp8"

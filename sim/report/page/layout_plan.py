@@ -157,6 +157,14 @@ def _turns(document: Mapping[str, Any]) -> PagePart:
     for turn in document["sensitivity"]:
         time = "-" if turn["step_time_s"] is None else as_time(turn["step_time_s"])
         flips = "-" if turn["flips_at"] is None else f"{100 * turn['flips_at']:.0f} % of the NICs' speed"
-        rows.append([turn["change"], turn["best"] or turn["problem"], "the same" if turn["same"] else "another", time, flips])
+        rows.append(
+            [
+                turn["change"],
+                turn["best"] or turn["problem"],
+                "the same" if turn["same"] else "a tie" if turn["tie"] else "another",
+                time,
+                flips,
+            ]
+        )
     head = [("change", False), ("best then", False), ("layout", False), ("step", True), ("equal at", False)]
     return PagePart("changes", "If things change", section("changes", "If things change", table(head, rows, "Changes")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sim.spec.fields import Fp8Recipe
 from sim.spec.foreign.launch_deepspeed import ZERO_STAGES
 from sim.spec.foreign.launch_told import Told, block_of, exchange_of, note_offloading
 from sim.spec.strict import whole_number
@@ -16,6 +17,14 @@ _FSDP: Final[Mapping[str, str]] = {
     **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), "gradients"),
     **dict.fromkeys(("NO_SHARD", "3"), "none"),
 }
+_MX: Final = "use_mxfp8_block_scaling"
+ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
+    "delayed": {"backend": "TE"},
+    "tensorwise": {"backend": "AO"},
+    "mxfp8": {"backend": "TE", _MX: True},
+}
+"""``fp8_config`` of each recipe: Transformer Engine's DelayedScaling or MXFP8BlockScaling, or torchao's default Float8LinearConfig
+(accelerate/utils/transformer_engine.py, ao.py)."""
 
 
 def accelerate(said: Mapping[str, Any], place: str) -> Told:
@@ -26,6 +35,7 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
     if kind and not precision:
         raise SpecError(f"{place}: mixed_precision {shorten(kind)}: write no, fp16, bf16 or fp8")
     told.training |= {"precision": precision} if precision else {}
+    told.training |= _recipe(said, place) if precision == "fp8" else {}
     zero, sharded, mesh = (block_of(said, name, place) for name in ("deepspeed_config", "fsdp_config", "parallelism_config"))
     if zero:
         stage = str(zero.get("zero_stage", 0))
@@ -63,6 +73,13 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
     if not (zero or sharded or mesh or megatron_block) and "distributed_type" not in said:
         raise SpecError(f"{place}: is not a configuration of Accelerate; write distributed_type")
     return told
+
+
+def _recipe(said: Mapping[str, Any], place: str) -> dict[str, str]:
+    """Return the recipe of 8 bits of ``fp8_config``; nothing where it names no library, or one whose recipes are not modeled."""
+    block = block_of(said, "fp8_config", place)
+    named = {"backend": str(block.get("backend", "")).upper()} | ({_MX: True} if block.get(_MX) is True else {})
+    return next(({"fp8_recipe": recipe} for recipe, said_so in ACCELERATE_8BIT.items() if said_so == named), {})
 
 
 def _number(block: Mapping[str, Any], key: str, place: str) -> int:

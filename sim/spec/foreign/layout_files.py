@@ -13,6 +13,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from sim.spec.fields import Fp8Recipe
+from sim.spec.foreign.launch_accelerate import ACCELERATE_8BIT
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_megatron_model import LATENT
 from sim.spec.foreign.launch_torchtitan import TORCHTITAN_MODELS
@@ -412,6 +413,7 @@ def accelerate_yaml(launch: Launch) -> str:
     said: dict[str, Any] = {
         "distributed_type": "FSDP",
         "mixed_precision": "no" if launch.precision in ("fp32", "tf32") else launch.precision.removeprefix("amp_"),
+        **_accelerate_8bit(launch),
         "num_machines": launch.nodes,
         "num_processes": launch.nodes * launch.gpus_per_node,
         "fsdp_config": {
@@ -423,6 +425,16 @@ def accelerate_yaml(launch: Launch) -> str:
         "parallelism_config": {f"parallelism_config_{name}": size for name, size in ranks.items()},
     }
     return str(yaml.safe_dump(said, sort_keys=False))
+
+
+def _accelerate_8bit(launch: Launch) -> dict[str, Any]:
+    """Return the block of the library that brings products to 8 bits. Raise SpecError for a recipe that Accelerate has not."""
+    if launch.precision != "fp8":
+        return {}
+    block = next((block for recipe, block in ACCELERATE_8BIT.items() if recipe == launch.fp8_recipe), None)
+    if block is None:
+        raise SpecError(f"Accelerate has no fp8 recipe {launch.fp8_recipe}; it has {', '.join(ACCELERATE_8BIT)}")
+    return {"fp8_config": dict(block)}
 
 
 def torchrun_line(launch: Launch, arguments: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from sim.mesh import LayoutRun, worker_node
@@ -19,12 +20,16 @@ from sim.study.memory_fit import is_shortage
 from sim.study.plan.question import PlanQuestion, plan
 from sim.study.plan.search import Limits
 from sim.study.plan.space import LayoutCandidate
+from sim.study.pool import each
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
 SIMULATIONS: Final = 40
 """Most layouts that are simulated for each machine and number of nodes."""
 GAP: Final = 0.03
 """Part of its step by which the best may be improved at most: estimate (less than predictions are off by)."""
+
+_Point = tuple[str, int | None]
+"""A machine and its number of nodes; None: as many as it has."""
 
 
 def needs_layout(scenario: Scenario, rows: Sequence[ComparedMachine]) -> bool:
@@ -78,13 +83,27 @@ def planned_rows(
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
     power_cap: str | None = None,
+    processes: int | None = 1,
 ) -> list[ComparedMachine]:
-    """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none."""
+    """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none.
+
+    On up to *processes* processes, all cores when None, where *document_of* can be pickled.
+    """
     fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, kept = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
+    return _planned(partial(_row, fixed, kept, document_of, power_cap), points, progress, processes)
+
+
+def _planned(
+    row_of: Callable[[_Point], ComparedMachine],
+    points: Sequence[_Point],
+    progress: Callable[[int, int], None] | None,
+    processes: int | None,
+) -> list[ComparedMachine]:
+    """Return the row of each of *points*, in their order."""
     rows = []
-    for name, count in points:
-        rows.append(_row(replace(fixed, hardware=name), count, kept, document_of, power_cap))
+    for row in each(row_of, points, processes):
+        rows.append(row)
         if progress is not None:
             progress(len(rows), len(points))
     return rows
@@ -97,6 +116,7 @@ def laid_out(
     progress: Callable[[int, int], None] | None = None,
     but: Collection[str] = (),
     power_cap: str | None = None,
+    processes: int | None = 1,
 ) -> list[ComparedMachine]:
     """Return *rows*, those of machines with too little memory for a decoder with the document of their best layout, if there is one.
 
@@ -109,18 +129,15 @@ def laid_out(
     workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
     if workload.model.transformer is None or workload.pretraining is not None or written_layout(scenario):
         return list(rows)
-    planned = {}
-    for done, row in enumerate(short):
-        planned[row.hardware, row.nodes] = _row(replace(scenario, hardware=row.hardware), row.nodes, {}, document_of, power_cap)
-        if progress is not None:
-            progress(done + 1, len(short))
+    points = [(row.hardware, row.nodes) for row in short]
+    planned = dict(zip(points, _planned(partial(_row, scenario, {}, document_of, power_cap), points, progress, processes), strict=True))
     return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
 
 
 def _row(
-    scenario: Scenario, count: int | None, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
-    power_cap: str | None,
-) -> ComparedMachine:  # fmt: skip
+    job: Scenario, kept: Mapping[str, str], document_of: Callable[[LayoutAnswer], Mapping[str, Any]], power_cap: str | None, point: _Point
+) -> ComparedMachine:
+    scenario, count = replace(job, hardware=point[0]), point[1]
     limits = Limits(SIMULATIONS, shown=1, gap=GAP, power_cap=power_cap)
     question = PlanQuestion(scenario, () if count is None else (count,), fixed=kept, limits=limits)
     try:

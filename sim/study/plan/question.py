@@ -15,10 +15,12 @@ from sim.analysis.cost import price
 from sim.check import check_run
 from sim.cluster.build import with_nodes
 from sim.mesh import worker_node
+from sim.parallel.split import split
 from sim.spec.extensions import SCHEDULES, names
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
-from sim.spec.workload import Workload
+from sim.spec.parallel import Parallel
+from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
 from sim.study.plan.ahead import Workers, refiner
@@ -34,7 +36,9 @@ from sim.training.layouts.prices import PriceBook
 from sim.units import any_of
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
-"""Stacks whose layouts are compared where the user names none."""
+"""Stacks whose layouts are compared where the user named none: torch's FSDP2, DDP pipelines take any model, Megatron-LM transformers."""
+
+_OTHERS: Final = frozenset({"conv", "depthwise_conv", "rnn"})
 
 
 @dataclass(frozen=True)
@@ -183,14 +187,24 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
 
 
 def _workloads(scenario: Scenario) -> list[Loaded[Workload]]:
-    """Return the workload under each stack that is tried, of those that have its recipe of 8 bits; once where overrides name the stack."""
+    """Return the workload under each stack that is tried and that has its kind of model and its recipe of 8 bits.
+
+    Once where overrides name the stack.
+    """
     loaded: list[Loaded[Workload]] = []
     for stack in [scenario.stack] if scenario.stack else STACKS:
         _, overrides = sorted_overrides(replace(scenario, stack=stack))
         one = load_workload(scenario.workload, overrides)
-        if all(one.spec.training != other.spec.training for other in loaded):
+        runs = scenario.stack or stack != "megatron-core" or is_transformer(one.spec.model)
+        if runs and all(one.spec.training != other.spec.training for other in loaded):
             loaded.append(one)
     return [one for one in loaded if one.spec.training.precision != "fp8" or one.spec.training.has_recipe] or loaded
+
+
+def is_transformer(model: Model) -> bool:
+    """Tell whether *model* is blocks of attention, without convolutions and recurrent layers, which Megatron-LM builds nothing else of."""
+    ops = [{piece.layer.op for piece in unit.pieces} for unit in split(model, Parallel()) if unit.kind == "block"]
+    return model.transformer is not None or (bool(ops) and all("attention" in each and not each & _OTHERS for each in ops))
 
 
 def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:

@@ -35,8 +35,8 @@ class Turn:
     """None where nothing fits any more, or the change makes no sense here; ``problem`` says why."""
     same: bool
     """Whether the plan's layout still wins."""
-    of_plan: float | None
-    """Seconds of a step of the plan's layout under the change, with the micro-batch that suits it; None where it does not fit."""
+    of_plan: Outcome | None
+    """The plan's layout under the change, with the micro-batch that suits it; None where it does not fit."""
     flips_at: float | None = None
     """Share of the NICs' speed at which the two layouts are equal by their bounds; None where these do not cross."""
     problem: str = ""
@@ -82,13 +82,13 @@ def _turn(made: LayoutPlan, best: Outcome, change: str, question: PlanQuestion, 
     if winner is None:
         return Turn(change, None, False, None, problem="no layout fits")
     if _alike(best.way.candidate, winner.way.candidate):
-        return Turn(change, winner, True, winner.time)
+        return Turn(change, winner, True, winner)
     own = [(setting, [each for each in every if _alike(best.way.candidate, each)]) for setting, every in ways]
     of_plan = search(own, limits, refine=refiner(Alone(limits.objective, limits.memory), crew)).best
     flips = None
     if change.startswith("NICs") and of_plan is not None:
         flips = _flip(best.way, LayoutWay(_of_nodes(made.ways, winner.way), winner.way.candidate))
-    return Turn(change, winner, False, None if of_plan is None else of_plan.time, flips)
+    return Turn(change, winner, False, of_plan, flips)
 
 
 def _slower(setting: Setting, factor: float) -> Setting:

@@ -42,7 +42,7 @@ DEFAULT: Final = frozenset({"recompute", "virtual", "context", "order", "own_sch
 ZERO_BUBBLE: Final[tuple[tuple[Schedule, int], ...]] = (("zb_h1", 1), ("zbv", 2), ("dualpipev", 2))
 """Schedules that split backward, with their chunks of a rank."""
 LARGEST_BATCH: Final = 16
-"""Most samples of a micro-batch."""
+"""Most sequences of a micro-batch; of samples without a sequence, such as images, as many as a data rank has."""
 SHORTEST: Final = 2048
 """Fewest tokens of a sequence that one rank of a context group keeps."""
 MOST_VIRTUAL: Final = 10
@@ -141,11 +141,15 @@ def lacking(workload: Workload, space: Space) -> str:
             return f"{option}: {has}; write one of these, or name another --stack"
         if key == "shard" and value not in options.shards:
             return f"{option}: {stack} shards {', '.join(options.shards)}; write one of these, or name another --stack"
+        if key == "checkpointing" and not options.recomputes and value in ("blocks", "selective", "operators"):
+            return f"{option}: {stack} computes neither blocks nor attention again; leave it out, or name another --stack"
         if key == "sequence" and value is (options.sequence == "never") and options.sequence != "either":
             return f"{option}: tensor ranks of {stack} {options.sequence} split sequences; leave it out, or name another --stack"
     for name, any_of in (("gpipe", ("gpipe",)), ("zero_bubble", tuple(each for each, _ in ZERO_BUBBLE))):
         if name in space.allowed and not set(any_of) & set(options.schedules):
             return f"--allow {name}: {has}; leave it out, or name another --stack"
+    if "selective" in space.allowed and not options.recomputes:
+        return f"--allow selective: {stack} computes neither blocks nor attention again; leave it out, or name another --stack"
     if "no_sequence" in space.allowed and options.sequence != "either":
         return f"--allow no_sequence: tensor ranks of {stack} {options.sequence} split sequences; leave it out, or name another --stack"
     return ""
@@ -209,7 +213,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
         data = gpus // (tensor * context * pipeline)
         near_too = options.framework == "megatron" and pipeline > 1 and data > 1 and _ordered(nodes, tensor * context % each == 0, space)
         sharded = list(_sharding(options, data, each, (tensor, context, pipeline, expert)))
-        for batch in _batches(space.global_batch, data):
+        for batch in _batches(space.global_batch, data, workload.model.sequence is not None):
             micro_batches = space.global_batch // (data * batch)
             for schedule, virtual in _schedules(options, pipeline, (blocks, cut), micro_batches, space):
                 for shard, reshard, replicate in sharded:
@@ -235,7 +239,10 @@ def _ordered(nodes: int, whole_nodes: bool, space: Space) -> bool:
 def checkpointing_modes(workload: Workload, space: Space) -> list[Checkpointing]:
     """Return the ways to checkpoint: as the workload has it, and what is allowed beside."""
     own = workload.training.activation_checkpointing
+    options = workload.training.stack.mesh
     modes: list[Checkpointing] = ["none" if own == "model" and not any(layer.segment for layer in workload.model.layers) else own]
+    if options is not None and not options.recomputes:
+        return modes
     if "recompute" in space.allowed and "blocks" not in modes:
         modes.append("blocks")
     if "selective" in space.allowed and "selective" not in modes and not workload.training.recompute_saves:  # which are of blocks
@@ -282,8 +289,11 @@ def _splits(workload: Workload, tensor: int) -> bool:
     return True
 
 
-def _batches(global_batch: int, data: int) -> Iterator[int]:
-    """Yield samples of a micro-batch that divide what one data rank has of the global batch: doublings."""
+def _batches(global_batch: int, data: int, sequences: bool) -> Iterator[int]:
+    """Yield samples of a micro-batch that divide what one data rank has of the global batch: doublings, of all but *sequences* any."""
+    if not sequences:
+        yield from divisors(global_batch // data) if global_batch % data == 0 else ()
+        return
     size = 1
     while size <= LARGEST_BATCH:
         if global_batch % (data * size) == 0:

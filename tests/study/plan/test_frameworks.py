@@ -40,11 +40,12 @@ def planned(stack: str, allowed: Set[str]) -> list[LayoutCandidate]:
 @pytest.mark.parametrize("stack", HAVE)
 def test_a_plan_has_what_the_framework_has_and_no_more(stack: str) -> None:
     axes, schedules, splits = HAVE[stack]
-    has = {"gpipe": "gpipe" in schedules, "zero_bubble": "zbv" in schedules, "no_sequence": len(splits) > 1}
+    has = {"gpipe": "gpipe" in schedules, "selective": stack != "llm-c", "zero_bubble": "zbv" in schedules, "no_sequence": len(splits) > 1}
     every = planned(stack, {name for name in EVERYTHING if has.get(name, True)})
     assert {name for name in ALL if any(getattr(each, name) > 1 for each in every)} == axes
     assert {each.schedule for each in every if each.pipeline > 1} == schedules
     assert {each.sequence for each in every if each.tensor > 1} == splits
+    assert ("blocks" in {each.checkpointing for each in every}) == (stack != "llm-c")
     assert not {each.shard for each in every} & ({"parameters", "gradients"} if stack == "llm-c" else set())
 
 
@@ -64,6 +65,11 @@ def test_a_plan_has_what_the_framework_has_and_no_more(stack: str) -> None:
         (["--stack", "torchtitan-2.x", "--fix", "tp=2,sp=false"], "--fix sp=false: tensor ranks of torchtitan-2.x always split sequences"),
         (["--stack", "llm-c", "--fix", "tp=8"], "--fix tp=8: llm-c has no tensor parallelism; leave it out, or name another --stack"),
         (["--stack", "llm-c", "--fix", "shard=parameters"], "--fix shard=parameters: llm-c shards none, optimizer; write one of these"),
+        (["--stack", "llm-c", "--fix", "recompute=blocks"], "--fix recompute=blocks: llm-c computes neither blocks nor attention again"),
+        (
+            ["--stack", "llm-c", "--allow", "selective"],
+            "--allow selective: llm-c computes neither blocks nor attention again; leave it out",
+        ),
         (["--stack", "xla-fsdp", "--fix", "pp=2"], "--fix pp=2: xla-fsdp has no pipeline parallelism"),
         (["--stack", "torch-fsdp1", "--fix", "cp=2"], "--fix cp=2: torch-fsdp1 has no context parallelism"),
     ],
@@ -109,3 +115,24 @@ def test_a_stack_of_ones_own_has_all_unless_it_says_less() -> None:
     assert (
         options is not None and options.lacks(Parallel(expert=2)) == "expert parallelism" and not options.lacks(Parallel(shard="optimizer"))
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "trains"),
+    [("resnet50", False), ("gnmt", False), ("dlrm-criteo", False), ("bert-large-seq512", True), ("qwen3-30b-a3b", True)],
+)
+def test_megatron_is_proposed_for_transformers_alone(model: str, trains: bool) -> None:
+    """Megatron-LM builds transformers; torch's DDP, FSDP2 and pipelines take any module. A stack that is named is taken at its word."""
+    ways = prepare_plan(PlanQuestion(Scenario("hgx-h100", model))).ways
+    assert {each.stack for _, every in ways for each in every} == {"torchtitan-2.x", *(["megatron-core"] if trains else [])}
+    named = prepare_plan(PlanQuestion(Scenario("hgx-h100", model, stack="megatron-core"))).ways
+    assert {each.stack for _, every in named for each in every} == {"megatron-core"}
+
+
+def test_images_are_not_cut_into_micro_batches_of_sixteen() -> None:
+    """Oracle: by hand. 80 images a GPU in one pass or in equal parts; of sequences, doublings up to 16."""
+    images = prepare_plan(PlanQuestion(Scenario("p3.16xlarge", "resnet50"), fixed={"pp": "1"})).ways[0][1]
+    assert sorted({each.batch for each in images}) == [1, 2, 4, 5, 8, 10, 16, 20, 40, 80]
+    assert all(each.batch * each.micro_batches * each.data == 640 for each in images)
+    sequences = prepare_plan(PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=640), (1,), fixed={"pp": "1"})).ways[0][1]
+    assert {each.batch for each in sequences} == {1, 2, 4, 8, 16}

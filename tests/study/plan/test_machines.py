@@ -8,7 +8,7 @@ import pytest
 
 from sim.analysis.whole_job import JobPlan
 from sim.cli import main
-from sim.documents import Renting, compared, document, recommended
+from sim.documents import Documents, Renting, compared, document, recommended
 from sim.report.comparison import comparison_document, comparison_text
 from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
@@ -74,3 +74,17 @@ def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatc
     asked = Scenario("", "llama-3.1-8b", plan=JobPlan(None, tokens=10**12))
     found, ran = recommended(asked, Renting(Budget(money=1e6), ["hgx-h100"], nodes=[2]))
     assert "price is known" in found["left_out"]["hgx-h100"] and not ran and not planned
+
+
+def test_machines_are_planned_on_several_processes() -> None:
+    """Oracle: one process. Five machines, since fewer start none."""
+    names = ["hgx-h100", "nc40ads_h100_v5", "g6e.12xlarge", "a2-highgpu-8g", "a3-highgpu-2g"]
+    job = Scenario("", "qwen3-0.6b", ("training.parallel.tensor=1", "training.parallel.pipeline=1"), global_batch=16)
+    heard: list[tuple[int, int]] = []
+    alone, together = (
+        planned_rows(job, names, (1,), Documents().laid, lambda done, of: heard.append((done, of)), processes=processes)
+        for processes in (1, 2)
+    )
+    assert [row.hardware for row in together] == names and heard == [(done, 5) for done in range(1, 6)] * 2
+    assert [row.problem for row in alone] == [row.problem for row in together]
+    assert [(row.document or {}).get("step_time_s") for row in alone] == [(row.document or {}).get("step_time_s") for row in together]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shlex
 import tomllib
 from collections.abc import Sequence
@@ -523,7 +524,7 @@ def test_where_things_change_another_layout_may_win() -> None:
     assert set(turns) == {"NICs half as fast", "sequence doubled", "global batch halved"}
     for turn in turns.values():
         assert turn.of_plan is not None or not turn.same  # one that wins can run
-        assert turn.best is None or turn.of_plan is None or turn.of_plan >= turn.best.time * (1 - 1e-9)  # which is equal where it wins
+        assert turn.best is None or turn.of_plan is None or turn.of_plan.time >= turn.best.time * (1 - 1e-9)  # which is equal where it wins
     slower = turns["NICs half as fast"]
     assert slower.best is not None
     assert slower.best.value >= made.tally.outcomes[0].value * (1 - 1e-9)
@@ -539,7 +540,21 @@ def test_what_still_wins_with_smaller_micro_batches_is_told_its_time() -> None:
     )
     turn = next(turn for turn in sensitivity(plan(asked)) if turn.change == "sequence doubled")
     assert turn.same and turn.best is not None
-    assert turn.of_plan == turn.best.time
+    assert turn.of_plan is turn.best
+
+
+def test_a_layout_that_is_hardly_beaten_under_a_change_is_not_said_to_lose() -> None:
+    """With twice the sequence another order of context and data ranks is a fraction of a percent quicker than the plan's: a tie."""
+    asked = PlanQuestion(Scenario("hgx-h100", "llama-3.2-1b", global_batch=16), (1,), fixed={"tp": "1", "pp": "1"}, limits=Limits(shown=1))
+    made = plan(asked)
+    turn = next(turn for turn in sensitivity(made) if turn.change == "sequence doubled")
+    assert not turn.same and turn.best is not None and turn.of_plan is not None
+    assert turn.of_plan.value < 1.01 * turn.best.value
+    told = plan_document(made, [turn])
+    assert told["sensitivity"][0]["tie"]
+    assert re.search(r"doubled: the same layout, [\d.]+ ms a step, is within the expected error of the best, context", plan_text(told))
+    apart = replace(turn, of_plan=replace(turn.of_plan, value=2 * turn.best.value))
+    assert not plan_document(made, [apart])["sensitivity"][0]["tie"]
 
 
 def test_where_it_flips_both_layouts_take_equally_long() -> None:
