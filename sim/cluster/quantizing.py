@@ -35,8 +35,8 @@ def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, 
     k, n = layer.channels
     trains = bool(layer.gradients) or not layer.frozen  # a tied head has neither, and its weight trains
     if backward:
-        again = rows * k * columns_alone(own) if stack.casts_again and trains else 0.0
-        return rows * n * operand(own, gpu, trains) + again
+        again = rows * k * columns_alone(own, stack.fused_maxima) if stack.casts_again and trains else 0.0
+        return rows * n * operand(own, gpu, trains, stack.fused_maxima and own.norm == "amax") + again
     fused = layer.name.endswith(stack.fused_casts) if stack.fused_casts else False
     activations = rows * k * operand(own, gpu, trains and not stack.casts_again, fused)
     trained, frozen = sum(layer.gradients), sum(layer.frozen)
@@ -58,9 +58,9 @@ def operand(own: Quantizing, gpu: Gpu, both: bool, fused: bool = False) -> float
     return NARROW * reads + own.activation * (own.copies(gpu) if both else 1.0)
 
 
-def columns_alone(own: Quantizing) -> float:
-    """Return the bytes an element of an activation that a product wants by columns alone."""
-    return NARROW * (own.column_reads or own.reads) + own.activation
+def columns_alone(own: Quantizing, scaled: bool = False) -> float:
+    """Return the bytes an element of an activation that a product wants by columns alone; *scaled*: the scale of its tensor is known."""
+    return NARROW * (own.column_reads or own.reads - (scaled and own.norm == "amax")) + own.activation
 
 
 def weight(own: Quantizing, gpu: Gpu, stack: Stack, kept: bool) -> float:

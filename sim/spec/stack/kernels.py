@@ -61,6 +61,9 @@ class StackKernels(Spec):
     layers' names: ``attention.qkv``."""
     casts_again: bool = False
     """Inputs of products are kept in 16 bits, and brought to 8 again in backward."""
+    fused_maxima: bool = False
+    """What compiled operators write they search for the largest magnitude at once, so that only what no operator wrote (of products and
+    attention) is read again for that; backward takes a forward's scale."""
     weight_casts: Factor = 1.0
     """How often a batch brings a weight to 8 bits: below 1 where several micro-batches share the copy."""
     attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn", "triton"] = ""
