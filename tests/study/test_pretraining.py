@@ -120,7 +120,7 @@ def test_weeks_of_training_sum_the_parts(tmp_path: Path, capsys: pytest.CaptureF
     assert found["samples"] == pytest.approx(sum(part.tokens / part.sequence for part in parts))
     assert any("5 parts" in note for note in found["notes"])
     assert main(["goodput", "hgx-h100", path, "--nodes", "1", "--days", "2", *quiet]) == 0
-    assert any("counted with --tokens" in note for note in json.loads(capsys.readouterr().out)["notes"])
+    assert any("--tokens includes ramps" in note for note in json.loads(capsys.readouterr().out)["notes"])
 
 
 def test_failures_beside_a_run_take_the_same_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
