@@ -10,7 +10,8 @@ from typing import Final, cast
 from sim.cluster.quantizing import recipe_of
 from sim.mesh import worker_node
 from sim.spec.fields import Precision
-from sim.spec.foreign.layout_files import Launch, LayoutText, launch_files
+from sim.spec.foreign.layout_files import LayoutText, launch_files
+from sim.spec.foreign.layout_launch import Launch
 from sim.spec.parallel import Parallel
 from sim.study.plan.question import LayoutPlan
 from sim.study.plan.refine import LayoutWay

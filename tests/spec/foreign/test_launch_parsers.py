@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from sim.report.layouts.layout_files import launch_of
-from sim.spec.foreign.layout_files import Launch, launch_files
+from sim.spec.foreign.layout_files import launch_files
+from sim.spec.foreign.layout_launch import Launch
 from sim.spec.parallel import even_blocks
 from sim.study.plan.question import LayoutPlan, PlanQuestion, prepare_plan
 from sim.study.plan.space import LayoutCandidate

@@ -27,8 +27,12 @@ from sim.spec.foreign.launch_deepspeed import deepspeed
 from sim.spec.foreign.launch_megatron import megatron
 from sim.spec.foreign.launch_told import Told
 from sim.spec.foreign.launch_torchtitan import torchtitan
-from sim.spec.foreign.layout_files import Launch, accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
+from sim.spec.foreign.layout_accelerate import accelerate_yaml
+from sim.spec.foreign.layout_deepspeed import deepspeed_json
 from sim.spec.foreign.layout_files import launch_files as launch_files_of
+from sim.spec.foreign.layout_launch import Launch
+from sim.spec.foreign.layout_megatron import megatron_arguments
+from sim.spec.foreign.layout_torchtitan import torchtitan_toml
 from sim.spec.library import load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError

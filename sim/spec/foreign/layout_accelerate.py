@@ -1,0 +1,56 @@
+"""How is a layout written for Accelerate? The YAML of its FSDP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.spec.foreign.launch_accelerate import ACCELERATE_8BIT
+from sim.spec.foreign.layout_launch import EXCHANGES, Launch, refuse_four_bits
+from sim.spec.yaml import SpecError
+
+
+def accelerate_yaml(launch: Launch) -> str:
+    """Return the YAML of Accelerate's FSDP. Raise SpecError where the layout is no FSDP without a pipeline."""
+    import yaml
+
+    own = launch.parallel
+    refuse_four_bits(launch, "Accelerate")
+    if own.shard != "parameters" or own.pipeline > 1 or own.expert > 1:
+        raise SpecError("Accelerate's FSDP shards parameters, without pipeline and expert ranks")
+    if isinstance(own.wrap, tuple):
+        raise SpecError("Accelerate's FSDP wraps blocks, or modules by their size, not by patterns of paths")
+    ranks: dict[str, int | str] = {
+        "dp_replicate_size": own.replicate,
+        "dp_shard_size": launch.data // own.replicate,
+        "tp_size": own.tensor,
+        "cp_size": own.context,
+    }
+    if own.context > 1:
+        ranks["cp_comm_strategy"] = EXCHANGES[own.context_exchange]
+    wrap = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+    sized = {"fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": own.wrap}
+    said: dict[str, Any] = {
+        "distributed_type": "FSDP",
+        "mixed_precision": "no" if launch.precision in ("fp32", "tf32") else launch.precision.removeprefix("amp_"),
+        **_accelerate_8bit(launch),
+        "num_machines": launch.nodes,
+        "num_processes": launch.nodes * launch.gpus_per_node,
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": own.reshard_after_forward is not False,
+            **(wrap if own.wrap is None else sized),
+            "fsdp_activation_checkpointing": launch.checkpointing == "blocks",
+        },
+        "parallelism_config": {f"parallelism_config_{name}": size for name, size in ranks.items()},
+    }
+    return str(yaml.safe_dump(said, sort_keys=False))
+
+
+def _accelerate_8bit(launch: Launch) -> dict[str, Any]:
+    """Return the block of the library that brings products to 8 bits. Raise SpecError for a recipe that Accelerate has not."""
+    if launch.precision != "fp8":
+        return {}
+    block = next((block for recipe, block in ACCELERATE_8BIT.items() if recipe == launch.fp8_recipe), None)
+    if block is None:
+        raise SpecError(f"Accelerate has no fp8 recipe {launch.fp8_recipe}; it has {', '.join(ACCELERATE_8BIT)}")
+    return {"fp8_config": dict(block)}

@@ -1,0 +1,92 @@
+"""Which arguments say a model to Megatron-LM, and what of it do they leave untold?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.spec.foreign.launch_megatron import megatron
+from sim.spec.foreign.launch_megatron_model import LATENT
+from sim.spec.foreign.layout_launch import in_full
+from sim.spec.transformer import Transformer
+
+_UNTOLD: Final = {"rope_base": ("rotary-base", "10000"), "norm_epsilon": ("norm-epsilon", "1e-05")}
+"""Fields that a model may leave untold: Megatron-LM's options of them, and its defaults."""
+
+
+def model_arguments(shape: Transformer, sequence: int | None) -> dict[str, Any]:
+    """Return the options of the sizes of *shape*, and those of its kinds."""
+    said: dict[str, Any] = {
+        "num-layers": shape.layers, "hidden-size": shape.hidden, "num-attention-heads": shape.heads,
+        "seq-length": sequence, "max-position-embeddings": max(sequence or 0, shape.max_seq or 0), "padded-vocab-size": shape.vocab,
+        "ffn-hidden-size": shape.ffn, "kv-channels": None if shape.mla else shape.head_dim,
+    }  # fmt: skip
+    if shape.kv_heads and shape.kv_heads != shape.heads:
+        said |= {"group-query-attention": "", "num-query-groups": shape.kv_heads}
+    if shape.mla:
+        said |= {"multi-latent-attention": ""} | {option: getattr(shape.mla, name) or None for option, (name, _) in LATENT.items()}
+    said |= _kinds(shape) | _positions(shape) | _experts(shape)
+    said["mtp-num-layers"] = shape.prediction_layers or None
+    return {option: value for option, value in said.items() if value is not None}
+
+
+def _kinds(shape: Transformer) -> dict[str, Any]:
+    flags = {
+        "swiglu": shape.activation == "swiglu", "squared-relu": shape.activation == "relu2", "qk-layernorm": shape.qk_norm == "head",
+        "untie-embeddings-and-output-weights": not shape.tied, "disable-bias-linear": shape.bias in ("none", "qkv"),
+        "add-qkv-bias": shape.bias == "qkv",
+    }  # fmt: skip
+    return {
+        "normalization": "RMSNorm" if shape.norm == "rmsnorm" else None,
+        "norm-epsilon": shape.norm_epsilon,
+        **dict.fromkeys(("hidden-dropout", "attention-dropout"), shape.dropout),  # 0.1 where they are not said
+        **{name: "" for name, holds in flags.items() if holds},
+    }
+
+
+def _positions(shape: Transformer) -> dict[str, Any]:
+    """Return what says how tokens know their place: latent attention would take YaRN for sequences beyond those of pre-training."""
+    if shape.positions != "rope":
+        return {"position-embedding-type": "none" if shape.positions == "none" else None}
+    return {
+        "position-embedding-type": "rope", "rope-type": "rope" if shape.mla else None,
+        "rotary-base": shape.rope_base, "rotary-percent": None if shape.rope_share == 1.0 else shape.rope_share,
+    }  # fmt: skip
+
+
+def _experts(shape: Transformer) -> dict[str, Any]:
+    if not shape.experts:
+        return {}
+    dense, every = shape.first_dense_layers, shape.moe_every if shape.moe_every > 1 else None
+    return {
+        "num-experts": shape.experts, "moe-router-topk": shape.experts_per_token, "moe-ffn-hidden-size": shape.expert_ffn,
+        "moe-shared-expert-intermediate-size": in_full(shape)["shared_expert_ffn"] or None,
+        "moe-layer-freq": f"([0]*{dense}+[1]*{shape.layers - dense})" if dense else every,
+    }  # fmt: skip
+
+
+def unsaid(shape: Transformer, sequence: int | None, said: Mapping[str, Any]) -> list[str]:
+    """Return the fields of *shape* that a reader of the arguments *said* would take for another, for samples of *sequence* tokens."""
+    if sequence and shape.window >= sequence:
+        shape = shape.model_copy(update={"window": 0, "global_every": 0})
+    read, meant = in_full(Transformer(**megatron(lines(said), "arguments").shape)), in_full(shape)
+    untold = {name for name in _UNTOLD if meant[name] is None}
+    return [name for name, value in meant.items() if read[name] != value and name not in untold]
+
+
+def lines(said: Mapping[str, Any]) -> str:
+    """Return the options *said*, one on a line."""
+    return "".join(f"--{name}{f' {value}' if value != '' else ''}\n" for name, value in said.items())
+
+
+def megatron_notes(shape: Transformer) -> list[str]:
+    """Return what the arguments of Megatron-LM leave to its defaults since no description of *shape* tells."""
+    fields = {field: said for field, said in _UNTOLD.items() if field != "rope_base" or shape.positions == "rope"}
+    untold = {field: said for field, said in fields.items() if getattr(shape, field) is None}
+    notes = [
+        f"--{option} is {default}, Megatron-LM's default; model.transformer.{field} tells another"
+        for field, (option, default) in untold.items()
+    ]
+    if shape.experts:
+        notes.append("how a router scores and balances experts (--moe-router-...) is Megatron-LM's default")
+    return notes

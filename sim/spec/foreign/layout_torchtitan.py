@@ -1,0 +1,140 @@
+"""How is a layout written for torchtitan? The TOML of its trainer, and which layouts it does not run."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from math import ceil
+from typing import Any, Final
+
+from sim.spec.foreign.launch_torchtitan import TORCHTITAN_MODELS
+from sim.spec.foreign.layout_launch import EXCHANGES, Launch, blocks_of, in_full, refuse_four_bits, told_shape
+from sim.spec.library import load_part
+from sim.spec.parallel import even_blocks
+from sim.spec.workload import Model
+from sim.spec.yaml import SpecError
+
+_NAMES: Final = {name: key for key, name in TORCHTITAN_MODELS.items()}
+_SCHEDULES: Final = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved_1f1b": "Interleaved1F1B", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
+}  # fmt: skip
+_RECOMPUTES: Final = {"none": "none", "model": "none", "blocks": "full", "selective": "selective", "operators": "selective"}
+_PRECISIONS: Final = {
+    **dict.fromkeys(("bf16", "amp_bf16", "fp8"), "bfloat16"), **dict.fromkeys(("fp32", "tf32"), "float32"),
+}  # fmt: skip
+_FLEX: Final = ("deepseek_v3", "llama4")
+"""Models of torchtitan whose flavors of the catalogue have ``attn_type`` flex (torchtitan/models/*/__init__.py, model/args.py)."""
+
+
+def torchtitan_toml(launch: Launch) -> str:
+    """Return the TOML of torchtitan. Raise SpecError for what torchtitan has not."""
+    own, name = launch.parallel, _name(launch)
+    refuse_four_bits(launch, "torchtitan")
+    if own.shard not in ("none", "parameters"):
+        raise SpecError(f"torchtitan shards parameters or nothing, not {own.shard}")
+    if own.pipeline > 1 and own.schedule not in (None, *_SCHEDULES):
+        raise SpecError(f"torchtitan has no schedule {own.schedule}")
+    if launch.precision not in _PRECISIONS:
+        raise SpecError(f"torchtitan trains in {', '.join(_PRECISIONS)}, not {launch.precision}")
+    _whole(launch, name)
+    if own.order:
+        raise SpecError("torchtitan has one order of axes: pp, dp_replicate, dp_shard, cp, tp")
+    sharded = own.shard == "parameters"
+    replicate = own.replicate if sharded else launch.data
+    reshard = {None: "default", True: "always", False: "never"}[own.reshard_after_forward if sharded else None]  # type: ignore[index]
+    piped = own.pipeline > 1
+    parallelism: dict[str, Any] = {
+        "data_parallel_replicate_degree": replicate,
+        "data_parallel_shard_degree": launch.data // replicate,
+        "fsdp_reshard_after_forward": reshard,
+        "tensor_parallel_degree": own.tensor,
+        "context_parallel_degree": own.context,
+        "pipeline_parallel_degree": own.pipeline,
+        "expert_parallel_degree": own.expert,
+    }
+    if own.context > 1:
+        parallelism["context_parallel_rotate_method"] = EXCHANGES[own.context_exchange]
+    if piped:
+        usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
+        parallelism["pipeline_parallel_schedule"] = _SCHEDULES[own.schedule or usual]
+        parallelism["pipeline_parallel_microbatch_size"] = launch.batch
+        parallelism |= _stages(launch)
+    training = {
+        "local_batch_size": launch.batch * (launch.micro_batches if piped else 1),
+        "global_batch_size": launch.global_batch,
+        "seq_len": launch.sequence,
+        "mixed_precision_param": _PRECISIONS[launch.precision],
+    } | ({"dtype": _PRECISIONS[launch.precision]} if unmixed(launch) else {})
+    model = {"name": name[0], "flavor": name[1]}
+    quantized = _quantized(launch)
+    blocks: dict[str, dict[str, Any]] = {
+        "model": model | ({"converters": [*quantized]} if quantized else {}), **quantized, "training": training, "parallelism": parallelism,
+        "activation_checkpoint": {"mode": _RECOMPUTES[launch.checkpointing]},
+    }  # fmt: skip
+    return "\n".join(
+        f"[{block}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items()) for block, rows in blocks.items()
+    )
+
+
+def _quantized(launch: Launch) -> dict[str, dict[str, Any]]:
+    """Return the block of the converter that brings products to 8 bits. Raise SpecError for a recipe that torchtitan has not."""
+    if launch.precision != "fp8":
+        return {}
+    if launch.fp8_recipe == "mxfp8":
+        return {"quantize.linear.mx": {"recipe_name": "mxfp8_cublas"}}
+    if launch.fp8_recipe not in ("tensorwise", "rowwise"):
+        raise SpecError(f"torchtitan scales fp8 tensorwise, rowwise or as mxfp8, not {launch.fp8_recipe}")
+    return {"quantize.linear.float8": {"recipe_name": launch.fp8_recipe}}
+
+
+def _whole(launch: Launch, name: tuple[str, str]) -> None:
+    """Raise SpecError where torchtitan does not replicate, split, wrap or cut the model *name* as *launch* does."""
+    own = launch.parallel
+    if own.shard == "none" and own.context > 1:
+        raise SpecError("torchtitan shards parameters over context ranks")
+    if own.shard == "none" and launch.data > 1 and own.model_ranks * own.expert > 1:
+        raise SpecError("torchtitan replicates beside no other axis (DDP has not supported > 1D parallelism); it shards parameters there")
+    if own.expert > 1 and (launch.data // own.replicate * own.context * own.tensor) % own.expert:
+        raise SpecError("torchtitan takes expert ranks from the tensor, context and data ranks of one replica")
+    if own.tensor > 1 and not own.sequence_parallel:
+        raise SpecError("torchtitan's tensor ranks split sequences as well")
+    if own.context > 1 and name[0] in _FLEX:
+        raise SpecError(f"torchtitan's {' '.join(name)} has flex attention, which no context ranks share")
+    if own.wrap is not None:
+        raise SpecError("torchtitan gathers whole blocks, no other wraps")
+    if own.cuts:
+        raise SpecError("torchtitan's stages begin with whole blocks, not at training.parallel.cuts")
+
+
+def unmixed(launch: Launch) -> bool:
+    """Tell whether torchtitan mixes no precisions: where it neither shards parameters nor replicates (``mixed_precision_param``)."""
+    return launch.parallel.shard == "none" and launch.parallel.model_ranks > 1
+
+
+def _stages(launch: Launch) -> dict[str, Any]:
+    """Return what says which blocks a chunk holds, where torchtitan would take others: their number in each, or their names.
+
+    By default it has one or two chunks on each rank, the embedding and the head counting as a block each
+    (torchtitan/distributed/pipeline_parallel.py).
+    """
+    own, counts = launch.parallel, blocks_of(launch, 1)
+    blocks, chunks = sum(counts), len(counts)
+    if counts == even_blocks(blocks, chunks, 1, 1):
+        if own.chunks <= 2:
+            return {}
+        if (most := next((each for each in range(1, blocks + 3) if ceil((blocks + 2) / each) == chunks), None)) is not None:
+            return {"pipeline_parallel_layers_per_stage": most}
+    named = [[f"layers.{layer}" for layer in range(end - count, end)] for end, count in zip(accumulate(counts), counts, strict=True)]
+    return {"module_fqns_per_model_part": [["tok_embeddings", *named[0]], *named[1:-1], [*named[-1], "norm", "output"]]}
+
+
+def _name(launch: Launch) -> tuple[str, str]:
+    """Return torchtitan's name and flavor of the model. Raise SpecError for one of other sizes than its own."""
+    shape, name = told_shape(launch, "torchtitan"), _NAMES.get(launch.model)
+    if name is None:
+        raise SpecError(f"torchtitan has no configuration for {launch.model}")
+    meant, own = in_full(shape), load_part(Model, launch.model, "workloads/models").transformer
+    assert own is not None
+    if unlike := [field for field, value in in_full(own).items() if meant[field] != value]:
+        raise SpecError(f"torchtitan's {' '.join(name)} has another {', '.join(unlike)} than this {launch.model}")
+    return name
