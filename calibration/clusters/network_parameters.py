@@ -20,6 +20,7 @@ from calibration.questions import RunQuestion
 from sim.cluster.build import slots
 from sim.cluster.node_links import SOCKET_COPIES
 from sim.spec.hardware import Hardware, Node, Transport
+from sim.spec.transport import CHANNEL_RATES
 from sim.training.collectives.price.plan import CollectivePlan, plan_collectives
 from sim.training.job import job_slots
 
@@ -244,10 +245,7 @@ def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: f
         update={
             "efficiency": tuple((size, share * efficiency) for size, share in transport.efficiency),
             **{name: _scaled(getattr(transport, name), latency) for name in ("hop_latency", "hop_latency_ll")},
-            **{
-                name: _scaled(getattr(transport, name), efficiency)
-                for name in ("channel_cap", "block_copy", "ll_cap", "send_cap", "nvls_cap")
-            },
+            **{name: _scaled(getattr(transport, name), efficiency) for name in CHANNEL_RATES},
             "launch": transport.launch * math.exp(launch),
             "total_efficiency": min(1.0, transport.total_efficiency * math.exp(moves.get("total", 0.0))),
         }

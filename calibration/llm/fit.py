@@ -62,7 +62,8 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     names = list(prior_of)
     prior = np.log([prior_of[name][0] for name in names])
     deviation = np.array([prior_of[name][1] for name in names])
-    base = _base(rows)
+    counts = Counter(case.row.source for case in rows)
+    base = np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
     theta = prior.copy()
     residual = _residuals(rows, names, theta)
     jacobian = np.zeros((len(rows), len(names)))
@@ -75,30 +76,11 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     else:
         raise ValueError(f"the fit of {len(names)} constants moves on after {ROUNDS} rounds")
     without = {}
-    for source in sorted({case.row.source for case in rows}):
+    for source in sorted(counts):
         keep = np.array([case.row.source != source for case in rows])
         fold = _solve(theta, residual[keep], jacobian[keep], base[keep], prior, deviation)
         without[source] = dict(zip(names, np.exp(fold).tolist(), strict=True))
     return dict(zip(names, np.exp(theta).tolist(), strict=True)), without
-
-
-def misfit(cases: Sequence[Case], at: Mapping[str, float]) -> float:
-    """Return what `fit` makes least: half the logarithm of each squared error and its noise, and the distance *at* has from the priors."""
-    import numpy as np
-
-    rows = thinned([case for case in cases if usable(case)])
-    prior_of = priors()
-    away = np.array([math.log(at[name] / value) / deviation for name, (value, deviation) in prior_of.items()])
-    errors = _residuals(rows, list(at), np.log(list(at.values())))
-    return float(np.sum(_base(rows) * np.log1p((errors / NOISE) ** 2)) + np.sum(away**2)) / 2
-
-
-def _base(rows: Sequence[Case]) -> NDArray[np.float64]:
-    """Return what each row counts before its error is known."""
-    import numpy as np
-
-    counts = Counter(case.row.source for case in rows)
-    return np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
 
 
 def _residuals(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -61,7 +61,9 @@ def _held_of(layout: Layout, held: Sequence[int], workload: Workload, gpu: Gpu, 
 def _narrow_width(workload: Workload, options: MeshOptions, gpu: Gpu) -> float:
     """Return the bytes of an element of blocks' weights in few bits, less those that it does not have in the type of ``weights`` then.
 
-    Copies are kept for the whole step, sharded where weights are (TransformerEngine pytorch/module/base.py, get_weight_workspace).
+    Copies are kept for the whole step, sharded where weights are (TransformerEngine pytorch/module/base.py, get_weight_workspace). Weights
+    that the optimizer writes in 8 bits are there in no others, also those in MX blocks, which are gathered in 16; Megatron-Bridge keeps
+    those in blocks of 128 in 16 bits (``fp8_param_gather`` is off).
     """
     own = quantizing(workload.training.precision, workload.training.asked_recipe, gpu)
     if own is None or not options.keeps_8bit_weights:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sim.spec.fields import Bandwidth, Bytes, Count, Curve, Fraction, Seconds, Source, Spec, TimePerByte
+
+CHANNEL_RATES: Final = ("channel_cap", "block_copy", "ll_cap", "send_cap", "nvls_cap")
+"""Fields of a transport that are rates of one channel and its thread block."""
 
 
 class Transport(Spec):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from sim.analysis.bottleneck import Resource
 from sim.events import Cause
 from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
+from sim.spec.transport import CHANNEL_RATES
 from sim.spec.workload import Workload
 from sim.training.collectives.price.plan import CORES_COPY
 from sim.training.job import Job
@@ -63,10 +64,7 @@ def _transport(transport: Transport, factor: float) -> Transport:
             "rendezvous": transport.rendezvous / factor,
             "launch": transport.launch / factor,
             "simple_start": transport.simple_start / factor,
-            **{
-                name: _times(getattr(transport, name), factor)
-                for name in ("flow_cap", "channel_cap", "block_copy", "ll_cap", "send_cap", "nvls_cap")
-            },
+            **{name: _times(getattr(transport, name), factor) for name in ("flow_cap", *CHANNEL_RATES)},
             "total_efficiency": transport.total_efficiency * factor,
         }
     )
