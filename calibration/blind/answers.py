@@ -7,13 +7,15 @@ import statistics
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from calibration.blind.questions import BlindQuestion, BlindTraining, QuestionKind
-from calibration.measure.ddp_steps import StepsWanted, run_rank
+from calibration.blind.questions import TITAN, BlindQuestion, BlindTraining, QuestionKind
+from calibration.blind.titan import titan_step
+from calibration.measure.ddp_steps import StepsWanted, run_rank, timed
 from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.attention import attention_answer
 from calibration.measure.probes.copies import copy_answer
+from calibration.measure.probes.experts import experts_answer
 from calibration.measure.probes.loading import loading_answer
 from calibration.measure.probes.passes import launch_answer, memory_answer
 from calibration.measure.probes.probe import Bench
@@ -23,6 +25,8 @@ from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 
 STEP_SECONDS: Final = 1.5
+_PROFILED: Final = 3
+"""Steps whose kernels are looked at."""
 _PROBES: Final[dict[QuestionKind, Callable[[Bench, AnswerRow], AnswerRow]]] = {
     "product": gemm_answer,
     "convolution": convolution_answer,
@@ -31,7 +35,21 @@ _PROBES: Final[dict[QuestionKind, Callable[[Bench, AnswerRow], AnswerRow]]] = {
     "launch": launch_answer,
     "copy": copy_answer,
     "loader": loading_answer,
+    "experts": experts_answer,
 }
+
+
+class KernelTime(NamedTuple):
+    """What the launches of one kernel take in a step of a training run."""
+
+    training: str
+    precision: str
+    batch: int
+    kernel: str
+    launches: float
+    """Of one step."""
+    seconds: float
+    """Of all launches of one step together."""
 
 
 class QuestionRunner:
@@ -45,6 +63,8 @@ class QuestionRunner:
         self.device = torch.cuda.get_device_name()
         self._bench = Bench("cuda", cores(), cores(), 0.1, Path.cwd(), SpawnedTeam(1, "cuda", cores()))
         self._trained: dict[BlindTraining, tuple[dict[QuestionKind, float], str]] = {}
+        self.kernels: list[KernelTime] = []
+        """Of the training runs that have been answered."""
 
     def answer(self, question: BlindQuestion) -> tuple[float | None, str]:
         """Return the measured value of *question*, or None, and a note."""
@@ -60,35 +80,70 @@ class QuestionRunner:
 
     def _training(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
         if run not in self._trained:
-            self._trained[run] = trained(run)
+            self._trained[run] = self._run(run)
         return self._trained[run]
 
+    def _run(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
+        """Return step time, peak memory and mean power of the steps of *run*, and a note on what failed; kernels are kept."""
+        import torch
 
-def trained(run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
-    """Return step time, peak memory and mean power of the steps of *run* on this process's GPU, and a note on what failed."""
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        measured: dict[QuestionKind, float] = {}
+        note = ""
+        with PowerReader() as power:
+
+            def looked_at(step: Callable[[], None]) -> None:
+                nonlocal note
+                power.end()
+                measured["memory"] = float(torch.cuda.max_memory_allocated())
+                note = f"reserved {torch.cuda.max_memory_reserved():.4g} B"
+                self.kernels += _kernel_times(run, step)
+
+            try:
+                measured["step"] = _median_step(run, looked_at)
+            except Exception as error:  # one training run that fails leaves the others
+                note = f"failed: {(str(error).splitlines() or [type(error).__name__])[0][:200]}"
+        if "step" in measured and (watts := power.typical()) is not None:
+            measured["power"] = watts
+        gc.collect()
+        torch.cuda.empty_cache()
+        return measured, note
+
+
+def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], None]) -> float:
+    """Return the median seconds of steps of *run*, and give one more step to *afterwards*."""
     import torch
 
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+    if run.model.startswith(TITAN):
+        wanted = StepsWanted(run.model, run.inputs, run.batch, 8, 5, False, "bf16", seconds=STEP_SECONDS)
+        step = titan_step(run)
+        times, _ = timed(step, wanted, torch.device("cuda"))
+        afterwards(step)
+        return statistics.median(times)
+    assert run.precision != "fp8"
     wanted = StepsWanted(
         run.model, run.inputs, run.batch, 8, 3, False, run.precision, run.arguments, seconds=STEP_SECONDS, optimizer=run.optimizer
     )
-    note = ""
-    measured: dict[QuestionKind, float] = {}
-    with PowerReader() as power:
-        try:
-            measured["step"] = run_rank(wanted).median
-        except SpecError as error:
-            note = f"failed: {str(error).splitlines()[0][:100]}"
-    if "step" in measured:
-        measured["memory"] = float(torch.cuda.max_memory_allocated())
-        note = f"reserved {torch.cuda.max_memory_reserved():.4g} B"
-        if (watts := power.typical()) is not None:
-            measured["power"] = watts
-    gc.collect()
-    torch.cuda.empty_cache()
-    return measured, note
+    return run_rank(wanted, afterwards=afterwards).median
+
+
+def _kernel_times(run: BlindTraining, step: Callable[[], None]) -> list[KernelTime]:
+    """Return what each kernel takes in a step, the mean of a few, longest first."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(_PROFILED):
+            step()
+        torch.cuda.synchronize()
+    kernels: list[Any] = sorted(profiler.key_averages(), key=lambda kernel: -kernel.device_time_total)
+    return [
+        KernelTime(run.name, run.precision, run.batch, kernel.key, kernel.count / _PROFILED, kernel.device_time_total / 1e6 / _PROFILED)
+        for kernel in kernels
+        if kernel.device_time_total > 0
+    ]
 
 
 class PowerReader:
@@ -108,6 +163,10 @@ class PowerReader:
 
     def __exit__(self, *of_error: object) -> None:
         """End."""
+        self.end()
+
+    def end(self) -> None:
+        """Read no more."""
         self._ended.set()
         self._thread.join()
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from calibration.blind.questions import DECODER, GPT2, LLAMA, BlindQuestion, BlindTraining, QuestionKind
+from calibration.blind.questions import ADAPTED, DECODER, GPT2, LLAMA, TITAN, BlindQuestion, BlindTraining, QuestionKind
 from calibration.measure.ddp_steps import StepPrecision
 from calibration.measure.machine_record import AnswerRow
 from sim.cluster import kernels
@@ -20,6 +20,7 @@ from sim.spec.workload import Attention
 
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"
+TITAN_STACK: Final = "torchtitan-2.x"
 """On the machines that answered: PyTorch 2.11, and transformers 5 in it."""
 TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """What is traced in place of a model that is made on the GPU."""
@@ -53,12 +54,16 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
     from sim.api import simulate
     from sim.extract.table import write
 
-    stack = DECODER_STACK if run.model in (DECODER, GPT2) else STACK
+    if run.model.startswith(TITAN):
+        return _of_titan(run, machine)
+    stack = DECODER_STACK if run.model in (DECODER, GPT2, ADAPTED) else STACK
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": stack}
     optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
     overrides: dict[str, Any] = {"input.loader": "synthetic", "training.optimizer.name": optimizer}
     if run.precision == "fp32":
         overrides["training.stack.fp32_convolution"] = "fp32"
+    if run.model == ADAPTED:
+        overrides["model.lora.rank"] = run.arguments[-1].removeprefix("rank=")
     if run.workload:
         overrides |= {"model.sequence": run.sequence} if run.sequence else {}
         return simulate(machine, run.workload, overrides=overrides, **options).document
@@ -70,11 +75,26 @@ def _document(run: BlindTraining, machine: str) -> dict[str, Any]:
         return simulate(machine, workload, overrides=overrides, **options).document
 
 
+def _of_titan(run: BlindTraining, machine: str) -> dict[str, Any]:
+    """Return the simulator's document of what torchtitan trains."""
+    from stallsim import run as simulated
+
+    said = dict(argument.split("=", 1) for argument in run.arguments)
+    overrides: dict[str, Any] = {"input.loader": "synthetic", "model.sequence": run.sequence}
+    overrides["model.transformer.layers"] = int(said["layers"])
+    if said["recompute"] == "full":
+        overrides["training.activation_checkpointing"] = "blocks"
+    if said["recipe"]:
+        overrides["training.fp8_recipe"] = said["recipe"]
+    options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": TITAN_STACK, "parallel": {"shard": "parameters"}}
+    return simulated(machine, run.workload, overrides=overrides, **options).document
+
+
 def _training(run: BlindTraining, machine: str, kind: QuestionKind) -> Foretold:
     document = _document(run, machine)
     if kind == "memory":  # as max_memory_allocated counts, without the context
         held = document["gpu_memory_bytes"]
-        return Foretold(held["total"] - held["context"])
+        return Foretold(held.get("allocated", held["total"] - held["context"]))
     if kind == "power":
         return Foretold(document["energy"]["gpu_power_w"])
     share = document["expected_error"]["measured_over_predicted_95"]
@@ -93,8 +113,15 @@ def _attention(row: AnswerRow, node: Node) -> float:
     heads, kv_heads, tokens, size = row["shape"]
     shape = Attention(heads=heads, kv_heads=kv_heads, head_dim=size, queries=tokens, keys=tokens, causal=row["causal"])
     ways = (False, True) if row["way"] == "both" else (False,)
-    kernel = load_part(Stack, STACK, "workloads/stacks").attention_kernel
+    kernel = {"flash": "flash2", "cudnn": "cudnn"}.get(row.get("kernel", ""), load_part(Stack, STACK, "workloads/stacks").attention_kernel)
     return sum(kernels.attention_time(node.gpu, row["precision"], shape, 1, way, kernel, burst=True) + node.gpu.kernel_time for way in ways)
+
+
+def _experts(row: AnswerRow, node: Node) -> float:
+    experts, rows, columns, depth = row["shape"]
+    shapes = ((rows, columns, depth), (rows, depth, columns), (columns, depth, rows))
+    asked = shapes if row["way"] == "both" else shapes[:1]
+    return sum(kernels.product_time(node.gpu, "bf16", *shape, groups=experts, burst=True) + node.gpu.kernel_time for shape in asked)
 
 
 def _convolution(row: AnswerRow, node: Node) -> float:
@@ -150,4 +177,5 @@ _OF_KERNELS: Final[dict[QuestionKind, Callable[[AnswerRow, Node], float | None]]
     "launch": _launch,
     "copy": _copy,
     "loader": _picture,
+    "experts": _experts,
 }

@@ -47,6 +47,15 @@ def decoder_on_gpu(name: str) -> Any:
         return _with_loss(transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)))
 
 
+def adapted_decoder_on_gpu(name: str, rank: int) -> Any:
+    """Return the decoder *name* of transformers with adapters of *rank* at the products of its blocks; nothing else trains."""
+    peft = importlib.import_module("peft")  # of the GPU's machine
+    causal = decoder_on_gpu(name)
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    causal.model = peft.get_peft_model(causal.model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets))
+    return causal
+
+
 def _with_loss(model: Any) -> Any:
     """Return *model* of transformers as a module that takes tokens and returns the loss of the next ones."""
     from torch import nn

@@ -11,7 +11,7 @@ from calibration.measure.machine_record import AnswerRow
 from calibration.measure.probes.attention import SHAPES
 from calibration.measure.probes.products import CONVOLUTIONS
 
-QuestionKind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader"]
+QuestionKind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader", "experts"]
 UNITS: Final[dict[QuestionKind, str]] = {"memory": "B", "power": "W"}
 """Of what is predicted; seconds else."""
 PICTURES: Final = ("3x224x224",)
@@ -23,7 +23,22 @@ PROJECTIONS: Final = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 28672, 81
 DECODER: Final = "calibration.blind.models:decoder_on_gpu"
 GPT2: Final = "calibration.blind.models:gpt2_on_gpu"
 LLAMA: Final = "calibration.blind.models:llama_on_gpu"
+ADAPTED: Final = "calibration.blind.models:adapted_decoder_on_gpu"
 """Models that are made on the GPU."""
+TITAN: Final = "torchtitan:"
+"""What the name of a model begins with that torchtitan makes, compiles and trains; its size in torchtitan follows."""
+ATTENTION_SHAPES: Final = (
+    *((32, 8, tokens, 128, True) for tokens in (1024, 4096, 8192, 16384, 32768, 65536)), (32, 32, 4096, 128, True), (8, 1, 8192, 128, True),
+    (64, 8, 4096, 64, True), (64, 8, 16384, 64, True), (16, 16, 4096, 64, False), (16, 16, 2048, 192, True), (16, 16, 8192, 192, True),
+    (12, 12, 2048, 80, True), (16, 8, 4096, 256, True),
+)  # fmt: skip
+"""Of decoders, as `calibration.measure.probes.attention` writes them; asked of each kernel that torch has."""
+EXPERT_SHAPES: Final = (
+    *((128, rows, 1536, 2048) for rows in (32, 128, 512)), (128, 256, 2048, 768), (16, 2048, 1536, 2048), (64, 256, 2816, 2048),
+    (32, 512, 5760, 2880), (32, 512, 2880, 2880), (8, 2048, 28672, 4096), (8, 2048, 4096, 14336), (32, 256, 4096, 7168),
+    (32, 256, 7168, 2048),
+)  # fmt: skip
+"""Experts, rows of each, columns and depth: Qwen3 30B, Moonlight, gpt-oss, Mixtral 8x7B and DeepSeek V3, gate and up together."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +49,7 @@ class BlindTraining:
     model: str
     inputs: tuple[str, ...]
     batch: int
-    precision: StepPrecision
+    precision: StepPrecision | Literal["fp8"]
     arguments: tuple[str, ...] = ()
     optimizer: Literal["momentum", "adamw"] = "momentum"
     workload: str = ""
@@ -83,7 +98,7 @@ def trainings() -> list[BlindTraining]:
         BlindTraining(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
         for name, length, batch in (("llama-3.2-1b", 2048, 4), ("qwen2.5-0.5b", 2048, 8))
     ]
-    return [*pictures, *bert, *blocks, gpt2, *decoders, *_others()]
+    return [*pictures, *bert, *blocks, gpt2, *decoders, *_others(), *_adapted(), *_titan()]
 
 
 def _others() -> list[BlindTraining]:
@@ -116,6 +131,28 @@ def _others() -> list[BlindTraining]:
     return [*pictures, *bert, *blocks, *decoders]
 
 
+def _adapted() -> Iterator[BlindTraining]:
+    """Return fine-tuning with low-rank adapters, Hugging Face's PEFT."""
+    for name, length, batch in (("llama-3.1-8b", 2048, 2), ("qwen2.5-1.5b", 1024, 8)):
+        arguments = (f"name={name}", "rank=16")
+        yield BlindTraining(f"{name}-lora", ADAPTED, (f"input_ids={length}:int64",), batch, "bf16", arguments, "adamw", name, length)
+
+
+def _titan() -> Iterator[BlindTraining]:
+    """Return decoders of few layers as torchtitan trains them: blocks compiled, FSDP2 over one rank, 8 bits by torchao."""
+    plain, full = "recompute=none", "recompute=full"
+    for workload, size, layers, length, batch, recompute, recipe in (
+        ("llama-3.1-8b", "llama3/8B", 8, 8192, 1, plain, ""), ("llama-3.1-8b", "llama3/8B", 8, 8192, 2, full, ""),
+        ("llama-3.1-8b", "llama3/8B", 8, 8192, 2, full, "tensorwise"), ("llama-3.1-8b", "llama3/8B", 8, 8192, 2, full, "rowwise"),
+        ("llama-3.1-8b", "llama3/8B", 8, 32768, 1, full, "tensorwise"), ("llama-3.1-70b", "llama3/70B", 3, 8192, 1, plain, ""),
+        ("llama-3.1-70b", "llama3/70B", 3, 8192, 1, plain, "tensorwise"), ("qwen3-8b", "qwen3/8B", 8, 4096, 2, plain, ""),
+        ("qwen3-30b-a3b", "qwen3/30B-A3B", 4, 4096, 2, plain, ""),
+    ):  # fmt: skip
+        name = f"titan-{workload}-{layers}-layers-seq{length}{'-recomputed' if recompute == full else ''}{'-' * bool(recipe)}{recipe}"
+        arguments = (f"layers={layers}", recompute, f"recipe={recipe}")
+        yield BlindTraining(name, TITAN + size, (), batch, "fp8" if recipe else "bf16", arguments, "adamw", workload, length)
+
+
 def _precisions(*names: StepPrecision) -> tuple[StepPrecision, ...]:
     return names
 
@@ -126,7 +163,7 @@ def questions() -> list[BlindQuestion]:
     for run in trainings():
         kinds: tuple[QuestionKind, ...] = ("step", "memory", "power")
         of_training += [BlindQuestion(kind, run.name, run.precision, run.batch, training=run) for kind in kinds]
-    return [*of_training, *_kernels(), *_copies(), *_loader()]
+    return [*of_training, *_kernels(), *_of_decoders(), *_copies(), *_loader()]
 
 
 def _kernels() -> Iterator[BlindQuestion]:
@@ -149,6 +186,19 @@ def _kernels() -> Iterator[BlindQuestion]:
             yield BlindQuestion("pass", f"{kind} of {size} B", "fp32", 1, {"pass": kind, "bytes": size * arrays})
     for clock in ("device", "host"):
         yield BlindQuestion("launch", f"one operator, by the {clock}", "fp32", 1, {"clock": clock})
+
+
+def _of_decoders() -> Iterator[BlindQuestion]:
+    for kernel in ("flash", "cudnn"):
+        for heads, keys, tokens, size, causal in ATTENTION_SHAPES:
+            for way in ("forward", "both"):
+                name = f"{kernel}, {way} {heads}/{keys} heads of {size}, {tokens} tokens{', causal' if causal else ''}"
+                asked = {"precision": "bf16", "way": way, "shape": [heads, keys, tokens, size], "causal": causal, "kernel": kernel}
+                yield BlindQuestion("attention", name, "bf16", 1, asked)
+    for experts, rows, columns, depth in EXPERT_SHAPES:
+        for way in ("forward", "both"):
+            name = f"{way} {experts} experts, {rows}x{columns}x{depth}"
+            yield BlindQuestion("experts", name, "bf16", 1, {"way": way, "shape": [experts, rows, columns, depth]})
 
 
 def _copies() -> Iterator[BlindQuestion]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
+
 from calibration.blind.answers import QuestionRunner
 from calibration.blind.foretold import foretold
 from calibration.blind.questions import questions
 from calibration.blind.table import key, key_of, line, read_table, write_table
+from sim.spec.whole_file import write_file
 from sim.spec.yaml import SpecError
 
 
@@ -42,6 +45,14 @@ def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lam
         row["measured"] = "" if value is None else f"{value:.5g}"
         row["note"] = "; ".join(part for part in (row["note"], note) if part)
         if number % 8 == 7:
-            write_table(output, rows, f"Measured on {runner.device}.")
-    write_table(output, rows, f"Measured on {runner.device}.")
+            _write(output, rows, runner)
+    _write(output, rows, runner)
     return sum(row["measured"] != "" for row in rows)
+
+
+def _write(output: Path, rows: list[dict[str, str]], runner: QuestionRunner) -> None:
+    """Write the answers so far to *output*, and the kernels of the training runs beside it."""
+    write_table(output, rows, f"Measured on {runner.device}.")
+    if runner.kernels:
+        frame = pd.DataFrame(runner.kernels)
+        write_file(output.with_name(f"{output.stem}-kernels.csv"), frame.to_csv(index=False, float_format="%.4g"))

@@ -103,8 +103,12 @@ NextInputs = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 """Returns the positional and named inputs of the next batch, on the host."""
 
 
-def run_rank(wanted: StepsWanted, next_inputs: NextInputs | None = None) -> RankSteps:
+def run_rank(
+    wanted: StepsWanted, next_inputs: NextInputs | None = None, afterwards: Callable[[Callable[[], None]], None] = lambda step: None
+) -> RankSteps:
     """Run the steps *wanted* as one rank; *next_inputs* gives batches, by default one synthetic batch again and again.
+
+    *afterwards* is given what runs one more step, when all have been timed.
 
     Raise SpecError where the model cannot be made or run, or a rank goes missing.
     """
@@ -125,6 +129,7 @@ def run_rank(wanted: StepsWanted, next_inputs: NextInputs | None = None) -> Rank
             times, cpu_time = timed(step, wanted, device)
             if wanted.trace:
                 profiled(step, Path(wanted.trace), device)
+            afterwards(step)
         except SpecError:
             raise
         except Exception as error:

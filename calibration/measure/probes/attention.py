@@ -7,6 +7,7 @@ products of forward, half of them where causal, and 3.5 times as many with backw
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Final
 
 from calibration.measure.machine_record import AnswerRow
@@ -35,8 +36,11 @@ def attention_questions(bench: Bench) -> list[AnswerRow]:
 
 
 def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
-    """Time one call of one shape."""
+    """Time one call of one shape, by the ``kernel`` asked for or by that which torch takes."""
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backends = {"flash": [SDPBackend.FLASH_ATTENTION], "cudnn": [SDPBackend.CUDNN_ATTENTION]}
 
     heads, keys, tokens, size = question["shape"]
     dtype = getattr(torch, PRECISION_TYPES[question["precision"]])
@@ -53,7 +57,8 @@ def attention_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
         if backward:
             torch.autograd.grad(output, (queries, shared, values), output)
 
-    return {"times_s": repeated(call, bench.device, bench.seconds)}
+    with sdpa_kernel(backends[question["kernel"]]) if "kernel" in question else nullcontext():
+        return {"times_s": repeated(call, bench.device, bench.seconds)}
 
 
 ATTENTION = Probe("attention", "fused attention by shape and precision", attention_questions, attention_answer)

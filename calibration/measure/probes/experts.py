@@ -1,0 +1,29 @@
+"""How fast are the products of experts? One grouped product of torch, and its backward, by experts, rows of each, columns and depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibration.measure.machine_record import AnswerRow
+from calibration.measure.probes.probe import Bench
+from calibration.measure.probes.timing import repeated
+
+
+def experts_answer(bench: Bench, question: AnswerRow) -> AnswerRow:
+    """Time one grouped product in bfloat16, every expert with as many rows; both ways: also the gradients of inputs and weights."""
+    import torch
+    from torch.nn import functional
+
+    experts, rows, columns, depth = question["shape"]
+    ends = torch.arange(rows, experts * rows + 1, rows, device=bench.device, dtype=torch.int32)
+    backward = question["way"] == "both"
+    tokens = torch.randn(experts * rows, depth, device=bench.device, dtype=torch.bfloat16, requires_grad=backward)
+    weights = torch.randn(experts, columns, depth, device=bench.device, dtype=torch.bfloat16, requires_grad=backward)
+    multiply: Any = functional.grouped_mm if hasattr(functional, "grouped_mm") else torch._grouped_mm
+
+    def call() -> None:
+        output = multiply(tokens, weights.transpose(-2, -1), offs=ends)
+        if backward:
+            torch.autograd.grad(output, (tokens, weights), output)
+
+    return {"times_s": repeated(call, bench.device, bench.seconds)}
