@@ -31,6 +31,8 @@ BLOCK: Final = 128
 """Queries that one thread block of fused attention holds, and keys it takes at a time."""
 ELEMENT: Final[dict[Peak, float]] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nvfp4": 0.5625}
 """Bytes of an operand's element; NVFP4 has a scale of 8 bits for each 16."""
+WIDE_HEAD: Final = 128
+"""Elements of a head beyond which backward takes smaller tiles."""
 BACKWARD_PRODUCTS: Final = 2.5
 """Products of attention's backward over those of its forward: scores again, and the gradients of values, scores, queries and keys."""
 
@@ -168,6 +170,7 @@ def attention_time(
     if kernels is None or rate is None:
         raise ValueError(f"{gpu.name} has no kernels block with attention and a product_share of {peak}")
     share, fill = (rate.backward, rate.backward_fill) if backward else (rate.forward, rate.fill)
+    share *= rate.wide_backward if backward and shape.head_dim > WIDE_HEAD else 1.0
     width = sum(ceil(size / rate.head_step) * rate.head_step for size in (shape.head_dim, shape.value_dim or shape.head_dim))
     blocks = ceil(shape.queries / BLOCK) * shape.heads * batch
     keys = visible_keys(shape)

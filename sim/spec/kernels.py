@@ -21,6 +21,8 @@ class AttentionRate(Spec):
     """Share of the rate of large matrix products that forward reaches."""
     backward: Factor
     """The same of backward."""
+    wide_backward: Factor = 1.0
+    """Share of that which is left where heads have more than 128 elements."""
     fill: Whole
     """Keys that a block of queries costs beyond those it sees: loading, the first and last products, the result."""
     backward_fill: Whole
