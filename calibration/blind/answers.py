@@ -119,7 +119,7 @@ def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], 
     if run.model.startswith(TITAN):
         wanted = StepsWanted(run.model, run.inputs, run.batch, 8, 5, False, "bf16", seconds=STEP_SECONDS)
         step = titan_step(run)
-        times, _ = timed(step, wanted, torch.device("cuda"))
+        times, _ = timed(step, wanted, torch.device("cuda", torch.cuda.current_device()))
         afterwards(step)
         return statistics.median(times)
     assert run.precision != "fp8"

@@ -21,6 +21,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from sim.spec.composed import composed_elements, composed_saved
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, parts
@@ -39,10 +40,6 @@ _CUBLAS = 2 * 4 * _MIB + 8 * 16 * 2.0**10
 """cuBLAS workspace of one handle and stream (torch CUDA documentation, ":4096:2:16:8")."""
 _CUBLAS_HOPPER = 32 * _MIB
 """The same for compute capability 9, 10 and 12 (pytorch CublasHandlePool.cpp)."""
-COMPOSED_GELU = 3.0
-"""Tensors that ``gelu_new`` of Hugging Face transformers keeps beside its input: tanh, one more than that, half the input."""
-COMPOSED_GELU_AUTOCAST = 2.0 + 4.0 + 4.0 + 2.0
-"""Their bytes an element under autocast: powers are in 32 bits, and with them the input that is kept, tanh and its sum."""
 _CONVOLUTION_SCRATCH = 1.0
 """cuDNN's scratch per byte of a convolution's input and output: estimate (0 for implicit GEMM, 2.25 for Winograd F(4x4, 3x3) that
 is not tiled; cuDNN chooses by heuristics and takes less when memory is short)."""
@@ -285,8 +282,8 @@ def _live(workload: Workload) -> Iterator[_Live]:
     for layer, segment in zip(model.layers, segments(workload), strict=True):
         width = 4.0 if layer.op in fp32 else widths.activation
         saved = share * _saved(layer, precision, fp32)
-        if workload.training.stack.composed_gelu:
-            saved += layer.composed * (COMPOSED_GELU_AUTOCAST if widths.autocast else COMPOSED_GELU * widths.activation)
+        if composed := composed_elements(layer, workload.training.stack):
+            saved += composed * composed_saved(layer, precision)
         if segment != before:
             inside = 0.0
             kept += layer.read * width / 4 if segment else 0.0  # the segment's input

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from sim.cluster import kernels as kernels_of
 from sim.cluster.quantizing import quantizing_bytes, recipe_of
+from sim.spec.composed import composed_bytes, composed_elements, composed_kernels
 from sim.spec.energy import KernelMix
 from sim.spec.fields import Curve, Fp8Recipe, OperatorClass, Peak, Precision, at
 from sim.spec.hardware import Gpu
@@ -45,10 +46,6 @@ _ELEMENT = 4.0
 """Bytes of an element in the layer table."""
 _CAST_BYTES = 4.0 + 2.0
 """Of an element that is read in 32 bits and written in 16, or the reverse."""
-COMPOSED_GELU_KERNELS = (8, 11)
-"""Of ``gelu_new`` in Hugging Face transformers (activations.py, NewGELUActivation), forward and backward, as ``sim extract`` counts."""
-COMPOSED_GELU_PASSES = (18.0, 28.0)
-"""Elements that these kernels read and write for each of its own. Autocast has powers in 32 bits, and with them what follows."""
 _MATRIX_PRODUCTS: frozenset[OperatorClass] = frozenset({"gemm", "attention"})
 _BY_ELEMENT: frozenset[OperatorClass] = frozenset({"norm", "pool"})
 _FEW_BITS: frozenset[Peak] = frozenset({"fp8", "nvfp4"})
@@ -102,9 +99,9 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     if layer.dropped and not stack.fused_dropout and kernels:  # backward has a kernel for it in any case, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
         kernels += not backward
-    composed = layer.composed if stack.composed_gelu and kernels else 0
+    composed = composed_elements(layer, stack) if kernels else 0
     if composed:
-        kernels, traffic = COMPOSED_GELU_KERNELS[backward], 0.0
+        kernels, traffic = composed_kernels(layer, precision, backward), 0.0
     peak = _peak(layer, gpu, precision, stack)
     shaped = _shaped(layer, gpu, peak)
     fused = _traffic(layer, stack) if layer.op in FUSIBLE else 1.0
@@ -117,9 +114,10 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     few_bits = peak in _FEW_BITS
     if shaped and few_bits and layer.channels:
         converted += quantizing_bytes(layer, _tokens(layer) * batch, gpu, precision, stack, backward)
-    wide = _ELEMENT if MEANING[precision].autocast else element_bytes(layer.op, precision)
-    converted += COMPOSED_GELU_PASSES[backward] * wide * composed * batch
-    casts = layer.casts + composed if MEANING[precision].autocast and kernels else 0  # GELU's result for the product after it
+    if composed:
+        converted += composed_bytes(layer, precision, backward) * composed * batch
+    of_gelu = 0 if layer.op == "norm" else composed  # its result is cast for the product after it
+    casts = layer.casts + of_gelu if MEANING[precision].autocast and kernels else 0
     converted += _CAST_BYTES * casts * batch
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(MEANING[precision].gradient)

@@ -100,24 +100,44 @@ def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
     for end, sizes, share in zip("ab", ((inner, rank), (rank, outer)), shares, strict=True):
         flop = 2.0 * layer.tokens * sizes[0] * sizes[1]
         read, write = 4.0 * layer.tokens * sizes[0], 4.0 * layer.tokens * sizes[1]
-        added = write if end == "b" else 0.0  # the product's own output, to which the adapter's is added
         yield Layer.model_construct(
             name=f"{layer.name}.lora_{end}",
             op="gemm",
             gradients=(sizes[0] * sizes[1],),
             forward=flop,
             backward=2.0 * flop,
-            read=read + added,
+            read=read,
             write=write,
             backward_traffic=2.0 * (read + write),
             saved=read,
             casts=layer.tokens * sizes[0] if end == "a" and layer.casts else 0,
-            forward_kernels=2 if added else 1,
             backward_kernels=2,
             channels=sizes,
             share=share,
             tokens=layer.tokens,
         )
+    yield _scaled_and_added(layer, inner, outer)
+
+
+def _scaled_and_added(layer: Layer, inner: int, outer: int) -> Layer:
+    """Return the passes beside an adapter's products (PEFT, tuners/lora/layer.py): its result is scaled and added to the layer's.
+
+    Backward scales the gradient, and adds up those of the input, two for each product that *layer* stands for.
+    """
+    modules = max(1, round(layer.casts / (layer.tokens * inner)))
+    output = 4.0 * layer.tokens * outer
+    return Layer.model_construct(
+        name=f"{layer.name}.lora_add",
+        op="elementwise",
+        arithmetic=2.0 * layer.tokens * outer,
+        backward_arithmetic=1.0 * layer.tokens * outer,
+        read=3.0 * output,
+        write=2.0 * output,
+        backward_traffic=2.0 * output + (2 * modules - 1) * 3.0 * 4.0 * layer.tokens * inner,
+        forward_kernels=2 * modules,
+        backward_kernels=3 * modules - 1,
+        share="sequence" if layer.share == "rowwise" else "heads",
+    )
 
 
 def _names(text: str) -> list[str]:

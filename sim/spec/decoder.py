@@ -362,6 +362,7 @@ class _Table:
             write=FLOAT * elements + statistics,
             backward_traffic=5.0 * FLOAT * elements,  # read for the input's gradient, and again for the weights'
             saved=FLOAT * elements + statistics,
+            composed=self.tokens * width if kind == "rmsnorm" else 0,
             backward_kernels=2,
             share=share,
         )

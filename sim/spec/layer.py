@@ -83,7 +83,8 @@ class Layer(Spec):
     """Activation elements that dropout takes before this layer, which take a pass of their own unless the stack fuses it
     (``fused_dropout``); its mask is in the layer's bytes."""
     composed: Whole = 0
-    """Elements of a GELU that the model's code composes of many operators, which the stack may run one by one (``composed_gelu``)."""
+    """Elements of a GELU or RMS norm that code composes of many operators, which the stack may run one by one (``composed_gelu``,
+    ``composed_norms``)."""
     forward_kernels: Whole = 1
     """Kernels that forward launches."""
     backward_kernels: Whole = 1

@@ -14,7 +14,11 @@ from calibration.blind.questions import questions
 from calibration.cli import main
 from sim.spec.yaml import SpecError
 
-RECORDS = [path for path in sorted(Path("calibration/records/blind").glob("*.csv")) if "-others" not in path.stem]
+BLIND = Path("calibration/records/blind")
+RECORDS = [BLIND / "2026-11-23-h100.csv", BLIND / "2026-11-23-h200.csv"]
+"""Those that hold all questions of the first day."""
+SECOND = BLIND / "2026-11-26-h200.csv"
+UNMEASURED = BLIND / "2026-11-26-h200-torchtitan.csv"
 
 
 def test_every_question_is_asked_once() -> None:
@@ -28,6 +32,13 @@ def test_committed_tables_hold_predictions_made_before_the_measurement(path: Pat
     answered = [row for row in rows if row["predicted"] and row["measured"]]
     assert len(answered) > 100
     assert {row["kind"] for row in answered} >= {"step", "memory", "product", "attention"}
+
+
+@pytest.mark.parametrize("path", [*RECORDS, SECOND, UNMEASURED, BLIND / "2026-11-23-h200-others.csv"], ids=lambda path: path.stem)
+def test_committed_tables_ask_what_can_be_asked_again(path: Path) -> None:
+    known = {(question.kind, question.name, question.precision, str(question.batch)) for question in questions()}
+    asked = [table.key_of(row) for row in table.read_table(path)]
+    assert set(asked) <= known and len(set(asked)) == len(asked)
 
 
 def test_a_score_is_the_median_error_and_the_share_inside_the_intervals() -> None:
@@ -55,18 +66,22 @@ def test_predictions_of_products_are_those_of_the_machine(tmp_path: Path, monkey
 
 def test_the_page_says_the_errors_as_they_came_out() -> None:
     """Oracle: the committed tables, all precisions of a kind together where the page names none."""
-    page = Path("docs/trust/blind.md").read_text(encoding="utf-8").partition("## What was learned")[0]
-    found = dict(re.findall(r"^\| (.+?) \| (\d.*%) \|[^|]*\|$", page, flags=re.MULTILINE))
-    assert len(found) == 15
-    for said, figures in found.items():
-        kind, _, precision = said.partition(", ")
-        due = []
-        for path in reversed(RECORDS):
-            rows = [row for row in table.read_table(path) if row["kind"] == kind and row["precision"].startswith(precision)]
-            rows = [row for row in rows if precision in ("", row["precision"]) and row["predicted"] and row["measured"]]
-            errors = [abs(float(row["predicted"]) / float(row["measured"]) - 1) for row in rows]
-            due.append(f"{100 * np.median(errors):.0f} / {100 * np.percentile(errors, 90):.0f}%")
-        assert figures == " | ".join(due), said
+    page = Path("docs/trust/blind.md").read_text(encoding="utf-8")
+    first, _, rest = page.partition("## What was learned")
+    second = rest.partition("## A second day")[2]
+    for section, tables, count in ((first, RECORDS[::-1], 15), (second, [SECOND], 7)):
+        found = dict(re.findall(r"^\| (.+?) \| (\d.*?%) \|[^|]*\|$", section, flags=re.MULTILINE))
+        assert len(found) == count
+        for said, figures in found.items():
+            kind, _, precision = said.partition(", ")
+            assert figures == " | ".join(_error(path, kind, precision) for path in tables), said
+
+
+def _error(path: Path, kind: str, precision: str) -> str:
+    rows = [row for row in table.read_table(path) if row["kind"] == kind and precision in ("", row["precision"])]
+    rows = [row for row in rows if row["predicted"] and row["measured"]]
+    errors = [abs(float(row["predicted"]) / float(row["measured"]) - 1) for row in rows]
+    return f"{100 * np.median(errors):.0f} / {100 * np.percentile(errors, 90):.0f}%"
 
 
 def test_scores_of_a_committed_table_are_shown_and_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +93,7 @@ def test_scores_of_a_committed_table_are_shown_and_printed_as_json(capsys: pytes
 
 
 def test_a_table_that_was_not_measured_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["blind", "calibration/records/blind/2026-11-23-h200-others.csv"]) == 0
+    assert main(["blind", str(UNMEASURED)]) == 0
     assert "nothing of this table is measured yet" in capsys.readouterr().out
 
 

@@ -49,6 +49,8 @@ class StackKernels(Spec):
     """The same once more in models with attention, where the stack builds LayerNorm, GELU and dropout of many small kernels."""
     composed_gelu: bool = False
     """GELU that the model's code composes of operators (``composed_gelu`` of its transformer) has a kernel for each; else one."""
+    composed_norms: bool = False
+    """RMS norms have a kernel for each of their operators, in 32 bits; else one."""
     fused_dropout: bool = False
     """Dropout is part of the kernel that adds what is left of it to the residual stream; else a kernel writes it and another reads it."""
     score_passes: float | None = Field(default=None, ge=0)
