@@ -179,7 +179,9 @@ def attention_time(
     exponentials = BLOCK * (rate.backward_passes if backward else rate.exponential_passes)
     of_key = both(products / speed, exponentials / kernels.exponentials, rate.sharpness)
     work = waves(blocks / kernels.sm_count, kernels.wave_loss) * kernels.sm_count * (keys + fill) * of_key
-    longest = (_reach(shape, ceil(shape.keys / BLOCK) * BLOCK) + fill) * of_key * kernels.sm_count
+    reach = _reach(shape, ceil(shape.keys / BLOCK) * BLOCK)
+    work += (rate.backward_tail if backward else rate.tail) * max(0.0, reach - keys) * of_key * kernels.sm_count
+    longest = (reach + fill) * of_key * kernels.sm_count
     memory = _attention_bytes(shape, batch, ELEMENT[peak], backward) / (gpu.memory_bandwidth * kernels.memory_share)
     return both(max(work, longest), memory, kernels.sharpness)
 

@@ -27,6 +27,11 @@ class AttentionRate(Spec):
     """Keys that a block of queries costs beyond those it sees: loading, the first and last products, the result."""
     backward_fill: Whole
     """The same in backward."""
+    tail: float = Field(default=0.0, ge=0)
+    """Share of what a mask's longest block of queries takes beyond the mean one that multiprocessors wait for at the end: blocks that begin
+    in the order of the sequence end with the longest."""
+    backward_tail: float = Field(default=0.0, ge=0)
+    """The same in backward."""
     exponential_passes: Factor
     """Work of the softmax per score, in exponentials of ``Kernels.exponentials``; below 1 where polynomials replace some."""
     backward_passes: Factor

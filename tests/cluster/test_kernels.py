@@ -104,6 +104,35 @@ def test_attention_takes_its_flop_at_its_share_and_half_of_it_under_a_causal_mas
     assert ratio == pytest.approx(0.5 * (1 + 1 / 100))  # and half of the blocks on the diagonal
 
 
+def test_blocks_in_the_order_of_a_causal_sequence_end_with_the_longest():
+    """Oracle: with one more of the longest less the mean block for each multiprocessor, whatever the number of heads."""
+    shape = Attention(heads=100, kv_heads=100, head_dim=128, queries=12800, keys=12800, causal=True)
+    (rate,) = gpu().kernels.attention
+    late = with_attention(rate.model_copy(update={"tail": 1.0}))
+    block = 4 * 128 * 128 * (12800 - 12928 / 2) / (100e12 * 0.8 * 0.5 / 100)
+    for heads in (100, 200):
+        many = shape.model_copy(update={"heads": heads, "kv_heads": heads})
+        added = kernels.attention_time(late, "bf16", many, 1, burst=True) - kernels.attention_time(gpu(), "bf16", many, 1, burst=True)
+        assert added == pytest.approx(block, rel=1e-6)
+    even = shape.model_copy(update={"causal": False})
+    assert kernels.attention_time(late, "bf16", even, 1) == kernels.attention_time(gpu(), "bf16", even, 1)
+
+
+def test_wide_heads_take_longer_backward_alone():
+    (rate,) = gpu().kernels.attention
+    slow = with_attention(rate.model_copy(update={"wide_backward": 0.5}))
+    for size, backward, ratio in ((128, True, 1.0), (192, False, 1.0), (192, True, 2.0)):
+        shape = Attention(heads=100, kv_heads=100, head_dim=size, queries=12800, keys=12800, causal=False)
+        times = [kernels.attention_time(board, "bf16", shape, 1, backward) for board in (slow, gpu())]
+        assert times[0] / times[1] == pytest.approx(ratio, rel=1e-3)
+
+
+def with_attention(rate):
+    """Return the made-up GPU with an attention kernel of *rate*."""
+    board = gpu()
+    return board.model_copy(update={"kernels": board.kernels.model_copy(update={"attention": (rate,)})})
+
+
 def test_a_layer_that_says_its_shape_takes_the_time_of_its_products():
     on = gpu()
     flop = 2 * 2048 * 4096 * 1024
