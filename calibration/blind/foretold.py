@@ -20,7 +20,7 @@ from sim.spec.workload import Attention
 
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"
-TITAN_STACK: Final = "torchtitan-2.x"
+TITAN_STACK: Final = "torchtitan-0.2"
 """On the machines that answered: PyTorch 2.11, and transformers 5 in it."""
 TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """What is traced in place of a model that is made on the GPU."""
