@@ -95,7 +95,7 @@ def test_no_rank_is_fed_faster_than_its_loader_builds(
 
 
 def test_an_upgrade_of_the_disk_helps_a_step_that_it_bounds() -> None:
-    slow = ("node.storage.volume.bandwidth=1 MB/s", "node.storage.volume.count=1")
+    slow = ("node.storage.volume.bandwidth=0.7 MB/s", "node.storage.volume.count=1")
     layout = (("--shard", "parallel.shard", "parameters"),)
     found = layout_whatif(Scenario("hgx-h100", "llama-3.2-1b", slow, stack="torchtitan-2.x", layout=layout))
     now, disk = found.answer.run, found.upgrades[0]
