@@ -95,10 +95,10 @@ def test_no_rank_is_fed_faster_than_its_loader_builds(
 
 
 def test_an_upgrade_of_the_disk_helps_a_step_that_it_bounds() -> None:
-    slow = ("node.storage.volume.bandwidth=0.7 MB/s", "node.storage.volume.count=1")
+    slow = ("node.storage.volume.bandwidth=1 MB/s", "node.storage.volume.count=1")
     layout = (("--shard", "parallel.shard", "parameters"),)
-    found = layout_whatif(Scenario("hgx-h100", "llama-3.2-1b", slow, stack="torchtitan-2.x", layout=layout))
+    found = layout_whatif(Scenario("hgx-h100", "qwen3-0.6b", slow, stack="torchtitan-2.x", layout=layout))
     now, disk = found.answer.run, found.upgrades[0]
     assert disk.resource == "disk" and now.stalls[Cause.FETCH] > 0.2 * now.step_time
-    assert now.step_time == pytest.approx(8 * 8192 * 4 / 1e6, rel=1e-3)  # tokens of 4 bytes, a sequence of each GPU
+    assert now.step_time == pytest.approx(8 * 4096 * 4 / 1e6, rel=1e-3)  # tokens of 4 bytes, a sequence of each GPU
     assert disk.infinite == pytest.approx(now.stalls[Cause.COMPUTE], rel=0.05)
