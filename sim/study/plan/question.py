@@ -146,7 +146,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError(f"--objective {question.limits.objective}: write {any_of(get_args(Objective))}")
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
-    loaded = _workloads(question.scenario)
+    loaded = workloads_of(question.scenario)
     check_run(machine, loaded[0])
     sizes = _sizes(machine.spec, question)
     batch = question.scenario.global_batch or _default_batch(loaded[0].spec, max(nodes * each for nodes, each in sizes))
@@ -186,7 +186,7 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
     return frozenset(taken)
 
 
-def _workloads(scenario: Scenario) -> list[Loaded[Workload]]:
+def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     """Return the workload under each stack that is tried and that has its kind of model and its recipe of 8 bits.
 
     Once where overrides name the stack.

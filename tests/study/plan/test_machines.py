@@ -13,6 +13,7 @@ from sim.report.comparison import comparison_document, comparison_text
 from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare
+from sim.study.computing import Computing
 from sim.study.plan import machines
 from sim.study.plan.machines import planned_rows, written_layout
 from sim.study.plan.question import PlanQuestion, plan
@@ -82,7 +83,7 @@ def test_machines_are_planned_on_several_processes() -> None:
     job = Scenario("", "qwen3-0.6b", ("training.parallel.tensor=1", "training.parallel.pipeline=1"), global_batch=16)
     heard: list[tuple[int, int]] = []
     alone, together = (
-        planned_rows(job, names, (1,), Documents().laid, lambda done, of: heard.append((done, of)), processes=processes)
+        planned_rows(job, names, (1,), Documents().laid, lambda done, of: heard.append((done, of)), by=Computing(processes))
         for processes in (1, 2)
     )
     assert [row.hardware for row in together] == names and heard == [(done, 5) for done in range(1, 6)] * 2
