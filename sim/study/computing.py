@@ -42,9 +42,9 @@ class Computing:
 ALL_CORES: Final = Computing()
 
 
-def question_of(asked: Any, read: Iterable[Path]) -> str:
-    """Return the fingerprint of what is *asked*, plain data, with the program and what the files *read* hold."""
-    return fingerprint([asked, __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
+def question_of(subject: Any, read: Iterable[Path]) -> str:
+    """Return the fingerprint of the *subject*, plain data, with the program and what the files *read* hold."""
+    return fingerprint([subject, __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
 
 
 def computed(

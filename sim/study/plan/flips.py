@@ -83,27 +83,27 @@ def only(ways: Ways, candidate: LayoutCandidate) -> Ways:
     return [(setting, every) for setting, every in alone if every]
 
 
-def flips(knob: Knob, best: LayoutCandidate, limits: Limits, known: Mapping[float, LayoutCandidate | None]) -> Flips:
+def flips(knob: Knob, best: LayoutCandidate, limits: Limits, leaders: Mapping[float, LayoutCandidate | None]) -> Flips:
     """Return where another layout than the plan's *best* takes the lead, the nearest such place on either side.
 
-    *known* are layouts that lead at some values; None: none fits.
+    *leaders* are the layouts that lead at some values; None: none fits.
     """
-    views, found, ends = _Views(knob, limits), [], {False: knob.own, True: knob.own}
+    views, changes, ends = _Views(knob, limits), [], {False: knob.own, True: knob.own}
     for up in ends:
         for octave in range(1, OCTAVES + 1):
             values = knob.values(up, octave)
             end = values[-1]
             if end == ends[up]:
                 break
-            leader = known[end] if end in known else views.leader(end)
+            leader = leaders[end] if end in leaders else views.leader(end)
             if leader is None:
                 break
             ends[up] = end
             flip = None if alike(best, leader) else _nearest(views, best, leader, values)
             if flip is not None:
-                found.append(flip)
+                changes.append(flip)
                 break
-    return Flips(knob.own, ends[False], ends[True], tuple(found))
+    return Flips(knob.own, ends[False], ends[True], tuple(changes))
 
 
 class _Views:

@@ -85,7 +85,7 @@ def sensitivity(made: LayoutPlan, progress: Callable[[int, int], None] | None = 
 def _changes(made: LayoutPlan) -> list[_Change]:
     scenario = replace(made.question.scenario, global_batch=made.global_batch)
 
-    def asked(changed: Scenario) -> Ways:
+    def ways_of(changed: Scenario) -> Ways:
         return prepare_plan(replace(made.question, scenario=changed)).ways
 
     def slower(speed: float) -> Ways:
@@ -95,10 +95,10 @@ def _changes(made: LayoutPlan) -> list[_Change]:
     if max(setting.nodes for setting, _ in made.ways) > 1:
         changes.append(_Change(SLOWER, SHARE, 0.5, Knob(1.0, NIC_STEPS, slower, whole=False)))
     if made.sequence is not None:
-        knob = Knob(made.sequence, STEPS, lambda tokens: asked(replace(scenario, sequence=int(tokens))))
+        knob = Knob(made.sequence, STEPS, lambda tokens: ways_of(replace(scenario, sequence=int(tokens))))
         changes.append(_Change(DOUBLED, "tokens", 2.0, knob))
     if made.global_batch > 1:
-        knob = Knob(made.global_batch, STEPS, lambda samples: asked(replace(scenario, global_batch=int(samples))))
+        knob = Knob(made.global_batch, STEPS, lambda samples: ways_of(replace(scenario, global_batch=int(samples))))
         changes.append(_Change(HALVED, "samples", 0.5, knob))
     return changes
 
@@ -119,8 +119,8 @@ def _turn(made: LayoutPlan, best: Outcome, change: _Change, crew: Workers | None
         winner = searched(ways)
     except SpecError as error:
         problem = error.problems[0]
-    known = {value: None if winner is None else winner.way.candidate}
-    where = flips(change.knob, own, limits, known)
+    leaders = {value: None if winner is None else winner.way.candidate}
+    where = flips(change.knob, own, limits, leaders)
     if winner is None:
         return Turn(change.name, None, False, None, change.unit, where, problem)
     same = alike(own, winner.way.candidate)
