@@ -97,9 +97,20 @@ def planned_rows(
 
     *document_of* can be pickled where *by* is several processes.
     """
+    _, unused = _without_unused_recipe(scenario)
+    if unused:
+        raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: changes nothing in {unused}; add --precision fp8, or leave it out")
     fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, kept = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
     return _planned(fixed, kept, document_of, power_cap, points, progress, by)
+
+
+def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
+    """Return *scenario* without a recipe of 8 bits that its precision has no use for, and that precision; empty where it has."""
+    if scenario.fp8_recipe is None:
+        return scenario, ""
+    precision = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training.precision
+    return (scenario, "") if precision == "fp8" else (replace(scenario, fp8_recipe=None), precision)
 
 
 def _planned(
@@ -137,7 +148,7 @@ def laid_out(
     workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
     if workload.model.transformer is None or workload.pretraining is not None or written_layout(scenario):
         return list(rows)
-    points = [(row.hardware, row.nodes) for row in short]
+    points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
     planned = dict(zip(points, _planned(scenario, {}, document_of, power_cap, points, progress, by), strict=True))
     return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
 

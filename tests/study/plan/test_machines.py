@@ -68,6 +68,11 @@ def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are
     assert "--batch N the batch of each GPU instead" not in said and "global batches range" not in said
 
 
+def test_a_recipe_of_8_bits_that_no_machine_uses_is_refused() -> None:
+    with pytest.raises(SpecError, match="--fp8-recipe rowwise: changes nothing in bf16; add --precision fp8, or leave it out"):
+        planned_rows(Scenario("", "llama-3.1-8b", fp8_recipe="rowwise"), ["hgx-h100"], (1,), layout_document)
+
+
 def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be recommended, whatever its best layout is: the reason comes at once."""
     planned: list[object] = []
