@@ -146,6 +146,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError(f"--objective {question.limits.objective}: write {any_of(get_args(Objective))}")
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
+    _require_one_kind(machine.spec, question.scenario)
     loaded = workloads_of(question.scenario)
     check_run(machine, loaded[0])
     sizes = _sizes(machine.spec, question)
@@ -170,6 +171,20 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no sequence of tokens; leave it out")
     inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
     return LayoutPlan(question, ways, Tally(), batch, tokens, inputs)
+
+
+def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
+    """Raise SpecError where *hardware* has several groups of workers, and say what takes them."""
+    groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    if len(groups) < 2:
+        return
+    if all(group.node == groups[0].node for group in groups):
+        count = sum(group.count for group in groups)
+        raise SpecError(f"{hardware.name}: has {len(groups)} groups of equal workers; for layouts write one group, with count: {count}")
+    raise SpecError(
+        f"{hardware.name}: has {len(groups)} groups of unlike workers, and a layout runs on equal nodes; "
+        f"'{scenario.batches_command}' shares a batch among them in data parallelism"
+    )
 
 
 def _require_able(hardware: Hardware, workloads: Sequence[Workload], space: Space) -> None:

@@ -9,12 +9,14 @@ import shlex
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from sim.analysis.layout_memory import memory_by_stage
+from sim.cli import main
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
 from sim.report import plan as plan_report
 from sim.report.layouts.layout_files import export_files, launch_of, run_command
@@ -607,6 +609,34 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
         assert len(caught.value.problems) == 1
         assert text in caught.value.problems[0]
     assert isinstance(caught.value, Infeasible)
+
+
+def test_unlike_machines_are_told_the_command_that_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the command in the message runs as it is written."""
+    own = tmp_path / "two kinds.yaml"
+    own.write_text("name: two kinds\ngroups:\n  - {node: p2.xlarge, count: 2}\n  - {node: p3.2xlarge, count: 1}\n")
+    words = ["--global-batch", "48", "--precision", "fp32", "--stack", "torch-1.13-ddp", "--set", "input.loader=synthetic"]
+    assert main(["plan", str(own), "resnet18", *words, "--set", "training.parallel.tensor=1"]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and error.startswith("two kinds: has 2 groups of unlike workers")
+    command = shlex.split(error[error.index("'python") + 1 : error.rindex("' shares a batch")])
+    assert command[:3] == ["python", "-m", "sim"] and main([*command[3:], "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["global_batch"] == 48 and answer["precision"] == "fp32"
+
+
+def test_groups_of_equal_machines_are_one() -> None:
+    scenario = Scenario("2x-p3.8xlarge", "resnet18", ("groups=[{node: p3.2xlarge, count: 2}, {node: p3.2xlarge, count: 1}]",))
+    with pytest.raises(SpecError, match="2 groups of equal workers; for layouts write one group, with count: 3"):
+        prepare_plan(PlanQuestion(scenario))
+
+
+def test_an_unlike_group_without_gpus_or_of_servers_is_no_other_kind() -> None:
+    """Parameter servers beside workers of one kind stop no plan; the message is for workers alone."""
+    scenario = Scenario(
+        "2x-p3.8xlarge", "gpt2", ("groups=[{node: p3.8xlarge, count: 2}, {node: p2.xlarge, count: 1, role: server}]",), precision="amp_fp16"
+    )
+    assert any(every for _, every in prepare_plan(PlanQuestion(scenario)).ways)
 
 
 def test_sizes_without_a_layout_among_the_best_are_named() -> None:
