@@ -281,6 +281,7 @@ def recommend(
     overrides: Mapping[str, object] | None = None,
     parallel: Mapping[str, object] | None = None,
     micro_batches: int | None = None,
+    journal: Name | None = None,
     processes: int | None = 1,
     prices: object = None,
     **options: Unpack[RecommendOptions],
@@ -288,8 +289,9 @@ def recommend(
     """Return a row for each machine and number of *nodes* that could be rented, those within the budget first.
 
     One of *budget_hours* (the cheapest machine that meets it) and *budget_usd* (the fastest within it) is given; the job is one epoch
-    unless *epochs*, *hours* or *tokens* say otherwise. *parallel* is a layout, as of `compare`. ``DataFrame.attrs`` holds ``best``,
-    ``runner_up`` and ``notes``. Raise `SpecError` where the question is wrong.
+    unless *epochs*, *hours* or *tokens* say otherwise. *parallel* is a layout, as of `compare`. A *journal* file keeps what was computed,
+    so that the same call goes on from there. ``DataFrame.attrs`` holds ``best``, ``runner_up`` and ``notes``. Raise `SpecError` where
+    the question is wrong.
     """
     import pandas
 
@@ -307,7 +309,8 @@ def recommend(
     )  # fmt: skip
     budget = Budget(None if hours is None else 3600.0 * hours, money)
     names, conditions = several("hardware", hardware), several("where", where)
-    renting = Renting(budget, names, conditions, counts(nodes), processes=processes, **part(options, RentingOptions))
+    kept = None if journal is None else Path(journal)
+    renting = Renting(budget, names, conditions, counts(nodes), processes=processes, journal=kept, **part(options, RentingOptions))
     document, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
     table.attrs.update(document)

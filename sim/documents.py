@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sim.analysis.cost import Market, price
@@ -20,20 +22,23 @@ from sim.report.limited import under_power_cap
 from sim.report.recommendation import batch_note, gap_note, recommendation_document
 from sim.report.rows import run_row
 from sim.simulate import Run
-from sim.spec.library import load_workload
+from sim.spec.elsewhere import read_files
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, compare, machines, require_priced
+from sim.study.computing import Computing, question_of
 from sim.study.descriptions import Descriptions, descriptions
+from sim.study.journal import Journal
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.not_validated import not_validated
 from sim.study.one_batch import usual_global_batch
-from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch
+from sim.study.plan.machines import laid_out, needs_layout, planned_rows, shared_batch, workload_read
 from sim.study.pretraining import parts_of
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget, unrentable
 from sim.study.saving import slowed_beside
 from sim.study.scenario import Answer, Scenario, answer, has_layout, refuse_parts, sorted_overrides, workload_name
-from sim.study.weeks import Weeks
+from sim.study.weeks import Weeks, reliability_of
 from sim.study.whole_job import in_epochs
 
 
@@ -139,6 +144,12 @@ class Renting:
     power_cap: str | None = None
     """Limit of each GPU, such as ``500 W``, which the figures of each candidate are with."""
     processes: int | None = None
+    journal: Path | None = None
+    """Where rows of machines are kept, so that a recommendation that was stopped goes on from there."""
+    cluster: str | None = None
+    """Address of a dask scheduler whose workers compute, in place of processes."""
+    notice: Callable[[str], None] = lambda text: None
+    """Hears of the troubles of a cluster."""
     spares: int | None = None
     """Nodes that wait for failures, paid for; by default as in weeks."""
     reliability: str | None = None
@@ -164,26 +175,21 @@ def recommended(
     alone = replace(bare, global_batch=None)
     in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     markets = MARKETS[:1] if renting.on_demand else MARKETS
-    making = Documents(
-        plan, markets if renting.with_failures else (), renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability
-    )
-    rows = compare(alone, names, making, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
-    laid = needs_layout(alone, rows)
+    making = Documents(power_cap=renting.power_cap)
+    if renting.with_failures:
+        making = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
     reasons = {name: unrentable(alone, name, markets, renting.mean_lifetime) for name in names}
     never = [name for name in names if reasons[name]]  # a plan of these would tell nothing
-    if laid:
-        together = shared_batch(scenario, names, counts)  # that of `plan`
-        able = [name for name in names if not reasons[name]]
-        rows = planned_rows(
-            replace(alone, global_batch=together), able, counts, making.laid, counting("machines planned"), renting.power_cap,
-            renting.processes,
-        )  # fmt: skip
-        rows += [ComparedMachine(name, None, None, reasons[name]) for name in never]
-    else:
-        rows = laid_out(
-            replace(alone, global_batch=together), rows, making.laid, counting("machines planned"), never, renting.power_cap,
-            renting.processes,
-        )  # fmt: skip
+    with _computing(alone, names, making, renting) as by:
+        rows = compare(alone, names, making, nodes=counts, global_batch=together, by=by, progress=counting("machines"))
+        laid, hears = needs_layout(alone, rows), counting("machines planned")
+        if laid:
+            together = shared_batch(scenario, names, counts)  # that of `plan`
+            able = [name for name in names if not reasons[name]]
+            rows = planned_rows(replace(alone, global_batch=together), able, counts, making.laid, hears, renting.power_cap, by)
+            rows += [ComparedMachine(name, None, None, reasons[name]) for name in never]
+        else:
+            rows = laid_out(replace(alone, global_batch=together), rows, making.laid, hears, never, renting.power_cap, by)
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
     document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
@@ -193,6 +199,24 @@ def recommended(
         {named(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
     )
     return document, [each.hardware for each in rows if each.document]
+
+
+@contextmanager
+def _computing(scenario: Scenario, names: Sequence[str], making: Documents, renting: Renting) -> Iterator[Computing]:
+    """Give what computes the rows of *names* as *renting* says, with its journal open. Raise SpecError where that cannot be."""
+    if renting.journal is None and renting.cluster is None:
+        yield Computing(renting.processes)
+        return
+    for_hardware, _ = sorted_overrides(scenario)
+    with read_files() as read:
+        workload_read(scenario)
+        for name in names:
+            with suppress(SpecError):  # its row says what is wrong
+                load_hardware(name, for_hardware)
+        if renting.reliability is not None:
+            reliability_of(renting.reliability)
+    with Journal(renting.journal) as journal:
+        yield Computing(renting.processes, renting.cluster, journal, question_of(asdict(making), read), read, renting.notice)
 
 
 def compared(
@@ -209,8 +233,9 @@ def compared(
     """
     require_priced(scenario.prices, names)
     making = Documents(power_cap=power_cap)
-    rows = compare(scenario, names, making, nodes=nodes, processes=processes, progress=counting("machines"))
-    return laid_out(scenario, rows, making.laid, counting("machines planned"), power_cap=power_cap, processes=processes)
+    by = Computing(processes)
+    rows = compare(scenario, names, making, nodes=nodes, by=by, progress=counting("machines"))
+    return laid_out(scenario, rows, making.laid, counting("machines planned"), power_cap=power_cap, by=by)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

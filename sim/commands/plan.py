@@ -78,6 +78,7 @@ def plan(
     from sim.study.plan.question import PlanQuestion
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
+    from sim.study.plan.sensitivity import INTERRUPTED
     from sim.study.plan.sensitivity import sensitivity as turned
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario
@@ -108,7 +109,7 @@ def plan(
     if export is not None:
         _export(made, export)
     show_table(document, text, table, as_json, as_csv)
-    if made.tally.interrupted:
+    if made.tally.interrupted or any(turn.problem == INTERRUPTED for turn in turns):
         raise typer.Exit(130)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
+    ClusterOption,
     Folder,
     HtmlOption,
     JsonOption,
@@ -21,6 +23,7 @@ from sim.commands.options import (
     Sets,
     WhereOption,
     Wl,
+    check_workers,
     positive,
     prices_due,
     takes_options,
@@ -49,7 +52,11 @@ def recommend(
     sets: Sets = [],  # noqa: B006
     prices: PricesOption = "",
     price: SaidPrices = [],  # noqa: B006
+    journal: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="save each machine's figures here, so that a stopped command can resume")
+    ] = None,
     processes: Processes = None,
+    cluster: ClusterOption = None,
     as_json: JsonOption = False,
     output: Folder = None,
     html: HtmlOption = None,
@@ -74,7 +81,10 @@ def recommend(
     plan = plan_due(**part(options, WholeJobOptions))
     scenario = Scenario("", workload, tuple(sets), plan=plan, layout=layout, prices=prices_due(prices, price), **part(options, SizeOptions))
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    renting = Renting(budget, hardware, where, counts, processes=processes, **part(options, RentingOptions))
+    check_workers(processes, cluster)
+    renting = Renting(
+        budget, hardware, where, counts, processes=processes, journal=journal, cluster=cluster, notice=talk, **part(options, RentingOptions)
+    )
     document, able = recommended(scenario, renting, talk.counting)
     talk.progress("")
     text, table = recommendation_text(document), figures_csv(document["candidates"])

@@ -20,9 +20,10 @@ from sim.report.whole_job import long_time, tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.not_validated import not_validated
+from sim.study.plan.flips import Flip
 from sim.study.plan.question import LayoutPlan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
-from sim.study.plan.sensitivity import Turn
+from sim.study.plan.sensitivity import SHARE, Turn
 from sim.study.plan.space import LayoutCandidate, cut_parts
 from sim.study.saving import slowed_beside
 from sim.study.weeks import Weeks, at_level
@@ -102,7 +103,7 @@ def plan_document(
         "ties": sum(row["tie"] for row in rows),
         "verdict": verdict(plan, rows),
         "layouts": rows,
-        "sensitivity": [_turn(turn) for turn in turns],
+        "sensitivity": [_turn(turn, tie(best)) for turn in turns],
         "expected_error": expected_layout_error(best.run),
         "with_failures": _with_failures(plan, reliability, spares) if with_failures else None,
         "power_cap": None if best.limit is None else power_cap_figures(best.limit),
@@ -248,8 +249,9 @@ NOT_VALIDATED: Final = " (not validated)"
 """Stands behind what uses something that no measured run has; a sentence says what."""
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
-    best = turn.best
+def _turn(turn: Turn, within: float) -> dict[str, Any]:
+    """Return the document of *turn*; layouts *within* that share of each other tie."""
+    best, flips = turn.best, turn.flips
     return {
         "change": turn.change,
         "same": turn.same,
@@ -259,7 +261,23 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "plan_step_time_s": None if turn.of_plan is None else turn.of_plan.time,
         "tie": best is not None and turn.of_plan is not None and _ties(turn.of_plan, best),
         "flips_at": turn.flips_at,
+        "unit": turn.unit,
+        "least_times": None if flips is None else flips.least / flips.own,
+        "most_times": None if flips is None else flips.most / flips.own,
+        "flips": [] if flips is None else [_flip(flip, within) for flip in flips.flips],
         "problem": turn.problem,
+    }
+
+
+def _flip(flip: Flip, within: float) -> dict[str, Any]:
+    return {
+        "holds": flip.holds,
+        "lost": flip.lost,
+        "best": candidate_name(flip.winner),
+        "stack": flip.winner.stack,
+        "end": flip.end,
+        "behind": flip.behind,
+        "tie": flip.behind is not None and flip.behind <= within,
     }
 
 
@@ -372,7 +390,8 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     priced = document["layouts"][0]["cost_per_step_usd"] is not None
     of = "time, free memory and cost" if priced else f"time and free memory (no price is known; {_PRICED} gives one)"
     lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
-    lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
+    for turn in document["sensitivity"]:
+        lines += [f"  {_turn_text(turn)}", *(f"    {line}" for line in flip_lines(turn))]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
     lines += ["", *basis_lines(document)]
     return "\n".join(lines)
@@ -434,16 +453,34 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
     if turn["tie"]:
         kept = f"the same layout, {show(turn['plan_step_time_s'], 'time')} a step, is within the expected error of the best"
         best = f"{turn['best']} [{turn['stack']}] at {show(turn['step_time_s'], 'time')}"
-        return f"{turn['change']}: {kept}, {best}{_flips_text(turn)}"
+        return f"{turn['change']}: {kept}, {best}"
     of_plan = (
         ", since the plan's does not fit"
         if turn["plan_step_time_s"] is None
         else f" against {show(turn['plan_step_time_s'], 'time')} with the plan's"
     )
-    return (
-        f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}{_flips_text(turn)}"
-    )
+    return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}"
 
 
-def _flips_text(turn: Mapping[str, Any]) -> str:
-    return "" if turn["flips_at"] is None else f"; they are equal at {100 * turn['flips_at']:.0f}% of the NICs' speed"
+def flip_lines(turn: Mapping[str, Any]) -> list[str]:
+    """Return between which values another layout takes the lead, a line each, and where none does."""
+    if turn["least_times"] is None:
+        return []
+    if not turn["flips"]:
+        return [f"no flip within {_times(turn['least_times'])} to {_times(turn['most_times'])} times"]
+    lines = [_flip_text(flip, turn["unit"]) for flip in turn["flips"]]
+    rises = [flip["lost"] > flip["holds"] for flip in turn["flips"]]
+    lines += [f"no flip down to {_times(turn['least_times'])} times"] if False not in rises and turn["least_times"] < 1 else []
+    return [*lines, f"no flip up to {_times(turn['most_times'])} times"] if True not in rises and turn["most_times"] > 1 else lines
+
+
+def _flip_text(flip: Mapping[str, Any], unit: str) -> str:
+    holds, lost, end = (f"{100 * flip[key]:.0f}%" if unit == SHARE else f"{flip[key]:,.0f}" for key in ("holds", "lost", "end"))
+    what = f"flips between {holds} and {lost} {unit}: {flip['best']} [{flip['stack']}] leads beyond"
+    if flip["behind"] is None:
+        return f"{what}; the plan's layout does not run at {end}"
+    return f"{what}; at {end} the plan's takes {100 * flip['behind']:.2g}% more{', within the expected error' if flip['tie'] else ''}"
+
+
+def _times(times: float) -> str:
+    return f"1/{1 / times:g}" if times < 1 else f"{times:g}"

@@ -7,21 +7,24 @@ row beats in epoch time without costing more, or in cost without taking longer; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from sim.check import require
-from sim.spec.library import load_hardware, load_workload
+from sim.spec.elsewhere import as_written
+from sim.spec.library import fingerprint, load_hardware, load_workload
 from sim.spec.listing import HARDWARE, hardware_rows, select
 from sim.spec.own_prices import require_machines
 from sim.spec.yaml import SpecError
+from sim.study.computing import ALL_CORES, Computing, Task, computed
 from sim.study.jobs_file import jobs_file
+from sim.study.journal import Journal, RowFigures
 from sim.study.one_batch import at_global_batch
-from sim.study.pool import each
 from sim.study.scenario import Scenario, sorted_overrides
 
+Item = TypeVar("Item")
 RunDocument = Mapping[str, Any]
 MakesDocument = Callable[[Scenario], RunDocument]
 """What turns a scenario into the document of its run (see `sim.documents`)."""
@@ -83,7 +86,7 @@ def compare(
     *,
     nodes: Sequence[int] = (),
     global_batch: int | None = None,
-    processes: int | None = None,
+    by: Computing = ALL_CORES,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ComparedMachine]:
     """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* hears how many of all are done.
@@ -94,12 +97,29 @@ def compare(
     """
     _require_sense(scenario, hardware)
     points = [replace(scenario, hardware=name, nodes=count) for name in hardware for count in (nodes or (None,))]
-    rows = []
-    for row in each(partial(_row, documents, global_batch), points, processes):
-        rows.append(row)
+    keys = [fingerprint([by.question, "compared", global_batch, asdict(point)]) for point in points]
+    return machine_rows(partial(_row, documents, global_batch), list(zip(keys, points, strict=True)), by, progress)
+
+
+def machine_rows(
+    row_of: Callable[[Item], ComparedMachine],
+    tasks: Sequence[Task[Item]],
+    by: Computing,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[ComparedMachine]:
+    """Return the row of each of *tasks*, in their order: from the journal of *by*, or computed. Raise SpecError where that fails."""
+    kept = Journal(None) if by.journal is None else by.journal
+    missing = [task for task in dict(tasks).items() if task[0] not in kept]
+    for done, _ in enumerate(computed(partial(_figures, row_of), missing, kept, by), start=len(tasks) - len(missing) + 1):
         if progress is not None:
-            progress(len(rows), len(points))
-    return rows
+            progress(done, len(tasks))
+    return [ComparedMachine(**kept[key]) for key, _ in tasks]
+
+
+def _figures(row_of: Callable[[Item], ComparedMachine], task: Task[Item]) -> tuple[str, RowFigures]:
+    key, item = task
+    row = row_of(item)
+    return key, {**vars(row), "problem": as_written(row.problem)}
 
 
 def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:

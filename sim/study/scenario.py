@@ -81,10 +81,20 @@ class Scenario:
     @property
     def plan_command(self) -> str:
         """Return the command that looks for a layout of this job."""
-        given = {"--nodes": self.nodes, "--precision": self.precision, "--fp8-recipe": self.fp8_recipe, "--sequence": self.sequence}
-        options = [f"{name} {value}" for name, value in given.items() if value is not None]
+        return self._command("python -m sim plan", {"--nodes": self.nodes}, {"--sequence": self.sequence})
+
+    @property
+    def batches_command(self) -> str:
+        """Return the command that shares the batch of this job among unlike machines."""
+        sequence = None if self.sequence is None else f"model.sequence={self.sequence}"
+        return self._command("python -m sim batches", {"--global-batch": self.global_batch, "--stack": self.stack}, {"--set": sequence})
+
+    def _command(self, command: str, first: Mapping[str, object], last: Mapping[str, object]) -> str:
+        """Return *command* for this job with the options *first* and *last*, and without those of a layout."""
+        given = {**first, "--precision": self.precision, "--fp8-recipe": self.fp8_recipe, **last}
+        options = [f"{option} {shlex.quote(str(value))}" for option, value in given.items() if value is not None]
         options += [f"--set {shlex.quote(text)}" for text in self.overrides if not text.strip().startswith(_SEARCHED)]
-        return " ".join(["python -m sim plan", shlex.quote(self.hardware), shlex.quote(self.workload), *options])
+        return " ".join([command, shlex.quote(self.hardware), shlex.quote(self.workload), *options])
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from sim.spec.lifetimes import Lifetimes
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import MakesDocument, RunDocument, compare
+from sim.study.computing import Computing
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.transient import POLICIES, DrawnCourse, SpotJob, SpotPolicy, best_interval, courses, spread, undisturbed
 from sim.study.whole_job import checkpoint_bytes
@@ -82,7 +83,7 @@ def spot(scenario: Scenario, wanted: Wanted, documents: MakesDocument, processes
     fixed = [node_price(other) for other in machine.groups if other is not group for _ in range(other.count)]
     if None in fixed:
         raise SpecError(f"{machine.name}: the servers, which are rented on demand, have no price; give one with --set groups.N.price")
-    rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), processes=processes)
+    rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), by=Computing(processes))
     failed = next((row.problem for row in rows if row.document is None), None)
     if failed is not None:
         raise SpecError(failed)

@@ -7,7 +7,6 @@ that a sweep of many points takes little memory, and an interrupted one ends wit
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -16,17 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from sim import __version__
 from sim.spec.catalogue import suggestions
 from sim.spec.elsewhere import as_written, read_files
 from sim.spec.library import fingerprint
 from sim.spec.shelf import standing
 from sim.spec.yaml import SpecError
-from sim.study.cluster import each_on_cluster, pack
+from sim.study.computing import Computing, computed, question_of
 from sim.study.journal import Journal, RowFigures
 from sim.study.layout_options import FIELDS
 from sim.study.order import compute_order
-from sim.study.pool import each
 from sim.study.scenario import Infeasible, Scenario, prepare
 from sim.study.space import Point
 
@@ -111,7 +108,7 @@ def swept(
         prepare(at(scenario, points[0]))  # a name that is wrong is wrong at every point
     if journal is not None or cluster is not None:
         read |= _read_by(scenario, points)
-    question = fingerprint([asdict(scenario), __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
+    question = question_of(asdict(scenario), read)
     keys = [fingerprint([question, point]) for point in points]
     with Journal(journal) as done_before:
         if alone and (others := done_before.others(keys)):
@@ -124,13 +121,9 @@ def swept(
         with standing(name):
             order = compute_order(points if missing else (), partial(at, scenario))
         tasks = sorted(missing.items(), key=lambda task: order.place(task[1]))
-        answer = partial(_figures, run, name, scenario)
-        if cluster is None or not missing:
-            answers = each(answer, tasks, processes, order.together)
-        else:
-            answers = each_on_cluster(cluster, answer, tasks, pack(read), notice)
-        for count, (key, figures) in enumerate(answers, start=different - len(missing) + 1):
-            done_before.note(key, figures)
+        by = Computing(processes, cluster, done_before, question, read, notice)
+        done = computed(partial(_figures, run, name, scenario), tasks, done_before, by, order.together)
+        for count, _ in enumerate(done, start=different - len(missing) + 1):
             progress(SweepProgress(count, different, different - len(missing)))
         yield SweepRows(points, keys, done_before)
 

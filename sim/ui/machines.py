@@ -14,6 +14,7 @@ from sim.spec.library import load_hardware
 from sim.spec.listing import Row
 from sim.spec.yaml import SpecError
 from sim.study.compare import ComparedMachine, compare
+from sim.study.computing import Computing
 from sim.terminal import program
 from sim.ui.choice import AMONG, Choice, comparison_command, elsewhere, typed
 from sim.ui.view import View
@@ -55,7 +56,7 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
     rows: list[ComparedMachine] = []
     drawn = time.monotonic()
     for name in names:
-        rows += compare(scenario, [name], document, nodes=counts, processes=1)
+        rows += compare(scenario, [name], document, nodes=counts, by=Computing(1))
         if time.monotonic() - drawn > _BETWEEN:
             yield _view(choice, names, rows)
             drawn = time.monotonic()

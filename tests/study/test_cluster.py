@@ -12,18 +12,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from sim.documents import row
+from sim.analysis.whole_job import JobPlan
+from sim.documents import Renting, recommended, row
 from sim.report.plan import plan_document
 from sim.spec.yaml import SpecError
 from sim.study.cluster import Luggage, _quietly, each_on_cluster, pack
 from sim.study.plan.ahead import workers
 from sim.study.plan.question import PlanQuestion, plan
+from sim.study.recommend import Budget
 from sim.study.scenario import Scenario
 from sim.study.space import axis, grid
 from sim.study.sweep import SweepProgress, sweep
@@ -108,6 +111,18 @@ def test_a_plan_on_a_cluster_is_that_of_one_process(lasting: Machines) -> None:
         assert plan_document(plan(question, crew=crew)) == plan_document(plan(question))
 
 
+@pytest.mark.slow
+def test_a_recommendation_on_a_cluster_is_that_of_one_process(lasting: Machines, tmp_path: Path) -> None:
+    """Machines by files of the user's own, which travel; rows come in any order, and each is kept."""
+    own = tmp_path / "mine.yaml"
+    own.write_text("extends: p3.8xlarge\nname: mine\n")
+    renting = Renting(Budget(money=1e6), ["p3.2xlarge", str(own)], nodes=[1, 2], processes=1)
+    asked = Scenario("", "resnet18", plan=JobPlan(1))
+    there = replace(renting, processes=None, cluster=lasting.address, journal=tmp_path / "rent.journal")
+    assert recommended(asked, there) == recommended(asked, renting)
+    assert len((tmp_path / "rent.journal").read_text().splitlines()) == 4
+
+
 def test_dask_s_own_warnings_are_kept_back_while_it_works() -> None:
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     before = [logger.level for logger in loggers]
@@ -120,7 +135,8 @@ _SWEEP = """
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from sim.documents import row
+from sim.analysis.whole_job import JobPlan
+from sim.documents import Renting, recommended, row
 from sim.study.sweep import sweep
 from tests.study.test_cluster import BASE, POINTS
 sweep(BASE, POINTS, row, journal=Path(sys.argv[2]), cluster=sys.argv[1], progress=lambda done: print(done.points, flush=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -72,6 +73,25 @@ def test_plan_tries_the_stacks_that_have_the_recipe() -> None:
     assert {stack for stack, precision in tried if precision == "bf16"} > {"torchtitan-2.x"}
     only = prepare_plan(replace(asked, scenario=replace(scenario, precision="fp8")))
     assert {each.stack for _, found in only.ways for each in found} == {"torchtitan-2.x"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "said"),
+    [
+        ("hgx-h100", {"fp8_recipe": "rowwise"}, "multiplies in 8 bits; --allow fp8 tries them beside bf16"),
+        ("hgx-h100", {"fp8_recipe": "rowwise", "allow": ["fp8"], "fix": {"precision": "bf16"}}, "leave --fix precision=bf16 out"),
+        ("hgx-h100", {"fp8_recipe": "mxfp8", "allow": ["fp8"]}, "--fp8-recipe mxfp8: H100-SXM5-80GB has no fp8 recipe mxfp8; write"),
+        ("hgx-h100", {"fp8_recipe": "rowwise", "allow": ["fp8"], "stack": "megatron-core"}, "megatron-core has no fp8 recipe rowwise"),
+        ("p4d.24xlarge", {"allow": ["fp8"]}, "--allow fp8: A100-SXM4-40GB has no fp8 units, which fp8 needs; leave it out"),
+        ("hgx-h100", {"allow": ["nvfp4"]}, "--allow nvfp4: H100-SXM5-80GB has no nvfp4 units, which nvfp4 needs; leave it out"),
+        ("gb300-nvl72", {"allow": ["nvfp4"], "stack": "torchtitan-2.x"}, "stack torchtitan-2.x does not multiply in nvfp4"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_would_ignore_8_bits_says_so(machine: str, options: dict[str, Any], said: str) -> None:
+    """No layout has a recipe or a precision that nothing of the plan runs, and none is proposed that `run` refuses."""
+    with pytest.raises(SpecError) as caught:
+        stallsim.plan(machine, "llama-3.2-1b", global_batch=64, gpus=8, **options)
+    assert len(caught.value.problems) == 1 and said in caught.value.problems[0]
 
 
 @pytest.mark.parametrize(

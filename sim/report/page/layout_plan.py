@@ -11,7 +11,7 @@ from sim.report.page.frame import PagePart, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, command_line, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
-from sim.report.plan import NOT_VALIDATED, PARTS, rate_text
+from sim.report.plan import NOT_VALIDATED, PARTS, flip_lines, rate_text
 from sim.units import any_of, show
 
 SHOWN: Final = 10
@@ -156,15 +156,14 @@ def _turns(document: Mapping[str, Any]) -> PagePart:
     rows: list[list[Child]] = []
     for turn in document["sensitivity"]:
         time = "-" if turn["step_time_s"] is None else as_time(turn["step_time_s"])
-        flips = "-" if turn["flips_at"] is None else f"{100 * turn['flips_at']:.0f} % of the NICs' speed"
         rows.append(
             [
                 turn["change"],
                 turn["best"] or turn["problem"],
                 "the same" if turn["same"] else "a tie" if turn["tie"] else "another",
                 time,
-                flips,
+                "; ".join(flip_lines(turn)) or "-",
             ]
         )
-    head = [("change", False), ("best then", False), ("layout", False), ("step", True), ("equal at", False)]
+    head = [("change", False), ("best then", False), ("layout", False), ("step", True), ("flips", False)]
     return PagePart("changes", "If things change", section("changes", "If things change", table(head, rows, "Changes")))

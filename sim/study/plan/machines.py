@@ -7,20 +7,21 @@ close: the search ends as soon as the best is proven.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
 from sim.mesh import LayoutRun, worker_node
-from sim.spec.library import load_hardware, load_workload
+from sim.spec.library import fingerprint, load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.compare import ComparedMachine
+from sim.study.compare import ComparedMachine, machine_rows
+from sim.study.computing import ALL_CORES, Computing
 from sim.study.layout import LayoutAnswer
 from sim.study.memory_fit import is_shortage
-from sim.study.plan.question import PlanQuestion, plan
+from sim.study.plan.question import PlanQuestion, plan, workloads_of
 from sim.study.plan.search import Limits
 from sim.study.plan.space import LayoutCandidate
-from sim.study.pool import each
 from sim.study.scenario import Scenario, sorted_overrides, split_overrides
 
 SIMULATIONS: Final = 40
@@ -56,6 +57,13 @@ def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int])
     return training.batch * training.gradient_accumulation_steps * max(gpus)
 
 
+def workload_read(scenario: Scenario) -> None:
+    """Read the workload of *scenario* as plans do, under each stack. Raise SpecError where it cannot be read as it is."""
+    load_workload(scenario.workload, sorted_overrides(scenario)[1])
+    with suppress(SpecError):  # what has no layouts needs none of their stacks
+        workloads_of(scenario)
+
+
 def written_layout(scenario: Scenario) -> dict[str, str]:
     """Return the fields of layouts that the user wrote, which every plan keeps. Raise SpecError for one that no plan can keep."""
     given = [(option, key, str(value)) for option, key, value in scenario.layout]
@@ -83,30 +91,41 @@ def planned_rows(
     document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
     progress: Callable[[int, int], None] | None = None,
     power_cap: str | None = None,
-    processes: int | None = 1,
+    by: Computing = ALL_CORES,
 ) -> list[ComparedMachine]:
     """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none.
 
-    On up to *processes* processes, all cores when None, where *document_of* can be pickled.
+    *document_of* can be pickled where *by* is several processes.
     """
+    _, unused = _without_unused_recipe(scenario)
+    if unused:
+        raise SpecError(f"--fp8-recipe {scenario.fp8_recipe}: changes nothing in {unused}; add --precision fp8, or leave it out")
     fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
     points, kept = [(name, count) for name in names for count in (nodes or (None,))], written_layout(scenario)
-    return _planned(partial(_row, fixed, kept, document_of, power_cap), points, progress, processes)
+    return _planned(fixed, kept, document_of, power_cap, points, progress, by)
+
+
+def _without_unused_recipe(scenario: Scenario) -> tuple[Scenario, str]:
+    """Return *scenario* without a recipe of 8 bits that its precision has no use for, and that precision; empty where it has."""
+    if scenario.fp8_recipe is None:
+        return scenario, ""
+    precision = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training.precision
+    return (scenario, "") if precision == "fp8" else (replace(scenario, fp8_recipe=None), precision)
 
 
 def _planned(
-    row_of: Callable[[_Point], ComparedMachine],
+    job: Scenario,
+    kept: Mapping[str, str],
+    document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
+    power_cap: str | None,
     points: Sequence[_Point],
     progress: Callable[[int, int], None] | None,
-    processes: int | None,
+    by: Computing,
 ) -> list[ComparedMachine]:
     """Return the row of each of *points*, in their order."""
-    rows = []
-    for row in each(row_of, points, processes):
-        rows.append(row)
-        if progress is not None:
-            progress(len(rows), len(points))
-    return rows
+    keys = [fingerprint([by.question, "planned", asdict(job), kept, power_cap, point]) for point in points]
+    tasks = list(zip(keys, points, strict=True))
+    return machine_rows(partial(_row, job, kept, document_of, power_cap), tasks, by, progress)
 
 
 def laid_out(
@@ -116,7 +135,7 @@ def laid_out(
     progress: Callable[[int, int], None] | None = None,
     but: Collection[str] = (),
     power_cap: str | None = None,
-    processes: int | None = 1,
+    by: Computing = ALL_CORES,
 ) -> list[ComparedMachine]:
     """Return *rows*, those of machines with too little memory for a decoder with the document of their best layout, if there is one.
 
@@ -129,8 +148,8 @@ def laid_out(
     workload = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec
     if workload.model.transformer is None or workload.pretraining is not None or written_layout(scenario):
         return list(rows)
-    points = [(row.hardware, row.nodes) for row in short]
-    planned = dict(zip(points, _planned(partial(_row, scenario, {}, document_of, power_cap), points, progress, processes), strict=True))
+    points, (scenario, _) = [(row.hardware, row.nodes) for row in short], _without_unused_recipe(scenario)
+    planned = dict(zip(points, _planned(scenario, {}, document_of, power_cap, points, progress, by), strict=True))
     return [planned.get((row.hardware, row.nodes), row) if row in short else row for row in rows]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from sim.analysis.cost import price
-from sim.check import check_run
+from sim.check import check_job, check_run
 from sim.cluster.build import with_nodes
 from sim.mesh import worker_node
 from sim.parallel.split import split
@@ -29,7 +29,7 @@ from sim.study.plan.kept import Kept
 from sim.study.plan.objective import Objective
 from sim.study.plan.refine import Alone, LayoutWay, fits, needed_bytes, usable
 from sim.study.plan.search import Limits, Outcome, Tally, search
-from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of, lacking
+from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, LayoutCandidate, Space, candidates, fixed_of, lacking, precisions
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
 from sim.study.whole_job import token_count
 from sim.training.layouts.prices import PriceBook
@@ -146,7 +146,8 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError(f"--objective {question.limits.objective}: write {any_of(get_args(Objective))}")
     allowed = allowances(question.allowed)
     machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
-    loaded = _workloads(question.scenario)
+    _require_one_kind(machine.spec, question.scenario)
+    loaded = workloads_of(question.scenario)
     check_run(machine, loaded[0])
     sizes = _sizes(machine.spec, question)
     batch = question.scenario.global_batch or _default_batch(loaded[0].spec, max(nodes * each for nodes, each in sizes))
@@ -154,6 +155,8 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
     lacks = [lacking(one.spec, space) for one in loaded]
     if all(lacks):
         raise SpecError(lacks[0])
+    _require_able(machine.spec, [one.spec for one in loaded], space)
+    _require_eight_bits(question, [one.spec for one in loaded], space)
     ways = []
     for nodes, each in sizes:
         hardware = with_nodes(machine.spec, nodes)
@@ -168,6 +171,52 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
         raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no sequence of tokens; leave it out")
     inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
     return LayoutPlan(question, ways, Tally(), batch, tokens, inputs)
+
+
+def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
+    """Raise SpecError where *hardware* has several groups of workers, and say what takes them."""
+    groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    if len(groups) < 2:
+        return
+    if all(group.node == groups[0].node for group in groups):
+        count = sum(group.count for group in groups)
+        raise SpecError(f"{hardware.name}: has {len(groups)} groups of equal workers; for layouts write one group, with count: {count}")
+    raise SpecError(
+        f"{hardware.name}: has {len(groups)} groups of unlike workers, and a layout runs on equal nodes; "
+        f"'{scenario.batches_command}' shares a batch among them in data parallelism"
+    )
+
+
+def _require_able(hardware: Hardware, workloads: Sequence[Workload], space: Space) -> None:
+    """Raise SpecError where no stack of *workloads*, or not the GPU, multiplies in a precision that is allowed."""
+    for name in sorted({"fp8", "nvfp4"} & space.allowed):
+        reasons = [_unable(hardware, workload, name, space) for workload in workloads]
+        if all(reasons):
+            raise SpecError(reasons[0])
+
+
+def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space) -> str:
+    """Return why *workload* is not tried in *precision*; empty where it is."""
+    training = workload.training.model_copy(update={"precision": precision})
+    for problem in check_job(hardware, workload.model_copy(update={"training": training})):
+        key, _, text = problem.partition(": ")
+        if key == "training.fp8_recipe":
+            return f"--fp8-recipe {training.fp8_recipe}: {text}"
+        if key == "training.precision":
+            return f"--allow {precision}: {text.partition(';')[0]}; leave it out"
+    does = precision in precisions(workload, space)
+    return "" if does else f"--allow {precision}: stack {training.stack.name} does not multiply in {precision}; leave it out"
+
+
+def _require_eight_bits(question: PlanQuestion, workloads: Sequence[Workload], space: Space) -> None:
+    """Raise SpecError where the recipe of 8 bits that was asked for is that of no layout."""
+    recipe, only = question.scenario.fp8_recipe, question.fixed.get("precision", "fp8")
+    tried = {precision for workload in workloads for precision in precisions(workload, space)}
+    if recipe is None or "fp8" in tried & {only}:
+        return
+    change = f"--allow fp8 tries them beside {workloads[0].training.precision}, --precision fp8 alone"
+    change = change if only == "fp8" else f"leave --fix precision={only} out, or the recipe"
+    raise SpecError(f"--fp8-recipe {recipe}: no layout of this plan multiplies in 8 bits; {change}")
 
 
 def allowances(asked_for: Set[str]) -> frozenset[str]:
@@ -186,7 +235,7 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
     return frozenset(taken)
 
 
-def _workloads(scenario: Scenario) -> list[Loaded[Workload]]:
+def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
     """Return the workload under each stack that is tried and that has its kind of model and its recipe of 8 bits.
 
     Once where overrides name the stack.

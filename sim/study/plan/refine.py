@@ -56,6 +56,10 @@ class Step(NamedTuple):
         """Return the bytes that its fullest rank takes from the GPU."""
         return max(map(needed_bytes, self.memory))
 
+    def thrashes(self, way: LayoutWay) -> bool:
+        """Tell whether the memory of a GPU of *way* is so full that its allocator frees and retries."""
+        return any(stage.verdict(worker_node(way.setting.hardware).gpu) == "thrashes" for stage in self.memory)
+
 
 class RefineTask(NamedTuple):
     """A layout of which more than its *level* is asked."""
@@ -122,13 +126,18 @@ def laid_out(way: LayoutWay) -> tuple[Workload, Layout]:
     return workload, prepare(way.setting.hardware, workload, way.setting.gpus_per_node, ends=False)
 
 
+def memory_of(way: LayoutWay) -> Step:
+    """Return the memory of *way*, not simulated. Raise SpecError where the engine refuses it."""
+    workload, layout = laid_out(way)
+    return Step(memory_by_stage(layout, workload, worker_node(way.setting.hardware).gpu), None)
+
+
 def fits(way: LayoutWay, memory: float | None) -> bool:
     """Tell whether *way* runs and needs no more than *memory* bytes of each GPU, without simulating it."""
     try:
-        workload, layout = laid_out(way)
-        held = memory_by_stage(layout, workload, worker_node(way.setting.hardware).gpu)
-        if Step(held, None).needed > usable(way.setting, memory):
+        if memory_of(way).needed > usable(way.setting, memory):
             return False
+        workload, layout = laid_out(way)
         scene_of(way.setting.hardware, workload, layout, way.setting.book)
     except SpecError:
         return False

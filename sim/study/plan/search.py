@@ -12,14 +12,17 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sim.mesh import LayoutRun, worker_node
 from sim.spec.parallel import SCHEDULES
+from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective, joules_of_step, scale
-from sim.study.plan.refine import FLOOR, LEAST, Alone, Bound, LayoutWay, Level, Refine, RefineTask, Step, laid_out, usable
+from sim.study.plan.refine import FLOOR, LEAST, Alone, Bound, LayoutWay, Level, Refine, RefineTask, Step, laid_out, memory_of, usable
+from sim.study.plan.refine import least as least_of
 from sim.study.plan.remaining import Left, Outlook
 from sim.study.plan.space import LayoutCandidate
 from sim.study.power_cap import Limited, least_share, limited_run
@@ -160,6 +163,31 @@ def search(
     return tally
 
 
+def quickest(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], limits: Limits) -> tuple[float, LayoutWay] | None:
+    """Return the layout whose step is worth least by its recurrence, with that value; None where none fits. Nothing is simulated.
+
+    A layout that thrashes counts `THRASH` times its time, as in `search`.
+    """
+    queue: list[_Entry] = []
+    every: list[LayoutWay] = []
+    for setting, candidates in ways:
+        with suppress(SpecError):
+            _bounded(setting, candidates, limits, Tally(), queue, every)
+    while queue:
+        value, number, level = queue[0]
+        way = every[number]
+        if level == LEAST:
+            return value, way
+        with suppress(SpecError):
+            held = memory_of(way)
+            if held.needed <= usable(way.setting, limits.memory):
+                bound = limits.share(way) * least_of(way, limits.objective).value
+                heapq.heapreplace(queue, (max(value, bound * (THRASH if held.thrashes(way) else 1.0)), number, LEAST))
+                continue
+        heapq.heappop(queue)
+    return None
+
+
 def _bounded(
     setting: Setting, candidates: Sequence[LayoutCandidate], limits: Limits, tally: Tally, queue: list[_Entry], every: list[LayoutWay]
 ) -> None:
@@ -205,7 +233,7 @@ def _refined(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limi
             tally.infeasible += 1
             _note_tightest(tally, refined.needed - usable(way.setting, limits.memory), way)
         else:
-            tally.outcomes.append(_outcome(way, refined, bounds[number], limits))
+            tally.outcomes.append(outcome_of(way, refined, bounds[number], limits))
             outlook.note(tally.outcomes[-1].value, value, tally.outcomes[-1].penalty)
             tally.outcomes.sort(key=lambda each: each.value)
         yield
@@ -241,7 +269,7 @@ def _first(tally: Tally, queue: list[_Entry], every: Sequence[LayoutWay], limits
             queue.remove(entry)
             heapq.heapify(queue)
             tally.bounded += 1
-            tally.outcomes.append(_outcome(way, step, bound.time, limits))
+            tally.outcomes.append(outcome_of(way, step, bound.time, limits))
             outlook.note(tally.outcomes[-1].value, max(entry[0], limits.share(way) * bound.value), tally.outcomes[-1].penalty)
             yield
             return
@@ -261,7 +289,7 @@ def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
     return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value * (1.0 - limits.gap) <= bound
 
 
-def _outcome(way: LayoutWay, step: Step, bound: float, limits: Limits) -> Outcome:
+def outcome_of(way: LayoutWay, step: Step, bound: float, limits: Limits) -> Outcome:
     """Return what the simulated *step* of *way* is worth."""
     assert step.played is not None
     run = LayoutRun(way.setting.hardware, *laid_out(way), step.played, step.memory)

@@ -190,9 +190,10 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
     return text
 
 
-def _precisions(workload: Workload, options: MeshOptions, space: Space) -> list[str]:
+def precisions(workload: Workload, space: Space) -> list[str]:
     """Return the precisions to try, the workload's own first: Megatron's stacks alone multiply in NVFP4, none has every recipe of fp8."""
-    more = {"fp8": workload.training.has_recipe, "nvfp4": options.framework == "megatron"}
+    options = workload.training.stack.mesh
+    more = {"fp8": workload.training.has_recipe, "nvfp4": options is not None and options.framework == "megatron"}
     return list(dict.fromkeys([workload.training.precision, *(name for name, has in more.items() if has and name in space.allowed)]))
 
 
@@ -205,7 +206,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
     kinds = [unit.kind for unit in split(workload.model, Parallel())]
     blocks = kinds.count("block")
     cut = cut_parts(workload.training.parallel)
-    precisions = _precisions(workload, options, space)
+    widths = precisions(workload, space)
     modes = checkpointing_modes(workload, space)
     apart = block_in_parts(split(workload.model, Parallel(shard="parameters", wrap=workload.training.parallel.wrap)), workload.model)
     modes_of_shards = [mode for mode in modes if mode != "blocks"] if apart else modes
@@ -218,7 +219,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
             for schedule, virtual in _schedules(options, pipeline, (blocks, cut), micro_batches, space):
                 for shard, reshard, replicate in sharded:
                     for mode in modes_of_shards if shard == "parameters" else modes:
-                        for precision in precisions:
+                        for precision in widths:
                             for near in (False, True) if near_too else (False,):
                                 yield LayoutCandidate(
                                     nodes, stack, precision, tensor, sequence, context, pipeline, expert, data, replicate, shard,

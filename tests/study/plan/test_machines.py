@@ -13,6 +13,7 @@ from sim.report.comparison import comparison_document, comparison_text
 from sim.report.layouts.layout import layout_document
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare
+from sim.study.computing import Computing
 from sim.study.plan import machines
 from sim.study.plan.machines import planned_rows, written_layout
 from sim.study.plan.question import PlanQuestion, plan
@@ -67,6 +68,11 @@ def test_recommend_says_what_becomes_of_a_batch_per_gpu_and_how_good_layouts_are
     assert "--batch N the batch of each GPU instead" not in said and "global batches range" not in said
 
 
+def test_a_recipe_of_8_bits_that_no_machine_uses_is_refused() -> None:
+    with pytest.raises(SpecError, match="--fp8-recipe rowwise: changes nothing in bf16; add --precision fp8, or leave it out"):
+        planned_rows(Scenario("", "llama-3.1-8b", fp8_recipe="rowwise"), ["hgx-h100"], (1,), layout_document)
+
+
 def test_a_machine_without_a_price_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be recommended, whatever its best layout is: the reason comes at once."""
     planned: list[object] = []
@@ -82,7 +88,7 @@ def test_machines_are_planned_on_several_processes() -> None:
     job = Scenario("", "qwen3-0.6b", ("training.parallel.tensor=1", "training.parallel.pipeline=1"), global_batch=16)
     heard: list[tuple[int, int]] = []
     alone, together = (
-        planned_rows(job, names, (1,), Documents().laid, lambda done, of: heard.append((done, of)), processes=processes)
+        planned_rows(job, names, (1,), Documents().laid, lambda done, of: heard.append((done, of)), by=Computing(processes))
         for processes in (1, 2)
     )
     assert [row.hardware for row in together] == names and heard == [(done, 5) for done in range(1, 6)] * 2

@@ -1,0 +1,67 @@
+"""Who computes the points of a study, and which are there already? Processes or a cluster; a journal keeps each point as it comes.
+
+A point is told by its key, the fingerprint of its question and of every file that it reads (`sim.study.journal`), so that a study that was
+stopped goes on from there, and none is computed twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sim import __version__
+from sim.spec.library import fingerprint
+from sim.study.cluster import each_on_cluster, pack
+from sim.study.journal import Journal, RowFigures
+from sim.study.pool import each
+
+Item = TypeVar("Item")
+Task = tuple[str, Item]
+"""The key of a point, and what is computed of it."""
+
+
+@dataclass(frozen=True)
+class Computing:
+    """On what points are computed, where they are kept, and which files they *read*."""
+
+    processes: int | None = None
+    """All cores when None."""
+    cluster: str | None = None
+    """Address of a dask scheduler, in place of processes."""
+    journal: Journal | None = None
+    question: str = ""
+    """Of which all points are, where there is a journal (`question_of`)."""
+    read: Iterable[Path] = ()
+    notice: Callable[[str], None] = lambda text: None
+    """Hears of the troubles of a cluster."""
+
+
+ALL_CORES: Final = Computing()
+
+
+def question_of(subject: Any, read: Iterable[Path]) -> str:
+    """Return the fingerprint of the *subject*, plain data, with the program and what the files *read* hold."""
+    return fingerprint([subject, __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
+
+
+def computed(
+    answer: Callable[[Task[Item]], tuple[str, RowFigures]],
+    tasks: Sequence[Task[Item]],
+    journal: Journal,
+    by: Computing,
+    together: int = 1,
+) -> Iterator[str]:
+    """Compute each of *tasks* and keep it in *journal*; yield its key. So many *together* share work, from the first on.
+
+    Raise SpecError where the journal, a process or the cluster fails.
+    """
+    if by.cluster is None or not tasks:
+        answers = each(answer, tasks, by.processes, together)
+    else:
+        answers = each_on_cluster(by.cluster, answer, tasks, pack(by.read), by.notice)
+    for key, figures in answers:
+        journal.note(key, figures)
+        yield key
