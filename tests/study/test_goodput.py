@@ -14,7 +14,7 @@ import pytest
 
 from sim.analysis.course import draw
 from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
-from sim.analysis.renewal import Uniform, effective_share
+from sim.analysis.renewal import Uniform, best_interval, effective_share
 from sim.analysis.transient import lifetimes_of, survival
 from sim.cli import main
 from sim.cluster.topology import node_graph
@@ -397,6 +397,41 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     assert tiered.memory_interval is not None and plain.memory_interval is not None
     every = tiered.interval / tiered.memory_interval
     assert every * (tiered.memory_blocking - plain.memory_blocking) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "tiered"])
+@pytest.mark.parametrize("stretched", [0.0, 20.0])
+def test_the_interval_used_is_the_best(mode: str, stretched: float) -> None:
+    """Within the steps, and the copies, that an interval is a whole number of; what writing to the store costs is part of it."""
+    found = weeks_of(
+        steps(), Weeks(days=20.0, trials=2, rate="0.05 /d", store="tectonic", mode=mode), changes=False,
+        slowed=lambda store: stretched if store and store.name == "tectonic" else 0.0,
+    )  # fmt: skip
+    used, best, *_ = found.intervals
+    copies = round(used / (found.run.saving.memory_interval or used))
+    assert used == pytest.approx(best, abs=copies * steps().step_time)
+    asked = weeks_of(steps(), Weeks(days=20.0, trials=2, interval="1 h", store="tectonic", mode=mode), changes=False).intervals
+    assert asked.used == pytest.approx(3600.0, abs=10 * steps().step_time)
+
+
+def test_of_copies_as_many_go_to_the_store_as_is_best() -> None:
+    """Oracle: the drawn share with a half and with twice the copies for each checkpoint, on the same faults; the cost is shared by them."""
+    found = weeks_of(
+        steps(), Weeks(days=100.0, trials=2, rate="0.05 /d", spares=30, mode="tiered"), changes=False,
+        slowed=lambda store: 20.0 if store and store.name == "object-store" else 0.0,
+    )  # fmt: skip
+    saving, rate = found.run.saving, found.run.rate[1]
+    copies = round(saving.interval / (saving.memory_interval or 0.0))
+
+    def kept(count: int) -> float:
+        blocking = saving.memory_blocking + 20.0 * (1 / count - 1 / copies)
+        apart = best_interval(1 / rate, blocking, saving.memory_persist)
+        changed = replace(saving, interval=count * apart, memory_interval=apart, memory_blocking=blocking)
+        courses = draw(replace(found.run, saving=changed), 1000, 3)
+        return float(courses.work.sum() / courses.elapsed.sum())
+
+    assert copies > 8
+    assert kept(copies) > max(kept(copies // 4), kept(4 * copies))
 
 
 def test_nodes_that_an_elastic_job_lost_draw_and_cost_nothing() -> None:
