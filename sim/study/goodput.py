@@ -331,12 +331,23 @@ def closed_form(run: LongRun) -> float:
     """Return the effective share of *run* at its middle rate: a renewal process without repeats, slow nodes or waits for spares."""
     rate = run.rate[1]
     if rate <= 0:
-        return run.saving.interval / (run.saving.interval + run.saving.blocking)
+        return _undisturbed_share(run)
     recovery = sum(share * laplace_of_sum(spans, rate) for share, spans in recoveries(run))
     saving = run.saving
     if saving.memory_interval is not None:
         return effective_share(1 / rate, saving.memory_interval, saving.memory_blocking, saving.memory_persist, recovery)
     return effective_share(1 / rate, saving.interval, saving.blocking, saving.persist, recovery)
+
+
+def _undisturbed_share(run: LongRun) -> float:
+    """Return the share of *run*, in which nothing fails: all but its start and the saves, the last one at the end of its work."""
+    first = run.restart_in_place + run.communicators.mean if run.start_up is None else run.start_up
+    first += run.compilation.mean
+    interval, blocking = run.saving.interval, run.saving.blocking
+    if math.isfinite(run.work):
+        return run.work / (first + run.work + blocking * math.ceil(run.work / interval - 1e-9))
+    cycles, rest = divmod(max(run.horizon - first, 0.0), interval + blocking)
+    return (cycles * interval + min(rest, interval)) / run.horizon
 
 
 def _meta(run: LongRun) -> float:

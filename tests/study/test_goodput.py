@@ -16,6 +16,7 @@ from sim.analysis.course import draw
 from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share
 from sim.analysis.transient import lifetimes_of, survival
+from sim.analysis.whole_job import START_UP
 from sim.cli import main
 from sim.cluster.topology import node_graph
 from sim.documents import document, weeks_document
@@ -54,12 +55,45 @@ def test_without_failures_weeks_are_the_run() -> None:
     found = weeks_of(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
     quiet = replace(found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]))
     courses = draw(quiet, 3)
-    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"]
+    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + steps().cold
     saves = math.ceil(work / 3600) * found.run.saving.blocking
     started = courses.lost["restart"]
     assert courses.interruptions.sum() == 0
     assert courses.elapsed == pytest.approx(work + saves + started, rel=1e-9)
-    assert (started < 60).all()
+    assert (started == START_UP).all()
+
+
+@pytest.mark.parametrize(
+    ("asked", "epochs", "tokens"),
+    [
+        (Scenario("dgx-a100", "resnet50", nodes=2), 3.5, None),
+        (Scenario("dgx-a100", "resnet50", nodes=64), 0.25, None),
+        (Scenario("hgx-h100", "llama-3.1-8b", nodes=2, layout=(("--parallel", "parallel.shard", "parameters"),)), None, 1e10),
+    ],
+)
+def test_without_failures_goodput_is_that_of_run(asked: Scenario, epochs: float | None, tokens: float | None) -> None:
+    """Oracle: the whole job of `run`, start-up and first epoch included, without the checkpoints of which each has its own."""
+    ran = document(replace(asked, plan=plan_of(epochs, None, tokens=None if tokens is None else f"{tokens:g}")))["whole_job"]
+    parts = ran["parts_s"]
+    found = weeks_document(asked, Weeks(epochs=epochs, tokens=tokens, rate="0 /d", trials=2), changes=False)
+    job = ran["time_s"] - parts["checkpoints"]
+    work = parts["first_epoch"] + parts["later_epochs"]
+    saved = found["lost_s"]["checkpoint"]
+    assert found["elapsed_s"] - saved == pytest.approx(job, rel=1e-12)
+    assert found["work_s"] == pytest.approx(work, rel=1e-12)
+    assert found["lost_s"]["restart"] == pytest.approx(parts["start_up"])
+    assert found["effective_share"] == found["goodput"] == pytest.approx(work / (job + saved), rel=1e-12)
+    assert found["closed_form"]["effective_share"] == pytest.approx(found["effective_share"], rel=1e-12)
+    assert found["samples"] == pytest.approx(ran["epochs"] * load_workload(asked.workload).spec.dataset.samples, rel=1e-12)
+
+
+def test_without_failures_as_much_is_trained_in_a_time_as_by_run() -> None:
+    """Oracle: the epochs that `run --hours` tells, without checkpoints."""
+    asked = Scenario("dgx-a100", "resnet50", nodes=2)
+    ran = document(replace(asked, plan=plan_of(None, 1.0, checkpoints=False)))["whole_job"]
+    found = weeks_document(asked, Weeks(days=1 / 24, rate="0 /d", trials=2), changes=False)
+    assert found["samples"] == pytest.approx(ran["epochs"] * load_workload("resnet50").spec.dataset.samples, rel=1e-12)
+    assert found["closed_form"]["effective_share"] == pytest.approx(found["effective_share"], rel=1e-12)
 
 
 def test_without_failures_the_job_takes_as_long_as_that_of_run() -> None:
@@ -99,7 +133,7 @@ def test_each_start_compiles_and_captures_graphs() -> None:
 def test_no_failures_are_the_run() -> None:
     """At a rate of 0 the epochs take their steps, one checkpoint, and the start; nothing waits, and no other set-up is better."""
     found = weeks_of(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
-    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"]
+    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + steps().cold
     assert found.intervals == pytest.approx([work] * 4)
     assert found.courses.elapsed == pytest.approx(work + found.run.saving.blocking + found.courses.lost["restart"], rel=1e-12)
     assert {name for name, lost in found.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}
