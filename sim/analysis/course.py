@@ -220,7 +220,9 @@ class _Fleet:
 
     def _begin(self) -> None:
         """Start the job: processes, communicators, what is compiled; no checkpoint to load."""
-        spent = self.run.restart_in_place + self._start()
+        restarted = self.run.restart_in_place + self._uniform(self.run.communicators, "recovery")
+        first = restarted if self.run.start_up is None else self.run.start_up
+        spent = first + self._uniform(self.run.compilation, "compilation")
         self.stages["restart"][:] = spent
         self.resume[:] = spent
 

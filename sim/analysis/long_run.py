@@ -104,6 +104,8 @@ class LongRun:
     None: what is revoked is so at random."""
     members: Members | None = None
     """How the job goes on where a node is revoked; None: it waits for a spare, or for the replacement."""
+    start_up: float | None = None
+    """Until the job's first start runs (s), compilation apart; None: as a restart in place."""
     striking: float = 1.0
     """Share of the faults and revocations that strike. The others are drawn as well and do nothing: runs that differ in this alone have
     common faults."""

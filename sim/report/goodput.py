@@ -171,7 +171,10 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
 def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArray[np.float64] | None]:
     """Return the samples and tokens of the work of *own_steps* steps of the run itself."""
     if not steps.parts:
-        samples = own_steps * steps.step_time * steps.pace
+        epoch = steps.workload.dataset.samples
+        times = [0.0, steps.time_of(epoch)]
+        work = own_steps * steps.step_time
+        samples = np.interp(work, times, [0.0, epoch]) + np.maximum(work - times[1], 0.0) * steps.pace
         return {"samples": samples, "tokens": None if steps.tokens is None else samples * steps.tokens}
     ends, samples, tokens = (np.cumsum([0.0, *column]) for column in zip(*steps.parts, strict=True))
     return {"samples": np.interp(own_steps, ends, samples), "tokens": np.interp(own_steps, ends, tokens)}

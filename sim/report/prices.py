@@ -35,7 +35,7 @@ def price_row(hardware: str, market: Market, usd_per_h: float, prices: Prices) -
 
 def dated(prices: Prices, market: Market) -> str:
     """Return the day of the price on *market*."""
-    return (market == "spot" and prices.spot_date) or prices.date
+    return prices.day_of_spot if market == "spot" else prices.date
 
 
 def source_of(prices: Prices, market: Market) -> str:
@@ -65,7 +65,8 @@ def paid_text(price: Mapping[str, Any] | None) -> list[str]:
     if price is None or price["usd_per_h"] is None:
         return []
     old = f"more than {STALE} days old" if price["date"] and stale(price["date"]) else ""
-    where = ", ".join(part for part in (price["region"], price["date"], old) if part)
+    of_user = price["source"] if not price["date"] and str(price["source"]).startswith("--") else ""
+    where = ", ".join(part for part in (price["region"], price["date"], old, of_user) if part)
     return [f"price: ${price['usd_per_h']:,.2f} an hour, {price['market'].replace('_', '-')}{f' ({where})' if where else ''}"]
 
 

@@ -387,11 +387,16 @@ class Prices(Spec):
     """Of one node that may be taken back."""
     date: str = ""
     """Day or month of the prices; empty where it is not known."""
-    spot_date: str = ""
-    """Of the spot price, where it is not that of ``date``."""
+    spot_date: str | None = None
+    """Of the spot price, where it is not that of ``date``; empty where it is not known."""
     region: str = ""
     """To which the prices belong."""
     source: Source = "as given, without a source"
+
+    @property
+    def day_of_spot(self) -> str:
+        """Return the day or month of the spot price; empty where it is not known."""
+        return self.date if self.spot_date is None else self.spot_date
 
 
 class Group(Spec):

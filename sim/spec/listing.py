@@ -234,7 +234,7 @@ def _hardware_row(hardware: Hardware) -> Row:
         "spot": _price(groups, [group.price.spot if group.price else None for group in groups]),
         "region": next((group.price.region or None for group in groups if group.price), None),
         "priced": next((group.price.date for group in groups if group.price), None),
-        "spot_priced": next((group.price.spot_date or group.price.date for group in groups if group.price and group.price.spot), None),
+        "spot_priced": next((group.price.day_of_spot for group in groups if group.price and group.price.spot), None),
     }
 
 

@@ -7,7 +7,7 @@ an override too, named in messages as it was typed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Final, NamedTuple
 
 from pydantic import BaseModel
@@ -20,6 +20,8 @@ from sim.spec.yaml import Document, Mark, SpecError
 
 _OWN_GPUS: Final = frozenset({"node.gpu", "node.gpu.extends", "node.gpu_count"})
 """Keys of what a machine is rented for."""
+_AMOUNTS: Final = frozenset({"price.on_demand", "price.spot"})
+"""Keys of what it costs."""
 
 
 class Option(NamedTuple):
@@ -62,15 +64,15 @@ def _repriced(document: Document, changed: Iterable[str]) -> Document:
     for at in sorted({key.split(".")[1] for key in keys}):
         written = {key.removeprefix(f"groups.{at}.") for key in keys if key.startswith(f"groups.{at}.")}
         groups, priced = child(piece, "groups"), any(key.split(".")[0] == "price" for key in written)
-        group = child(groups, int(at)) if {"node", *_OWN_GPUS, "price.on_demand"} & written else None
+        group = child(groups, int(at)) if {"node", *_OWN_GPUS, *_AMOUNTS} & written else None
         if group is None:
             continue
         if "node" in written and not priced:
             group = without(group, "price")  # the machine that it names has its own
         elif _OWN_GPUS & written and not priced:
             group = _unpriced(group)
-        elif "price.on_demand" in written and not {"price", "price.date", "price.source"} & written:
-            group = put(group, "price", _of_user(child(group, "price")))
+        elif not {"price", "price.date", "price.source"} & written:
+            group = put(group, "price", _of_user(child(group, "price"), _AMOUNTS & written, "price.spot_date" in written))
         piece = put(piece, "groups", put(groups, int(at), group))
     return Document(piece.value, piece.mark, document.implied)
 
@@ -81,13 +83,15 @@ def _unpriced(group: SpecPiece) -> SpecPiece:
     return put(group, "price", price._replace(value={key: value for key, value in price.value.items() if key == "region"}))
 
 
-def _of_user(price: SpecPiece) -> SpecPiece:
-    """Return the block *price*, whose price on demand is the user's: of no day, and from no list."""
+def _of_user(price: SpecPiece, amounts: Set[str], dated: bool) -> SpecPiece:
+    """Return the block *price*, whose *amounts* (dotted keys) are the user's: from no list, and of no day unless spot was *dated*."""
     block = dict(price.value)
     source = block.get("source", "")
-    block["source"] = {**(source if isinstance(source, dict) else {"*": source or "as given"}), "on_demand": "--set price.on_demand"}
-    day = block.pop("date", "")
-    if day and "spot" in block:
+    said = {key.removeprefix("price."): f"--set {key}" for key in sorted(amounts)}
+    block["source"] = {**(source if isinstance(source, dict) else {"*": source or "as given"}), **said}
+    if "spot" in said and not dated:
+        block["spot_date"] = ""
+    if "on_demand" in said and (day := block.pop("date", "")) and "spot" in block:
         block.setdefault("spot_date", day)
     return price._replace(value=block)
 

@@ -105,7 +105,7 @@ def _with_said(said: Mapping[str, str], description: Mapping[str, Any]) -> dict[
         return None
     now = groups[0].get("price")
     kept = {key: now[key] for key in ("spot", "region") if key in now} if isinstance(now, Mapping) else {}
-    day = {"spot_date": now.get("spot_date") or now.get("date", "")} if "spot" in kept and isinstance(now, Mapping) else {}
+    day = {"spot_date": now.get("spot_date", now.get("date", ""))} if "spot" in kept and isinstance(now, Mapping) else {}
     return {**kept, **day, "on_demand": said[machine], "source": "--price"}
 
 

@@ -173,9 +173,15 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: 
     elif run.rate[1]:
         intervals = intervals._replace(used=_whole_steps(intervals.exact, step, run, blocking, persist))
     saving = Saving(intervals.used, blocking, persist, times.loaded)
-    if weeks.mode == "tiered":
-        saving = _with_copies(saving, times, run, step, slower)
-    return intervals._replace(used=saving.interval), saving
+    if weeks.mode != "tiered":
+        return intervals, saving
+    saving = _with_copies(saving, times, run, step, slower, weeks.interval == "auto")
+    if not run.rate[1]:
+        return intervals, saving
+    often = saving.memory_interval or saving.interval
+    kept = round(saving.interval / often)
+    _, *best = (kept * apart for apart in _intervals(run, saving.memory_blocking, saving.memory_persist))
+    return Intervals(saving.interval, *best), saving
 
 
 def _asked(weeks: Weeks, step: float, blocking: float, persist: float) -> float:
@@ -210,17 +216,40 @@ def _intervals(run: LongRun, blocking: float, persist: float) -> Intervals:
     return Intervals(exact, exact, young_interval(blocking, mean), daly_interval(blocking, mean))
 
 
-def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, slower: Slower) -> Saving:
-    """Return *saving* with copies to the memory of peers, as often as is best; some of them go to the store as well."""
-    blocking, persist = times.copied + slower.peers, times.copied + times.to_peer
-    often = saving.interval
-    if run.rate[1]:
-        often = min(often, _whole_steps(_intervals(run, blocking, persist).exact, step, run, blocking, persist))
-    kept = max(1, round(saving.interval / often), math.ceil((saving.persist - saving.blocking) / often))
+def _with_copies(saving: Saving, times: Checkpoint, run: LongRun, step: float, slower: Slower, auto: bool) -> Saving:
+    """Return *saving* with copies to the memory of peers, as often as is best; every so many-th of them goes to the store as well.
+
+    Where *auto* chooses the interval of the store, it is the best one for what the store alone costs and the faults it alone survives.
+    """
+    alone, persist = times.copied + slower.peers, times.copied + times.to_peer
+
+    def best(blocking: float) -> float:
+        return _whole_steps(_intervals(run, blocking, persist).exact, step, run, blocking, persist)
+
+    often, kept = saving.interval, 1
+    if run.rate[1] and not auto:
+        kept = max(1, math.floor(saving.interval / best(alone)))
+        often = math.ceil(saving.interval / (kept * step) - 1e-9) * step
+    elif run.rate[1]:
+        lost = _lost_with_copies(run)
+        store = min(best_interval(1 / lost, slower.store) if lost else math.inf, run.work, run.horizon)
+
+        def number(apart: float) -> int:
+            return max(1, round(store / apart), math.ceil((saving.persist - saving.blocking) / apart))
+
+        kept = number(best(alone))  # copies share the cost of the store, and are farther apart for it, so that fewer do
+        kept = number(best(alone + slower.store / kept))
+        often = best(alone + slower.store / kept)
     return replace(
-        saving, interval=kept * often, memory_interval=often, memory_blocking=blocking + slower.store / kept, memory_persist=persist,
+        saving, interval=kept * often, memory_interval=often, memory_blocking=alone + slower.store / kept, memory_persist=persist,
         memory_load=times.copied_back, peer_load=times.from_peer,
     )  # fmt: skip
+
+
+def _lost_with_copies(run: LongRun) -> float:
+    """Return the rate (1/s) of faults of *run* after which no copy in memory helps: several nodes, wrong results, the only node."""
+    alone = sum(cause.share * (1.0 if cause.silent_for else cause.replaces * (run.nodes == 1)) for cause in run.causes)
+    return run.correlated[0] + (run.rate[1] - run.correlated[0]) * alone / sum(cause.share for cause in run.causes)
 
 
 def _fits(parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
@@ -302,12 +331,23 @@ def closed_form(run: LongRun) -> float:
     """Return the effective share of *run* at its middle rate: a renewal process without repeats, slow nodes or waits for spares."""
     rate = run.rate[1]
     if rate <= 0:
-        return run.saving.interval / (run.saving.interval + run.saving.blocking)
+        return _undisturbed_share(run)
     recovery = sum(share * laplace_of_sum(spans, rate) for share, spans in recoveries(run))
     saving = run.saving
     if saving.memory_interval is not None:
         return effective_share(1 / rate, saving.memory_interval, saving.memory_blocking, saving.memory_persist, recovery)
     return effective_share(1 / rate, saving.interval, saving.blocking, saving.persist, recovery)
+
+
+def _undisturbed_share(run: LongRun) -> float:
+    """Return the share of *run*, in which nothing fails: all but its start and the saves, the last one at the end of its work."""
+    first = run.restart_in_place + run.communicators.mean if run.start_up is None else run.start_up
+    first += run.compilation.mean
+    interval, blocking = run.saving.interval, run.saving.blocking
+    if math.isfinite(run.work):
+        return run.work / (first + run.work + blocking * math.ceil(run.work / interval - 1e-9))
+    cycles, rest = divmod(max(run.horizon - first, 0.0), interval + blocking)
+    return (cycles * interval + min(rest, interval)) / run.horizon
 
 
 def _meta(run: LongRun) -> float:

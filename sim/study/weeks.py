@@ -78,6 +78,8 @@ class Steps(NamedTuple):
     """All of the job in order, where batch or sequence are not the same all along."""
     epoch_factor: float = 1.0
     """Time of an epoch, the wait for its first batch included, over that of its steps."""
+    cold: float = 0.0
+    """Seconds that the first epoch takes longer than later ones, as nothing it reads is cached."""
 
     @property
     def kinds(self) -> list[tuple[Node, int]]:
@@ -108,6 +110,10 @@ class Steps(NamedTuple):
         """Return the samples per second of undisturbed training, over whole epochs."""
         return self.samples / (self.step_time * self.epoch_factor)
 
+    def time_of(self, samples: float) -> float:
+        """Return the seconds that the first *samples* of undisturbed training take, the first epoch being *cold*."""
+        return samples / self.pace + self.cold * min(1.0, samples / self.workload.dataset.samples)
+
     @property
     def tokens(self) -> int | None:
         """Return the tokens of a sample, where the model says."""
@@ -125,11 +131,13 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     prices = [(node_price(group, market), count) for group, count in used]
     priced = [price * count / document["nodes"] for price, count in prices if price is not None]
     price = sum(priced) if len(priced) == len(prices) else None
+    epoch, parts = document.get("epoch_time_s"), _stretches(document)
+    cold = 0.0 if epoch is None or parts else document["first_epoch"]["epoch_time_s"] - epoch
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
-        [(group.node, count) for group, count in used[1:]], _stretches(document),
-        document["epoch_time_s"] * document["throughput_samples_per_s"] / workload.dataset.samples if "epoch_time_s" in document else 1.0,
+        [(group.node, count) for group, count in used[1:]], parts,
+        1.0 if epoch is None else epoch * document["throughput_samples_per_s"] / workload.dataset.samples, cold,
     )  # fmt: skip
 
 
@@ -283,13 +291,14 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         failure_law(weeks.law),
         lives,
         Members(_speeds(steps)) if lives and weeks.elastic else None,
+        START_UP,
     )
     return _undisturbed(run) if not any(rates) else run
 
 
 def _undisturbed(run: LongRun) -> LongRun:
-    """Return *run* on nodes that never fail: none is slow either, and nothing is planned."""
-    return replace(run, correlated=(0.0, *run.correlated[1:]), slow=(0.0, 1.0, 0.0), planned=(0.0, 0.0))
+    """Return *run* on nodes that never fail: none is slow either, nothing is planned, and the start is that of `run`, without compiling."""
+    return replace(run, correlated=(0.0, *run.correlated[1:]), slow=(0.0, 1.0, 0.0), planned=(0.0, 0.0), compilation=Uniform(0.0, 0.0))
 
 
 def _speeds(steps: Steps) -> tuple[float, ...]:
@@ -400,8 +409,8 @@ def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
             raise SpecError(f"--tokens {weeks.tokens:g}: one step takes {steps.samples * steps.tokens:,.0f}; write that many or more")
         if steps.parts:
             return math.fsum(part.own_steps for part in steps.parts) * steps.step_time, math.inf
-        return weeks.tokens / steps.tokens / steps.pace, math.inf
-    return (weeks.epochs or 0.0) * steps.workload.dataset.samples / steps.pace, math.inf
+        return steps.time_of(weeks.tokens // steps.tokens), math.inf  # whole sequences
+    return steps.time_of((weeks.epochs or 0.0) * steps.workload.dataset.samples), math.inf
 
 
 def spares_of(weeks: Weeks, steps: Steps) -> int:

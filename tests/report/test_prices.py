@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from sim.analysis.cost import Market
+from sim.cli import main
 from sim.report.prices import price_lines, price_rows
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
@@ -39,3 +41,30 @@ def test_machines_of_one_list_share_a_line(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("STALLSIM_TODAY")
     (many,) = price_lines([{**rows[0], "hardware": name} for name in "abcdef"])
     assert ": a, b, c, d and 2 more; " in many
+
+
+@pytest.mark.parametrize("market", ["on_demand", "spot"])
+def test_the_line_of_a_written_price_names_its_option_and_no_day(market: Market, capsys: pytest.CaptureFixture[str]) -> None:
+    key, asked = f"price.{market}", ["run", "p4d.24xlarge", "resnet50", "--batch", "4", "--market", market.replace("_", "-")]
+    assert main([*asked, "--set", f"{key}=5 USD/h"]) == 0
+    assert f"price: $5.00 an hour, {market.replace('_', '-')} (us-east-1, --set {key})\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "days", "sources"),
+    [
+        ([], ("2026-07-20", "2022-23"), (False, False)),
+        (["price.spot=5 USD/h"], ("2026-07-20", ""), (False, True)),
+        (["price.on_demand=5 USD/h"], ("", "2022-23"), (True, False)),
+        (["price.spot=5 USD/h", "price.on_demand=5 USD/h"], ("", ""), (True, True)),
+        (["price.spot=5 USD/h", "price.spot_date=2026-11"], ("2026-07-20", "2026-11"), (False, True)),
+    ],
+)
+def test_a_price_that_is_written_has_no_day_of_the_old_one(said: list[str], days: tuple[str, str], sources: tuple[bool, bool]) -> None:
+    """What was not written keeps its day and source."""
+    price = load_hardware("p4d.24xlarge", said).spec.groups[0].price
+    assert price is not None
+    assert (price.date, price.day_of_spot) == days
+    assert isinstance(price.source, dict)
+    told = (price.source.get("on_demand"), price.source["spot"])
+    assert tuple(source == f"--set price.{market}" for market, source in zip(("on_demand", "spot"), told, strict=True)) == sources

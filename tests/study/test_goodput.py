@@ -14,8 +14,9 @@ import pytest
 
 from sim.analysis.course import draw
 from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
-from sim.analysis.renewal import Uniform, effective_share
+from sim.analysis.renewal import Uniform, best_interval, effective_share
 from sim.analysis.transient import lifetimes_of, survival
+from sim.analysis.whole_job import START_UP
 from sim.cli import main
 from sim.cluster.topology import node_graph
 from sim.documents import document, weeks_document
@@ -54,12 +55,45 @@ def test_without_failures_weeks_are_the_run() -> None:
     found = weeks_of(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
     quiet = replace(found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]))
     courses = draw(quiet, 3)
-    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"]
+    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + steps().cold
     saves = math.ceil(work / 3600) * found.run.saving.blocking
     started = courses.lost["restart"]
     assert courses.interruptions.sum() == 0
     assert courses.elapsed == pytest.approx(work + saves + started, rel=1e-9)
-    assert (started < 60).all()
+    assert (started == START_UP).all()
+
+
+@pytest.mark.parametrize(
+    ("asked", "epochs", "tokens"),
+    [
+        (Scenario("dgx-a100", "resnet50", nodes=2), 3.5, None),
+        (Scenario("dgx-a100", "resnet50", nodes=64), 0.25, None),
+        (Scenario("hgx-h100", "llama-3.1-8b", nodes=2, layout=(("--parallel", "parallel.shard", "parameters"),)), None, 1e10),
+    ],
+)
+def test_without_failures_goodput_is_that_of_run(asked: Scenario, epochs: float | None, tokens: float | None) -> None:
+    """Oracle: the whole job of `run`, start-up and first epoch included, without the checkpoints of which each has its own."""
+    ran = document(replace(asked, plan=plan_of(epochs, None, tokens=None if tokens is None else f"{tokens:g}")))["whole_job"]
+    parts = ran["parts_s"]
+    found = weeks_document(asked, Weeks(epochs=epochs, tokens=tokens, rate="0 /d", trials=2), changes=False)
+    job = ran["time_s"] - parts["checkpoints"]
+    work = parts["first_epoch"] + parts["later_epochs"]
+    saved = found["lost_s"]["checkpoint"]
+    assert found["elapsed_s"] - saved == pytest.approx(job, rel=1e-12)
+    assert found["work_s"] == pytest.approx(work, rel=1e-12)
+    assert found["lost_s"]["restart"] == pytest.approx(parts["start_up"])
+    assert found["effective_share"] == found["goodput"] == pytest.approx(work / (job + saved), rel=1e-12)
+    assert found["closed_form"]["effective_share"] == pytest.approx(found["effective_share"], rel=1e-12)
+    assert found["samples"] == pytest.approx(ran["epochs"] * load_workload(asked.workload).spec.dataset.samples, rel=1e-12)
+
+
+def test_without_failures_as_much_is_trained_in_a_time_as_by_run() -> None:
+    """Oracle: the epochs that `run --hours` tells, without checkpoints."""
+    asked = Scenario("dgx-a100", "resnet50", nodes=2)
+    ran = document(replace(asked, plan=plan_of(None, 1.0, checkpoints=False)))["whole_job"]
+    found = weeks_document(asked, Weeks(days=1 / 24, rate="0 /d", trials=2), changes=False)
+    assert found["samples"] == pytest.approx(ran["epochs"] * load_workload("resnet50").spec.dataset.samples, rel=1e-12)
+    assert found["closed_form"]["effective_share"] == pytest.approx(found["effective_share"], rel=1e-12)
 
 
 def test_without_failures_the_job_takes_as_long_as_that_of_run() -> None:
@@ -99,7 +133,7 @@ def test_each_start_compiles_and_captures_graphs() -> None:
 def test_no_failures_are_the_run() -> None:
     """At a rate of 0 the epochs take their steps, one checkpoint, and the start; nothing waits, and no other set-up is better."""
     found = weeks_of(steps(), Weeks(epochs=300.0, rate="0 /d", trials=3))
-    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"]
+    work = 300 * document(replace(SCENARIO, nodes=16))["epoch_time_s"] + steps().cold
     assert found.intervals == pytest.approx([work] * 4)
     assert found.courses.elapsed == pytest.approx(work + found.run.saving.blocking + found.courses.lost["restart"], rel=1e-12)
     assert {name for name, lost in found.courses.lost.items() if lost.any()} == {"restart", "checkpoint"}
@@ -397,6 +431,41 @@ def test_steps_are_slower_while_a_checkpoint_is_written() -> None:
     assert tiered.memory_interval is not None and plain.memory_interval is not None
     every = tiered.interval / tiered.memory_interval
     assert every * (tiered.memory_blocking - plain.memory_blocking) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "tiered"])
+@pytest.mark.parametrize("stretched", [0.0, 20.0])
+def test_the_interval_used_is_the_best(mode: str, stretched: float) -> None:
+    """Within the steps, and the copies, that an interval is a whole number of; what writing to the store costs is part of it."""
+    found = weeks_of(
+        steps(), Weeks(days=20.0, trials=2, rate="0.05 /d", store="tectonic", mode=mode), changes=False,
+        slowed=lambda store: stretched if store and store.name == "tectonic" else 0.0,
+    )  # fmt: skip
+    used, best, *_ = found.intervals
+    copies = round(used / (found.run.saving.memory_interval or used))
+    assert used == pytest.approx(best, abs=copies * steps().step_time)
+    asked = weeks_of(steps(), Weeks(days=20.0, trials=2, interval="1 h", store="tectonic", mode=mode), changes=False).intervals
+    assert asked.used == pytest.approx(3600.0, abs=10 * steps().step_time)
+
+
+def test_of_copies_as_many_go_to_the_store_as_is_best() -> None:
+    """Oracle: the drawn share with a half and with twice the copies for each checkpoint, on the same faults; the cost is shared by them."""
+    found = weeks_of(
+        steps(), Weeks(days=100.0, trials=2, rate="0.05 /d", spares=30, mode="tiered"), changes=False,
+        slowed=lambda store: 20.0 if store and store.name == "object-store" else 0.0,
+    )  # fmt: skip
+    saving, rate = found.run.saving, found.run.rate[1]
+    copies = round(saving.interval / (saving.memory_interval or 0.0))
+
+    def kept(count: int) -> float:
+        blocking = saving.memory_blocking + 20.0 * (1 / count - 1 / copies)
+        apart = best_interval(1 / rate, blocking, saving.memory_persist)
+        changed = replace(saving, interval=count * apart, memory_interval=apart, memory_blocking=blocking)
+        courses = draw(replace(found.run, saving=changed), 1000, 3)
+        return float(courses.work.sum() / courses.elapsed.sum())
+
+    assert copies > 8
+    assert kept(copies) > max(kept(copies // 4), kept(4 * copies))
 
 
 def test_nodes_that_an_elastic_job_lost_draw_and_cost_nothing() -> None:

@@ -118,8 +118,9 @@ def _price(group: Group) -> Iterator[ProvenanceRow]:
         return
     for market in MARKETS:
         if (rate := node_price(group, market)) is not None:
-            where = f"{price.region + ', ' if price.region else ''}{dated(price, market)}"
-            yield f"price {market.replace('_', ' ')}", f"{show(rate, 'price', 4)} ({where})", source_of(price, market)
+            where = ", ".join(part for part in (price.region, dated(price, market)) if part)
+            amount = show(rate, "price", 4)
+            yield f"price {market.replace('_', ' ')}", f"{amount} ({where})" if where else amount, source_of(price, market)
 
 
 def _wiring(group: Group) -> str:
