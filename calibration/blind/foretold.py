@@ -87,7 +87,8 @@ def _of_titan(run: BlindTraining, machine: str) -> dict[str, Any]:
     if said["recipe"]:
         overrides["training.fp8_recipe"] = said["recipe"]
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": TITAN_STACK, "parallel": {"shard": "parameters"}}
-    return simulated(machine, run.workload, overrides=overrides, **options).document
+    document: dict[str, Any] = simulated(machine, run.workload, overrides=overrides, **options).document
+    return document
 
 
 def _training(run: BlindTraining, machine: str, kind: QuestionKind) -> Foretold:
