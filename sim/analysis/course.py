@@ -456,7 +456,7 @@ class _Fleet:
     def _repair(self, cause: NDArray[np.intp]) -> Array:
         shares, times = zip(*self.run.repair, strict=True)
         even = self.random["repair"].random(self.trials)
-        drawn = np.interp(even, shares, times) if self.run.repairs else np.full(self.trials, math.inf)
+        drawn = np.interp(even, shares, times) * self.others["repair"] if self.run.repairs else np.full(self.trials, math.inf)
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
                 drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * even, drawn)

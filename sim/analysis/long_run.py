@@ -27,8 +27,8 @@ LOST = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded"
 
 MOST_REPEATS = 0.95
 """Share of faults at most that are followed by one more, in the fleet that is drawn worst: with all, they would never end."""
-OTHERS = ("correlated", "repeats", "new_fleet", "slow", "planned")
-"""Rates and shares beside the main rate and those of causes."""
+OTHERS = ("correlated", "repeats", "new_fleet", "slow", "planned", "repair")
+"""Rates and shares beside the main rate and those of causes, and times of repair."""
 
 
 @dataclass(frozen=True)

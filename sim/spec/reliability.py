@@ -209,6 +209,8 @@ class Reliability(Spec):
     """Of unexpected interruptions, with what each takes."""
     repair: tuple[Quantile, ...]
     """Quantiles of the time until a node returns."""
+    repair_interval: tuple[Factor, Factor] | None = None
+    """All times of ``repair`` in 95% of fleets, over those written: low and high; none: not known, they are as written."""
     spare: Span
     """Until a warm spare takes the place of a node."""
     requeue: Restart
@@ -232,6 +234,7 @@ class Reliability(Spec):
             raise ValueError("two causes have the same name; write each once")
         if self.correlated.rate > self.rate.value:
             raise ValueError("rate counts the faults that take several nodes as well; write a correlated.rate no higher than rate.value")
+        _around(1.0, self.repair_interval)
         levels, times = [step.share for step in self.repair], [step.time for step in self.repair]
         if len(levels) < 2 or levels != sorted(levels) or times != sorted(times) or levels[0] != 0 or levels[-1] != 1:
             raise ValueError(

@@ -368,7 +368,7 @@ def test_a_rate_of_one_s_own_is_that_of_all_interruptions() -> None:
 def test_intervals_of_other_rates_reach_the_draws() -> None:
     """Oracle: the file's numbers; the same weeks without intervals, or with wider ones, have figures that spread less, or more."""
     level, job = reliability_of("middle"), steps(128)
-    assert (level.planned.interval, level.new_fleet.interval) == (pytest.approx((0.22 / DAY, 0.87 / DAY)), (0.03, 0.10))
+    assert level.planned.interval == pytest.approx((0.22 / DAY, 0.87 / DAY)) and level.new_fleet.interval == (0.03, 0.10)
     found = weeks_of(job, Weeks(days=54.0, trials=600, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
     assert found.spreads["planned"] == pytest.approx((0.5, 0.87 / 0.44))
     assert found.spreads["cause silent"] == pytest.approx((0.0012 / 0.006, 0.0157 / 0.006))
