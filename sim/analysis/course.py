@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.analysis.crew import Crew
-from sim.analysis.long_run import AT_ONCE, LOST, Array, Courses, LongRun, first_rates
+from sim.analysis.long_run import AT_ONCE, LOST, MOST_REPEATS, Array, Courses, LongRun, first_rates, of_cause, other_rates
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
 
@@ -54,12 +54,15 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
         raise ValueError(f"an interval of {saving.memory_interval:g} s between copies is shorter than one of {saving.memory_persist:g} s")
     if run.members and not run.members.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):
         raise ValueError("where nothing is lost with a node, training waits until a checkpoint is complete")
-    of_rates, of_courses = np.random.SeedSequence(seed).spawn(2)
-    rates = first_rates(run, trials, np.random.default_rng(of_rates))
+    of_rates, of_courses, of_others = np.random.SeedSequence(seed).spawn(3)
+    others = other_rates(run, trials, of_others)
+    rates = first_rates(run, trials, np.random.default_rng(of_rates), others)
     order = np.argsort(rates, kind="stable")  # courses of like rates end together
     parts = np.array_split(order, math.ceil(trials / TOGETHER))
     drawn = [
-        _Fleet(run, rates[part], own).drawn(lambda share, done=done: progress((done + share) / len(parts)))  # type: ignore[misc]
+        _Fleet(run, rates[part], {name: each[part] for name, each in others.items()}, own).drawn(
+            lambda share, done=done: progress((done + share) / len(parts))  # type: ignore[misc]
+        )
         for done, (part, own) in enumerate(zip(parts, of_courses.spawn(len(parts)), strict=True))
     ]
     back = np.argsort(order, kind="stable")
@@ -87,8 +90,13 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
 class _Fleet:
     """Courses on their way; every array has one value for each course."""
 
-    def __init__(self, run: LongRun, rates: Array, seed: np.random.SeedSequence) -> None:
-        self.run, self.trials, self.rates = run, rates.size, rates
+    def __init__(self, run: LongRun, rates: Array, others: Mapping[str, Array], seed: np.random.SeedSequence) -> None:
+        self.run, self.trials, self.rates, self.others = run, rates.size, rates, others
+        self.again = np.minimum(run.repeats[0] * others["repeats"], MOST_REPEATS)
+        """Share of faults that are followed by one more."""
+        self.early = run.new_fleet[0] * others["new_fleet"]
+        self.shares = np.cumsum([cause.share * others[of_cause(cause.name)] for cause in run.causes], axis=0)
+        """Of causes, with those before."""
         trials = rates.size
         names = (
             "faults",
@@ -127,7 +135,7 @@ class _Fleet:
         self.interruptions, self.stops, self.replaced = zeros(trials), zeros(trials), zeros(trials)
         self.died = np.full(trials, math.inf)
         self.spares = Spares(run, trials)
-        pending = run.repeats[0] * float(rates.max(initial=0.0)) * run.repeats[1] / (1 - run.repeats[0])
+        pending = run.repeats[1] * float((self.again * rates / (1 - self.again)).max(initial=0.0))
         self.children = np.full((trials, max(4, math.ceil(pending + 6 * math.sqrt(pending)))), math.inf)
         self.idle_children = np.zeros(self.children.shape, dtype=np.bool_)
         """Which of them follow a fault that did not strike, and do not strike either."""
@@ -146,21 +154,21 @@ class _Fleet:
 
     def _exponential(self, stream: str, rate: float) -> Array:
         drawn = self.random[stream].exponential(size=self.trials)
-        return drawn / rate if rate > 0 else np.full(self.trials, math.inf)
+        return np.asarray(drawn / (rate * self.others[stream])) if rate > 0 else np.full(self.trials, math.inf)
 
     def _next_fault(self, active: NDArray[np.intp]) -> Array:
         """Return when the hazard of each course reaches one more draw of the law; all that are not *active* keep theirs."""
         self.hazard[active] += self.run.law.gaps(self.trials, self.random["faults"])[active]
         with np.errstate(divide="ignore"):
             times = np.where(self.rates > 0, self.hazard / self.rates, math.inf)
-        early, within = self.run.new_fleet
-        if early <= 0:
+        early, within = self.early, self.run.new_fleet[1]
+        if self.run.new_fleet[0] <= 0:
             return np.asarray(times)
         start = np.zeros(self.trials)
         end = np.minimum(times, 1e12)
         for _ in range(60):  # bisect rate * t + early * (1 - exp(-t/within)) = hazard
             middle = 0.5 * (start + end)
-            short = self.rates * middle + early * (1 - self.run.repeats[0]) * -np.expm1(-middle / within) < self.hazard
+            short = self.rates * middle + early * (1 - self.again) * -np.expm1(-middle / within) < self.hazard
             start, end = np.where(short, middle, start), np.where(short, end, middle)
         return np.asarray(np.where(end >= 0.999e12, math.inf, end))
 
@@ -294,7 +302,7 @@ class _Fleet:
         rate, factor, duration = self.run.slow
         speed = np.ones(a.size)
         if rate > 0 and factor > 1:
-            episodes = self.random["slow"].poisson(rate * np.minimum(length, 1e10))
+            episodes = self.random["slow"].poisson(rate * self.others["slow"][a] * np.minimum(length, 1e10))
             met = np.flatnonzero(episodes)
             slow = self.random["slow"].standard_gamma(episodes[met]) * duration
             speed[met] -= (1 - 1 / factor) * np.minimum(slow / length[met], 1.0)
@@ -346,7 +354,7 @@ class _Fleet:
         if share > 0:
             random = self.random["repeat"]
             follows, delay = random.random(self.trials), random.exponential(after, self.trials)
-            fertile = (kind < 2) & (follows[a] < share)
+            fertile = (kind < 2) & (follows[a] < self.again[a])
             parents = a[fertile]
             place = self.children[parents].argmax(axis=1)  # a free one, or the farthest
             self.children[parents, place] = at[fertile] + delay[parents]
@@ -426,9 +434,8 @@ class _Fleet:
         The cause of those *revoked* is known, and no other's where lives are drawn.
         """
         causes, random = self.run.causes, self.random["cause"]
-        of_faults = causes[:-1] if self.run.lives and len(causes) > 1 else causes
-        shares = np.cumsum([cause.share for cause in of_faults])
-        cause = np.minimum(np.searchsorted(shares, random.random(self.trials) * shares[-1], side="right"), len(of_faults) - 1)
+        shares = self.shares[:-1] if self.run.lives and len(causes) > 1 else self.shares
+        cause = np.minimum((shares <= random.random(self.trials) * shares[-1]).sum(axis=0), len(shares) - 1)
         cause[revoked] = len(causes) - 1
         return {
             "cause": cause,
@@ -449,7 +456,7 @@ class _Fleet:
     def _repair(self, cause: NDArray[np.intp]) -> Array:
         shares, times = zip(*self.run.repair, strict=True)
         even = self.random["repair"].random(self.trials)
-        drawn = np.interp(even, shares, times) if self.run.repairs else np.full(self.trials, math.inf)
+        drawn = np.interp(even, shares, times) * self.others["repair"] if self.run.repairs else np.full(self.trials, math.inf)
         for number, one in enumerate(self.run.causes):
             if one.repair is not None:
                 drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * even, drawn)

@@ -25,6 +25,12 @@ LOST = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded"
 """Where time goes that is no kept work."""
 
 
+MOST_REPEATS = 0.95
+"""Share of faults at most that are followed by one more, in the fleet that is drawn worst: with all, they would never end."""
+OTHERS = ("correlated", "repeats", "new_fleet", "slow", "planned", "repair")
+"""Rates and shares beside the main rate and those of causes, and times of repair."""
+
+
 @dataclass(frozen=True)
 class DrawnCause:
     """A cause of faults: its *share* of them, spans (s), the share that *replaces* its node, and how long it goes unnoticed (s)."""
@@ -104,6 +110,8 @@ class LongRun:
     None: what is revoked is so at random."""
     members: Members | None = None
     """How the job goes on where a node is revoked; None: it waits for a spare, or for the replacement."""
+    spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Of other rates and shares by name (``OTHERS``, or of a cause): the ends of the interval of 95% of fleets, over the middle."""
     start_up: float | None = None
     """Until the job's first start runs (s), compilation apart; None: as a restart in place."""
     striking: float = 1.0
@@ -142,15 +150,38 @@ class Courses:
         return self.work / np.maximum(self.elapsed, 1e-9)
 
 
-def first_rates(run: LongRun, trials: int, random: np.random.Generator) -> Array:
-    """Return the rate of first faults of each course (1/s): that of its fleet, of its nodes, less what follows of itself."""
+def of_cause(name: str) -> str:
+    """Return the name of the share of the cause *name* among ``spreads``."""
+    return f"cause {name}"
+
+
+def of_fleets(normal: Array, low: float, high: float) -> Array:
+    """Return what standard *normal* draws are in a log-normal distribution with middle 1, of which 95% lie between *low* and *high*."""
+    return np.asarray(np.exp(normal * np.where(normal < 0, -math.log(low) / 1.96, math.log(high) / 1.96)))
+
+
+def other_rates(run: LongRun, trials: int, seed: np.random.SeedSequence) -> dict[str, Array]:
+    """Return the other rates and shares of each course by name, over those of *run*: each fleet has its own, independently."""
+    names = [*OTHERS, *(of_cause(cause.name) for cause in run.causes)]
+    return {
+        name: of_fleets(np.random.default_rng(own).standard_normal(trials), *run.spreads.get(name, (1.0, 1.0)))
+        for name, own in zip(names, seed.spawn(len(names)), strict=True)
+    }
+
+
+def first_rates(run: LongRun, trials: int, random: np.random.Generator, others: Mapping[str, Array]) -> Array:
+    """Return the rate of first faults of each course (1/s): that of its fleet, of its nodes, less what follows of itself.
+
+    *others*: how the other rates of each course differ from those of *run*.
+    """
     revoked = run.lives[1] if run.lives else 0.0
     low, value, high = (rate - revoked for rate in run.rate)
     normal = random.standard_normal(trials)
     rates = np.full(trials, float(value))
     if value > 0 and low < high:
-        rates *= np.exp(normal * np.where(normal < 0, math.log(value / low) / 1.96, math.log(high / value) / 1.96))
+        rates *= of_fleets(normal, low / value, high / value)
     shape = run.shape * run.nodes
     if math.isfinite(shape):
         rates *= random.gamma(shape, 1 / shape, trials)
-    return np.asarray(np.maximum(rates - run.correlated[0], 0.0) * (1 - run.repeats[0]))
+    again = np.minimum(run.repeats[0] * others["repeats"], MOST_REPEATS)
+    return np.asarray(np.maximum(rates - run.correlated[0] * others["correlated"], 0.0) * (1 - again))

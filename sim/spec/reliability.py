@@ -31,6 +31,12 @@ class Interval(Spec):
         return self
 
 
+def _around(value: float, interval: tuple[float, float] | None) -> None:
+    """Raise ValueError where *value*, the middle, is outside its *interval*."""
+    if interval is not None and not 0 < interval[0] <= value <= interval[1]:
+        raise ValueError("the middle lies inside its interval: write 0 < low <= middle <= high")
+
+
 class FaultCause(Spec):
     """One cause of interruptions and what it takes to get over it."""
 
@@ -45,7 +51,14 @@ class FaultCause(Spec):
     """Share of these faults after which the node leaves the job."""
     silent_for: Seconds = 0.0
     """Work up to this long before the detection is worthless, so that older checkpoints are taken."""
+    interval: tuple[Fraction, Fraction] | None = None
+    """Of the share: 95% of fleets are between the two; none: not known, the middle is taken."""
     source: Source
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        _around(self.share, self.interval)
+        return self
 
 
 class Repeats(Spec):
@@ -55,7 +68,14 @@ class Repeats(Spec):
     """Of faults that come back on a node just returned."""
     after: Seconds
     """Mean time until they do."""
+    interval: tuple[Fraction, Fraction] | None = None
+    """Of the share: 95% of fleets are between the two; none: not known, the middle is taken."""
     source: Source
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        _around(self.share, self.interval)
+        return self
 
     @model_validator(mode="after")
     def _end(self) -> Self:
@@ -73,7 +93,14 @@ class Correlated(Spec):
     """That one such fault stops."""
     repair: Span
     """Mean time to repair."""
+    interval: tuple[FailureRate, FailureRate] | None = None
+    """Of the rate: 95% of fleets are between the two; none: not known, the middle is taken."""
     source: Source
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        _around(self.rate, self.interval)
+        return self
 
 
 class NewFleet(Spec):
@@ -83,7 +110,14 @@ class NewFleet(Spec):
     """Of the GPUs, those that fail early."""
     within: Seconds
     """Mean time until they do."""
+    interval: tuple[Fraction, Fraction] | None = None
+    """Of the share: 95% of fleets are between the two; none: not known, the middle is taken."""
     source: Source
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        _around(self.share, self.interval)
+        return self
 
     @model_validator(mode="after")
     def _lasts(self) -> Self:
@@ -101,7 +135,14 @@ class SlowNodes(Spec):
     """Step time of the job while it lasts, over the usual."""
     duration: Seconds
     """Until it ends or is noticed, on average."""
+    interval: tuple[FailureRate, FailureRate] | None = None
+    """Of the rate: 95% of fleets are between the two; none: not known, the middle is taken."""
     source: Source
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        _around(self.rate, self.interval)
+        return self
 
     @model_validator(mode="after")
     def _slows(self) -> Self:
@@ -117,7 +158,14 @@ class Planned(Spec):
     """Stops of one job."""
     duration: Seconds
     """Of one stop, before the restart."""
+    interval: tuple[FailureRate, FailureRate] | None = None
+    """Of the rate: 95% of fleets are between the two; none: not known, the middle is taken."""
     source: Source
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        _around(self.rate, self.interval)
+        return self
 
 
 class Quantile(Spec):
@@ -161,6 +209,8 @@ class Reliability(Spec):
     """Of unexpected interruptions, with what each takes."""
     repair: tuple[Quantile, ...]
     """Quantiles of the time until a node returns."""
+    repair_interval: tuple[Factor, Factor] | None = None
+    """All times of ``repair`` in 95% of fleets, over those written: low and high; none: not known, they are as written."""
     spare: Span
     """Until a warm spare takes the place of a node."""
     requeue: Restart
@@ -184,6 +234,7 @@ class Reliability(Spec):
             raise ValueError("two causes have the same name; write each once")
         if self.correlated.rate > self.rate.value:
             raise ValueError("rate counts the faults that take several nodes as well; write a correlated.rate no higher than rate.value")
+        _around(1.0, self.repair_interval)
         levels, times = [step.share for step in self.repair], [step.time for step in self.repair]
         if len(levels) < 2 or levels != sorted(levels) or times != sorted(times) or levels[0] != 0 or levels[-1] != 1:
             raise ValueError(

@@ -14,7 +14,7 @@ from sim.analysis.cost import Market, node_price
 from sim.analysis.crew import Members
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
-from sim.analysis.long_run import DrawnCause, LongRun, Saving
+from sim.analysis.long_run import DrawnCause, LongRun, Saving, of_cause
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import ExponentialLives, Lives, lifetimes_of, survival
 from sim.analysis.utilization import model_flops_utilization
@@ -291,9 +291,24 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         failure_law(weeks.law),
         lives,
         Members(_speeds(steps)) if lives and weeks.elastic else None,
+        _spreads(reliability, another),
         START_UP,
     )
     return _undisturbed(run) if not any(rates) else run
+
+
+def _spreads(reliability: Reliability, another: bool) -> dict[str, tuple[float, float]]:
+    """Return the intervals of *reliability* but the main rate's, over their middle; where *another* node is rented, none is repaired."""
+    middles = [
+        ("correlated", reliability.correlated.rate, reliability.correlated.interval),
+        ("repeats", reliability.repeats.share, reliability.repeats.interval),
+        ("new_fleet", reliability.new_fleet.share, reliability.new_fleet.interval),
+        ("slow", reliability.slow.rate, reliability.slow.interval),
+        ("planned", reliability.planned.rate, reliability.planned.interval),
+        ("repair", 1.0, None if another else reliability.repair_interval),
+        *((of_cause(cause.name), cause.share, cause.interval) for cause in reliability.causes),
+    ]
+    return {name: (interval[0] / middle, interval[1] / middle) for name, middle, interval in middles if interval is not None}
 
 
 def _undisturbed(run: LongRun) -> LongRun:

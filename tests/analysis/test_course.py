@@ -13,7 +13,7 @@ import simpy
 
 from sim.analysis.course import draw
 from sim.analysis.crew import Members
-from sim.analysis.long_run import AT_ONCE, LOST, Courses, DrawnCause, LongRun, Saving
+from sim.analysis.long_run import AT_ONCE, LOST, OTHERS, Courses, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
 from sim.analysis.transient import ExponentialLives
 
@@ -55,6 +55,35 @@ def expected(run: LongRun) -> float:
         for cause in run.causes
     )
     return effective_share(1 / RATE, run.saving.interval, run.saving.blocking, run.saving.persist, recovery)
+
+
+def test_fleets_differ_in_their_other_rates() -> None:
+    """Oracles: the mean and the variance of counts at a log-normal rate; without failures nothing else is seen."""
+    spread, often, trials = math.log(3) / 1.96, 0.5, 4000
+    quiet = replace(PLAIN, rate=(0.0, 0.0, 0.0), planned=(often / DAY, 60.0), horizon=200 * DAY, spreads={"planned": (1 / 3, 3.0)})
+    stops = draw(quiet, trials).stops
+    mean = 200 * often * math.exp(spread**2 / 2)
+    variance = mean + mean**2 * math.expm1(spread**2)
+    assert stops.mean() == pytest.approx(mean, abs=4 * math.sqrt(variance / trials))
+    assert stops.var() == pytest.approx(variance, rel=0.25)
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "cause gpu"])
+def test_wider_intervals_of_a_rate_never_narrow_the_answer(name: str) -> None:
+    """The interval of the share, or of what the rate counts, with nothing else that differs; quantiles of 400 are known to 5%."""
+    rate = 1 / (12 * HOUR)
+    run = replace(
+        FULL, rate=(rate,) * 3, new_fleet=(15.0, 10 * DAY), planned=(8 / DAY, 600.0), slow=(rate, 2.0, 2 * HOUR),
+        spares=4 if name == "repair" else 30,
+        shape=math.inf, correlated=(rate / 3, 3, Uniform(0.5 * HOUR, 6 * HOUR)), horizon=20 * DAY,
+    )  # fmt: skip
+    seen = {"repeats": "interruptions", "new_fleet": "interruptions", "correlated": "replaced", "cause gpu": "replaced"}.get(name, "share")
+    widths = []
+    for ends in ((1.0, 1.0), (0.5, 2.0), (0.2, 5.0)):
+        found = draw(replace(run, spreads={name: ends}), 400)
+        assert conserved(found) < 1e-6
+        widths.append(float(np.ptp(np.quantile(getattr(found, seen), [0.025, 0.975]))))
+    assert widths[1] > 0.95 * widths[0] and widths[2] > widths[0], widths
 
 
 def conserved(found: Courses) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sim.analysis.course import draw
-from sim.analysis.long_run import AT_ONCE, DrawnCause, LongRun, Saving
+from sim.analysis.long_run import AT_ONCE, OTHERS, DrawnCause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share
 from sim.analysis.transient import lifetimes_of, survival
 from sim.analysis.whole_job import START_UP
@@ -365,6 +365,23 @@ def test_a_rate_of_one_s_own_is_that_of_all_interruptions() -> None:
     assert "0.02 /d for each 8 GPUs" in weeks(rate="0.02 /d").notes[0]
 
 
+def test_intervals_of_other_rates_reach_the_draws() -> None:
+    """Oracle: the file's numbers; the same weeks without intervals, or with wider ones, have figures that spread less, or more."""
+    level, job = reliability_of("middle"), steps(128)
+    assert level.planned.interval == pytest.approx((0.22 / DAY, 0.87 / DAY)) and level.new_fleet.interval == (0.03, 0.10)
+    found = weeks_of(job, Weeks(days=54.0, trials=600, rate="0.003 /d", new_fleet=True, spares=40), changes=False).run
+    assert found.spreads["planned"] == pytest.approx((0.5, 0.87 / 0.44))
+    assert found.spreads["cause silent"] == pytest.approx((0.0012 / 0.006, 0.0157 / 0.006))
+    assert set(found.spreads) == {*OTHERS, "cause software", "cause hang", "cause silent"}
+    before = {"share": 0.0, "interruptions": 0.0, "stops": 0.0}
+    for power in (0.0, 1.0, 2.0):
+        wide = replace(found, spreads={name: (low**power, high**power) for name, (low, high) in found.spreads.items()})
+        courses = draw(wide, 600)
+        width = {name: float(np.ptp(np.quantile(getattr(courses, name), [0.025, 0.975]))) for name in before}
+        assert all(width[name] > before[name] for name in width)
+        before = width
+
+
 def test_meta_s_formula_takes_the_copies_that_failures_go_back_to() -> None:
     """Oracles: the formula by hand, and the closed form, which is near where failures are rare and copies fast."""
     found = weeks(mode="tiered", rate="0.05 /d", store="object-store")
@@ -640,20 +657,23 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     small = tmp_path / "small.yaml"
     small.write_text("name: small\nbandwidth: 1 GB/s\nsize: 20 GB\nsource: test\n", encoding="utf-8")
     edited = {
-        "detection: [2 s, 5 min]": "detection: [5 min, 2 s]", "  share: 0.2\n": "  share: 1\n", "factor: 1.34": "factor: 0.5",
-        "within: 30 d": "within: 0 d", "name: hang": "name: gpu", "rate: 0.00003 /d": "rate: 0.03 /d",
+        "detection: [2 s, 5 min]": "detection: [5 min, 2 s]", "  share: 0.2\n  interval: [0.17, 0.26]\n": "  share: 1\n",
+        "factor: 1.34": "factor: 0.5", "within: 30 d": "within: 0 d", "name: hang": "name: gpu",
+        "rate: 0.00003 /d\n  interval: [0.000024 /d, 0.000039 /d]": "rate: 0.03 /d",
+        "interval: [0.22 /d, 0.87 /d]": "interval: [0.50 /d, 0.87 /d]",
     }  # fmt: skip
     levels = []
     for number, (old, new) in enumerate(edited.items()):
         levels.append(tmp_path / f"edited{number}.yaml")
         levels[-1].write_text(text.replace(old, new, 1), encoding="utf-8")
     cases = {
-        "edited0.yaml:30:5: causes.0.detection: the least time comes first": {"level": str(levels[0])},
+        "edited0.yaml:35:5: causes.0.detection: the least time comes first": {"level": str(levels[0])},
         "edited1.yaml:9:1: repeats: each fault would be followed by another for ever": {"level": str(levels[1])},
         "slow: a slow node makes steps longer, not 0.5 times as long": {"level": str(levels[2])},
         "new_fleet: early failures come within some time": {"level": str(levels[3])},
         "two causes have the same name": {"level": str(levels[4])},
         "write a correlated.rate no higher than rate.value": {"level": str(levels[5])},
+        "planned: the middle lies inside its interval": {"level": str(levels[6])},
         "--spares 1000000000: write 100,000 or less": {"spares": 10**9},
         "--trials 1000000000: write 1,000,000 or less": {"trials": 10**9},
         "write a shorter --checkpoint-interval": {"interval": "100000 d"},
