@@ -138,7 +138,7 @@ class Network:
     def set_cap(self, activity: Activity, cap: float) -> None:
         """Change the most that *activity* can use, from now on."""
         if activity.number in self.active and cap != activity.asks.cap:
-            activity.asks = activity.asks._replace(cap=cap)
+            activity.asks = Flow(activity.asks.usage, activity.asks.weight, cap)
             self._changed[activity.number] = activity
             self._plan()
 

@@ -65,8 +65,12 @@ class Mesh:
 
     def group_size(self, axis: GroupAxis) -> int:
         """Return how many ranks a group of *axis* has."""
+        return self._group_sizes[axis]
+
+    @cached_property
+    def _group_sizes(self) -> dict[GroupAxis, int]:
         own = self.parallel
-        sizes: dict[GroupAxis, int] = {
+        return {
             "tensor": own.tensor,
             "context": own.context,
             "shard": self.pool // own.replicate,
@@ -79,7 +83,6 @@ class Mesh:
             "ends": min(2, own.pipeline),
             "everyone": self.gpus,
         }
-        return sizes[axis]
 
     @cached_property
     def _strides(self) -> dict[Axis, int]:

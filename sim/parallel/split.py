@@ -49,7 +49,7 @@ class Unit:
     asked: tuple[Hashable, ...] = field(default=(), repr=False)
     """What it asks of a rank before it is split: its kind, and all of its layers but their names. Equal in units of equal content."""
 
-    @property
+    @cached_property
     def has_backward(self) -> bool:
         """Whether gradients come to it: not before the first layer that trains."""
         return any(

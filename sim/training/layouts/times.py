@@ -326,13 +326,14 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
 
 def _one_after_another(messages: Sequence[Exposed]) -> Exposed:
     """Return *messages* of one axis, which the same holds back, as one."""
-    first, load = messages[0], dict[str, LinkShare]()
-    for each in messages:
+    first, last, amounts = messages[0], dict[str, LinkShare](), dict[str, float]()
+    for each in messages if len(messages) > 1 else ():
         for link in each.load:
-            before = load.get(link.name)
-            load[link.name] = link if before is None else link._replace(amount=before.amount + link.amount)
+            last[link.name] = link
+            amounts[link.name] = amounts[link.name] + link.amount if link.name in amounts else link.amount
+    load = tuple(link._replace(amount=amounts[name]) for name, link in last.items()) or first.load
     seconds, volume = sum(each.seconds for each in messages), sum(each.volume for each in messages)
-    return Exposed(first.axis, seconds, first.cause, first.limit, volume=volume, load=tuple(load.values()))
+    return Exposed(first.axis, seconds, first.cause, first.limit, volume=volume, load=load)
 
 
 def copied(copy: Copy, gpu: Gpu) -> UnitTime:
