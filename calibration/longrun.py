@@ -177,8 +177,9 @@ def run_of(row: Mapping[str, str]) -> LongRun:
         DrawnCause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
         for cause in data.causes
     ]
+    spares = int(row["spares"] or math.ceil(SPARES * nodes))
     return LongRun(
-        nodes, int(row["spares"] or math.ceil(SPARES * nodes)), Saving(interval, blocking, max(persist, blocking), load), causes, (rate, rate, rate),
+        nodes, spares, Saving(interval, blocking, max(persist, blocking), load), causes, (rate, rate, rate),
         [(step.share, step.time) for step in data.repair], Uniform(*data.spare), restart_time(data.requeue, gpus),
         restart_time(data.in_place, gpus), Uniform(*data.communicators), horizon=seconds, shape=data.spread_of_nodes,
         repeats=(data.repeats.share, data.repeats.after), slow=(data.slow.rate * nodes, data.slow.factor, data.slow.duration),

@@ -121,8 +121,8 @@ def _attention(row: AnswerRow, node: Node) -> float:
 def _experts(row: AnswerRow, node: Node) -> float:
     experts, rows, columns, depth = row["shape"]
     shapes = ((rows, columns, depth), (rows, depth, columns), (columns, depth, rows))
-    asked = shapes if row["way"] == "both" else shapes[:1]
-    return sum(kernels.product_time(node.gpu, "bf16", *shape, groups=experts, burst=True) + node.gpu.kernel_time for shape in asked)
+    products = shapes if row["way"] == "both" else shapes[:1]
+    return sum(kernels.product_time(node.gpu, "bf16", *shape, groups=experts, burst=True) + node.gpu.kernel_time for shape in products)
 
 
 def _convolution(row: AnswerRow, node: Node) -> float:

@@ -193,8 +193,8 @@ def _of_decoders() -> Iterator[BlindQuestion]:
         for heads, keys, tokens, size, causal in ATTENTION_SHAPES:
             for way in ("forward", "both"):
                 name = f"{kernel}, {way} {heads}/{keys} heads of {size}, {tokens} tokens{', causal' if causal else ''}"
-                asked = {"precision": "bf16", "way": way, "shape": [heads, keys, tokens, size], "causal": causal, "kernel": kernel}
-                yield BlindQuestion("attention", name, "bf16", 1, asked)
+                call = {"precision": "bf16", "way": way, "shape": [heads, keys, tokens, size], "causal": causal, "kernel": kernel}
+                yield BlindQuestion("attention", name, "bf16", 1, call)
     for experts, rows, columns, depth in EXPERT_SHAPES:
         for way in ("forward", "both"):
             name = f"{way} {experts} experts, {rows}x{columns}x{depth}"

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.memory import COMPOSED_GELU, COMPOSED_GELU_AUTOCAST
-from sim.cluster.gpu import COMPOSED_GELU_KERNELS, COMPOSED_GELU_PASSES
 from sim.extract import extract
+from sim.spec.composed import composed_bytes, composed_kernels, composed_saved
 from tests.late import torch
 
 pytestmark = pytest.mark.needs("torch")
@@ -78,10 +77,10 @@ def test_what_a_composed_gelu_costs_is_what_its_operators_do() -> None:
     composed, fused = (extract("tests/extract/casting.py:Gelu", ["64"], "gelu", {"composed": composed}) for composed in (True, False))
     many, one = (next(layer for layer in table.layers if layer.op == "elementwise") for table in (composed, fused))
     elements = 256
-    assert (many.forward_kernels, many.backward_kernels) == COMPOSED_GELU_KERNELS
-    assert (many.read + many.write, many.backward_traffic) == tuple(4.0 * elements * passes for passes in COMPOSED_GELU_PASSES)
-    assert many.saved - one.saved == 4.0 * elements * COMPOSED_GELU
-    assert composed.autocast_saved - fused.autocast_saved == elements * COMPOSED_GELU_AUTOCAST
+    assert (many.forward_kernels, many.backward_kernels) == tuple(composed_kernels(one, "fp32", way) for way in (False, True))
+    assert (many.read + many.write, many.backward_traffic) == tuple(elements * composed_bytes(one, "fp32", way) for way in (False, True))
+    assert many.saved - one.saved == elements * composed_saved(one, "fp32")
+    assert composed.autocast_saved - fused.autocast_saved == elements * composed_saved(one, "amp_bf16")
 
 
 def test_a_table_says_which_activations_a_product_casts() -> None:

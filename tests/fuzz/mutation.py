@@ -55,7 +55,7 @@ def _field_changed(seed: bytes, random: Random) -> bytes | None:
     except ValueError:
         lines = seed.split(b"\n")
         place = random.randrange(len(lines))
-        if lines[place].startswith(b"{"):
+        if lines[place].startswith(b"{") and lines[place] != seed:
             lines[place] = _field_changed(lines[place], random) or lines[place]
         elif b"," in lines[place]:
             cells = lines[place].split(b",")
