@@ -86,16 +86,21 @@ def _on_processes(
 ) -> Iterator[Result]:
     """Yield ``function(item)`` of each of *items* in order, at most *under_way* at a time, in batches of *batch*.
 
-    Raise joblib's TerminatedWorkerError where a process was killed.
+    Batches are made here, since joblib divides its own last ones. Raise its TerminatedWorkerError where a process was killed.
     """
     from joblib import Parallel, delayed, parallel_config
 
     replaced_quietly()
     with parallel_config("loky", initializer=gc.set_threshold, initargs=gc.get_threshold()):  # they look for garbage as seldom as this one
-        parallel = Parallel(n_jobs=processes, batch_size=batch, pre_dispatch=under_way, return_as="generator")
+        parallel = Parallel(n_jobs=processes, batch_size=1, pre_dispatch=max(1, under_way // batch), return_as="generator")
     with _interrupted_later():
-        results = parallel(delayed(function)(item) for item in items)
-    yield from results
+        results = parallel(delayed(_of_batch)(function, items[start : start + batch]) for start in range(0, len(items), batch))
+    for of_batch in results:
+        yield from of_batch
+
+
+def _of_batch(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]
 
 
 @contextmanager
