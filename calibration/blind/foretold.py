@@ -20,8 +20,9 @@ from sim.spec.workload import Attention
 
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"
-TITAN_STACK: Final = "torchtitan-0.2"
 """On the machines that answered: PyTorch 2.11, and transformers 5 in it."""
+TITAN_STACK: Final = "torchtitan-0.2"
+"""Of torchtitan's decoders."""
 TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """What is traced in place of a model that is made on the GPU."""
 

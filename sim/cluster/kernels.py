@@ -32,7 +32,7 @@ BLOCK: Final = 128
 ELEMENT: Final[dict[Peak, float]] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nvfp4": 0.5625}
 """Bytes of an operand's element; NVFP4 has a scale of 8 bits for each 16."""
 WIDE_HEAD: Final = 128
-"""Elements of a head beyond which backward takes smaller tiles."""
+"""Elements of a head beyond which ``wide_backward`` counts."""
 BACKWARD_PRODUCTS: Final = 2.5
 """Products of attention's backward over those of its forward: scores again, and the gradients of values, scores, queries and keys."""
 

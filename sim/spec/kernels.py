@@ -28,8 +28,8 @@ class AttentionRate(Spec):
     backward_fill: Whole
     """The same in backward."""
     tail: float = Field(default=0.0, ge=0)
-    """Share of what a mask's longest block of queries takes beyond the mean one that multiprocessors wait for at the end: blocks that begin
-    in the order of the sequence end with the longest."""
+    """Times that the end adds what a mask's longest block of queries takes beyond the mean one: blocks that begin in the order of the
+    sequence end with the longest. Fitted, so that it may exceed 1."""
     backward_tail: float = Field(default=0.0, ge=0)
     """The same in backward."""
     exponential_passes: Factor
