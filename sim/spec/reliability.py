@@ -52,7 +52,7 @@ class FaultCause(Spec):
     silent_for: Seconds = 0.0
     """Work up to this long before the detection is worthless, so that older checkpoints are taken."""
     interval: tuple[Fraction, Fraction] | None = None
-    """Of the share: drawn for each fleet between the two (95%), which the source says to span fleets or one fleet's count; none: the middle."""
+    """Of the share: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
 
     @model_validator(mode="after")
@@ -69,7 +69,7 @@ class Repeats(Spec):
     after: Seconds
     """Mean time until they do."""
     interval: tuple[Fraction, Fraction] | None = None
-    """Of the share: drawn for each fleet between the two (95%), which the source says to span fleets or one fleet's count; none: the middle."""
+    """Of the share: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
 
     @model_validator(mode="after")
@@ -94,7 +94,7 @@ class Correlated(Spec):
     repair: Span
     """Mean time to repair."""
     interval: tuple[FailureRate, FailureRate] | None = None
-    """Of the rate: drawn for each fleet between the two (95%), which the source says to span fleets or one fleet's count; none: the middle."""
+    """Of the rate: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
 
     @model_validator(mode="after")
@@ -111,7 +111,7 @@ class NewFleet(Spec):
     within: Seconds
     """Mean time until they do."""
     interval: tuple[Fraction, Fraction] | None = None
-    """Of the share: drawn for each fleet between the two (95%), which the source says to span fleets or one fleet's count; none: the middle."""
+    """Of the share: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
 
     @model_validator(mode="after")
@@ -136,7 +136,7 @@ class SlowNodes(Spec):
     duration: Seconds
     """Until it ends or is noticed, on average."""
     interval: tuple[FailureRate, FailureRate] | None = None
-    """Of the rate: drawn for each fleet between the two (95%), which the source says to span fleets or one fleet's count; none: the middle."""
+    """Of the rate: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
 
     @model_validator(mode="after")
@@ -159,7 +159,7 @@ class Planned(Spec):
     duration: Seconds
     """Of one stop, before the restart."""
     interval: tuple[FailureRate, FailureRate] | None = None
-    """Of the rate: drawn for each fleet between the two (95%), which the source says to span fleets or one fleet's count; none: the middle."""
+    """Of the rate: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
 
     @model_validator(mode="after")
