@@ -1,8 +1,7 @@
 """How do weeks of training go, failures and all? Many courses of one job at once, from fault to fault, in arrays.
 
-Faults of the job's nodes arrive in wall-clock time, whatever the job does: by a law (`sim.analysis.failure_law`), at a rate that differs
-between fleets (log-normal between the ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several
-nodes, early failures of a new fleet, revocations of spot machines at their age, and planned stops. Each fault costs its detection, the wait
+`sim.analysis.arrivals` draws what strikes, and when; rates of faults differ between fleets (log-normal between the ends of an interval)
+and nodes (gamma), and spot machines are revoked at their age (`sim.analysis.crew`). Each fault costs its detection, the wait
 for a spare, the restart, and the work since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a
 node is slow or missing (`sim.analysis.spares`). A fault during a recovery begins the recovery anew. A job dies where no node can take the
 place of one that left.
@@ -22,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.analysis.arrivals import JOINED, PLANNED, REVOKED, SEVERAL, Arrivals
 from sim.analysis.crew import Crew
-from sim.analysis.long_run import AT_ONCE, LOST, MOST_REPEATS, Array, Courses, LongRun, first_rates, of_cause, other_rates
+from sim.analysis.long_run import AT_ONCE, LOST, Array, Courses, LongRun, first_rates, of_cause, other_rates
 from sim.analysis.renewal import Uniform
 from sim.analysis.spares import Spares
 
@@ -33,6 +33,8 @@ FOR_EVER = 1e13
 """Seconds that no course reaches; a finite stand-in for no fault at all."""
 _QUIET = 100
 """Faults of each course between two words of progress."""
+_STREAMS = ("faults", "repeat", "correlated", "planned", "cause", "recovery", "repair", "slow", "lives", "striking", "disk", "compilation")
+"""Of random numbers, each its own, so that one more draw of one thing changes no other."""
 JOINS = "a node joins"
 FRUITLESS, MOST = 1000, 100_000
 """Interruptions without a checkpoint between them, and in all, after which a job with an amount of work is taken to never end."""
@@ -91,28 +93,11 @@ class _Fleet:
     """Courses on their way; every array has one value for each course."""
 
     def __init__(self, run: LongRun, rates: Array, others: Mapping[str, Array], seed: np.random.SeedSequence) -> None:
-        self.run, self.trials, self.rates, self.others = run, rates.size, rates, others
-        self.again = np.minimum(run.repeats[0] * others["repeats"], MOST_REPEATS)
-        """Share of faults that are followed by one more."""
-        self.early = run.new_fleet[0] * others["new_fleet"]
+        self.run, self.trials, self.others = run, rates.size, others
         self.shares = np.cumsum([cause.share * others[of_cause(cause.name)] for cause in run.causes], axis=0)
         """Of causes, with those before."""
         trials = rates.size
-        names = (
-            "faults",
-            "repeat",
-            "correlated",
-            "planned",
-            "cause",
-            "recovery",
-            "repair",
-            "slow",
-            "lives",
-            "striking",
-            "disk",
-            "compilation",
-        )
-        self.random = {name: np.random.default_rng(own) for name, own in zip(names, seed.spawn(len(names)), strict=True)}
+        self.random = {name: np.random.default_rng(own) for name, own in zip(_STREAMS, seed.spawn(len(_STREAMS)), strict=True)}
         zeros = np.zeros
         self.now = zeros(trials)
         """Of the last fault."""
@@ -135,42 +120,12 @@ class _Fleet:
         self.interruptions, self.stops, self.replaced = zeros(trials), zeros(trials), zeros(trials)
         self.died = np.full(trials, math.inf)
         self.spares = Spares(run, trials)
-        pending = run.repeats[1] * float((self.again * rates / (1 - self.again)).max(initial=0.0))
-        self.children = np.full((trials, max(4, math.ceil(pending + 6 * math.sqrt(pending)))), math.inf)
-        self.idle_children = np.zeros(self.children.shape, dtype=np.bool_)
-        """Which of them follow a fault that did not strike, and do not strike either."""
-        self.hazard = zeros(trials)
-        self.next_fault = self._next_fault(np.arange(trials))
-        self.next_correlated = self._exponential("correlated", run.correlated[0])
-        self.next_planned = self._exponential("planned", run.planned[0])
+        self.arrivals = Arrivals(run, rates, others, self.random)
         another = run.causes[-1].repair if run.lives and run.causes else None
         self.crew = Crew(
             run.nodes, trials, run.lives[0] if run.lives else None, run.members, (another or AT_ONCE).mean, self.random["lives"]
         )
         self.events: list[tuple[float, str, float]] = []
-        self.first = True
-
-    # --- arrivals ----------------------------------------------------------------------------------------------------
-
-    def _exponential(self, stream: str, rate: float) -> Array:
-        drawn = self.random[stream].exponential(size=self.trials)
-        return np.asarray(drawn / (rate * self.others[stream])) if rate > 0 else np.full(self.trials, math.inf)
-
-    def _next_fault(self, active: NDArray[np.intp]) -> Array:
-        """Return when the hazard of each course reaches one more draw of the law; all that are not *active* keep theirs."""
-        self.hazard[active] += self.run.law.gaps(self.trials, self.random["faults"])[active]
-        with np.errstate(divide="ignore"):
-            times = np.where(self.rates > 0, self.hazard / self.rates, math.inf)
-        early, within = self.early, self.run.new_fleet[1]
-        if self.run.new_fleet[0] <= 0:
-            return np.asarray(times)
-        start = np.zeros(self.trials)
-        end = np.minimum(times, 1e12)
-        for _ in range(60):  # bisect rate * t + early * (1 - exp(-t/within)) = hazard
-            middle = 0.5 * (start + end)
-            short = self.rates * middle + early * (1 - self.again) * -np.expm1(-middle / within) < self.hazard
-            start, end = np.where(short, middle, start), np.where(short, end, middle)
-        return np.asarray(np.where(end >= 0.999e12, math.inf, end))
 
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
@@ -183,17 +138,16 @@ class _Fleet:
                 break
             if count % _QUIET == 0:
                 progress(1.0 - active.size / self.trials * (1.0 - self._done(active)))
-            child = self.children[active].argmin(axis=1)
-            due = self.next_fault[active], self.children[active, child], self.next_correlated[active], self.next_planned[active]
-            times = np.stack([*due, *self.crew.due(active)])
+            times = np.stack([*self.arrivals.due(active), *self.crew.due(active)])
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
-            idle = self._idle(active, kind, child, at)
+            idle = self.arrivals.idle(active, kind, at)
             met, until = ~idle, np.minimum(np.minimum(at, self.run.horizon), FOR_EVER)
             ended = np.zeros(active.size, dtype=np.bool_)
             ended[met] = self._advance(active[met], until[met], at[met] >= self.run.horizon)
             going = met & ~ended
-            back = self._renew(active, kind, child, at, idle, going)
+            self.arrivals.renew(active, kind, at, idle)
+            back = self._members(active, kind, idle, going)
             quiet = self._gone_on(active, kind, at, going, back)
             self._struck(active, kind, at, going & ~quiet)
             active = active[~ended & ~np.isfinite(self.died[active]) & ~self._endless(active)]
@@ -214,17 +168,6 @@ class _Fleet:
         endless = (self.fruitless[a] > FRUITLESS) | (self.interruptions[a] > MOST)
         self.elapsed[a[endless]] = math.inf
         return np.asarray(endless)
-
-    def _idle(self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp], at: Array) -> NDArray[np.bool_]:
-        """Tell in which of the courses *a* the next event is a fault, or a revocation, that does not strike.
-
-        What follows such a fault does not strike either.
-        """
-        if self.run.striking >= 1.0:
-            return np.zeros(a.size, dtype=np.bool_)
-        passes = self.random["striking"].random(self.trials)[a] >= self.run.striking
-        passes = np.where(kind == 1, self.idle_children[a, child], passes & ((kind == 0) | (kind == 2) | (kind == 4)))
-        return np.asarray(passes & (at < self.run.horizon))
 
     def _begin(self) -> None:
         """Start the job: processes, communicators, what is compiled; no checkpoint to load."""
@@ -328,37 +271,14 @@ class _Fleet:
         copies = np.maximum(np.floor((inside - first - saving.memory_persist) / cycle + 1e-9) + 1, 0.0)
         self.kept[a] = self.kept[a] + copies * interval
 
-    def _renew(
-        self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp], at: Array, idle: NDArray[np.bool_],
-        going: NDArray[np.bool_],
-    ) -> NDArray[np.bool_]:  # fmt: skip
-        """Draw when the next of each kind comes that has just struck, or was *idle*; tell where the first node has joined again."""
-        again = a[kind == 0]
-        times = self._next_fault(again)
-        self.next_fault[again] = times[again]
-        self.children[a[kind == 1], child[kind == 1]] = math.inf
-        for number, waiting, stream, rate in (
-            (2, self.next_correlated, "correlated", self.run.correlated[0]),
-            (3, self.next_planned, "planned", self.run.planned[0]),
-        ):
-            if rate > 0:
-                due = a[kind == number]
-                waiting[due] += self._exponential(stream, rate)[due]
+    def _members(self, a: NDArray[np.intp], kind: NDArray[np.intp], idle: NDArray[np.bool_], going: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Let revoked nodes go and others join; tell where the first node has joined again."""
         first = np.zeros(a.size, dtype=np.bool_)
         if self.run.lives:
             life = self.run.lives[0].draws(self.trials, self.random["lives"])
-            self.crew.went(a[going & (kind == 4)], life)
-            self.crew.stayed(a[idle & (kind == 4)], life)
-            first[going & (kind == 5)] = self.crew.joined(a[going & (kind == 5)], life)
-        share, after = self.run.repeats
-        if share > 0:
-            random = self.random["repeat"]
-            follows, delay = random.random(self.trials), random.exponential(after, self.trials)
-            fertile = (kind < 2) & (follows[a] < self.again[a])
-            parents = a[fertile]
-            place = self.children[parents].argmax(axis=1)  # a free one, or the farthest
-            self.children[parents, place] = at[fertile] + delay[parents]
-            self.idle_children[parents, place] = idle[fertile]
+            self.crew.went(a[going & (kind == REVOKED)], life)
+            self.crew.stayed(a[idle & (kind == REVOKED)], life)
+            first[going & (kind == JOINED)] = self.crew.joined(a[going & (kind == JOINED)], life)
         return first
 
     def _gone_on(
@@ -369,13 +289,13 @@ class _Fleet:
         quiet = np.zeros(a.size, dtype=np.bool_)
         if members is None or members.restarts:
             return quiet
-        quiet = going & (kind >= 4) & ~(first & members.chief)
+        quiet = going & (kind >= REVOKED) & ~(first & members.chief)
         b, moment = a[quiet], at[quiet]
         self.kept[b], self.part[b], self.hold[b] = self.ahead[:, b]
         self._passed(b, moment)
-        self.interruptions[b] += kind[quiet] == 4
-        self.replaced[b] += kind[quiet] == 4
-        self._tell(b, moment, "revocation" if kind[quiet][:1].tolist() == [4] else JOINS)
+        self.interruptions[b] += kind[quiet] == REVOKED
+        self.replaced[b] += kind[quiet] == REVOKED
+        self._tell(b, moment, "revocation" if kind[quiet][:1].tolist() == [REVOKED] else JOINS)
         return quiet
 
     def _passed(self, b: NDArray[np.intp], moment: Array) -> None:
@@ -390,15 +310,15 @@ class _Fleet:
 
     def _struck(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
         """Let a fault or a planned stop strike the courses *a* that are still *going*, and lay out the recovery."""
-        drawn = self._draw_recovery(a[kind == 4])
-        planned = going & (kind == 3)
+        drawn = self._draw_recovery(a[kind == REVOKED])
+        planned = going & (kind == PLANNED)
         self._plan_stop(a[planned], at[planned], drawn)
-        faulty = going & (kind != 3)
+        faulty = going & (kind != PLANNED)
         if not faulty.any():
             return
         b, moment = a[faulty], at[faulty]
-        several, joins = kind[faulty] == 2, kind[faulty] == 5
-        member = (kind[faulty] >= 4) & (self.run.members is not None)
+        several, joins = kind[faulty] == SEVERAL, kind[faulty] == JOINED
+        member = (kind[faulty] >= REVOKED) & (self.run.members is not None)
         cause = drawn["cause"][b]
         silent = np.where(several | joins, 0.0, drawn["silent"][b])
         replaced = several | (drawn["replaces"][b] > 0) & ~member

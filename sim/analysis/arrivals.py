@@ -1,0 +1,100 @@
+"""When does the next event strike each of many courses of a job, and of which kind is it?
+
+Faults arrive in wall-clock time, whatever the job does: by a law (`sim.analysis.failure_law`) at each course's rate, more often while a
+fleet is new; a share of them is followed by a repeat; rare ones take several nodes; stops are planned. When nodes are revoked and join,
+`sim.analysis.crew` says, and they take the last two numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.analysis.long_run import MOST_REPEATS, Array, LongRun
+
+FAULT, REPEAT, SEVERAL, PLANNED, REVOKED, JOINED = range(6)
+"""Kinds of events: a first fault, one that follows another, one of several nodes, a planned stop, a node that is revoked or joins."""
+_NEVER = 1e12
+"""Seconds after which a fault counts as none."""
+
+
+class Arrivals:
+    """The next event of each kind in each course; every array has one value, or one row, for each course."""
+
+    def __init__(self, run: LongRun, rates: Array, others: Mapping[str, Array], random: Mapping[str, np.random.Generator]) -> None:
+        self.run, self.trials, self.rates, self.others, self.random = run, rates.size, rates, others, random
+        self.again = np.minimum(run.repeats[0] * others["repeats"], MOST_REPEATS)
+        """Share of faults that are followed by one more."""
+        self.early = run.new_fleet[0] * others["new_fleet"]
+        pending = run.repeats[1] * float((self.again * rates / (1 - self.again)).max(initial=0.0))
+        self.children = np.full((self.trials, max(4, math.ceil(pending + 6 * math.sqrt(pending)))), math.inf)
+        """When faults come that follow others."""
+        self.idle_children = np.zeros(self.children.shape, dtype=np.bool_)
+        """Which of them follow a fault that did not strike, and do not strike either."""
+        self.hazard = np.zeros(self.trials)
+        self.next_fault = self._next_fault(np.arange(self.trials))
+        self.next_several = self._exponential("correlated", run.correlated[0])
+        self.next_planned = self._exponential("planned", run.planned[0])
+
+    def due(self, a: NDArray[np.intp]) -> list[Array]:
+        """Return when the next event of each kind up to `PLANNED` comes in the courses *a*."""
+        return [self.next_fault[a], self.children[a].min(axis=1), self.next_several[a], self.next_planned[a]]
+
+    def idle(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array) -> NDArray[np.bool_]:
+        """Tell in which of the courses *a* the event *at* that time is a fault, or a revocation, that does not strike.
+
+        What follows such a fault does not strike either.
+        """
+        if self.run.striking >= 1.0:
+            return np.zeros(a.size, dtype=np.bool_)
+        passes = self.random["striking"].random(self.trials)[a] >= self.run.striking
+        child = self.children[a].argmin(axis=1)
+        passes = np.where(kind == REPEAT, self.idle_children[a, child], passes & np.isin(kind, (FAULT, SEVERAL, REVOKED)))
+        return np.asarray(passes & (at < self.run.horizon))
+
+    def renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, idle: NDArray[np.bool_]) -> None:
+        """Draw when the next of each kind comes that has just struck in the courses *a* or was *idle*, and what follows faults."""
+        child = self.children[a].argmin(axis=1)
+        again = a[kind == FAULT]
+        times = self._next_fault(again)
+        self.next_fault[again] = times[again]
+        self.children[a[kind == REPEAT], child[kind == REPEAT]] = math.inf
+        for number, waiting, stream, rate in (
+            (SEVERAL, self.next_several, "correlated", self.run.correlated[0]),
+            (PLANNED, self.next_planned, "planned", self.run.planned[0]),
+        ):
+            if rate > 0:
+                due = a[kind == number]
+                waiting[due] += self._exponential(stream, rate)[due]
+        share, after = self.run.repeats
+        if share > 0:
+            random = self.random["repeat"]
+            follows, delay = random.random(self.trials), random.exponential(after, self.trials)
+            fertile = (kind <= REPEAT) & (follows[a] < self.again[a])
+            parents = a[fertile]
+            place = self.children[parents].argmax(axis=1)  # a free one, or the farthest
+            self.children[parents, place] = at[fertile] + delay[parents]
+            self.idle_children[parents, place] = idle[fertile]
+
+    def _exponential(self, stream: str, rate: float) -> Array:
+        drawn = self.random[stream].exponential(size=self.trials)
+        return np.asarray(drawn / (rate * self.others[stream])) if rate > 0 else np.full(self.trials, math.inf)
+
+    def _next_fault(self, active: NDArray[np.intp]) -> Array:
+        """Return when the hazard of each course reaches one more draw of the law; all that are not *active* keep theirs."""
+        self.hazard[active] += self.run.law.gaps(self.trials, self.random["faults"])[active]
+        with np.errstate(divide="ignore"):
+            times = np.where(self.rates > 0, self.hazard / self.rates, math.inf)
+        early, within = self.early, self.run.new_fleet[1]
+        if self.run.new_fleet[0] <= 0:
+            return np.asarray(times)
+        start = np.zeros(self.trials)
+        end = np.minimum(times, _NEVER)
+        for _ in range(60):  # bisect rate * t + early * (1 - exp(-t/within)) = hazard
+            middle = 0.5 * (start + end)
+            short = self.rates * middle + early * (1 - self.again) * -np.expm1(-middle / within) < self.hazard
+            start, end = np.where(short, middle, start), np.where(short, end, middle)
+        return np.asarray(np.where(end >= 0.999 * _NEVER, math.inf, end))
