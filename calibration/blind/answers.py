@@ -76,7 +76,7 @@ class QuestionRunner:
             times = _PROBES[question.kind](self._bench, question.asked)["times_s"]
             return statistics.median(times), ""
         except Exception as error:  # one question that fails leaves the others
-            return None, f"failed: {str(error).splitlines()[0][:100] if str(error) else type(error).__name__}"
+            return None, f"failed: {_first_line(error)}"
 
     def _training(self, run: BlindTraining) -> tuple[dict[QuestionKind, float], str]:
         if run not in self._trained:
@@ -99,17 +99,24 @@ class QuestionRunner:
                 power.end()
                 measured["memory"] = float(torch.cuda.max_memory_allocated())
                 note = f"reserved {torch.cuda.max_memory_reserved():.4g} B"
-                self.kernels += _kernel_times(run, step)
+                try:
+                    self.kernels += _kernel_times(run, step)
+                except Exception as error:  # the step was timed all the same
+                    note += f"; kernels not profiled: {_first_line(error)}"
 
             try:
                 measured["step"] = _median_step(run, looked_at)
             except Exception as error:  # one training run that fails leaves the others
-                note = f"failed: {(str(error).splitlines() or [type(error).__name__])[0][:200]}"
+                note = f"failed: {_first_line(error)}"
         if "step" in measured and (watts := power.typical()) is not None:
             measured["power"] = watts
         gc.collect()
         torch.cuda.empty_cache()
         return measured, note
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _median_step(run: BlindTraining, afterwards: Callable[[Callable[[], None]], None]) -> float:

@@ -108,12 +108,13 @@ def machine_rows(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ComparedMachine]:
     """Return the row of each of *tasks*, in their order: from the journal of *by*, or computed. Raise SpecError where that fails."""
-    kept = Journal(None) if by.journal is None else by.journal
-    missing = [task for task in dict(tasks).items() if task[0] not in kept]
-    for done, _ in enumerate(computed(partial(_figures, row_of), missing, kept, by), start=len(tasks) - len(missing) + 1):
+    by = by if by.journal is not None else replace(by, journal=Journal(None))
+    assert by.journal is not None
+    missing = [task for task in dict(tasks).items() if task[0] not in by.journal]
+    for done, _ in enumerate(computed(partial(_figures, row_of), missing, by), start=len(tasks) - len(missing) + 1):
         if progress is not None:
             progress(done, len(tasks))
-    return [ComparedMachine(**kept[key]) for key, _ in tasks]
+    return [ComparedMachine(**by.journal[key]) for key, _ in tasks]
 
 
 def _figures(row_of: Callable[[Item], ComparedMachine], task: Task[Item]) -> tuple[str, RowFigures]:

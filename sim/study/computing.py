@@ -1,13 +1,13 @@
 """Who computes the points of a study, and which are there already? Processes or a cluster; a journal keeps each point as it comes.
 
-A point is told by its key, the fingerprint of its question and of every file that it reads (`sim.study.journal`), so that a study that was
-stopped goes on from there, and none is computed twice.
+A point is identified by its key, the fingerprint of its question and of every file that it reads (`sim.study.journal`), so that a study
+that was stopped goes on from there, and none is computed twice.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -33,8 +33,8 @@ class Computing:
     """Address of a dask scheduler, in place of processes."""
     journal: Journal | None = None
     question: str = ""
-    """Of which all points are, where there is a journal (`question_of`)."""
-    read: Iterable[Path] = ()
+    """Fingerprint of the study that the points belong to, where there is a journal (`question_of`)."""
+    read: Collection[Path] = ()
     notice: Callable[[str], None] = lambda text: None
     """Hears of the troubles of a cluster."""
 
@@ -48,13 +48,9 @@ def question_of(subject: Any, read: Iterable[Path]) -> str:
 
 
 def computed(
-    answer: Callable[[Task[Item]], tuple[str, RowFigures]],
-    tasks: Sequence[Task[Item]],
-    journal: Journal,
-    by: Computing,
-    together: int = 1,
-) -> Iterator[str]:
-    """Compute each of *tasks* and keep it in *journal*; yield its key. So many *together* share work, from the first on.
+    answer: Callable[[Task[Item]], tuple[str, RowFigures]], tasks: Sequence[Task[Item]], by: Computing, together: int = 1
+) -> Iterator[tuple[str, RowFigures]]:
+    """Compute each of *tasks*, keep it in the journal where there is one, and yield it; so many in a row *together* share work.
 
     Raise SpecError where the journal, a process or the cluster fails.
     """
@@ -63,5 +59,6 @@ def computed(
     else:
         answers = each_on_cluster(by.cluster, answer, tasks, pack(by.read), by.notice)
     for key, figures in answers:
-        journal.note(key, figures)
-        yield key
+        if by.journal is not None:
+            by.journal.note(key, figures)
+        yield key, figures

@@ -122,7 +122,7 @@ def swept(
             order = compute_order(points if missing else (), partial(at, scenario))
         tasks = sorted(missing.items(), key=lambda task: order.place(task[1]))
         by = Computing(processes, cluster, done_before, question, read, notice)
-        done = computed(partial(_figures, run, name, scenario), tasks, done_before, by, order.together)
+        done = computed(partial(_figures, run, name, scenario), tasks, by, order.together)
         for count, _ in enumerate(done, start=different - len(missing) + 1):
             progress(SweepProgress(count, different, different - len(missing)))
         yield SweepRows(points, keys, done_before)
