@@ -1,7 +1,8 @@
 """Which weights of a decoder train? Frozen layers, and low-rank adapters beside frozen weights (LoRA, Hu et al., arXiv 2106.09685).
 
 A frozen product has no product for its weight's gradient and need not save its input; what lies before the first layer that trains
-has no backward at all. An adapter of a fused product is fused too: one pair of factors, as in NVIDIA's Megatron-Bridge.
+has no backward at all. An adapter of a fused product is fused too: one pair of factors, as in NVIDIA's Megatron-Bridge. The passes beside
+its products are those of Hugging Face's PEFT, which adapts each product that the fused one stands for.
 """
 
 from __future__ import annotations
@@ -124,16 +125,17 @@ def _scaled_and_added(layer: Layer, inner: int, outer: int) -> Layer:
 
     Backward scales the gradient, and adds up those of the input, two for each product that *layer* stands for.
     """
-    modules = max(1, round(layer.casts / (layer.tokens * inner)))
+    modules = max(1, layer.casts // (layer.tokens * inner))  # each of them casts the input by itself
+    added = (2 * modules - 1) * layer.tokens * inner
     output = 4.0 * layer.tokens * outer
     return Layer.model_construct(
         name=f"{layer.name}.lora_add",
         op="elementwise",
         arithmetic=2.0 * layer.tokens * outer,
-        backward_arithmetic=1.0 * layer.tokens * outer,
+        backward_arithmetic=1.0 * layer.tokens * outer + added,
         read=3.0 * output,
         write=2.0 * output,
-        backward_traffic=2.0 * output + (2 * modules - 1) * 3.0 * 4.0 * layer.tokens * inner,
+        backward_traffic=2.0 * output + 3.0 * 4.0 * added,
         forward_kernels=2 * modules,
         backward_kernels=3 * modules - 1,
         share="sequence" if layer.share == "rowwise" else "heads",

@@ -24,6 +24,10 @@ _NORM_KERNELS = (6, 14)
 """Forward and backward of a stream in 32 bits; in 16 bits two casts each more."""
 _NORM_BYTES = (28.0, 92.0)
 """Bytes an element that these kernels read and write."""
+_FROZEN_KERNELS = 2
+"""Of backward that a weight without gradient spares: a product and a sum."""
+_FROZEN_BYTES = (16.0, 8.0)
+"""Bytes an element that these move, of a stream in 32 bits and in 16."""
 _CASTS = 12.0
 """Bytes an element of two casts, to 32 bits and back."""
 _NARROW_PRODUCT = (4.0, 12.0)
@@ -38,14 +42,16 @@ def composed_elements(layer: Layer, stack: Stack) -> int:
 def composed_kernels(layer: Layer, precision: Precision, backward: bool) -> int:
     """Return the kernels of one pass of *layer*."""
     if layer.op == "norm":
-        return _NORM_KERNELS[backward] + (2 if _narrow(precision) else 0)
+        spared = _FROZEN_KERNELS if backward and layer.frozen else 0
+        return _NORM_KERNELS[backward] - spared + (2 if _narrow(precision) else 0)
     return _GELU_KERNELS[backward]
 
 
 def composed_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
     """Return the bytes that these kernels move for each element."""
     if layer.op == "norm":
-        return _NORM_BYTES[backward] + (_CASTS - _NARROW_PRODUCT[backward] if _narrow(precision) else 0.0)
+        spared = _FROZEN_BYTES[_narrow(precision)] if backward and layer.frozen else 0.0
+        return _NORM_BYTES[backward] - spared + (_CASTS - _NARROW_PRODUCT[backward] if _narrow(precision) else 0.0)
     return _GELU_PASSES[backward] * (4.0 if MEANING[precision].autocast else MEANING[precision].activation)
 
 

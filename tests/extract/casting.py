@@ -34,6 +34,21 @@ class Attending(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ign
         return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, mask, is_causal=not self.masked)
 
 
+class RmsNorm(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A root mean square norm behind a product, operator by operator as Hugging Face transformers writes it (LlamaRMSNorm)."""
+
+    def __init__(self, frozen: bool) -> None:
+        super().__init__()
+        self.before = torch.nn.Linear(4096, 4096, bias=False)
+        self.weight = torch.nn.Parameter(torch.ones(4096), requires_grad=not frozen)
+
+    def forward(self, given: Any) -> Any:
+        entered = self.before(given)
+        hidden = entered.to(torch.float32)
+        hidden = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * hidden.to(entered.dtype)
+
+
 class Gelu(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """GELU as Hendrycks and Gimpel approximate it (arXiv 1606.08415), between two products: operator by operator, or torch's own kernel."""
 

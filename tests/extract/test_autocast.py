@@ -8,6 +8,7 @@ import pytest
 
 from sim.extract import extract
 from sim.spec.composed import composed_bytes, composed_kernels, composed_saved
+from sim.spec.layer import Layer
 from tests.late import torch
 
 pytestmark = pytest.mark.needs("torch")
@@ -81,6 +82,20 @@ def test_what_a_composed_gelu_costs_is_what_its_operators_do() -> None:
     assert (many.read + many.write, many.backward_traffic) == tuple(elements * composed_bytes(one, "fp32", way) for way in (False, True))
     assert many.saved - one.saved == elements * composed_saved(one, "fp32")
     assert composed.autocast_saved - fused.autocast_saved == elements * composed_saved(one, "amp_bf16")
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_a_composed_norm_costs_is_what_its_operators_do(frozen: bool) -> None:
+    """As for GELU, in 32 bits: sums of rows are a thousandth of what moves."""
+    layers = extract("tests/extract/casting.py:RmsNorm", ["8x4096"], "norm", {"frozen": frozen}).layers
+    many = next(layer for layer in layers if layer.op == "elementwise")
+    elements, weights = 8 * 4096, {"frozen" if frozen else "gradients": (4096,)}
+    one = Layer(name="norm", op="norm", **weights)
+    assert (many.forward_kernels, many.backward_kernels) == tuple(composed_kernels(one, "fp32", way) for way in (False, True))
+    assert many.read + many.write == pytest.approx(elements * composed_bytes(one, "fp32", False), rel=1e-3)
+    assert many.backward_traffic == pytest.approx(elements * composed_bytes(one, "fp32", True), rel=1e-3)
+    in_one_kernel = 4.0 * elements
+    assert many.saved == pytest.approx(in_one_kernel + elements * composed_saved(one, "fp32"), rel=1e-3)
 
 
 def test_a_table_says_which_activations_a_product_casts() -> None:

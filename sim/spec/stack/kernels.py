@@ -35,7 +35,8 @@ class StackKernels(Spec):
     elementwise_traffic: Factor = 1.0
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
     operator_traffic: Mapping[str, Factor] = Field(default_factory=dict)
-    """The same of single operators in place of that, by the last part of their layers' names: ``loss``, ``activation``, ``rope``."""
+    """The same of single operators in place of that, by the last part of their layers' names: ``loss``, ``activation``, ``rope``,
+    ``residual``."""
     operator_memory: Mapping[str, Factor] = Field(default_factory=dict)
     """Bytes that single operators keep for backward in layouts, relative to the layer table's, by the last part of their layers' names:
     ``activation``."""
