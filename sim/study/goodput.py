@@ -175,13 +175,13 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun, step: float, slower: 
     saving = Saving(intervals.used, blocking, persist, times.loaded)
     if weeks.mode != "tiered":
         return intervals, saving
-    saving = _with_copies(saving, times, run, step, slower, weeks.interval == "auto")
+    best = _with_copies(saving, times, run, step, slower, auto=True)
+    saving = best if weeks.interval == "auto" else _with_copies(saving, times, run, step, slower, auto=False)
     if not run.rate[1]:
         return intervals, saving
-    often = saving.memory_interval or saving.interval
-    kept = round(saving.interval / often)
-    _, *best = (kept * apart for apart in _intervals(run, saving.memory_blocking, saving.memory_persist))
-    return Intervals(saving.interval, *best), saving
+    kept = round(best.interval / (best.memory_interval or best.interval))
+    _, *ideal = (kept * apart for apart in _intervals(run, best.memory_blocking, best.memory_persist))
+    return Intervals(saving.interval, *ideal), saving
 
 
 def _asked(weeks: Weeks, step: float, blocking: float, persist: float) -> float:

@@ -465,6 +465,15 @@ def test_the_interval_used_is_the_best(mode: str, stretched: float) -> None:
     assert asked.used == pytest.approx(3600.0, abs=10 * steps().step_time)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async", "tiered"])
+def test_the_best_interval_is_the_same_whatever_was_asked(mode: str) -> None:
+    asked = [
+        Weeks(days=20.0, trials=2, rate="0.05 /d", interval=interval, store="tectonic", mode=mode) for interval in ("auto", "1 h", "7 h")
+    ]
+    best = [weeks_of(steps(), one, changes=False).intervals[1:] for one in asked]
+    assert best[0] == best[1] == best[2]
+
+
 def test_of_copies_as_many_go_to_the_store_as_is_best() -> None:
     """Oracle: the drawn share with a half and with twice the copies for each checkpoint, on the same faults; the cost is shared by them."""
     found = weeks_of(
