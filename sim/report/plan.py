@@ -466,6 +466,8 @@ def flip_lines(turn: Mapping[str, Any]) -> list[str]:
     """Return between which values another layout takes the lead, a line each, and where none does."""
     if turn["least_times"] is None:
         return []
+    if turn["least_times"] == turn["most_times"]:
+        return ["no layout runs at other values"]
     if not turn["flips"]:
         return [f"no flip within {_times(turn['least_times'])} to {_times(turn['most_times'])} times"]
     lines = [_flip_text(flip, turn["unit"]) for flip in turn["flips"]]
