@@ -37,7 +37,33 @@ def _around(value: float, interval: tuple[float, float] | None) -> None:
         raise ValueError("the middle lies inside its interval: write 0 < low <= middle <= high")
 
 
-class FaultCause(Spec):
+class ShareOfFleets(Spec):
+    """A share that differs between fleets."""
+
+    share: Fraction
+    interval: tuple[Fraction, Fraction] | None = None
+    """Of the share: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        _around(self.share, self.interval)
+        return self
+
+
+class RateOfFleets(Spec):
+    """A rate that differs between fleets."""
+
+    rate: FailureRate
+    interval: tuple[FailureRate, FailureRate] | None = None
+    """Of the rate: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        _around(self.rate, self.interval)
+        return self
+
+
+class FaultCause(ShareOfFleets):
     """One cause of interruptions and what it takes to get over it."""
 
     name: str
@@ -51,31 +77,17 @@ class FaultCause(Spec):
     """Share of these faults after which the node leaves the job."""
     silent_for: Seconds = 0.0
     """Work up to this long before the detection is worthless, so that older checkpoints are taken."""
-    interval: tuple[Fraction, Fraction] | None = None
-    """Of the share: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
 
-    @model_validator(mode="after")
-    def _inside(self) -> Self:
-        _around(self.share, self.interval)
-        return self
 
-
-class Repeats(Spec):
+class Repeats(ShareOfFleets):
     """Faults that follow on the same node: a *share* of faults is followed by one more, *after* this time on average."""
 
     share: Fraction
     """Of faults that come back on a node just returned."""
     after: Seconds
     """Mean time until they do."""
-    interval: tuple[Fraction, Fraction] | None = None
-    """Of the share: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
-
-    @model_validator(mode="after")
-    def _inside(self) -> Self:
-        _around(self.share, self.interval)
-        return self
 
     @model_validator(mode="after")
     def _end(self) -> Self:
@@ -84,7 +96,7 @@ class Repeats(Spec):
         return self
 
 
-class Correlated(Spec):
+class Correlated(RateOfFleets):
     """Rare events that take several nodes at once, such as a rack or a switch; all of them return together."""
 
     rate: FailureRate
@@ -93,31 +105,17 @@ class Correlated(Spec):
     """That one such fault stops."""
     repair: Span
     """Mean time to repair."""
-    interval: tuple[FailureRate, FailureRate] | None = None
-    """Of the rate: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
 
-    @model_validator(mode="after")
-    def _inside(self) -> Self:
-        _around(self.rate, self.interval)
-        return self
 
-
-class NewFleet(Spec):
+class NewFleet(ShareOfFleets):
     """Early failures: a *share* of the GPUs of a new fleet fails *within* this time on average, beside the constant rate."""
 
     share: Fraction
     """Of the GPUs, those that fail early."""
     within: Seconds
     """Mean time until they do."""
-    interval: tuple[Fraction, Fraction] | None = None
-    """Of the share: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
-
-    @model_validator(mode="after")
-    def _inside(self) -> Self:
-        _around(self.share, self.interval)
-        return self
 
     @model_validator(mode="after")
     def _lasts(self) -> Self:
@@ -126,7 +124,7 @@ class NewFleet(Spec):
         return self
 
 
-class SlowNodes(Spec):
+class SlowNodes(RateOfFleets):
     """Episodes in which one node slows the job by *factor*, until they end or are noticed after *duration* on average."""
 
     rate: FailureRate
@@ -135,14 +133,7 @@ class SlowNodes(Spec):
     """Step time of the job while it lasts, over the usual."""
     duration: Seconds
     """Until it ends or is noticed, on average."""
-    interval: tuple[FailureRate, FailureRate] | None = None
-    """Of the rate: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
-
-    @model_validator(mode="after")
-    def _inside(self) -> Self:
-        _around(self.rate, self.interval)
-        return self
 
     @model_validator(mode="after")
     def _slows(self) -> Self:
@@ -151,21 +142,14 @@ class SlowNodes(Spec):
         return self
 
 
-class Planned(Spec):
+class Planned(RateOfFleets):
     """Planned stops of the job: *rate* per job, each without rework; training goes on after *duration* and a restart."""
 
     rate: FailureRate
     """Stops of one job."""
     duration: Seconds
     """Of one stop, before the restart."""
-    interval: tuple[FailureRate, FailureRate] | None = None
-    """Of the rate: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
     source: Source
-
-    @model_validator(mode="after")
-    def _inside(self) -> Self:
-        _around(self.rate, self.interval)
-        return self
 
 
 class Quantile(Spec):
