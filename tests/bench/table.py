@@ -50,7 +50,7 @@ def figure(bench: Mapping[str, Any]) -> str:
         return str(said["value"])
     if "count" in said:
         rate = float(f"{said['count'] / median:.2g}")
-        return f"{rate:,.0f} {said['unit']}".replace(",", " ")
+        return f"{rate:,.0f} {said['unit']}"
     return show(float(f"{median:.2g}"), "time")
 
 

@@ -1,4 +1,4 @@
-"""How long do weeks take to draw? 10 000 courses of 54 days on 16 384 GPUs, all that can happen included."""
+"""How long do weeks take to draw? 10,000 courses of 54 days on 16,384 GPUs, all that can happen included."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def weeks() -> LongRun:
 
 def test_ten_thousand_courses(benchmark: Any) -> None:
     measured_only(benchmark)
-    benchmark.extra_info |= {"label": "10 000 courses of 54 days on 16 384 GPUs, failures and all", "aim": "20 s on two cores"}
+    benchmark.extra_info |= {"label": "10,000 courses of 54 days on 16,384 GPUs, failures and all", "aim": "20 s on two cores"}
     benchmark.pedantic(draw, (weeks(), COURSES, 1), rounds=1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from subprocess import DEVNULL, Popen
+from statistics import median
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from sim.cluster.build import with_nodes
 from sim.mesh import run_layout
 from sim.spec.library import load_hardware, load_workload
 from sim.units import show
+from tests.bench.process import Used, process
 from tests.bench.test_scale import measured_only
 from tests.parallel.layouts import parallel
 from tests.training.layouts.toys import with_parallel
@@ -22,13 +22,13 @@ MEGATRON = "--stack megatron-core --set training.activation_checkpointing=blocks
 LARGEST = f"llama-3.1-405b --nodes 2048 --tp 8 --pp 16 --micro-batches 16 {MEGATRON}"
 LEAVES = "--set fabric.leaf_spine.oversubscription=2 --set fabric.leaf_spine.nodes_per_leaf"
 PROCESSES = {
-    "`llama-3.1-405b` on 16 384 GPUs (tp 8, pp 16, dp 128)": (
+    "`llama-3.1-405b` on 16,384 GPUs (tp 8, pp 16, dp 128)": (
         "2 s, 300 MB",
         LARGEST,
     ),
     "the same below leaf switches of 32 nodes": ("2 s, 300 MB", f"{LARGEST} {LEAVES}=32"),
     "the same below leaf switches of 20 nodes, which stages do not divide": ("6 s", f"{LARGEST} {LEAVES}=20"),
-    "`gpt3-175b` on 1 024 GPUs (tp 8, pp 8)": (
+    "`gpt3-175b` on 1,024 GPUs (tp 8, pp 8)": (
         "1.5 s", f"gpt3-175b --nodes 128 --tp 8 --pp 8 --micro-batches 16 {MEGATRON}",
     ),
     "FSDP of an 8 B model on 512 GPUs": ("1 s", "llama-3.1-8b --nodes 64 --shard parameters"),
@@ -40,26 +40,18 @@ def test_layouts_whole_process(benchmark: Any, label: str) -> None:
     measured_only(benchmark)
     aim, arguments = PROCESSES[label]
     command = [sys.executable, "-m", "sim", "run", "hgx-h100", *arguments.split(), "--json"]
-    peaks = []
-
-    def process() -> None:
-        child = Popen(command, stdout=DEVNULL)
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        assert child.returncode == 0
-        peaks.append((usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
-
-    benchmark.pedantic(process, rounds=3)
-    seconds, memory = (sorted(each)[1] for each in zip(*peaks, strict=True))
-    benchmark.extra_info.update(label=label, value=f"{seconds:.2g} s; {show(memory, 'size')}", aim=aim)
+    used: list[Used] = []
+    benchmark.pedantic(lambda: used.append(process(command)), rounds=3)
+    seconds, peak = (median(each) for each in zip(*used, strict=True))
+    benchmark.extra_info.update(label=label, value=f"{seconds:.2g} s; {show(peak, 'size')}", aim=aim)
 
 
 def test_a_layout_costs_as_much_on_more_ranks(benchmark: Any) -> None:
-    """On 16 384 GPUs no more happens than on 128: longer rings are priced once, and buckets of a million elements a rank are fewer."""
+    """On 16,384 GPUs no more happens than on 128: longer rings are priced once, and buckets of a million elements a rank are fewer."""
     loaded = load_workload("gpt3-13b", list(STACK)).spec
     given = with_parallel(loaded, parallel(tensor=8, pipeline=8, shard="optimizer"), gradient_accumulation_steps=16)
     hardware = load_hardware("hgx-h100").spec
     small, large = (run_layout(with_nodes(hardware, nodes), given) for nodes in (16, 2048))
     assert len(large.played.log.work) <= len(small.played.log.work)
     benchmark.pedantic(lambda: run_layout(with_nodes(hardware, 2048), given), rounds=1)
-    benchmark.extra_info.update(label="Step of `gpt3-13b` on 16 384 GPUs (tp 8, pp 8)")
+    benchmark.extra_info.update(label="Step of `gpt3-13b` on 16,384 GPUs (tp 8, pp 8)")

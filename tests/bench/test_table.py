@@ -11,7 +11,7 @@ def bench(median: float, **said: object) -> dict[str, object]:
 
 def test_a_figure_is_a_time_a_rate_or_a_value() -> None:
     assert figure(bench(0.01234)) == "12 ms"
-    assert figure(bench(0.5, count=600, unit="steps/s")) == "1 200 steps/s"
+    assert figure(bench(0.5, count=600, unit="steps/s")) == "1,200 steps/s"
     assert figure(bench(0.5, value="55 MiB")) == "55 MiB"
 
 
