@@ -1,4 +1,4 @@
-"""How is a simulated trace told? Its step by cause, its communication by communicator and collective, its ranks; as text and JSON."""
+"""How is a simulated trace reported? Its step by cause, communication by communicator and collective, and ranks, as text and JSON."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ GRAPH_MEANINGS: Final[Mapping[Cause, str]] = MEANINGS | {
     Cause.LAUNCH: "operations of the host",
     Cause.PIPELINE: "waiting for messages that are not sent yet",
 }
-"""What a rank of a trace does, or waits for, meanwhile."""
+"""What a rank of a trace does, or waits for, during the time of each cause."""
 MOST_RANKS: Final = 8
-"""Ranks that have a line of their own."""
+"""Maximum number of ranks with a line of their own."""
 
 
 def graph_document(run: GraphRun) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _stalls(seconds: Mapping[Cause, float]) -> dict[str, float]:
 
 
 def _communication(run: GraphRun) -> list[dict[str, Any]]:
-    """Return a row for each collective of communicators of one size, and one for messages: what compute waits longest for first."""
+    """Return a row per collective and size of communicator, and one for messages, by decreasing time that compute waits for it."""
     rows: dict[str, dict[str, Any]] = {}
     members: dict[str, set[object]] = defaultdict(set)
     kind_of: dict[str, str] = {}
@@ -139,7 +139,7 @@ def _warnings(run: GraphRun) -> list[str]:
 
 
 def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
-    """Return what a person reads in a terminal."""
+    """Return *document* of *run* as text for a terminal."""
     gpu = run.prices.node(0).gpu.name
     counts = sum(row["operations"] for row in document["by_rank"])
     lines = [
@@ -166,7 +166,7 @@ def _many(row: Mapping[str, Any]) -> str:
 
 
 def _rank_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return a line for each rank, the first ones where there are many."""
+    """Return a line for each rank, or for the first ones if there are many."""
     ranks = document["by_rank"]
     lines = [f"  {'rank':>6} {'compute':>10} {'waits':>10} {'ends at':>10}"]
     for row in ranks[:MOST_RANKS]:
