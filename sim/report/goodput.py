@@ -27,7 +27,7 @@ from sim.units import counted, show
 QUANTILES = 40
 """Steps of the distribution in the document."""
 EVENTS = 400
-"""Maximum number of interruptions in the document's timeline."""
+"""Maximum number of interruptions in the document's timeline, which is that of the first course."""
 NAMES = {
     "detection": "detecting and locating faults", "restart": "restarting and loading", "rework": "redoing lost work",
     "checkpoint": "saving checkpoints", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",

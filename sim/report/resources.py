@@ -1,4 +1,4 @@
-"""What is a recorded resource in words? Links by their description and ends, disks, cores and fabric by what they are."""
+"""How is a recorded resource named in reports? Links by their description and ends; disks, cores and fabric by their kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sim.simulate import Run
 
 
 def described(run: Run, name: str) -> tuple[str, int]:
-    """Return what the recorded resource *name* of *run* is in words, and how many of a node it stands for; else the name itself."""
+    """Return the recorded resource *name* of *run* in words, or *name* if it is unknown, and how many of a node's links it represents."""
     slot, _, link = name.partition(".")
     owner = next((each for each in run.cluster if each.name == slot), None)
     if owner is None or not link:
