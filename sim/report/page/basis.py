@@ -1,4 +1,4 @@
-"""On what does a page of many runs rest? What they assume and warn of, every input with its source, prices, and what was read."""
+"""What is a page of many runs based on? Assumptions and warnings, every input with its source, prices, and what was read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sim.spec.hardware import Group, Hardware
 from sim.study.descriptions import Descriptions
 
 _OPEN = 1
-"""Descriptions whose inputs are shown at once; of more, each is folded away behind its name."""
+"""Maximum number of descriptions whose inputs are shown openly; if there are more, each is folded behind its name."""
 
 
 def basis(figures: Figures, read: Descriptions | None = None) -> list[PagePart]:
-    """Return the last parts of a page: assumptions and warnings, the inputs of what was *read*, if it is known, and prices.
+    """Return the last parts of a page: assumptions and warnings, the inputs of what was *read*, if specified, and prices.
 
     *figures* are of a document with ``assumptions``, ``warnings``, ``version`` and ``inputs_sha256``, and perhaps ``prices``.
     """

@@ -1,4 +1,4 @@
-"""How does the difference of two runs look as a page? What changed in words, both steps beside each other, and the inputs that differ."""
+"""How is the difference of two runs shown on a page? What changed in words, both steps side by side, and the inputs that differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.report.page.words import as_memory, as_money, as_time, unbroken
 from sim.report.style import MEANINGS
 
 _EPOCHS = {"warm": "", "first": "first_epoch"}
-"""Epochs, and where their figures stand in the document of a run."""
+"""Maps epochs to the path of their figures in the document of a run."""
 _WRITE = {"time": as_time, "binary size": as_memory, "": as_money}
 
 
@@ -73,7 +73,7 @@ def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
 
 
 def _spent(run: Figures, cause: str) -> Html:
-    """Return the seconds of *cause* in a step of *run*; a dash where such a run has no such cause."""
+    """Return the seconds of *cause* in a step of *run*; a dash if the run does not have this cause."""
     return run.shown(f"stalls_s/{cause}", as_time) if cause in run.value("stalls_s") else Html("-")
 
 

@@ -1,6 +1,6 @@
-"""How is a machine wired, and what in it bounds the job? Its devices and links as a drawing, the bottleneck marked, each link with its use.
+"""How is a machine wired, and what in it bounds the job? A drawing of its devices and links, with the bottleneck and the use of links.
 
-One node stands for all that are used alike. A line is both directions of a link; what it says when pointed at is the use of each.
+One node represents all that are used identically. A line is both directions of a link; its tooltip gives the use of each.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sim.training.collectives.price.plan import CORES_COPY
 from sim.units import show
 
 _NVLINK_DEPTH = 15.0
-"""How much lower an arc hangs for each column that it spans."""
+"""Additional depth of an arc for each GPU that it spans."""
 _HELD: Mapping[Resource, tuple[str, ...]] = {"cpu": ("socket",), "disk": ("disk",), "gpu": ("gpu",), "decode": ("gpu",), "spread": ("gpu",)}
-"""Devices, by the beginning of their names, that stand for a resource that is no link."""
+"""Devices, by prefix of their names, that represent a resource that is not a link."""
 
 
 @dataclass(frozen=True)
 class JobBound:
-    """What holds the job: a *resource* of the what-if; and the description of the *link* that bounds the exchange of gradients."""
+    """What bounds the job: a *resource* of the what-if, and the description of the *link* that bounds the exchange of gradients."""
 
     resource: Resource
     link: str = ""
@@ -40,7 +40,7 @@ def drawings(run: Run, number: int, uses: Mapping[str, Use], bound: JobBound) ->
 
 
 def use_table(uses: Sequence[Use], figures: Figures) -> Html:
-    """Return the use of every resource as a table; *figures* have it under ``links``."""
+    """Return a table of the use of every resource; *figures* have the values under ``links``."""
     rows: list[list[Child]] = [
         [
             use.words, str(use.alike), use.capacity_in_words, figures.shown(f"links/{place}/mean", _percent),
@@ -111,7 +111,7 @@ class _Drawing:
         return _device(box, name, below, says, bound=held, off=idle)
 
     def _slow(self, device: str) -> bool:
-        """Tell whether *device* itself bounds the exchange of gradients: a socket whose memory or cores it waits for."""
+        """Return whether *device* itself bounds the exchange of gradients: a socket whose memory or cores the exchange waits for."""
         if not device.startswith("socket"):
             return False
         memory = self.slot.graph.links[device.replace("socket", "dram")].description
@@ -120,7 +120,7 @@ class _Drawing:
 
     @property
     def _servers(self) -> set[str]:
-        """Return the parameter servers of the job on this node, as the exchange names them."""
+        """Return the parameter servers of the job on this node, by their names in the exchange."""
         numbers = {number for job, number in self.slot.serves if job == self.number}
         return {"parameter server" if number < 0 else f"parameter server {number}" for number in numbers}
 
@@ -218,7 +218,7 @@ class _Drawing:
         return self.run.log.links.get(self.slot.name, {}).get(link, "")
 
     def _wire(self, one: str, other: str, path: str, width: float = 1.5) -> Html:
-        """Return the line of both directions between two devices; wider the more it is used."""
+        """Return the line for both directions between two devices; the more it is used, the wider it is."""
         links = self.slot.graph.links
         both = [name for name in (f"{one}>{other}", f"{other}>{one}") if name in links]
         if not both:
@@ -235,7 +235,7 @@ class _Drawing:
 
 
 LEVEL_MIDDLE = 42.0
-"""How far above a device its line turns towards what it hangs off."""
+"""How far above a device its line turns toward the device it is attached to."""
 
 
 def _depth(left: float, right: float, laid: DrawingPlan) -> float:

@@ -1,4 +1,4 @@
-"""How do weeks of training look as a page? The share that is kept, where the rest goes, one simulated run in time, and many as a spread."""
+"""How are weeks of training shown on a page? The useful share, where the rest goes, one simulated run over time, and the spread of many."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) 
 
 
 def with_failures(figures: Figures) -> Html:
-    """Return what failures make of the job in *figures*; empty where the run was asked without them."""
+    """Return the outcome of the job in *figures* with failures; empty if failures were not requested."""
     if not figures.value("").get("with_failures"):
         return Html("")
     weeks = figures.inside("with_failures")
@@ -209,7 +209,7 @@ _POWER = {"working": "node while training", "waiting": "while saving, or before 
 
 
 def _energy(figures: Figures) -> PagePart:
-    """Return the power of a node by what the job does, and of which grid the CO2 is."""
+    """Return the part on the power of a node by what the job does, and on the grid of the CO2."""
     if figures.value("energy_kwh") is None:
         return PagePart("energy", "", Html(""))
     grid, cap = figures.value("energy/grid"), figures.value("energy/power_cap")

@@ -1,4 +1,4 @@
-"""How does a run with a layout look as a page? Where a step goes, stages against time, memory of each stage."""
+"""How is a run with a layout shown on a page? Where a step goes, stages against time, and the memory of each stage."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from sim.report.whole_job import tokens_text
 from sim.units import counted, show
 
 MOST_STAGES: Final = 32
-"""Stages that have a lane of their own."""
+"""Maximum number of stages with a lane of their own."""
 MOST_COURSES: Final = 8
-"""Stages whose memory is drawn against time."""
+"""Maximum number of stages whose memory is drawn against time."""
 COLUMNS: Final = 400
-"""Moments of a step at which memory is drawn, each at its fullest."""
+"""Number of intervals of a step for which memory is drawn, each with its largest use."""
 _SHADES: Final = {
     "forward": "#77aadd", "backward": "#4477aa", "backward of inputs": "#4477aa", "backward of weights": "#225588", "optimizer": "#99aa77",
 }  # fmt: skip
 _OTHER: Final = "#bbbb99"
-"""Shade of work that has none of its own."""
+"""Shade of work that is not in `_SHADES`."""
 _SENT: Final = " between stages"
-"""Ends the names of messages of a pipeline (`sim.training.layouts.scene.words`)."""
+"""The end of the names of pipeline messages (`sim.training.layouts.scene.words`)."""
 _SHOWN_USES: Final = (
     "weights",
     "gradients",
@@ -52,7 +52,7 @@ _SHOWN_USES: Final = (
 
 
 def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
-    """Return the page of one *run* whose JSON is *document*, or of a scaling table (no single run)."""
+    """Return the page of one *run*, whose JSON is *document*; if *run* is None, that of a scaling table."""
     if run is None:
         return _scaling_page(document)
     hero, parts = layout_parts(run, document)
@@ -125,7 +125,7 @@ def _time(figures: Figures) -> PagePart:
 
 
 def _stages(run: LayoutRun) -> PagePart:
-    """Return a lane for each stage: its work against time, waits in between, what it sends in a strip below; then the memory of each."""
+    """Return the part with a lane for each stage (work, waits in between, messages in a strip below), then the memory of each."""
     stages = run.played.stages
     begin, end = min(stage.begin for stage in stages), max(stage.end for stage in stages)
     span = TimelineSpan(begin, end, [end])
@@ -156,7 +156,7 @@ def _stages(run: LayoutRun) -> PagePart:
 
 
 def _steps(heights: Sequence[float], columns: range) -> str:
-    """Return a path through *columns* at their *heights*, with a corner only where these change."""
+    """Return an SVG path through *columns* at their *heights*, with a corner only where the height changes."""
     corners, last = [], ""
     for column in columns:
         height = f"{heights[column]:.1f}"
@@ -167,7 +167,7 @@ def _steps(heights: Sequence[float], columns: range) -> str:
 
 
 def _course(course: Sequence[tuple[float, float, StageMemory]], span: TimelineSpan, memory: float) -> Html:
-    """Return the memory of one rank against time: an area for each use, one upon another, of *memory* bytes in all."""
+    """Return the memory of one rank against time: a stacked area for each use; the full height is *memory* bytes or the peak."""
     columns: list[StageMemory | None] = [None] * COLUMNS
     for begin, end, held in course:
         first, last = (int(COLUMNS * (moment - span.start) / (span.end - span.start)) for moment in (begin, end))
@@ -191,13 +191,13 @@ def _course(course: Sequence[tuple[float, float, StageMemory]], span: TimelineSp
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """Return *names* of work in the order of a step, those without a shade of their own last."""
+    """Return *names* of work in the order of a step; those that are not in `_SHADES` come last."""
     order = [*_SHADES]
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def _shown(run: LayoutRun, stage: int, span: TimelineSpan) -> list[WorkSpan | WaitSpan]:
-    """Return what the lane of *stage* shows: what it computes, sends to other stages, and waits for."""
+    """Return the spans in the lane of *stage*: what it computes, sends to other stages, and waits for."""
     log = run.played.log
     work = [one for one in log.work if one.rank == stage and (one.stream == "gpu" or one.name.endswith(_SENT))]
     waits = [one for one in log.waits if one.rank == stage and one.cause != Cause.COMPUTE]

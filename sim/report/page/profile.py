@@ -1,4 +1,4 @@
-"""How does a profile look as a page? Which stall Stash's runs show, of what the direct attribution says it is made, and what ends it."""
+"""How is a profile shown on a page? The stalls of Stash's runs, their composition by direct attribution, and what would end them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sim.study.descriptions import Descriptions
 from sim.units import counted
 
 _SMALL = 0.5
-"""Per cent below which a stall is not worth a word."""
+"""Smallest stall, or cause of one, that is mentioned (percent)."""
 _CAUSE = {
     "interconnect": "exchanging gradients inside the machine",
     "prep": "decoding and augmentation", "fetch": "reading from disk in the cold epoch",
@@ -44,7 +44,7 @@ def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) 
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in words which stall of the machine is the largest by Stash's formulas, and what two nodes of half the GPUs would do."""
+    """Return in words the machine's largest stall by Stash's formulas, and how much longer two nodes of half the GPUs would take."""
     percents = {name: stall["percent"] for name, stall in document["stash"].items() if stall is not None}
     network = percents.pop("network", 0.0)
     worst = max(percents, key=lambda name: percents[name])
@@ -125,7 +125,7 @@ def _stalls(figures: Figures) -> PagePart:
 
 
 def _apart(told: Figures) -> Html | None:
-    """Return a table of why subtraction and direct attribution differ, cause by cause; None where they agree."""
+    """Return a table of why subtraction and direct attribution differ, by cause; None if they agree."""
     apart = told.value("apart")
     rows: list[list[Child]] = []
     for name in apart["stalls"]:

@@ -1,4 +1,4 @@
-"""How does a recommendation look as a page? What to rent in words, how sure that is, and every candidate by time and money."""
+"""How is a recommendation shown on a page? What to rent in words, how certain that is, and every candidate by time and cost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sim.study.compare import front
 from sim.study.descriptions import Descriptions
 
 _BARS = 12
-"""Candidates whose time is taken apart; the table has all."""
+"""Maximum number of candidates whose time is drawn by part; the table has all."""
 _LONG = 5.0
-"""Times the first from which a candidate's bar would squeeze all others; the table has it."""
+"""Only candidates that take at most this many times as long as the first are drawn: longer bars would squeeze all others."""
 _NAMED = 25
-"""Candidates that may have their name in the chart: the best ones."""
+"""Number of the best candidates that may have their name in the chart, in addition to those on the front."""
 
 
 def recommendation_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -40,7 +40,7 @@ def recommendation_page(document: Mapping[str, Any], read: Descriptions | None =
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in a sentence what to rent, or what comes nearest to the budget."""
+    """Return a sentence on what to rent, or on what is nearest to the budget."""
     best, near = document["best"], document["nearest"]
     if best:
         return f"Rent {_named(best)}: {_taken(best)} for {_length(document, best)}."
@@ -59,7 +59,7 @@ def _taken(candidate: Mapping[str, Any]) -> str:
 
 
 def _length(document: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
-    """Return how long the job is on *candidate*, as it was asked for."""
+    """Return the length of the job on *candidate*, in tokens if these were requested, else in epochs."""
     return length_text({**candidate, **({"tokens": tokens} if (tokens := document["job"].get("tokens")) else {})})
 
 

@@ -1,4 +1,4 @@
-"""How does a run look as a page? The verdict in words, then where a step goes, moment by moment, on which links, and what would help."""
+"""How is a run shown on a page? The verdict in words, then where a step goes, its timeline, the machine's links, and what would help."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _TITLES = {
     "energy": "Energy", "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
 }  # fmt: skip
 _KNOWN = 1e-4
-"""Half-width of an interval, as a share of the step, below which it is not worth a word."""
+"""Half-width of an interval, as a share of the step, up to which it is not shown."""
 
 
 def run_page(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> str:
-    """Return the page of *run*, whose JSON is *document*; links have their use where the run kept its rates."""
+    """Return the page of *run*, whose JSON is *document*; it shows the use of links if the run kept its rates."""
     hero, parts, view = run_parts(run, document, bottlenecks)
     title = f"{', '.join(job.job.workload.name for job in run.jobs)} on {run.hardware.name}"
     return page(title, "run", hero, parts, {"run": document, "view": view})
 
 
 def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> tuple[Html, list[PagePart], dict[str, Any]]:
-    """Return the outcome of *run*, the parts of its page, and the document of what they show beyond its own; see `run_page`."""
+    """Return the outcome of *run*, the parts of its page, and a document of figures that *document* does not have; see `run_page`."""
     chosen = excerpt(run, STEPS)
     view: dict[str, Any] = {"note": chosen.note, "jobs": []}
     of_jobs = [*bottlenecks, *[None] * len(run.jobs)]
@@ -52,7 +52,7 @@ def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottl
 
 
 class _Job:
-    """The parts of one job's page; what they show beyond the document goes into *view*."""
+    """The parts of one job's page; figures that *document* does not have go into *view*."""
 
     def __init__(
         self, run: Run, number: int, document: Mapping[str, Any], chosen: Excerpt, view: dict[str, Any], bottleneck: Bottleneck | None

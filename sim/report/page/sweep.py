@@ -1,4 +1,4 @@
-"""How does a sweep look as a page? Which point is best and which field matters in words, speed over each field, and where steps go."""
+"""How is a sweep shown on a page? The best points and the most influential field in words, throughput over each field, and steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sim.study.descriptions import Descriptions
 from sim.units import counted
 
 _BARS = 40
-"""Points whose steps are drawn."""
+"""Maximum number of points whose steps are drawn."""
 _LINES = 12
-"""Combinations of the other fields up to which those of a field are joined by lines."""
+"""Maximum number of combinations of the other fields for which a field's points are joined by lines."""
 _ROWS = 500
-"""Points in the table; the file of the sweep has all."""
+"""Maximum number of points in the table; the file of the sweep has all."""
 _LOGARITHMIC = 8.0
-"""Times that the largest value is the least from which on an axis is logarithmic."""
+"""Ratio of the largest to the smallest value above which an axis is logarithmic."""
 _MATTERS = 1.01
-"""Influence below which a field does not matter: half of the noise of repeated measurements (2-4%)."""
+"""Influence up to which a field has no noticeable effect: half of the noise of repeated measurements (2-4%)."""
 
 
 def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -42,7 +42,7 @@ def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in words the fastest and the cheapest point, and the field that matters most."""
+    """Return in words the fastest and the cheapest point, and the most influential field."""
     rows = document["rows"]
     if not rows:
         return "None of the points can run."
@@ -64,7 +64,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
 
 
 def named(row: Mapping[str, Any]) -> str:
-    """Return the varied fields of *row*, by the last word of their keys."""
+    """Return the varied fields of *row* as text, each with the last part of its key."""
     return ", ".join(f"{key.rpartition('.')[2]} {text}" for key, text in row["point"].items())
 
 
@@ -83,7 +83,7 @@ def _tiles(figures: Figures) -> Html:
 
 
 def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
-    """Return the chart of speed over the field *key*; None where its values are words, or just one."""
+    """Return the chart of throughput over the field *key*; None if its values are not numbers, or if there is only one."""
     numbered = [row for row in rows if key in row.value("numbers")]
     values = {row.value(f"numbers/{step(key)}") for row in numbered}
     if len(values) < 2 or len(numbered) < len(rows):
@@ -110,7 +110,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
 
 
 def _others(row: Figures, key: str) -> str:
-    """Return the varied fields of *row* but *key*, which name its line."""
+    """Return the varied fields of *row* except *key*, which name its line."""
     return ", ".join(f"{name.rpartition('.')[2]} {text}" for name, text in row.value("point").items() if name != key)
 
 
@@ -123,7 +123,7 @@ def _lead(rows: Sequence[Figures], key: str) -> str:
 
 
 def _alike(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
-    """Return *rows* that differ in nothing but *key* together, in its order."""
+    """Return *rows* in groups that differ only in *key*, each sorted by *key*."""
 
     def others(row: Figures) -> tuple[str, ...]:
         return tuple(text for name, text in row.value("point").items() if name != key)
@@ -186,7 +186,7 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
 
 
 def _flag(row: Figures) -> Html | None:
-    """Return a mark on a point whose layout uses something that no measured run has."""
+    """Return the mark of a point whose layout has a feature that no measured run has."""
     said = row.value("not_validated")
     return tag("span", " not validated", class_="flag", title=said) if said else None
 

@@ -1,4 +1,4 @@
-"""How does a what-if look as a page? The upgrade worth most in words, then the step with more of each resource, and what it may cost."""
+"""How is a what-if shown on a page? The best upgrade in words, then the step with more of each resource, and what it may cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
 
 
 def verdict_of(figures: Figures, rows: Sequence[Figures]) -> str:
-    """Return in a sentence what is worth improving first."""
+    """Return a sentence on what to improve first."""
     if not rows:
         return "No resource makes the step more than 0.1% faster, even if it were infinitely fast."
     best = rows[0]
@@ -48,7 +48,7 @@ def verdict_of(figures: Figures, rows: Sequence[Figures]) -> str:
 
 
 def _faster(resource: Resource) -> str:
-    """Return what would be faster, up to the verb."""
+    """Return the beginning of a sentence on a faster *resource*, up to the verb."""
     if resource == "spread":
         return "Less step-time variation between ranks helps"
     name = NAMES[resource]
