@@ -245,7 +245,7 @@ def _error(error: Mapping[str, Any] | None) -> str:
 
 
 def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return lines on machines whose GPUs are too small for the whole model: the layout they run, and how close to the best it must be."""
+    """Return lines on machines whose GPUs are too small for the whole model: the layout they run, and its proven gap to the best."""
     planned = [row for row in rows if row["layout_gap"] is not None]
     if not planned:
         return []

@@ -1,4 +1,4 @@
-"""Which collective is a kernel of a trace? The arguments that PyTorch's profiler adds to NCCL kernels, by the operation of a layout.
+"""Which collective does a kernel in a trace belong to? The arguments that PyTorch's profiler adds to NCCL kernels, by operation.
 
 The names are those of torch/csrc/profiler/util.h, which HolisticTraceAnalysis and other readers of Kineto traces look for.
 """

@@ -1,4 +1,4 @@
-"""How is a data-parallel run written as a Chakra trace? One warm step of each rank: its work in order, and the collectives beside it.
+"""How is a data-parallel run written as a Chakra trace? One warm step of each rank: its work in order, with concurrent collectives.
 
 The waits of a rank cover its step without gaps, so they become a chain. Computing is an operation of the GPU; waiting for a batch, a copy
 or a launch is one of the host; both keep their durations. Waiting for gradients is a dependency on the collectives that ended in that
