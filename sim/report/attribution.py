@@ -57,8 +57,8 @@ def _why(profile: Profile, stall: str, gap: Gap) -> str:
             "the same exchange, whose waits are the network's there" if same else "it passes unseen during other waits, which count once"
         )
         return f"{change}: {hidden}" if change else "kernels are shorter"
-    said = [part for part in (change, _reason(profile, stall, gap.cause)) if part]
-    return f"{': '.join(said) or 'kernels are longer'}; no wait for {stall}"
+    parts = [part for part in (change, _reason(profile, stall, gap.cause)) if part]
+    return f"{': '.join(parts) or 'kernels are longer'}; no wait for {stall}"
 
 
 def _reason(profile: Profile, stall: str, cause: Cause) -> str:
@@ -93,20 +93,20 @@ def apart_lines(document: Mapping[str, Any]) -> list[str]:
 
 def noticed(document: Mapping[str, Any], stall: str) -> list[int]:
     """Return the indices of the gaps of *stall* in an `apart_document` that are large enough to report."""
-    both, every = document["stalls"][stall], document["all"]
+    both, totals = document["stalls"][stall], document["all"]
     largest = max(abs(both["subtraction_s"]), both["direct_s"])
-    if largest <= _SEEN * (every["direct_s"] + every["subtraction_s"]):
+    if largest <= _SEEN * (totals["direct_s"] + totals["subtraction_s"]):
         return []
     return [place for place, gap in enumerate(both["gaps"]) if abs(gap["difference_s"]) > _WORTH * largest]
 
 
-def _sum(every: Mapping[str, Any]) -> str:
-    waits = f", waits {_time(every['run0_waits_s'])} itself ({', '.join(every['run0_waits_for'])})" if every["run0_waits_for"] else ""
-    grows = every["compute_grows_s"]
+def _sum(totals: Mapping[str, Any]) -> str:
+    waits = f", waits {_time(totals['run0_waits_s'])} itself ({', '.join(totals['run0_waits_for'])})" if totals["run0_waits_for"] else ""
+    grows = totals["compute_grows_s"]
     more = (
-        f"; compute itself is {_time(abs(grows))} {'longer' if grows > 0 else 'shorter'}" if abs(grows) > _SEEN * every["direct_s"] else ""
+        f"; compute itself is {_time(abs(grows))} {'longer' if grows > 0 else 'shorter'}" if abs(grows) > _SEEN * totals["direct_s"] else ""
     )
-    both = f"{_time(every['subtraction_s'])} a step; RUN2 waits {_time(every['direct_s'])}"
+    both = f"{_time(totals['subtraction_s'])} a step; RUN2 waits {_time(totals['direct_s'])}"
     reasons = f": RUN0, which subtraction takes for compute{waits}{more}" if waits or more else ""
     return f"interconnect, prep and fetch together are RUN2 - RUN0, {both}{reasons}"
 

@@ -57,22 +57,22 @@ def said_once(texts: Mapping[str, Sequence[str]]) -> list[str]:
 
     If there are several machines, 'each' replaces the machine's name inside a line.
     """
-    said: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for name, lines in texts.items():
         for line in lines:
-            said.setdefault(_of_each(line, name.partition(",")[0]) if len(texts) > 1 else line, []).append(name)
-    prefixed = [(_prefix(names, list(texts)), line) for line, names in said.items()]
-    return [prefix + line for prefix, line in sorted(prefixed, key=lambda said: bool(said[0]))]
+            names_of.setdefault(_replace_machine(line, name.partition(",")[0]) if len(texts) > 1 else line, []).append(name)
+    prefixed = [(_prefix(names, list(texts)), line) for line, names in names_of.items()]
+    return [prefix + line for prefix, line in sorted(prefixed, key=lambda pair: bool(pair[0]))]
 
 
-def _of_each(line: str, machine: str) -> str:
+def _replace_machine(line: str, machine: str) -> str:
     """Return *line* with *machine* replaced by 'each', except where it is part of a longer word."""
     return re.sub(rf"(?<![\w.-]){re.escape(machine)}(?![\w-])", "each", line)
 
 
-def _prefix(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return the prefix for a line that holds for *names*: empty if that is *every* machine, 'all but ...' if few are missing."""
-    missing = [name for name in every if name not in names]
+def _prefix(names: Sequence[str], machines: Sequence[str]) -> str:
+    """Return the prefix for a line that holds for *names*: empty if that is all *machines*, 'all but ...' if few are missing."""
+    missing = [name for name in machines if name not in names]
     if not missing:
         return ""
     return f"all but {'; '.join(missing)}: " if 3 * len(missing) < len(names) else f"{'; '.join(names)}: "

@@ -74,13 +74,13 @@ def batches_text(document: Mapping[str, Any]) -> str:
         )
     lines.append("")
     if document["equal"] is not None:
-        lines.append(f"  {_beside('equal batches', [document['equal']['batch_per_gpu']], document['equal']['step_time_s'], best)}")
+        lines.append(f"  {_compared('equal batches', [document['equal']['batch_per_gpu']], document['equal']['step_time_s'], best)}")
     peak = document["by_peak"]
-    lines.append(f"  {_beside('by peak rate', peak['batches_per_gpu'], peak['step_time_s'], best)}")
+    lines.append(f"  {_compared('by peak rate', peak['batches_per_gpu'], peak['step_time_s'], best)}")
     own = ",".join(str(group["batch_per_gpu"]) for group in document["groups"])
     lines += ["", f"  Run it: --set training.batches=[{own}]", "", *basis_lines(document)]
     return "\n".join(lines)
 
 
-def _beside(name: str, sizes: list[int], seconds: float, best: float) -> str:
+def _compared(name: str, sizes: list[int], seconds: float, best: float) -> str:
     return f"{name} ({' and '.join(map(str, sizes))}): {show(seconds, 'time')}, {100 * (seconds / best - 1):.1f}% longer"

@@ -108,8 +108,8 @@ def collective_text(table: Table) -> str:
         rates = f"{show(row.algbw, 'bandwidth'):>11} {show(row.busbw, 'bandwidth'):>11}"
         lines.append(f"{size:>10} {time:>10}{alone} {rates}  {row.algorithm:15} {row.protocol:8} {row.channels:>8}  {row.bottleneck}")
     error = collective_error(table)
-    told = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in unmeasured(table))]
-    return "\n".join([*lines, *([""] if told else []), *told])
+    notes = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in unmeasured(table))]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
 def collective_csv(table: Table) -> str:

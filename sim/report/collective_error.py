@@ -25,20 +25,20 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     """Return the validated errors (fractions) of *table*'s operation by band of sizes, and their basis; None if there are none."""
     validated = validated_collectives()
     errors: dict[str, Mapping[str, Any]] = {}
-    unlike: list[str] = []
+    unmatched: list[str] = []
     for row in table.rows:
         band = band_of(row.nbytes)
         own, other = f"{table.carrier}, {table.op}, {band}", f"{table.carrier}, any operation, {band}"
         name = own if own in validated else other
         if band not in errors and name in validated and row.algorithm not in _not_nccls():
             errors[band] = validated[name]
-            unlike += [f"no {table.op} {band}"] if name == other else []
+            unmatched += [f"no {table.op} {band}"] if name == other else []
     if not errors:
         return None
-    beyond = unlike + [
-        f"{here} {what}, measured up to {most}"
-        for what, key, here in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
-        if here > (most := max(group[key] for group in errors.values()))
+    beyond = unmatched + [
+        f"{value} {noun}, measured up to {most}"
+        for noun, key, value in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
+        if value > (most := max(group[key] for group in errors.values()))
     ]
     if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
         beyond.append("groups that share links, measured one at a time")

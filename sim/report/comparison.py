@@ -156,7 +156,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:
-        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {said}" for said in why_not(document["left_out"]))]
+        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {line}" for line in why_not(document["left_out"]))]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
 
 
@@ -182,10 +182,10 @@ def is_long(job: Mapping[str, Any]) -> bool:
 
 def why_not(failed: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line per reason why machines of *failed* cannot run the workload, with the machines that share it."""
-    said = [cannot_run(row) for row in failed]
-    parted = [(line, *line.partition(": ")) for line in said]
-    alone = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
-    return [*alone, *grouped(((name, text) for line, name, _, text in parted if line not in alone), len(said))]
+    problems = [cannot_run(row) for row in failed]
+    parted = [(line, *line.partition(": ")) for line in problems]
+    ungrouped = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
+    return [*ungrouped, *grouped(((name, text) for line, name, _, text in parted if line not in ungrouped), len(problems))]
 
 
 def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
@@ -193,12 +193,12 @@ def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
 
     HW replaces the machine's name in a text that applies to several.
     """
-    about: dict[str, list[tuple[str, str]]] = {}
+    statements: dict[str, list[tuple[str, str]]] = {}
     for name, text in said:
         text = text.removeprefix(f"{name}: ")
-        about.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
+        statements.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
     lines = []
-    for text, each in about.items():
+    for text, each in statements.items():
         names = [name for name, _ in each]
         more = f" and {len(names) - most} more" if len(names) > most + 1 else ""
         lines.append(f"{', '.join(names[:most] if more else names)}{more}: {each[0][1] if len(each) == 1 else text}")
@@ -208,9 +208,9 @@ def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
 def cannot_run(failed: Mapping[str, Any]) -> str:
     """Return why a machine cannot run the workload, with its name, and its number of nodes if it is more than one."""
     problem = str(failed["problem"])
-    where = failed["hardware"] + (f", {failed['nodes']} nodes" if (failed["nodes"] or 1) > 1 else "")
-    named = problem.startswith((f"{where}:", f"{where} "))
-    return problem if named else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
+    machine = failed["hardware"] + (f", {failed['nodes']} nodes" if (failed["nodes"] or 1) > 1 else "")
+    named = problem.startswith((f"{machine}:", f"{machine} "))
+    return problem if named else f"{machine}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
 
 def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], rate: str) -> list[str]:
@@ -257,8 +257,8 @@ def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def not_validated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return sentences on features of the layouts of *rows* that no measured run has, with the machines if only some use them."""
-    said = said_once({_at(row): (row["expected_error"] or {}).get("not_validated", ()) for row in rows})
-    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in said]
+    features = said_once({_at(row): (row["expected_error"] or {}).get("not_validated", ()) for row in rows})
+    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in features]
 
 
 def _above(gap: float) -> str:
@@ -268,15 +268,15 @@ def _above(gap: float) -> str:
 def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence if the two fastest machines differ by less than the expected error, and another for the two cheapest."""
     sentences = []
-    for place, what in enumerate(("fast", "cheap")):
+    for place, adjective in enumerate(("fast", "cheap")):
         valued = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
         if len(valued) < 2:
             continue
         (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]
         error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
         if second / least - 1.0 < error:
-            apart = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
-            sentences.append(f"{_at(best)} is {apart} {what}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
+            margin = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
+            sentences.append(f"{_at(best)} is {margin} {adjective}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
     return sentences
 
 

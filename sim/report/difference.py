@@ -152,7 +152,7 @@ def _agree(old: Any, new: Any) -> bool:
 def _inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the inputs that differ, [before, after] by key: names first, then values, less deeply nested keys first."""
     pairs = {key: [before.get(key), after.get(key)] for key in _NAMES}
-    pairs |= {key: [_asked(document, key) for document in (before, after)] for key in ("epochs", "hours")}
+    pairs |= {key: [_requested_length(document, key) for document in (before, after)] for key in ("epochs", "hours")}
     pairs["market"] = [_at(document, ("price", "market")) for document in (before, after)]
     for kind in ("hardware", "workload"):
         old, new = (_at(document, ("inputs", kind)) for document in (before, after))
@@ -163,7 +163,7 @@ def _inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, li
     return _differing(pairs)
 
 
-def _asked(document: Mapping[str, Any], key: str) -> Any:
+def _requested_length(document: Mapping[str, Any], key: str) -> Any:
     """Return the requested length of the whole job in *key* (epochs or hours); None if it was not requested that way."""
     job = document.get("whole_job") or {}
     if job.get("given") != {"epochs": "epochs", "hours": "time"}[key]:
@@ -217,7 +217,7 @@ def sentences(difference: Mapping[str, Any]) -> list[str]:
     if not changed and not moved:
         return ["The two runs are the same." if not inputs else f"{_count(inputs)}, and the figures are the same."]
     lines = [_step_sentence(difference)]
-    if "first_epoch_time_s" in changed and _apart(difference["first_epoch_stalls_s"], difference["stalls_s"]):
+    if "first_epoch_time_s" in changed and _change_differently(difference["first_epoch_stalls_s"], difference["stalls_s"]):
         lines.append(_first_sentence(difference))
     if "cost_per_epoch_usd" in changed:
         lines.append(_cost_sentence(difference["cost_per_epoch_usd"], same_time="epoch_time_s" not in changed))
@@ -238,7 +238,7 @@ def _step_sentence(difference: Mapping[str, Any]) -> str:
     return f"A step is {_by(old, new)}: {causes}."
 
 
-def _apart(first: Mapping[str, float], warm: Mapping[str, float]) -> bool:
+def _change_differently(first: Mapping[str, float], warm: Mapping[str, float]) -> bool:
     """Return whether the causes changed differently in the first epoch than in a warm one."""
     return any(abs(first[name] - warm[name]) > _NAMED * max(map(abs, (*first.values(), *warm.values()))) for name in warm)
 
@@ -250,11 +250,15 @@ def _first_sentence(difference: Mapping[str, Any]) -> str:
 
 
 def _job_sentence(times: Sequence[float | None], costs: Sequence[float | None]) -> list[str]:
-    (time, then), (cost, later) = times, costs
-    if time is None or then is None:
+    (old_time, new_time), (old_cost, new_cost) = times, costs
+    if old_time is None or new_time is None:
         return []
-    how = "takes as long" if _agree(time, then) else f"is {_by(time, then)}"
-    money = "" if cost is None or later is None else f" and costs ${abs(later - cost):,.2f} {'more' if later > cost else 'less'}"
+    how = "takes as long" if _agree(old_time, new_time) else f"is {_by(old_time, new_time)}"
+    money = (
+        ""
+        if old_cost is None or new_cost is None
+        else f" and costs ${abs(new_cost - old_cost):,.2f} {'more' if new_cost > old_cost else 'less'}"
+    )
     return [f"The whole job {how}{money}."]
 
 

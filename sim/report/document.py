@@ -174,9 +174,9 @@ def _price(run: Run, number: int, market: Market) -> float | None:
 def _charged(run: Run, number: int) -> list[str]:
     """Return how costs are charged, if the job does not simply pay for the whole machine."""
     sentences = []
-    mine, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
+    own_gpus, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
     if len(run.jobs) > 1:
-        sentences.append(f"jobs share a node's price by their GPUs on it: this job has {mine} of the {total} GPUs in use")
+        sentences.append(f"jobs share a node's price by their GPUs on it: this job has {own_gpus} of the {total} GPUs in use")
     workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
     idle = workers - len({part.node for job in run.jobs for part in job.job.placement})
     if idle:

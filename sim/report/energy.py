@@ -33,7 +33,7 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload,
     grid = grid_of(group.price.region if group.price else None, machine.provider)
     per_step = document["throughput_samples_per_s"] * document["step_time_s"]
     kinds = [
-        NodesOfKind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _alike(machine, used).items()
+        NodesOfKind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _count_nodes(machine, used).items()
         for node in [machine.groups[number].node]
     ]  # fmt: skip
     figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.model.sequence)
@@ -43,7 +43,7 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload,
     return document | {"energy": figures | {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}}
 
 
-def _alike(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[int, int]]:
+def _count_nodes(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[int, int]]:
     """Return the count of the *used* nodes by group number in *machine* and number of the job's GPUs on the node."""
     groups = [
         number for number, group in enumerate(machine.groups) if group.role == "worker" and group.node.gpu_count for _ in range(group.count)

@@ -79,8 +79,8 @@ def interval_text(error: Mapping[str, Any], step: float) -> str:
     """Return text with the range of 95% of measured steps around a predicted *step* (s), from an `expected_error`."""
     ends = error["measured_over_predicted_95"]
     low, high = ends["low"], ends["high"]
-    here = f"{show(low * step, 'time')} to {show(high * step, 'time')}"
-    return f"95% of measured steps were {low:.2g} to {high:.2g} times the prediction: here {here}"
+    interval = f"{show(low * step, 'time')} to {show(high * step, 'time')}"
+    return f"95% of measured steps were {low:.2g} to {high:.2g} times the prediction: here {interval}"
 
 
 def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[str, Any] | None:
@@ -95,10 +95,10 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[s
     model = job.workload.model
     if model.transformer is None or family_of(model) in errors["families"]:
         return answer
-    return _no_less_than(answer, decoder_error(model.transformer, node.gpu.name))
+    return _widen_to(answer, decoder_error(model.transformer, node.gpu.name))
 
 
-def _no_less_than(answer: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
+def _widen_to(answer: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return *answer*, from models of another family, with its errors raised to those of *other*, from the same family."""
     if other is None:
         return answer
@@ -137,7 +137,7 @@ def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
     A short step mostly waits for the host, which takes only a small part of the measured steps.
     """
     sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), errors["most_nodes"]), ("GPUs", job.ranks, errors["most_gpus"]))
-    beyond = [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
+    beyond = [f"{value} {noun}, measured up to {most}" for noun, value, most in sizes if value > most]
     model = job.workload.model
     if (family := family_of(model)) not in errors["families"]:
         beyond.append(f"no run was of {family}")

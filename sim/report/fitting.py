@@ -26,7 +26,7 @@ def fitted(text: str, width: int) -> str:
     shown: list[str] = []
     for lines, celled, notes in _blocks(text.split("\n")):
         if max(map(len, [*lines, *notes.values()])) <= width:
-            shown += [line for place, said in enumerate(lines) for line in (said, *([notes[place]] if place in notes else []))]
+            shown += [line for place, original in enumerate(lines) for line in (original, *([notes[place]] if place in notes else []))]
         elif celled and len(lines) > 1 and len(cells := _cells(lines)) > 2:
             indent = min(_indent(line) for line in lines if line.strip())
             first, rows = _table(cells, width - indent)
@@ -108,8 +108,8 @@ def _titles(line: str, edges: Sequence[tuple[int, int]]) -> tuple[list[str], lis
     pieces = []
     for match in re.finditer(r"\S+(?: \S+)*", line):
         words = [(match.start() + word.start(), match.start() + word.end()) for word in re.finditer(r"\S+", match[0])]
-        apart = all(start in touched[0] or end in touched[1] for start, end in words)
-        pieces += words if apart else [match.span()]
+        separate = all(start in touched[0] or end in touched[1] for start, end in words)
+        pieces += words if separate else [match.span()]
     for start, end in pieces:
         place = min(range(len(edges)), key=lambda place: (edges[place][1] != end, abs(edges[place][0] - start)))
         heads[place] = f"{heads[place]} {line[start:end]}".strip()

@@ -94,8 +94,8 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "step_time_s": steps.step_time,
         "model_flops_utilization": steps.model_flops_utilization,
         **means,
-        "energy_per_sample_j": _each(joules, means["samples"]),
-        "energy_per_token_j": _each(joules, means["tokens"]),
+        "energy_per_sample_j": _per_item(joules, means["samples"]),
+        "energy_per_token_j": _per_item(joules, means["tokens"]),
         "goodput_parts": {"scheduling": scheduled, "runtime": productive / scheduled},
         "elapsed_s": elapsed,
         "work_s": work,
@@ -131,7 +131,7 @@ def _without_rounding(seconds: float, elapsed: float) -> float:
     return seconds if abs(seconds) > 1e-12 * elapsed else 0.0
 
 
-def _each(joules: float | None, count: float | None) -> float | None:
+def _per_item(joules: float | None, count: float | None) -> float | None:
     """Return *joules* per item of *count*, including failures, checkpoints and spares; None if either is unknown or nothing was kept."""
     return joules / count if joules is not None and count else None
 
@@ -187,10 +187,10 @@ def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64
     if working is None or waiting is None or idle is None:
         return None
     busy = courses.work + courses.lost["rework"] + courses.lost["degraded"]
-    held = courses.lost["detection"] + courses.lost["checkpoint"]
-    node = busy * working.total + held * waiting.total + np.maximum(elapsed - busy - held, 0.0) * idle.total
-    there = courses.node_seconds / elapsed  # all nodes, unless the job continues without revoked ones
-    return np.asarray(answer.pue * (there * node + answer.run.spares * idle.total * elapsed))
+    paused = courses.lost["detection"] + courses.lost["checkpoint"]
+    node = busy * working.total + paused * waiting.total + np.maximum(elapsed - busy - paused, 0.0) * idle.total
+    nodes = courses.node_seconds / elapsed  # all nodes, unless the job continues without revoked ones
+    return np.asarray(answer.pue * (nodes * node + answer.run.spares * idle.total * elapsed))
 
 
 def _changed(change: Change, base: Change) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def goodput_text(document: Mapping[str, Any]) -> str:
         lines += ["", f"  Effect of one change (percentage points of effective share{first}{dead}):"]
         lines += [f"    {one['change']:30} {signed_points(one['gain_points']):>6}" for one in document["sensitivities"][1:]]
     return "\n".join(
-        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_of_energy(document)])]
+        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_energy_notes(document)])]
     )
 
 
@@ -362,7 +362,7 @@ def _on_copies(saved: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _of_energy(document: Mapping[str, Any]) -> list[str]:
+def _energy_notes(document: Mapping[str, Any]) -> list[str]:
     grid = document["energy"]["grid"]
     if document["energy_kwh"] is None:
         return ["no power data for this GPU, so energy is not shown"]

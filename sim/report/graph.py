@@ -114,15 +114,15 @@ def _verdict(run: GraphRun, stalls: Mapping[str, float]) -> str:
 
 def _assumptions(run: GraphRun) -> list[str]:
     nodes = [node for graph in run.graphs for node in graph.nodes if node.kind == "compute"]
-    told = sum(node.seconds is not None for node in nodes)
+    recorded = sum(node.seconds is not None for node in nodes)
     guessed = sum(node.seconds is None and node.flop + node.nbytes > 0 for node in nodes)
-    sentences = [f"durations of compute are those that the trace records ({told:,} of {len(nodes):,} operations)"] if told else []
+    sentences = [f"durations of compute are those that the trace records ({recorded:,} of {len(nodes):,} operations)"] if recorded else []
     if guessed:
         units = f"{run.peak} units" if run.peak else "16-bit units where the GPU has them"
         sentences.append(
             f"compute without a duration takes what its num_ops and tensor_size do on the GPU ({guessed:,} operations, {units})"
         )
-    empty = len(nodes) - told - guessed
+    empty = len(nodes) - recorded - guessed
     if empty:
         sentences.append(f"compute with neither takes no time ({counted(empty, 'operation')})")
     if any(node.kind == "memory" and node.seconds is None for graph in run.graphs for node in graph.nodes):
@@ -154,14 +154,14 @@ def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
         lines += ["", f"  {'exposed':>10} {'time':>10} {'calls':>9} {'size':>10}  communication"]
         lines += [
             f"  {show(row['exposed_s'], 'time'):>10} {show(row['time_s'], 'time'):>10} {row['operations']:>9,} "
-            f"{show(row['bytes'], 'binary size'):>10}  {row['name']}{_many(row)}"
+            f"{show(row['bytes'], 'binary size'):>10}  {row['name']}{_count_text(row)}"
             for row in document["communication"]
         ]
     lines += ["", *_rank_lines(document), "", *basis_lines(document)]
     return "\n".join(lines)
 
 
-def _many(row: Mapping[str, Any]) -> str:
+def _count_text(row: Mapping[str, Any]) -> str:
     return f" ({row['communicators']} of them)" if row["communicators"] > 1 else ""
 
 

@@ -72,12 +72,12 @@ def operation_of(name: str, nbytes: float, workload: Workload, ranks: int) -> Op
     """Return the operation of the collective *name* of the log on *nbytes*: compressed and sparse gradients are gathered."""
     if name.startswith("broadcast"):
         return "broadcast"
-    if name.startswith("batch norm forward") or (name.startswith("bucket") and round(nbytes) in _gathered(_Same(workload), ranks)):
+    if name.startswith("batch norm forward") or (name.startswith("bucket") and round(nbytes) in _gathered(_ByIdentity(workload), ranks)):
         return "all_gather"
     return "all_reduce"
 
 
-class _Same:
+class _ByIdentity:
     """A workload as a cache key, compared by identity."""
 
     def __init__(self, workload: Workload) -> None:
@@ -87,11 +87,11 @@ class _Same:
         return id(self.workload)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.workload is self.workload
+        return isinstance(other, _ByIdentity) and other.workload is self.workload
 
 
 @lru_cache(maxsize=16)
-def _gathered(of: _Same, ranks: int) -> frozenset[int]:
+def _gathered(of: _ByIdentity, ranks: int) -> frozenset[int]:
     """Return the sizes in bytes of the all-gathers that carry gradients."""
     stack = of.workload.training.stack
     if stack.compression is None and not stack.sparse_embeddings:

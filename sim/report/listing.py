@@ -29,8 +29,8 @@ class Listing(NamedTuple):
 def listing(kind: str, where: Sequence[str]) -> Listing:
     """Return the rows of *kind* ("" for hardware and workloads) in the catalogue that meet all conditions of *where*."""
     if kind and kind not in _KINDS:
-        near = suggestions(kind, list(_KINDS), most=1)
-        raise SpecError(f"list {kind}: " + (f"did you mean {near[0]}?" if near else f"write one of {', '.join(_KINDS)}"))
+        similar = suggestions(kind, list(_KINDS), most=1)
+        raise SpecError(f"list {kind}: " + (f"did you mean {similar[0]}?" if similar else f"write one of {', '.join(_KINDS)}"))
     if where and not kind:
         kind = "hardware"
     texts: list[str] = []

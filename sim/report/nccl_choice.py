@@ -27,19 +27,19 @@ def choice_warnings(run: Run, number: int = 0) -> list[str]:
     if not isinstance(plan, CollectivePlan) or isinstance(plan, GlooPlan) or plan.forced:
         return []
     messages = messages_of_step(run, number)
-    taken = {nbytes: plan.cost(nbytes) for nbytes in messages}
+    costs = {nbytes: plan.cost(nbytes) for nbytes in messages}
     ways = {nbytes: plan.ways(nbytes) for nbytes in messages}
     everywhere = set.intersection(*(set(of_size) for of_size in ways.values())) if ways else set()
     if len(everywhere) < 2:
         return []
-    now = sum(cost.alone * messages[nbytes] for nbytes, cost in taken.items())
+    now = sum(cost.alone * messages[nbytes] for nbytes, cost in costs.items())
     times = {name: sum(ways[nbytes][name].alone * count for nbytes, count in messages.items()) for name in sorted(everywhere)}
     best = min(times, key=lambda name: times[name])
     waited = job.warm.stalls[Cause.NETWORK] + job.warm.stalls[Cause.INTERCONNECT]
     if now - times[best] < _CLEARLY * now or min(now - times[best], waited) < NOTEWORTHY * job.warm.step_time:
         return []
-    others = Counter({cost.algorithm: 0 for cost in taken.values()})
-    for nbytes, cost in taken.items():
+    others = Counter({cost.algorithm: 0 for cost in costs.values()})
+    for nbytes, cost in costs.items():
         others[cost.algorithm] += messages[nbytes]
     chosen = " and ".join(f"{name} for {count}" for name, count in others.most_common())
     return [

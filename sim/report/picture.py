@@ -74,7 +74,7 @@ class NamedPoint(NamedTuple):
     bold: bool = False
 
 
-_BESIDE = ((5, 4, "left"), (5, -9, "left"), (-5, 4, "right"), (-5, -9, "right"), (7, -3, "left"), (-7, -3, "right"))
+_NAME_OFFSETS = ((5, 4, "left"), (5, -9, "left"), (-5, 4, "right"), (-5, -9, "right"), (7, -3, "left"), (-7, -3, "right"))
 """Possible positions of a name: offset to the right and up in points, and which end of the name is there."""
 
 
@@ -87,17 +87,17 @@ def name_points(axes: Axes, points: Sequence[NamedPoint], size: float = 7) -> No
 
     figure: Any = axes.figure
     figure.draw_without_rendering()
-    inside, taken = axes.get_window_extent(), list[Bbox]()
+    inside, occupied = axes.get_window_extent(), list[Bbox]()
     for point in sorted(points, key=lambda point: not point.bold):
-        for across, up, end in _BESIDE:
+        for across, up, end in _NAME_OFFSETS:
             weight = "bold" if point.bold else "normal"
             text = axes.annotate(
                 point.name, (point.x, point.y), (across, up), textcoords="offset points", fontsize=size, fontweight=weight, ha=end
             )
             text.set_in_layout(False)
             box = text.get_window_extent()
-            if inside.containsx(box.x0) and inside.containsx(box.x1) and inside.containsy(box.y1) and not box.count_overlaps(taken):
-                taken.append(box)
+            if inside.containsx(box.x0) and inside.containsx(box.x1) and inside.containsy(box.y1) and not box.count_overlaps(occupied):
+                occupied.append(box)
                 break
             text.remove()
 

@@ -12,10 +12,10 @@ _MOST = 6
 
 def placement_text(placement: Sequence[Placement]) -> str:
     """Return *placement* as text: nodes grouped by the GPUs used on them, in order of each group's first node."""
-    alike: dict[tuple[int, ...], list[int]] = {}
+    nodes_of: dict[tuple[int, ...], list[int]] = {}
     for part in placement:
-        alike.setdefault(tuple(sorted(part.gpus)), []).append(part.node)
-    return "; ".join(f"{_numbers('node', nodes)}, {_numbers('GPU', gpus)}" for gpus, nodes in alike.items())
+        nodes_of.setdefault(tuple(sorted(part.gpus)), []).append(part.node)
+    return "; ".join(f"{_numbers('node', nodes)}, {_numbers('GPU', gpus)}" for gpus, nodes in nodes_of.items())
 
 
 def _numbers(what: str, numbers: Sequence[int]) -> str:

@@ -286,37 +286,39 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     texts = [
         f"the global batch is {plan.global_batch} samples in every layout"
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
-        _batches_said(plan),
+        _batches_text(plan),
         "bounds are of steps without contention; ranks differ by their expected spread",
         "ties: layouts within the median error of predictions of layouts like them, or like the best",
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
         texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it runs (--stack)")
-    texts += _cuts_said(plan)
+    texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run
     texts += price_lines(price_rows(run.hardware, (plan.question.scenario.market,)))
     return texts if plan.steps is None or run.node.gpu.power is None else [*texts, grid_text(_grid(run))]
 
 
-def _cuts_said(plan: LayoutPlan) -> list[str]:
+def _cuts_assumed(plan: LayoutPlan) -> list[str]:
     """Return which layouts use the cuts of the workload's own layout, if it has any."""
     own = plan.ways[0][0].workload.training.parallel
     parts = cut_parts(own)
     if not parts:
         return []
     field = "cuts" if own.cuts else "layers_per_stage"
-    alike = any(setting.cuts_alike(each) for setting, every in plan.ways for each in every)
-    where = f"holds for layouts of {parts} chunks; others are cut evenly" if alike else f"is left out: no layout here has {parts} chunks"
-    return [f"training.parallel.{field} {where}"]
+    any_match = any(setting.cuts_alike(each) for setting, every in plan.ways for each in every)
+    effect = (
+        f"holds for layouts of {parts} chunks; others are cut evenly" if any_match else f"is left out: no layout here has {parts} chunks"
+    )
+    return [f"training.parallel.{field} {effect}"]
 
 
 def _sizes_left_out(plan: LayoutPlan) -> list[str]:
     """Return which numbers of nodes have no simulated layout, and how to see the best one there."""
     tried = sorted({setting.nodes for setting, _ in plan.ways})
-    there = {outcome.way.setting.nodes for outcome in plan.tally.outcomes}
-    left = [nodes for nodes in tried if nodes not in there]
+    simulated = {outcome.way.setting.nodes for outcome in plan.tally.outcomes}
+    left = [nodes for nodes in tried if nodes not in simulated]
     if not left or not plan.tally.complete:
         return []
     one = "has" if len(left) == 1 and left[0] == 1 else "have"
@@ -329,14 +331,14 @@ def _grid(run: LayoutRun) -> GridIntensity:
     return grid_of(own.region if own else None, run.hardware.provider)
 
 
-def _batches_said(plan: LayoutPlan) -> str:
+def _batches_text(plan: LayoutPlan) -> str:
     """Return how to read the batches in a layout's name, with the best layout as an example."""
     best = plan.tally.outcomes[0].way.candidate
     each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {counted(best.batch, 'sample')}"
     parallel = best.parallel
     chunks = f"; 'pipeline {parallel.pipeline} x {parallel.chunks}': {parallel.chunks} virtual stages on each of {parallel.pipeline} stages"
-    told = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
-    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank{told}"
+    chunks_text = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
+    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank{chunks_text}"
 
 
 def _warnings(plan: LayoutPlan) -> list[str]:

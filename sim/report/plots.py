@@ -32,7 +32,7 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
     drawn, axes = figure(2, (10, 6.5))
     job = run.jobs[number]
     workload = job.job.workload
-    _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls], [_missed_by(run, number)] * 2)
+    _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls], [_relative_error(run, number)] * 2)
     says = textwrap.fill(unbroken(verdict(run, number, bottleneck)), _LINE)
     title = f"{workload.name} on {run.hardware.name}, {counted(job.job.ranks, 'GPU')}\n{says}"
     axes[0].set_title(title, fontsize=11, loc="left")
@@ -50,7 +50,7 @@ def pictures(runs: Sequence[Run], scaling: bool, bottlenecks: Sequence[Bottlenec
     of_jobs = [*bottlenecks, *[None] * jobs]
     drawn = [scaling_plot(runs, number) if scaling else stall_plot(runs[0], number, of_jobs[number]) for number in range(jobs)]
     names = ["stalls"] if jobs == 1 else [f"stalls-{number}" for number in range(jobs)]
-    return {name: content for title, made in zip(names, drawn, strict=True) for name, content in made.files(title).items()}
+    return {name: content for title, plot in zip(names, drawn, strict=True) for name, content in plot.files(title).items()}
 
 
 def scaling_plot(runs: Sequence[Run], number: int = 0) -> Picture:
@@ -58,13 +58,13 @@ def scaling_plot(runs: Sequence[Run], number: int = 0) -> Picture:
     drawn, axes = figure(1, (10, 1.5 + 0.5 * len(runs)))
     jobs = [run.jobs[number] for run in runs]
     names = [f"{job.job.ranks} GPUs" for job in jobs]
-    _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)], [_missed_by(run, number) for run in reversed(runs)])
+    _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)], [_relative_error(run, number) for run in reversed(runs)])
     axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
     _key(drawn, [cause for cause in STALLS if _seen(cause, [job.warm.stalls for job in jobs])])
     return picture(drawn)
 
 
-def _missed_by(run: Run, number: int) -> float:
+def _relative_error(run: Run, number: int) -> float:
     """Return the 90th percentile of the expected error of job *number*; 0 if there is none."""
     return float((expected_error(run, number) or {}).get("p90", 0.0))
 

@@ -51,13 +51,13 @@ def day_cell(written: str) -> str:
 
 def price_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return *rows* as lines of text, one for all machines of the same market, region, date and source."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    machines_of: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         old = f"more than {STALE} days old" if stale(row["date"]) else ""
         where = ", ".join(part for part in (row["region"], row["date"], old) if part)
         key = f"{row['market'].replace('_', ' ')}{f' ({where})' if where else ''}", row["source"]
-        alike.setdefault(key, []).append(row["hardware"])
-    return [f"Prices {market}: {_few(list(dict.fromkeys(names)))}; {source}" for (market, source), names in alike.items()]
+        machines_of.setdefault(key, []).append(row["hardware"])
+    return [f"Prices {market}: {_few(list(dict.fromkeys(names)))}; {source}" for (market, source), names in machines_of.items()]
 
 
 def paid_text(price: Mapping[str, Any] | None) -> list[str]:

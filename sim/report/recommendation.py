@@ -95,13 +95,15 @@ def recommendation_text(document: dict[str, Any]) -> str:
             lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2 ({grid_words(chosen['grid'])})")
         lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here are with it"] if chosen["power_cap"] else []
     else:
-        lines += [f"  {said}" for said in grouped(document["left_out"].items())]
+        lines += [f"  {entry}" for entry in grouped(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:
-        lines += [f"  - left out: {said}" for said in grouped(document["left_out"].items())]
+        lines += [f"  - left out: {entry}" for entry in grouped(document["left_out"].items())]
     machines = {row["hardware"] for row in document["candidates"]} | {*document["left_out"], *document["named"]}
-    about = [(name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines]
-    lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in about]
-    lines += [f"  - {said}" for said in grouped(about)]
+    machine_notes = [
+        (name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines
+    ]
+    lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in machine_notes]
+    lines += [f"  - {entry}" for entry in grouped(machine_notes)]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None
     days = {(row["hardware"], row["market"]): row["date"] for row in document["prices"]}
@@ -121,7 +123,7 @@ def _left_out(document: Mapping[str, Any]) -> list[str]:
     if not left_out:
         return []
     if document["named"]:
-        return ["", "Left out:", *(f"  - {said}" for said in grouped(left_out.items()))]
+        return ["", "Left out:", *(f"  - {line}" for line in grouped(left_out.items()))]
     count = len(left_out)
     return [
         "",
@@ -144,20 +146,20 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     workload, budget = document["workload"], document["budget"]
     if chosen is None:
         return nothing_to_rent(document)
-    taken = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
+    time_and_cost = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
     tokens = document["job"].get("tokens")
     length = f"{tokens_text(tokens) if tokens else epochs_text(chosen['epochs'])} of {workload}"
     if document["best"]:
-        return f"Rent {_named(chosen)}: {length} in {taken}."
+        return f"Rent {_named(chosen)}: {length} in {time_and_cost}."
     limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${budget['money_usd']:,.2f}"
     over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
     above = f"{over:.1f} times that" if over >= 2 else f"{100 * (over - 1):.2g}% above"
-    return f"Nothing meets {limit} for {workload}; nearest, {above}: {_named(chosen)}, {length} in {taken}."
+    return f"Nothing meets {limit} for {workload}; nearest, {above}: {_named(chosen)}, {length} in {time_and_cost}."
 
 
 def _named(candidate: dict[str, Any]) -> str:
-    told = [*filter(None, [candidate["provider"]]), candidate["market"].replace("_", "-")]
-    return f"{candidate['nodes']} x {candidate['hardware']} ({', '.join(told)})"
+    qualifiers = [*filter(None, [candidate["provider"]]), candidate["market"].replace("_", "-")]
+    return f"{candidate['nodes']} x {candidate['hardware']} ({', '.join(qualifiers)})"
 
 
 def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, str], str]) -> list[str]:

@@ -18,8 +18,8 @@ def described(run: Run, name: str) -> tuple[str, int]:
         return plain[link], 1
     if link not in owner.graph.links:
         return ("decoding on the GPU" if ".job" in link else link), 1
-    alike = Counter(run.log.links.get(slot, {}).values())[name]
-    return owner.graph.links[link].description + _direction(link), max(1, alike)
+    count = Counter(run.log.links.get(slot, {}).values())[name]
+    return owner.graph.links[link].description + _direction(link), max(1, count)
 
 
 def _direction(link: str) -> str:

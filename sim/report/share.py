@@ -24,10 +24,10 @@ def share_document(answer: SharedMachine) -> dict[str, Any]:
 def _assumed(answer: SharedMachine) -> list[str]:
     workloads = {job.workload.name: job.workload for job in answer.jobs}
     nodes = [group.node for group in answer.machine.groups if group.role == "worker" and group.node.gpu_count]
-    given = [text for workload in workloads.values() for text in volume_assumed(answer.machine, nodes, workload)]
+    volumes = [text for workload in workloads.values() for text in volume_assumed(answer.machine, nodes, workload)]
     return [
         *(f"{name}: {stack_assumed(workload)}" for name, workload in workloads.items()),
-        *dict.fromkeys(given),
+        *dict.fromkeys(volumes),
         "page caches are warm from the start, and jobs run at the steady pace of those that run together",
         "workers move to another job at once when one comes or goes",
     ]

@@ -110,7 +110,7 @@ FORMULAS = {
     "literal": "Formulas: literal, as upstream codes them: prep and fetch from half of an epoch, fetch with RUN1's time in it.",
     "corrected": "Formulas: corrected, as Stash and DS-Analyzer define the stalls; --literal has them as upstream codes them.",
 }
-"""What the document's ``formulas`` means."""
+"""Explanations of the values of the document's ``formulas``."""
 
 
 def profile_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -198,8 +198,8 @@ def _needs(profile: Profile) -> list[str]:
     needs, cores = profile.needs, sorted({node.host.physical_cores for node in profile.real.nodes()})
     lines = []
     if needs.cores is not None:
-        there = " to ".join(str(count) for count in dict.fromkeys((cores[0], cores[-1])))
-        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node and loader workers for them; it has {there}")
+        available = " to ".join(str(count) for count in dict.fromkeys((cores[0], cores[-1])))
+        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node and loader workers for them; it has {available}")
     if needs.disk_bandwidth is not None:
         lines.append(f"to hide the cold epoch's reads: a disk of {show(needs.disk_bandwidth, 'bandwidth')} on each node")
     if needs.cached_fraction is not None:

@@ -16,7 +16,7 @@ from sim.units import counted
 MOST = 2000
 """Maximum number of points in a document; of a longer sweep it has an evenly spaced selection."""
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_ALIKE = "inputs are those of the first point; every other differs in its own fields alone; epochs are warm ones"
+_SHARED_INPUTS = "inputs are those of the first point; every other differs in its own fields alone; epochs are warm ones"
 _OPTIONS = ("nodes", "gpus", "placement", "batch", "global_batch", "precision", "stack")
 _KEPT = ("step_time_s", "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd")
 
@@ -28,8 +28,8 @@ def sweep_document(
 
     *inputs* are the SHA-256 of the descriptions that the points share.
     """
-    apart = -(-points // MOST)
-    points_shown = [_row(row, varied) for row in islice(rows, 0, None, apart)]
+    stride = -(-points // MOST)
+    points_shown = [_row(row, varied) for row in islice(rows, 0, None, stride)]
     return {
         "schema": 1,
         "hardware": scenario.hardware,
@@ -40,7 +40,7 @@ def sweep_document(
         "influence": {key: influence(points_shown, key) for key in varied},
         "rows": [row for row in points_shown if not row["problem"]],
         "left_out": [row for row in points_shown if row["problem"]],
-        "assumptions": [_ALIKE, *(f"set for all points: {text}" for text in [*_options(scenario), *scenario.overrides])],
+        "assumptions": [_SHARED_INPUTS, *(f"set for all points: {text}" for text in [*_options(scenario), *scenario.overrides])],
         "warnings": _not_validated([row for row in points_shown if not row["problem"]]),
         "seed": scenario.seed,
         "version": __version__,

@@ -55,7 +55,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     memory = document["gpu_memory_bytes"]
     most = tightest(run, number).memory
     full = ", nearly full: the allocator frees and retries, and a step may take longer" if memory["total"] > THRASHING * most else ""
-    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {most / 2**30:.0f} GiB{_of_which(run, number)}{full}")
+    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {most / 2**30:.0f} GiB{_tightest_gpu_text(run, number)}{full}")
     lines += [*_exchange_lines(document), *error_lines(document)]
     if verbose:
         lines += ["", "  waited for, in a warm step:"]
@@ -77,7 +77,7 @@ def rate_text(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 99.5 else f"{rate:.3g}"
 
 
-def _of_which(run: Run, number: int) -> str:
+def _tightest_gpu_text(run: Run, number: int) -> str:
     """Return the kind of GPU on which memory is tightest, if the job has several kinds."""
     several = len({node.gpu.name for node in run.nodes(number)}) > 1
     return f", on {tightest(run, number).name}" if several else ""
@@ -123,8 +123,8 @@ def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
         return []
     bus = show(exchange["busbw_bytes_per_s"], "bandwidth")
     if exchange["algorithm"].startswith("parameter_server"):
-        who = "one worker by itself" if exchange["algorithm"].endswith("async") else "each of the workers"
-        return [f"  parameter servers: {who} pushes and pulls {bus}, bound by {exchange['bottleneck']}"]
+        subject = "one worker by itself" if exchange["algorithm"].endswith("async") else "each of the workers"
+        return [f"  parameter servers: {subject} pushes and pulls {bus}, bound by {exchange['bottleneck']}"]
     channels = f"{exchange['channels']} channel{'s' * (exchange['channels'] > 1)}"
     how = f"{exchange['algorithm']} {exchange['protocol']}, {channels}"
     return [f"  all-reduce: {how}, bus bandwidth {bus}, bound by {exchange['bottleneck']}"]

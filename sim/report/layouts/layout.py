@@ -158,8 +158,8 @@ def _hardware_utilization(run: LayoutRun) -> float | None:
     share = sum(sum(piece.layer.forward * part for piece, part in recomputed(training, unit)) for unit in units)
     share *= checkpointed_share(training, units, run.mesh.stages)
     layers = [piece.layer for unit in units for piece in unit.pieces]
-    done, asked_for = share + sum(layer.forward + layer.backward for layer in layers), model_flop(layers)
-    return run.model_flops_utilization * done / asked_for if asked_for else run.model_flops_utilization
+    done, required = share + sum(layer.forward + layer.backward for layer in layers), model_flop(layers)
+    return run.model_flops_utilization * done / required if required else run.model_flops_utilization
 
 
 def waits(run: LayoutRun) -> list[tuple[Cause, str, float]]:

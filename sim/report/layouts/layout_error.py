@@ -60,22 +60,22 @@ def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:
     return _error("data", transformer, gpu, 0, [])
 
 
-def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unlike: list[str]) -> dict[str, Any] | None:
+def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int, unmeasured_features: list[str]) -> dict[str, Any] | None:
     names = group_names(kind, family_of(transformer), gpu)
     validated = validated_groups(SUMMARY)
     name = next((name for name in names if name in validated), None)
     if name is None:
         return None
     errors = validated[name]
-    beyond = [*unlike, *([f"{gpus} GPUs, measured up to {errors['most_gpus']}"] if gpus > errors["most_gpus"] else [])]
+    beyond = [*unmeasured_features, *([f"{gpus} GPUs, measured up to {errors['most_gpus']}"] if gpus > errors["most_gpus"] else [])]
     if name in names[2:]:
         beyond.append(f"no {kind} layout was measured on {gpu}")
-    return _answer(name, errors, beyond, like=not unlike)
+    return _answer(name, errors, beyond, similar=not unmeasured_features)
 
 
-def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], like: bool) -> dict[str, Any]:
+def _answer(name: str, errors: Mapping[str, Any], beyond: list[str], similar: bool) -> dict[str, Any]:
     wider = WIDER if beyond else 1.0
-    runs = f"{errors['points']} measured training runs" + (" like it" if like else "")
+    runs = f"{errors['points']} measured training runs" + (" like it" if similar else "")
     rests = f"{runs} ({name}: {', '.join(errors['sources'])}), predicted from descriptions alone"
     reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
     return {

@@ -60,11 +60,11 @@ def _axes(own: Parallel) -> list[str]:
         "tp": own.tensor, "pp": own.pipeline, "cp": own.context, "ep": own.expert, "replicate": own.replicate,
         "virtual_stages": own.virtual_stages,
     }  # fmt: skip
-    said = [f"{name}={size}" for name, size in layout.items() if size > 1]
-    said += [f"shard={own.shard}"] if own.shard != "none" else []
+    items = [f"{name}={size}" for name, size in layout.items() if size > 1]
+    items += [f"shard={own.shard}"] if own.shard != "none" else []
     usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
-    said += [f"schedule={own.schedule}"] if own.schedule not in (None, usual) else []
-    return said + (["sequence=false"] if own.sequence is False and (own.tensor > 1 or not said) else [])
+    items += [f"schedule={own.schedule}"] if own.schedule not in (None, usual) else []
+    return items + (["sequence=false"] if own.sequence is False and (own.tensor > 1 or not items) else [])
 
 
 def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:

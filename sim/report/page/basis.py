@@ -42,12 +42,14 @@ def _machines(read: Descriptions) -> Iterator[Html]:
         yield tag("h3", "Machines")
     for hardware in read.hardware:
         rows = [
-            (_whose(group, hardware) + what, value, source) for group in hardware.groups for what, value, source in machine_inputs(group)
+            (_role_prefix(group, hardware) + name, value, source)
+            for group in hardware.groups
+            for name, value, source in machine_inputs(group)
         ]
         yield _folded(hardware.name, sources(rows, f"Inputs of {hardware.name}"), len(read.hardware))
 
 
-def _whose(group: Group, hardware: Hardware) -> str:
+def _role_prefix(group: Group, hardware: Hardware) -> str:
     return f"{group.role}: " if len(hardware.groups) > 1 else ""
 
 
@@ -58,5 +60,5 @@ def _workloads(read: Descriptions) -> Iterator[Html]:
         yield _folded(workload.name, sources(workload_inputs(workload), f"Inputs of {workload.name}"), len(read.workloads))
 
 
-def _folded(name: str, table: Html, alike: int) -> Html:
-    return table if alike <= _OPEN else details(name, table)
+def _folded(name: str, table: Html, count: int) -> Html:
+    return table if count <= _OPEN else details(name, table)

@@ -171,10 +171,10 @@ def chart(
     errors = _errors([point for point in points if point not in faint], across, up, "error")
     drawn += [bar for bar, _ in errors]
     dots = []
-    taken: list[_Room] = []
+    occupied: list[_Room] = []
     for point in sorted(points, key=lambda point: point.best):  # the best ones lie on top
         x, y = place(point.x, point.y)
-        taken.append((x - 7, y - 7, x + 7, y + 7))
+        occupied.append((x - 7, y - 7, x + 7, y + 7))
         look = "dot mark best" if point.best else "dot mark"
         dots.append(
             tag(
@@ -194,17 +194,17 @@ def chart(
     written: list[_Room] = []
     barred = [room for _, room in errors] + [room for _, line in traced for room in _along(line)]
     names = []
-    groups = _together(first, [place(point.x, point.y) for point in first])
+    groups = _group_overlapping(first, [place(point.x, point.y) for point in first])
     few = len(groups) <= _FEW or all(min(map(len, _texts(group))) <= _SHORT for group in groups)
     scale = _NARROW if few else 1.0
     for group in groups:
         at = place(group[0].x, group[0].y)
         texts = [text for text in _texts(group) if len(groups) <= _FEW or not few or len(text) <= _SHORT]
-        there = (_name(group[0], text, scale, *at, taken, barred, written) for text in texts)
-        names += [name for name in islice(filter(None, there), 1)]
+        candidates = (_name(group[0], text, scale, *at, occupied, barred, written) for text in texts)
+        names += [name for name in islice(filter(None, candidates), 1)]
     if not few:
         foremost = [group[0] for group in groups if group[0].best or group[0].first][:_FEW]
-        names += _names_of_narrow([(point, place(point.x, point.y)) for point in foremost], taken, barred)
+        names += _names_of_narrow([(point, place(point.x, point.y)) for point in foremost], occupied, barred)
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # shown on a narrow page
     long = any(len(up.write(value)) > _LONG for value in up.ticks)
@@ -215,8 +215,8 @@ def chart(
 def turns(points: Sequence[ChartPoint]) -> list[ChartPoint]:
     """Return the ends and the turns of a curve of *points* in order: those next to which it moves horizontally, not only vertically."""
     xs = [point.x for point in points]
-    apart = _UPRIGHT * (max(xs) - min(xs))
-    steps = [True, *(later - before > apart for before, later in pairwise(xs)), True]
+    threshold = _UPRIGHT * (max(xs) - min(xs))
+    steps = [True, *(later - before > threshold for before, later in pairwise(xs)), True]
     return [point for point, before, after in zip(points, steps[:-1], steps[1:], strict=True) if before or after]
 
 
@@ -235,12 +235,12 @@ def error_bars(points: Sequence[ChartPoint]) -> str:
 
 
 def _names_of_narrow(
-    points: Sequence[tuple[ChartPoint, tuple[float, float]]], taken: Sequence[_Room], barred: Sequence[_Room]
+    points: Sequence[tuple[ChartPoint, tuple[float, float]]], occupied: Sequence[_Room], barred: Sequence[_Room]
 ) -> list[Html]:
     """Return the names of *points* at their places for a narrow chart, as many as find room."""
     written: list[_Room] = []
-    there = (_name(point, point.name, _NARROW, *at, taken, barred, written, "label narrow") for point, at in points)
-    return list(filter(None, there))
+    candidates = (_name(point, point.name, _NARROW, *at, occupied, barred, written, "label narrow") for point, at in points)
+    return list(filter(None, candidates))
 
 
 def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Room]:
@@ -252,15 +252,15 @@ def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Room]:
             yield x - 1, height - 1, x + 1, height + 1
 
 
-def _together(points: Sequence[ChartPoint], places: Sequence[tuple[float, float]]) -> list[list[ChartPoint]]:
+def _group_overlapping(points: Sequence[ChartPoint], places: Sequence[tuple[float, float]]) -> list[list[ChartPoint]]:
     """Return *points*, each grouped with later ones whose dots at *places* overlap its own; a group shares one name."""
     groups: list[tuple[tuple[float, float], list[ChartPoint]]] = []
     for point, at in zip(points, places, strict=True):
-        there = next((group for leader, group in groups if math.dist(leader, at) < 2 * _DOT), None)
-        if there is None:
+        overlapping = next((group for leader, group in groups if math.dist(leader, at) < 2 * _DOT), None)
+        if overlapping is None:
             groups.append((at, [point]))
         else:
-            there.append(point)
+            overlapping.append(point)
     return [group for _, group in groups]
 
 
@@ -295,14 +295,14 @@ def _name(
         (left, y + side * step * scale * _LABEL_HEIGHT)
         for step, side, left in product(range(2, _FURTHEST), (-1, 1), (x + 14, x - wide / 2, x - 14 - wide))
     ]
-    tries = [(tall, taken, near) for tall in (scale * _LABEL_HEIGHT, _LABEL_HEIGHT) for taken in ((*dots, *errors), dots)]
+    tries = [(tall, blocked, near) for tall in (scale * _LABEL_HEIGHT, _LABEL_HEIGHT) for blocked in ((*dots, *errors), dots)]
     tries += [(scale * _LABEL_HEIGHT, dots, far)] if point.first or point.best else []
     tries += [(_LABEL_HEIGHT, (), near)] if point.best else []
-    for tall, taken, places in tries:
+    for tall, blocked, places in tries:
         for left, base in places:
             room = (left, base - tall + 2, left + wide, base + 2)
             inside = room[0] > LEFT and room[2] < WIDTH - 2 and room[1] > 0 and room[3] < HEIGHT - BOTTOM
-            if inside and not any(_overlap(room, other) for other in (*taken, *written)):
+            if inside and not any(_overlap(room, other) for other in (*blocked, *written)):
                 written.append(room)
                 return _written(text, room, base, (x, y), look, led=places is far)
     return None
@@ -315,12 +315,12 @@ _FURTHEST = 12
 def _written(text: str, room: _Room, base: float, at: tuple[float, float], look: str, led: bool) -> Html:
     """Return *text* in its *room* on the baseline *base*; *led* adds a line from the point *at*."""
     start = room[0] > at[0]
-    said = tag(
+    label = tag(
         "text", text, x=f"{room[0] if start else room[2]:.1f}", y=f"{base:.1f}", text_anchor="start" if start else "end", class_=look,
     )  # fmt: skip
     end = (min(max(at[0], room[0]), room[2]), room[3] if base < at[1] else room[1])
     line = f"M{at[0]:.1f},{at[1]:.1f}L{end[0]:.1f},{end[1]:.1f}"
-    return joined(tag("path", d=line, class_=f"leader{look.removeprefix('label')}"), said) if led else said
+    return joined(tag("path", d=line, class_=f"leader{look.removeprefix('label')}"), label) if led else label
 
 
 def _overlap(one: _Room, other: _Room) -> bool:

@@ -26,7 +26,7 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
     figures = Figures(document, "collective")
     rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"
-    set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; {_beside(document.get('group'))}"
+    set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; {_concurrent_text(document.get('group'))}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures, rows))
     lead = "Bus bandwidth compares with that of a link: bytes over time, times what every rank must send of each byte."
     parts = [
@@ -41,7 +41,7 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
     return page(title, "collective", hero, parts, {"collective": document})
 
 
-def _beside(group: Mapping[str, Any] | None) -> str:
+def _concurrent_text(group: Mapping[str, Any] | None) -> str:
     """Return what runs at the same time, in words."""
     if group is None:
         return "by itself, nothing else runs"
@@ -70,9 +70,9 @@ def verdict_of(rows: Sequence[Figures]) -> str:
     best = max(rows, key=lambda row: row.value("busbw_bytes_per_s"))
     reached = best.value("busbw_bytes_per_s")
     half = next(row for row in rows if row.value("busbw_bytes_per_s") >= reached / 2)
-    said = f"Bus bandwidth reaches {as_bandwidth(reached)} at {as_memory(best.value('bytes'))}"
+    sentence = f"Bus bandwidth reaches {as_bandwidth(reached)} at {as_memory(best.value('bytes'))}"
     more = f", half of it at {as_memory(half.value('bytes'))}" if half.value("bytes") < best.value("bytes") else ""
-    return f"{said}{more}; {best.value('bottleneck')} is the bound."
+    return f"{sentence}{more}; {best.value('bottleneck')} is the bound."
 
 
 def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
@@ -97,8 +97,8 @@ def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
 def size_axis(rows: Sequence[Figures]) -> ChartAxis:
     """Return an axis that writes some of the sizes of *rows*, evenly selected."""
     sizes = [float(row.value("bytes")) for row in rows]
-    apart = -(-len(sizes) // _TICKS)
-    return replace(axis("size", sizes, as_memory), own=tuple(sizes[::apart]))
+    stride = -(-len(sizes) // _TICKS)
+    return replace(axis("size", sizes, as_memory), own=tuple(sizes[::stride]))
 
 
 def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> PagePart:

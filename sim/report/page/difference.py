@@ -23,8 +23,8 @@ def difference_page(document: Mapping[str, Any], before: Mapping[str, Any], afte
     figures, old, new = Figures(document, "diff"), Figures(before, "before"), Figures(after, "after")
     title = f"{_named(before)}, before and after" if _named(before) == _named(after) else f"{_named(before)} against {_named(after)}"
     first, *rest = sentences(document)
-    told = (tag("p", unbroken(line), class_="set-up") for line in rest)
-    hero = outcome(title, first, "", *told, _tiles(old, new))
+    paragraphs = (tag("p", unbroken(line), class_="set-up") for line in rest)
+    hero = outcome(title, first, "", *paragraphs, _tiles(old, new))
     parts = [_steps(old, new), _causes(figures, old, new), _figures(figures), _inputs(document)]
     return page(title, "difference", hero, parts, {"diff": document, "before": before, "after": after})
 

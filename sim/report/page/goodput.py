@@ -57,7 +57,7 @@ def with_failures(figures: Figures) -> Html:
     if not figures.value("").get("with_failures"):
         return Html("")
     weeks = figures.inside("with_failures")
-    return joined(tag("p", _verdict(weeks.value(""))), _lost(weeks), _found(weeks), noted("Assumed", weeks.value("notes")))
+    return joined(tag("p", _verdict(weeks.value(""))), _lost(weeks), _figures_table(weeks), noted("Assumed", weeks.value("notes")))
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
@@ -110,8 +110,8 @@ def _lost(figures: Figures) -> Html:
     ]
     mean = named_bars([("the mean run", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
     lost = sum(figures.value("lost_s").values())
-    only = [("lost time", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
-    more = named_bars(only, "Lost time") if only else None
+    lost_rows = [("lost time", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
+    more = named_bars(lost_rows, "Lost time") if lost_rows else None
     titles = [("", False), ("time", True), ("share", True)]
     return joined(mean, more, table(titles, rows, "Time of the mean run"))
 
@@ -160,10 +160,10 @@ def _spread(figures: Figures) -> PagePart:
             ),
         )
     lead = "The intervals include both the differences in failure rate between fleets and the luck of a single run."
-    return PagePart("spread", "How it spreads", section("spread", "How simulated runs spread", drawn, _found(figures), lead=lead))
+    return PagePart("spread", "How it spreads", section("spread", "How simulated runs spread", drawn, _figures_table(figures), lead=lead))
 
 
-def _found(figures: Figures) -> Html:
+def _figures_table(figures: Figures) -> Html:
     rows: list[list[Child]] = [
         [name, figures.shown(key, write), *(_ends(figures, interval, key, write) for interval in ("interval50", "interval95"))]
         for key, name, write in _SHOWN

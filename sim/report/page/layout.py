@@ -169,22 +169,22 @@ def _steps(heights: Sequence[float], columns: range) -> str:
 def _course(course: Sequence[tuple[float, float, StageMemory]], span: TimelineSpan, memory: float) -> Html:
     """Return the memory of one rank against time: a stacked area for each use; the full height is *memory* bytes or the peak."""
     columns: list[StageMemory | None] = [None] * COLUMNS
-    for begin, end, held in course:
+    for begin, end, state in course:
         first, last = (int(COLUMNS * (moment - span.start) / (span.end - span.start)) for moment in (begin, end))
         for column in range(max(first, 0), min(max(last, first + 1), COLUMNS)):
             before = columns[column]
-            columns[column] = held if before is None or held.total > before.total else before
-    full = max(memory, max(held.total for *_, held in course))
+            columns[column] = state if before is None or state.total > before.total else before
+    full = max(memory, max(state.total for *_, state in course))
     floor = [0.0] * COLUMNS
     areas = []
     for use in _SHOWN_USES:
-        top = [low + (getattr(held, use) if held else 0.0) for low, held in zip(floor, columns, strict=True)]
+        top = [low + (getattr(state, use) if state else 0.0) for low, state in zip(floor, columns, strict=True)]
         if top != floor:
             up, down = ([100.0 - 100.0 * value / full for value in values] for values in (top, floor))
             outline = f"M0,100{_steps(up, range(COLUMNS))}V100{_steps(down, range(COLUMNS - 1, -1, -1))}Z"
             areas.append(tag("path", d=outline, style=f"fill:var(--{use.replace('_', '-')})"))
         floor = top
-    peak = max((held for *_, held in course), key=lambda held: held.total)
+    peak = max((state for *_, state in course), key=lambda state: state.total)
     says = "\n".join(f"{use.replace('_', ' ')} {as_memory(getattr(peak, use))}" for use in _SHOWN_USES if getattr(peak, use))
     svg = tag("svg", *areas, viewBox=f"0 0 {COLUMNS} 100", preserveAspectRatio="none", aria_hidden="true")
     return tag("div", svg, class_="mark", style="left:0;width:100%", data_tip=f"at most {as_memory(peak.total)}\n{says}")

@@ -48,10 +48,10 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     percents = {name: stall["percent"] for name, stall in document["stash"].items() if stall is not None}
     network = percents.pop("network", 0.0)
     worst = max(percents, key=lambda name: percents[name])
-    said = "Stash's runs show no stall worth a word: all take about as long as one GPU on synthetic data."
+    sentence = "Stash's runs show no stall worth a word: all take about as long as one GPU on synthetic data."
     if percents[worst] >= _SMALL:
-        said = f"Stash's runs show {_article(worst)} stall of {percents[worst]:.1f}% of {AGAINST[worst]} first: {_CAUSE[worst]}."
-    return f"{said} Over the network, two nodes of half the GPUs would take {network:.0f}% longer." if network >= _SMALL else said
+        sentence = f"Stash's runs show {_article(worst)} stall of {percents[worst]:.1f}% of {AGAINST[worst]} first: {_CAUSE[worst]}."
+    return f"{sentence} Over the network, two nodes of half the GPUs would take {network:.0f}% longer." if network >= _SMALL else sentence
 
 
 def _article(name: str) -> str:
@@ -120,22 +120,23 @@ def _stalls(figures: Figures) -> PagePart:
     made = table(head, rows, "Stalls")
     formulas = tag("p", FORMULAS[figures.value("formulas")])
     return PagePart(
-        "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _apart(figures), lead=lead)
+        "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _differences(figures), lead=lead)
     )
 
 
-def _apart(told: Figures) -> Html | None:
+def _differences(figures: Figures) -> Html | None:
     """Return a table of why subtraction and direct attribution differ, by cause; None if they agree."""
-    apart = told.value("apart")
+    apart = figures.value("apart")
     rows: list[list[Child]] = []
     for name in apart["stalls"]:
         for place in noticed(apart, name):
             path = f"apart/stalls/{name}/gaps/{place}"
-            cause = told.value(f"{path}/cause")
+            cause = figures.value(f"{path}/cause")
             rows.append(
                 [
-                    name, told.shown(f"apart/stalls/{name}/subtraction_s", as_time), told.shown(f"apart/stalls/{name}/direct_s", as_time),
-                    joined(swatch(cause), f"{cause} ", told.shown(f"{path}/difference_s", _signed)), told.value(f"{path}/why"),
+                    name, figures.shown(f"apart/stalls/{name}/subtraction_s", as_time),
+                    figures.shown(f"apart/stalls/{name}/direct_s", as_time),
+                    joined(swatch(cause), f"{cause} ", figures.shown(f"{path}/difference_s", _signed)), figures.value(f"{path}/why"),
                 ]
             )  # fmt: skip
     head = [("stall", False), ("by subtraction", True), ("waited for", True), ("apart by", False), ("why", False)]

@@ -69,11 +69,11 @@ def _text(figures: Figures, path: str) -> Html:
 
 def _source(source: object) -> Child:
     """Return *source* in full, folded if it is long."""
-    text = _written(source)
+    text = _source_text(source)
     return text if len(text) <= _SHORT else details(f"{text[:_SHORT].rsplit(' ', 1)[0]} …", text)
 
 
-def _written(source: object) -> str:
+def _source_text(source: object) -> str:
     if isinstance(source, Mapping):
         several = {key: str(text) for key, text in source.items()}
         return next(iter(several.values())) if len(several) == 1 else "; ".join(f"{_key(key)}: {text}" for key, text in several.items())

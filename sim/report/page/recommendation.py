@@ -31,9 +31,9 @@ def recommendation_page(document: Mapping[str, Any], read: Descriptions | None =
     figures = Figures(document, "recommend")
     rows = [figures.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
     chosen = next((figures.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
-    about = "How sure, and what would change it" if document["best"] else "To know"
+    notes_title = "How sure, and what would change it" if document["best"] else "To know"
     shown, title = _tiles(figures, chosen) if chosen else None, f"What to rent for {document['workload']}"
-    hero = outcome(title, verdict_of(document), "", shown, noted(about, document["notes"]))
+    hero = outcome(title, verdict_of(document), "", shown, noted(notes_title, document["notes"]))
     parts = [_money(figures, rows), _parts(rows), _table(rows)] if rows else []
     parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(figures, read)]
     return page(title, "recommendation", hero, parts, {"recommend": document})
@@ -50,8 +50,8 @@ def verdict_of(document: Mapping[str, Any]) -> str:
 
 
 def _named(candidate: Mapping[str, Any]) -> str:
-    nodes, told = candidate["nodes"], [*filter(None, [candidate.get("provider")]), candidate["market"].replace("_", " ")]
-    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']} ({', '.join(told)})"
+    nodes, qualifiers = candidate["nodes"], [*filter(None, [candidate.get("provider")]), candidate["market"].replace("_", " ")]
+    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']} ({', '.join(qualifiers)})"
 
 
 def _taken(candidate: Mapping[str, Any]) -> str:
@@ -147,8 +147,8 @@ def _plain(value: float) -> str:
 
 
 def _parts(rows: Sequence[Figures]) -> PagePart:
-    near = _LONG * rows[0].value("total_time_s")
-    shown = [row for row in rows if row.value("total_time_s") <= near][:_BARS]
+    longest = _LONG * rows[0].value("total_time_s")
+    shown = [row for row in rows if row.value("total_time_s") <= longest][:_BARS]
     scale = reach(shown, "total_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
         (_name_of(row), parts_bar(row, "total_time_s", scale, missed_by(row)), row.shown("total_time_s", as_time)) for row in shown

@@ -132,7 +132,7 @@ class _Job:
 
     def parts(self) -> list[PagePart]:
         """Return all parts of the job."""
-        made = {
+        contents = {
             "time": self._time(), "job": self._job(), "failures": with_failures(self.figures),
             "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
             "energy": energy(self.figures),
@@ -148,7 +148,7 @@ class _Job:
             "energy": LEAD,
             "help": self._help_lead(),
         }
-        return [self._part(ident, html, leads.get(ident)) for ident, html in made.items() if html]
+        return [self._part(ident, html, leads.get(ident)) for ident, html in contents.items() if html]
 
     def _part(self, ident: str, html: Html, lead: Child) -> PagePart:
         name = f"{ident}-{self.number}" if self.several else ident
@@ -181,8 +181,8 @@ class _Job:
         return str(collective["bottleneck"]) if collective else ""
 
     def _machine(self) -> Html:
-        held = bound_by(self.run, self.number, self.bottleneck)
-        return drawings(self.run, self.number, self.uses, JobBound(held, self._slowest))
+        resource = bound_by(self.run, self.number, self.bottleneck)
+        return drawings(self.run, self.number, self.uses, JobBound(resource, self._slowest))
 
     def _exchange(self) -> Child:
         exchange = self.figures.value("collective")
@@ -244,12 +244,12 @@ class _Job:
     def _assumed(self) -> Html:
         warned = self.figures.value("warnings")
         error = self.figures.value("expected_error")
-        lay = interval_text(error, self.figures.value("step_time_s")) if error else ""
+        interval = interval_text(error, self.figures.value("step_time_s")) if error else ""
         return joined(
             bullets(self.figures.value("assumptions")),
             tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None,
             tag("h3", "Where the expected error comes from") if error else None,
-            tag("p", f"{lay[:1].upper()}{lay[1:]}.") if error else None, tag("p", error["basis"]) if error else None,
+            tag("p", f"{interval[:1].upper()}{interval[1:]}.") if error else None, tag("p", error["basis"]) if error else None,
         )  # fmt: skip
 
 

@@ -45,19 +45,19 @@ def verdict_of(sizes: Sequence[Figures]) -> str:
     if not sizes:
         return "None of the sizes can run the job."
     first, last = sizes[0], sizes[-1]
-    kept = efficiency(last, first)
+    share_kept = efficiency(last, first)
     stalls = {cause: seconds for cause, seconds in last.value("stalls_s").items() if cause != "compute"}
     worst = max(stalls, key=lambda cause: stalls[cause])
     share = as_percent(stalls[worst] / last.value("step_time_s"))
     stall = {"straggler": "stragglers"}.get(worst, worst)
     largest = f"the largest stall is {stall} ({share})" if stalls[worst] > 0 else "nothing stalls"
-    return f"{as_percent(kept)} scaling efficiency from {first.value('gpus')} to {last.value('gpus')} GPUs; {largest}."
+    return f"{as_percent(share_kept)} scaling efficiency from {first.value('gpus')} to {last.value('gpus')} GPUs; {largest}."
 
 
 def efficiency(size: Figures, first: Figures) -> float:
     """Return the throughput per GPU at *size* divided by that at *first*."""
-    mine, theirs = (float(figures.value("throughput_samples_per_s") / figures.value("gpus")) for figures in (size, first))
-    return mine / theirs
+    own, reference = (float(figures.value("throughput_samples_per_s") / figures.value("gpus")) for figures in (size, first))
+    return own / reference
 
 
 def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[PagePart]:

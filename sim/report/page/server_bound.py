@@ -33,9 +33,9 @@ def verdict_of(rows: Sequence[Figures]) -> str:
         return "No placement hides the exchange of any of these sizes: the ports carry too little."
     largest = hidden[-1]
     names = [name for name, fits in largest.value("hidden").items() if fits]
-    every = "any placement" if len(names) == len(MEANINGS) else " or ".join(names)
+    placements = "any placement" if len(names) == len(MEANINGS) else " or ".join(names)
     larger = "" if largest is rows[-1] else "; that of a larger one shows"
-    return f"The exchange of a model of {as_memory(largest.value('bytes'))} hides behind compute with {every}{larger}."
+    return f"The exchange of a model of {as_memory(largest.value('bytes'))} hides behind compute with {placements}{larger}."
 
 
 def _tiles(figures: Figures) -> Html:

@@ -47,19 +47,19 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     if not rows:
         return "None of the points can run."
     fastest = max(rows, key=lambda row: row["throughput_samples_per_s"])
-    said = f"Fastest: {named(fastest)}, {as_rate(fastest['throughput_samples_per_s'])}."
+    sentence = f"Fastest: {named(fastest)}, {as_rate(fastest['throughput_samples_per_s'])}."
     priced = [row for row in rows if row["cost_per_epoch_usd"] is not None]
     cheapest = min(priced, key=lambda row: row["cost_per_epoch_usd"], default=fastest)
     if cheapest is not fastest:
-        said += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} an epoch."
+        sentence += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} an epoch."
     influence = {key: times for key, times in document["influence"].items() if times is not None}
     most = max(influence, key=lambda key: influence[key], default=None)
     if most is None or len(influence) < 2:
-        return said
+        return sentence
     return (
-        f"{said} {most.rpartition('.')[2].replace('_', ' ').capitalize()} has the largest effect."
+        f"{sentence} {most.rpartition('.')[2].replace('_', ' ').capitalize()} has the largest effect."
         if influence[most] > _MATTERS
-        else f"{said} No field has a noticeable effect."
+        else f"{sentence} No field has a noticeable effect."
     )
 
 
@@ -70,8 +70,8 @@ def named(row: Mapping[str, Any]) -> str:
 
 def _fixed(document: Mapping[str, Any]) -> str:
     shown = f"; {'; '.join(document['given'])}" if document["given"] else ""
-    there = len(document["rows"]) + len(document["left_out"])
-    return shown if there == document["points"] else f"{shown}; {there} points, evenly among all, are shown"
+    count = len(document["rows"]) + len(document["left_out"])
+    return shown if count == document["points"] else f"{shown}; {count} points, evenly among all, are shown"
 
 
 def _tiles(figures: Figures) -> Html:
@@ -89,7 +89,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
     if len(values) < 2 or len(numbered) < len(rows):
         return None
     best = max(numbered, key=lambda row: row.value("throughput_samples_per_s"))
-    groups = _alike(numbered, key)
+    groups = _grouped(numbered, key)
     ends = {group[-1].below for group in groups} if 1 < len(groups) <= _LINES else set()
     points = [
         ChartPoint(
@@ -116,13 +116,13 @@ def _others(row: Figures, key: str) -> str:
 
 def _lead(rows: Sequence[Figures], key: str) -> str:
     others = [name for name in rows[0].value("point") if name != key]
-    joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
+    joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_grouped(rows, key)) <= _LINES else ""
     with_errors = any(missed_by(row) for row in rows)
     errors = " Error bars, of that and of the last of each line: nine in ten such predictions missed by less." if with_errors else ""
     return f"Samples per second of all GPUs{joined}. Orange: the fastest point.{errors}"
 
 
-def _alike(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
+def _grouped(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
     """Return *rows* in groups that differ only in *key*, each sorted by *key*."""
 
     def others(row: Figures) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _alike(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
 
 
 def _lines(rows: Sequence[Figures], key: str) -> list[tuple[str, list[tuple[float, float]]]]:
-    groups = _alike(rows, key)
+    groups = _grouped(rows, key)
     if len(groups) > _LINES:
         return []
     corners = [[(row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s")) for row in group] for group in groups]
@@ -154,15 +154,15 @@ def _says(row: Figures) -> str:
 
 
 def _steps(rows: Sequence[Figures]) -> PagePart:
-    apart = -(-len(rows) // _BARS)
-    chosen = rows[::apart]
+    stride = -(-len(rows) // _BARS)
+    chosen = rows[::stride]
     scale = reach(chosen, "step_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
         (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale, missed_by(row)), row.shown("step_time_s", as_time))
         for row in chosen
     ]
     bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
-    lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if apart > 1 else "")
+    lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if stride > 1 else "")
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
     return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(*chosen), lead=lead))
 
@@ -187,8 +187,8 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
 
 def _flag(row: Figures) -> Html | None:
     """Return the mark of a point whose layout has a feature that no measured run has."""
-    said = row.value("not_validated")
-    return tag("span", " not validated", class_="flag", title=said) if said else None
+    features = row.value("not_validated")
+    return tag("span", " not validated", class_="flag", title=features) if features else None
 
 
 def _left_out(failed: Sequence[Mapping[str, Any]]) -> PagePart:

@@ -59,15 +59,15 @@ class Use:
 
 def uses(run: Run, chosen: Excerpt, start: float, end: float) -> dict[str, Use]:
     """Return the use of every resource of *run* between *start* and *end* (s) of *chosen*, by recorded name, most used first."""
-    made = []
+    unsorted = []
     for name, steps in chosen.loads.items():
         capacity = run.log.capacity[name]
         ends = [*(time for time, _ in steps[1:]), end]
         shares = [(max(t0, start), min(t1, end), load / capacity) for (t0, load), t1 in zip(steps, ends, strict=True)]
-        words, alike = described(run, name)
+        words, count = described(run, name)
         words += f" of {name.partition('.')[0]}" if len(run.cluster) > 1 else ""
-        made.append(Use(name, words, capacity, alike, merged([part for part in shares if part[1] > part[0]])))
-    return {use.name: use for use in sorted(made, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
+        unsorted.append(Use(name, words, capacity, count, merged([part for part in shares if part[1] > part[0]])))
+    return {use.name: use for use in sorted(unsorted, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
 
 
 def merged(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:

@@ -43,8 +43,8 @@ def verdict_of(figures: Figures, rows: Sequence[Figures]) -> str:
     name = NAMES[best.value("resource")]
     if gain < 1.0:
         return f"No single upgrade helps much: the best, 2x {name}, gives +{gain:.1f}% throughput."
-    worth = f", worth paying up to {as_price(rise)}" if rise is not None else ""
-    return f"{_faster(best.value('resource'))} most: 2x speed gives +{gain:.0f}% throughput{worth}."
+    price_text = f", worth paying up to {as_price(rise)}" if rise is not None else ""
+    return f"{_faster(best.value('resource'))} most: 2x speed gives +{gain:.0f}% throughput{price_text}."
 
 
 def _faster(resource: Resource) -> str:
@@ -79,8 +79,8 @@ def _ranking(figures: Figures, rows: Sequence[Figures]) -> PagePart:
         if rows
         else None
     )
-    said = {"faster_machines": figures.value("faster_machines")}
-    rest = [tag("p", line) for line in (*machine_lines(said), *little_or_nothing(figures.value("resources")))]
+    machines = {"faster_machines": figures.value("faster_machines")}
+    rest = [tag("p", line) for line in (*machine_lines(machines), *little_or_nothing(figures.value("resources")))]
     lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
     lead += f" {ERROR_BARS}" if rows and off else ""
     return PagePart("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))

@@ -57,16 +57,16 @@ class Recording:
     def collective(self, name: str, op: Op, nbytes: float, communicator: str, ranks: int, after: After) -> int:
         """Add *op* on *nbytes*, counted as in `sim.parallel.program.Message`, among *ranks* ranks of *communicator* (empty: all)."""
         own = nbytes / ranks if op in OF_PARTS else nbytes
-        said: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
-        return self._add(name, "COMM_COLL_NODE", after, said | ({"pg_name": communicator} if communicator else {}))
+        attributes: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
+        return self._add(name, "COMM_COLL_NODE", after, attributes | ({"pg_name": communicator} if communicator else {}))
 
     def message(self, name: str, nbytes: float, ends: tuple[int, int], sends: bool, tag: int, after: After, meets: bool = False) -> int:
         """Add one end of a message from the first of *ends* to the second."""
         kind = "COMM_SEND_NODE" if sends else "COMM_RECV_NODE"
-        said: dict[str, Value] = {
+        attributes: dict[str, Value] = {
             "is_cpu_op": False, "comm_src": ends[0], "comm_dst": ends[1], "comm_size": round(nbytes), "comm_tag": tag,
         }  # fmt: skip
-        return self._add(name, kind, after, said | ({MEETS: True} if meets else {}))
+        return self._add(name, kind, after, attributes | ({MEETS: True} if meets else {}))
 
     def _add(self, name: str, kind: str, after: After, attributes: Mapping[str, Value], micros: int = 0) -> int:
         number = len(self.nodes)

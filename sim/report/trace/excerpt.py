@@ -185,7 +185,7 @@ def _collectives(pieces: Sequence[WorkSpan], waits: Sequence[WaitSpan], compute:
     gradient = [wait for wait in waits if wait.cause is Cause.GRADIENT]
     collectives: list[WorkSpan] = []
     free = -math.inf
-    for group in _whole(pieces):
+    for group in _by_collective(pieces):
         arrived = _arrival(group[0], ready.get(group[0].ident, []) if group[0].ident >= 0 else [], gradient)
         collectives.append(group[-1]._replace(rank=rank, t0=max(free, arrived), t1=group[-1].t1))
         free = group[-1].t1
@@ -203,7 +203,7 @@ def _arrival(first: WorkSpan, ready: Sequence[float], gradient: Sequence[WaitSpa
     return min(arrived, ready[last - 1]) if last and ready[last - 1] > max(earlier, default=-math.inf) else arrived
 
 
-def _whole(pieces: Sequence[WorkSpan]) -> list[list[WorkSpan]]:
+def _by_collective(pieces: Sequence[WorkSpan]) -> list[list[WorkSpan]]:
     """Return *pieces* grouped by collective: only the last piece of one has its bytes, and nothing comes between its pieces."""
     groups: list[list[WorkSpan]] = []
     for piece in pieces:
@@ -224,8 +224,8 @@ def _builds(
     start, end = between
     wanted = [(wait.ident, wait.t1) for wait in waits if wait.cause is Cause.INPUT]
     if not loop.copies:
-        mine = {ident for ident, when in wanted if start < when <= end}
-        return [work for work in works if work.ident in mine or (work.t1 > start and work.t0 < end)]
+        own_batches = {ident for ident, when in wanted if start < when <= end}
+        return [work for work in works if work.ident in own_batches or (work.t1 > start and work.t0 < end)]
     builds = {ident: list(group) for ident, group in groupby(sorted(works, key=lambda work: work.ident), key=lambda work: work.ident)}
     models = _models(builds, [ident for ident, when in wanted if loop.ends_in(when)], loop, taken)
     shown_works = []

@@ -40,8 +40,8 @@ def write_layout(run: LayoutRun, folder: Path) -> str:
         stage.record()
     communicators = Communicators()
     ranks = (stages[run.mesh.stage_of(rank)].of_rank(rank, communicators) for rank in range(run.gpus))
-    made = f"{run.workload.name} on {run.hardware.name}, {run.workload.training.stack.name}"
-    return write_ranks(folder, run.workload.name, list(ranks), made, communicators)
+    description = f"{run.workload.name} on {run.hardware.name}, {run.workload.training.stack.name}"
+    return write_ranks(folder, run.workload.name, list(ranks), description, communicators)
 
 
 class _Stage:
@@ -210,14 +210,14 @@ class _Stage:
     # --- ranks ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _alike(self) -> list[bytes]:
+    def _shared_bytes(self) -> list[bytes]:
         return as_bytes(self.made.nodes)
 
     def of_rank(self, rank: int, communicators: Communicators) -> list[bytes]:
         """Return the nodes of *rank*, with its own communicators and neighbors."""
         mesh = self.run.mesh
         first = mesh.rank(pipeline=self.stage)
-        nodes = list(self._alike)
+        nodes = list(self._shared_bytes)
         for node in self.made.nodes:
             own: Mapping[str, int | str] = {}
             if node.id in self.among:

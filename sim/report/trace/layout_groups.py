@@ -93,7 +93,7 @@ def _dtype(run: LayoutRun, width: float) -> str:
 def groups(run: LayoutRun, rank: int) -> list[dict[str, Any]]:
     """Return the groups of *rank* that its layout uses, in the form of Kineto's ``pg_config``."""
     axes = dict.fromkeys(sent.axis for sent in sent_by(run, run.mesh.stage_of(rank)).values())
-    made = dict.fromkeys(("everyone", *axes))
+    used_axes = dict.fromkeys(("everyone", *axes))
     return [
         {
             "pg_name": _number(run, rank, axis),
@@ -102,7 +102,7 @@ def groups(run: LayoutRun, rank: int) -> list[dict[str, Any]]:
             "pg_size": run.mesh.group_size(axis),
             "ranks": list(run.mesh.group(rank, axis)),
         }
-        for axis in made
+        for axis in used_axes
     ]
 
 

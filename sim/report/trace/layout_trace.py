@@ -82,11 +82,11 @@ def _rank(run: LayoutRun, rank: int) -> list[TraceEvent]:
             continue  # only of other stages
         stream = streams.setdefault(work.name, 20 + len(streams))
         sent = sent_of.get(tag := tags.pop(0)) if tags else None
-        said = arguments(run, rank, tag, sent) if sent is not None else {}
+        details = arguments(run, rank, tag, sent) if sent is not None else {}
         # if the ranks of a stage are simulated separately, the run lists no operations: find the kind of operation by its name
-        like = sent or next((each for tag, each in sent_of.items() if words(tag) == work.name), None)
-        name = _NCCL.get(like.op if like else "", "ncclDevKernel_Generic").format(type=_TYPES[said.get("dtype", "Float")])
-        events.append(span("kernel", name, rank, stream, work.t0, work.t1, _details(work, stream) | said))
+        similar = sent or next((each for tag, each in sent_of.items() if words(tag) == work.name), None)
+        name = _NCCL.get(similar.op if similar else "", "ncclDevKernel_Generic").format(type=_TYPES[details.get("dtype", "Float")])
+        events.append(span("kernel", name, rank, stream, work.t0, work.t1, _details(work, stream) | details))
     for wait in run.played.log.waits:
         if wait.rank == stage and wait.cause != Cause.COMPUTE and wait.t0 >= step.begin and wait.t1 <= step.end:
             events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))

@@ -34,8 +34,8 @@ def write_run(run: Run, folder: Path) -> str:
     slots = {number: slot.name for slot in run.cluster for number in slot.numbers}
     classes = {(rank.node, gpu): rank.number for rank in run.log.ranks for gpu in rank.gpus}
     ranks = [chosen[classes[slots[part.node], gpu]] for part in job.placement for gpu in part.gpus]
-    made = f"{job.workload.name} on {run.hardware.name}, {job.workload.training.stack.name}"
-    return write_ranks(folder, job.workload.name, ranks, made)
+    description = f"{job.workload.name} on {run.hardware.name}, {job.workload.training.stack.name}"
+    return write_ranks(folder, job.workload.name, ranks, description)
 
 
 class _Exchange(NamedTuple):
@@ -49,7 +49,7 @@ class _Exchange(NamedTuple):
 def _nodes(run: Run, rank: RankExcerpt) -> list[bytes]:
     """Return the nodes of one rank, as bytes."""
     start, end = rank.boundaries[-2], rank.boundaries[-1]
-    made = Recording()
+    recording = Recording()
     due = list(_exchanges(rank, start, end))
     stream: list[int] = []
     sent: list[tuple[float, int]] = []
@@ -57,15 +57,15 @@ def _nodes(run: Run, rank: RankExcerpt) -> list[bytes]:
     for wait in _cut([wait for wait in rank.waits if start <= wait.t0 < end - _INSTANT], [each.came for each in due]):
         until = wait.t1 if wait.cause is Cause.GRADIENT else wait.t0
         while due and due[0].came <= until + _INSTANT:
-            sent.append((due[0].work.t1, _collective(run, made, due.pop(0), stream)))
+            sent.append((due[0].work.t1, _collective(run, recording, due.pop(0), stream)))
         seconds = wait.t1 - wait.t0
         if wait.cause is Cause.GRADIENT:
             ended = [(over, node) for over, node in sent if over <= wait.t1 + _INSTANT]
             stream = [*stream, *(node for _, node in ended)]
             seconds = wait.t1 - max([wait.t0, *(over for over, _ in ended)])
         if seconds > _INSTANT:
-            stream = [made.compute(_name(rank, wait), seconds, stream, host=wait.cause is not Cause.COMPUTE)]
-    return as_bytes(made.nodes)
+            stream = [recording.compute(_name(rank, wait), seconds, stream, host=wait.cause is not Cause.COMPUTE)]
+    return as_bytes(recording.nodes)
 
 
 def _exchanges(rank: RankExcerpt, start: float, end: float) -> Iterator[_Exchange]:
@@ -93,13 +93,13 @@ def _cut(waits: Sequence[WaitSpan], at: Sequence[float]) -> Iterator[WaitSpan]:
         yield wait._replace(t0=begin)
 
 
-def _collective(run: Run, made: Recording, exchange: _Exchange, after: Sequence[int]) -> int:
+def _collective(run: Run, recording: Recording, exchange: _Exchange, after: Sequence[int]) -> int:
     """Record a collective after the nodes *after*, and after the delay of its slowest rank."""
     job, plan, work = run.jobs[0].job, run.rings[0], exchange.work
     ranks = plan.ranks if plan is not None else 1
     if exchange.late > _INSTANT:
-        after = [made.late(exchange.late, after)]
-    return made.collective(work.name, operation_of(work.name, work.nbytes, job.workload, ranks), work.nbytes, "", ranks, after)
+        after = [recording.late(exchange.late, after)]
+    return recording.collective(work.name, operation_of(work.name, work.nbytes, job.workload, ranks), work.nbytes, "", ranks, after)
 
 
 def _name(rank: RankExcerpt, wait: WaitSpan) -> str:
