@@ -1,1 +1,1 @@
-"""How does a person or a program see a run? Tables, documents, plots and files."""
+"""How are results presented to people and programs? As tables, documents, plots and files."""

@@ -1,4 +1,4 @@
-"""Why do a profile's two methods differ, in words? Each figure is the runs' own; which reason applies follows from what changed."""
+"""Why do the two stall measurements of a profile differ? All figures come from its runs; the reasons follow from what changed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sim.study.profile import Profile
 from sim.units import show
 
 RUNS = {"interconnect": ("RUN0", "RUN1"), "network": ("RUN1", "the two nodes"), "prep": ("RUN1", "RUN3"), "fetch": ("RUN3", "RUN2")}
-"""Between which runs each stall is: subtraction takes the first from the second."""
+"""The two runs that define each stall: subtraction subtracts the first from the second."""
 _WORTH = 0.05
-"""Share of the stall, by either method, below which a gap is not worth a line."""
+"""Smallest gap that is reported, as a share of the larger of the two measurements of the stall."""
 _SEEN = 1e-3
-"""Share of the step below which a stall is not."""
+"""Smallest stall that is reported, as a share of the step."""
 
 
 def apart_document(profile: Profile) -> dict[str, Any]:
-    """Return each stall (seconds per step) by subtraction and by direct attribution, the gaps between the two, and the sums of all."""
+    """Return each stall (seconds per step) by subtraction and by direct attribution, the gaps between the two, and the totals."""
     first, cold = profile.one_gpu.jobs[0].warm, profile.real.jobs[0].first
     return {
         "stalls": {
@@ -57,12 +57,12 @@ def _why(profile: Profile, stall: str, gap: Gap) -> str:
             "the same exchange, whose waits are the network's there" if same else "it passes unseen during other waits, which count once"
         )
         return f"{change}: {hidden}" if change else "kernels are shorter"
-    said = [part for part in (change, _reason(profile, stall, gap.cause)) if part]
-    return f"{': '.join(said) or 'kernels are longer'}; no wait for {stall}"
+    parts = [part for part in (change, _reason(profile, stall, gap.cause)) if part]
+    return f"{': '.join(parts) or 'kernels are longer'}; no wait for {stall}"
 
 
 def _reason(profile: Profile, stall: str, cause: Cause) -> str:
-    """Return what makes *cause* longer in the run after."""
+    """Return why *cause* takes longer in the second run of *stall*; empty if there is no specific reason."""
     job, (fewer, more) = profile.real.jobs[0].job, (profile.one_gpu.jobs[0].job.ranks, profile.synthetic.jobs[0].job.ranks)
     if stall == "interconnect" and more > fewer:
         return {
@@ -79,7 +79,7 @@ def _reason(profile: Profile, stall: str, cause: Cause) -> str:
 
 
 def apart_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return where the two methods of an `apart_document` differ noticeably, and why."""
+    """Return lines that tell where the two methods of an `apart_document` differ noticeably, and why."""
     lines = []
     for name, both in document["stalls"].items():
         gaps = [both["gaps"][place] for place in noticed(document, name)]
@@ -92,21 +92,21 @@ def apart_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def noticed(document: Mapping[str, Any], stall: str) -> list[int]:
-    """Return the places of those gaps of *stall* in an `apart_document` that are worth a line."""
-    both, every = document["stalls"][stall], document["all"]
+    """Return the indices of the gaps of *stall* in an `apart_document` that are large enough to report."""
+    both, totals = document["stalls"][stall], document["all"]
     largest = max(abs(both["subtraction_s"]), both["direct_s"])
-    if largest <= _SEEN * (every["direct_s"] + every["subtraction_s"]):
+    if largest <= _SEEN * (totals["direct_s"] + totals["subtraction_s"]):
         return []
     return [place for place, gap in enumerate(both["gaps"]) if abs(gap["difference_s"]) > _WORTH * largest]
 
 
-def _sum(every: Mapping[str, Any]) -> str:
-    waits = f", waits {_time(every['run0_waits_s'])} itself ({', '.join(every['run0_waits_for'])})" if every["run0_waits_for"] else ""
-    grows = every["compute_grows_s"]
+def _sum(totals: Mapping[str, Any]) -> str:
+    waits = f", waits {_time(totals['run0_waits_s'])} itself ({', '.join(totals['run0_waits_for'])})" if totals["run0_waits_for"] else ""
+    grows = totals["compute_grows_s"]
     more = (
-        f"; compute itself is {_time(abs(grows))} {'longer' if grows > 0 else 'shorter'}" if abs(grows) > _SEEN * every["direct_s"] else ""
+        f"; compute itself is {_time(abs(grows))} {'longer' if grows > 0 else 'shorter'}" if abs(grows) > _SEEN * totals["direct_s"] else ""
     )
-    both = f"{_time(every['subtraction_s'])} a step; RUN2 waits {_time(every['direct_s'])}"
+    both = f"{_time(totals['subtraction_s'])} a step; RUN2 waits {_time(totals['direct_s'])}"
     reasons = f": RUN0, which subtraction takes for compute{waits}{more}" if waits or more else ""
     return f"interconnect, prep and fetch together are RUN2 - RUN0, {both}{reasons}"
 

@@ -1,7 +1,7 @@
-"""On what do the figures of many runs rest? What their documents assume and warn of, said once, and what was read.
+"""What are the figures of many runs based on? The assumptions and warnings of their documents, each listed once, and the inputs read.
 
-A document of several runs has the same keys for that as a run's own: ``assumptions``, ``warnings``, ``seed``, ``version`` and
-``inputs_sha256``.
+A document of several runs uses the same keys for this as the document of a single run: ``assumptions``, ``warnings``, ``seed``,
+``version`` and ``inputs_sha256``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JsonDocument = Mapping[str, Any]
 
 
 def run_basis(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = ()) -> dict[str, Any]:
-    """Return on what the first job of *run* rests; *inputs* are the SHA-256 of each description, *noted* are further warnings."""
+    """Return the basis of the first job of *run*; *inputs* are the SHA-256 of each description, *noted* are additional warnings."""
     return {
         "assumptions": assumptions(run),
         "warnings": [*noted, *warnings(run)],
@@ -29,7 +29,7 @@ def run_basis(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = ()) ->
 
 
 def basis_of(documents: Sequence[JsonDocument]) -> dict[str, Any]:
-    """Return on what runs rest, by their *documents*: what all assume once, what some do with their names.
+    """Return the basis of several runs from their *documents*; a line that holds for only some runs is prefixed with their machines.
 
     ``inputs_sha256`` has an entry for each machine.
     """
@@ -47,32 +47,32 @@ def basis_of(documents: Sequence[JsonDocument]) -> dict[str, Any]:
 
 
 def named(document: JsonDocument) -> str:
-    """Return the machine of a run's *document*, and how many of it."""
+    """Return the machine's name in a run's *document*, with the number of nodes if there are several."""
     nodes = document["nodes"]
     return str(document["hardware"]) if nodes == 1 else f"{document['hardware']}, {nodes} nodes"
 
 
 def said_once(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the *texts* of machines, each once: what all say first and as it is, what some say with their names.
+    """Return each distinct line of *texts* (lines by machine) once: first those of all machines, then others prefixed with the names.
 
-    A line that names its machine says 'each' of several.
+    If there are several machines, 'each' replaces the machine's name inside a line.
     """
-    said: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for name, lines in texts.items():
         for line in lines:
-            said.setdefault(_of_each(line, name.partition(",")[0]) if len(texts) > 1 else line, []).append(name)
-    prefixed = [(_prefix(names, list(texts)), line) for line, names in said.items()]
-    return [prefix + line for prefix, line in sorted(prefixed, key=lambda said: bool(said[0]))]
+            names_of.setdefault(_replace_machine(line, name.partition(",")[0]) if len(texts) > 1 else line, []).append(name)
+    prefixed = [(_prefix(names, list(texts)), line) for line, names in names_of.items()]
+    return [prefix + line for prefix, line in sorted(prefixed, key=lambda pair: bool(pair[0]))]
 
 
-def _of_each(line: str, machine: str) -> str:
-    """Return *line* with 'each' in place of *machine*, which may be part of another word."""
+def _replace_machine(line: str, machine: str) -> str:
+    """Return *line* with *machine* replaced by 'each', except where it is part of a longer word."""
     return re.sub(rf"(?<![\w.-]){re.escape(machine)}(?![\w-])", "each", line)
 
 
-def _prefix(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return whom a line is said of: nothing for all, whoever is left out where those are few."""
-    missing = [name for name in every if name not in names]
+def _prefix(names: Sequence[str], machines: Sequence[str]) -> str:
+    """Return the prefix for a line that holds for *names*: empty if that is all *machines*, 'all but ...' if few are missing."""
+    missing = [name for name in machines if name not in names]
     if not missing:
         return ""
     return f"all but {'; '.join(missing)}: " if 3 * len(missing) < len(names) else f"{'; '.join(names)}: "

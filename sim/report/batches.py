@@ -1,4 +1,4 @@
-"""How should unlike machines share a batch? The batches of each group, what they save, and whether others can be better."""
+"""How should different kinds of GPUs share a batch? The batch of each group, the time it saves, and whether a better split may exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.units import show
 
 
 def batches_document(answer: Batches) -> dict[str, Any]:
-    """Return the JSON document of the answer."""
+    """Return the JSON document of *answer*."""
     search, best = answer.search, answer.search.best
     steps = answer.workload.training.gradient_accumulation_steps
     seconds = search.known[best]
@@ -57,7 +57,7 @@ def _warnings(answer: Batches) -> list[str]:
 
 
 def batches_text(document: Mapping[str, Any]) -> str:
-    """Return what a person reads in a terminal."""
+    """Return *document* as text for a terminal."""
     best = document["step_time_s"]
     proof = "proven best under the model" if document["complete"] else "the best of those simulated"
     lines = [
@@ -74,13 +74,13 @@ def batches_text(document: Mapping[str, Any]) -> str:
         )
     lines.append("")
     if document["equal"] is not None:
-        lines.append(f"  {_beside('equal batches', [document['equal']['batch_per_gpu']], document['equal']['step_time_s'], best)}")
+        lines.append(f"  {_compared('equal batches', [document['equal']['batch_per_gpu']], document['equal']['step_time_s'], best)}")
     peak = document["by_peak"]
-    lines.append(f"  {_beside('by peak rate', peak['batches_per_gpu'], peak['step_time_s'], best)}")
+    lines.append(f"  {_compared('by peak rate', peak['batches_per_gpu'], peak['step_time_s'], best)}")
     own = ",".join(str(group["batch_per_gpu"]) for group in document["groups"])
     lines += ["", f"  Run it: --set training.batches=[{own}]", "", *basis_lines(document)]
     return "\n".join(lines)
 
 
-def _beside(name: str, sizes: list[int], seconds: float, best: float) -> str:
+def _compared(name: str, sizes: list[int], seconds: float, best: float) -> str:
     return f"{name} ({' and '.join(map(str, sizes))}): {show(seconds, 'time')}, {100 * (seconds / best - 1):.1f}% longer"

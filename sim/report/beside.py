@@ -1,4 +1,4 @@
-"""What else is asked of a run? A checkpoint beside its steps, a limit on the power of GPUs, weeks with failures: in its document."""
+"""What else can a run's document contain? On request: a checkpoint written during its steps, a GPU power limit, weeks with failures."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 
 def require_failures(with_failures: bool, reliability: str | None, spares: int | None) -> None:
-    """Raise SpecError for rates or spares without the failures that they are of, and for those that make no sense."""
+    """Raise SpecError if *reliability* or *spares* are set without failures, or are invalid."""
     for option, value in (("--reliability", reliability), ("--spares", spares)):
         if value is not None and not with_failures:
             raise SpecError(f"{option} {value}: belongs to failures; write --with-failures as well")
     if reliability is not None or spares is not None:
-        from sim.study.weeks import Weeks, at_level  # a plain run needs none of these
+        from sim.study.weeks import Weeks, at_level  # not needed by a plain run
 
         at_level(Weeks(days=1.0, spares=spares), reliability).checked()
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What is asked for; nothing by default."""
+    """The optional parts that are requested; none by default."""
 
     with_failures: bool = False
     store: str | None = None
     """Where a checkpoint is written: a name, a file, or ``disk``."""
     power_cap: str | None = None
-    """Limit of each GPU, such as ``500 W``."""
+    """Power limit of each GPU, such as ``500 W``."""
     reliability: str | None = None
-    """How often machines fail: a level or a file; None: the middle level."""
+    """How often machines fail: a level or a file. None means the middle level."""
     spares: int | None = None
-    """Nodes that wait for failures; None: as in weeks."""
+    """Spare nodes. None means the default of `sim.study.weeks`."""
 
     def checked(self, plan: JobPlan | None, one: bool = True) -> None:
-        """Raise SpecError for several runs (not *one*), and for failures without the length of a job in *plan*."""
+        """Raise SpecError if parts are requested for several runs (*one* is False), or failures without a job length (*plan*)."""
         options = {"--with-failures": self.with_failures, "--store": self.store, "--power-cap": self.power_cap}
         for option, value in options.items():
             if value and not one:
@@ -49,14 +49,14 @@ class Beside:
         require_failures(self.with_failures, self.reliability, self.spares)
 
     def added(self, document: dict[str, Any], run: Run | LayoutRun, plan: JobPlan | None) -> dict[str, Any]:
-        """Return the *document* of *run*, whose whole job is *plan*, with what is asked for. Raise SpecError for several jobs."""
+        """Return the *document* of *run* with the requested parts added; *plan* is the whole job. Raise SpecError for several jobs."""
         if "jobs" in document:
             for option, value in (("--power-cap", self.power_cap), ("--with-failures", self.with_failures)):
                 if value:
                     raise SpecError(f"{option}: takes one workload, not several jobs")
         if self == Beside():
             return document
-        from sim.report.energy import with_power_cap  # a plain run needs none of these
+        from sim.report.energy import with_power_cap  # not needed by a plain run
         from sim.report.goodput import beside_run
         from sim.report.saving import saved_document
         from sim.study.saving import saved_beside, slowed_beside

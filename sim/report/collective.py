@@ -1,4 +1,4 @@
-"""How does a table of collectives look? As nccl-tests prints it, as JSON, and as a plot."""
+"""How is a table of collectives presented? As text like that of nccl-tests, as JSON, as CSV, and as a plot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def collective_document(table: Table) -> dict[str, Any]:
 
 
 def group_document(group: MeshGroup) -> dict[str, Any]:
-    """Return what JSON says of a group of a mesh."""
+    """Return the JSON entry of a group of a mesh."""
     return {
         "name": group.name,
         "axes": dict(group.axes),
@@ -52,12 +52,12 @@ def group_document(group: MeshGroup) -> dict[str, Any]:
 
 
 def axes_text(axes: Mapping[str, int]) -> str:
-    """Return the *axes* of a mesh that have several ranks, neighbors first."""
+    """Return the *axes* of a mesh that have several ranks as text, the axis of neighboring ranks first."""
     return " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1)
 
 
 def group_lines(group: MeshGroup, nbytes: float) -> list[str]:
-    """Return in words where *group* lies, which groups exchange beside it, and which links they share at *nbytes*."""
+    """Return lines that tell where *group* is placed, which groups communicate at the same time, and which links they share at *nbytes*."""
     shown = [f"{rank} (node {node}, GPU {gpu})" for rank, (node, gpu) in zip(group.ranks, group.places, strict=True)]
     ranks = ", ".join(shown if len(shown) <= _SHOWN else [*shown[: _SHOWN - 1], "...", shown[-1]])
     what = "messages" if group.name in ("pp", "pipeline") else "groups"
@@ -75,11 +75,11 @@ def group_lines(group: MeshGroup, nbytes: float) -> list[str]:
 
 
 _SHOWN = 4
-"""Ranks of a group that text names."""
+"""Maximum number of ranks of a group that the text lists."""
 
 
 def assumed(table: Table) -> list[str]:
-    """Return what the times of *table* take for granted."""
+    """Return the assumptions behind the times of *table*."""
     version, algorithms, protocols, channels = table.tuning
     settings = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocols, "NCCL_MAX_NCHANNELS": channels}
     forced = ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
@@ -108,8 +108,8 @@ def collective_text(table: Table) -> str:
         rates = f"{show(row.algbw, 'bandwidth'):>11} {show(row.busbw, 'bandwidth'):>11}"
         lines.append(f"{size:>10} {time:>10}{alone} {rates}  {row.algorithm:15} {row.protocol:8} {row.channels:>8}  {row.bottleneck}")
     error = collective_error(table)
-    told = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in unmeasured(table))]
-    return "\n".join([*lines, *([""] if told else []), *told])
+    notes = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in unmeasured(table))]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
 def collective_csv(table: Table) -> str:
@@ -123,13 +123,13 @@ def collective_csv(table: Table) -> str:
 
 
 def fabric_files(table: Table) -> dict[str, bytes]:
-    """Return a picture of the fabric of the machine of *table*, by file name; none where it has no structure to show."""
+    """Return pictures of the fabric of *table*'s machine by file name; empty if the fabric has no structure to show."""
     drawn = fabric_plot(table.machine) if table.machine else None
     return drawn.files("fabric") if drawn else {}
 
 
 def collective_plot(table: Table) -> Picture:
-    """Return a PNG of bus bandwidth over size."""
+    """Return a plot of bus bandwidth over size."""
     drawn, (axes,) = figure(1, (8, 4.5))
     axes.plot([row.nbytes for row in table.rows], [row.busbw / 1e9 for row in table.rows], marker="o", markersize=4, color="#4477aa")
     axes.set_xscale("log", base=2)

@@ -1,8 +1,9 @@
-"""How far off may a collective's time be? The errors that predictions of measured collectives showed, over the same links.
+"""How far off may a collective's time be? The errors of predictions for measured collectives over the same kind of link.
 
-`hardware/validated_collectives.json` is written by ``python -m calibration collectives --write`` from the tables of nccl-tests that come
-with `calibration`: relative errors of times predicted with the measured system left out of every fit. The same operation over the same
-kind of link answers for its band of sizes, then any operation over it; where nobody measured that link, nothing does, and that is said.
+``python -m calibration collectives --write`` writes `hardware/validated_collectives.json` from the nccl-tests tables that come with
+`calibration`. It holds relative errors of times that were predicted with the measured system left out of every fit. The errors for a
+band of sizes are those of the same operation over the same kind of link, or else those of any operation over that link. If the link was
+never measured, there is no estimate, and a warning reports it.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ SUMMARY = "hardware/validated_collectives.json"
 
 
 def collective_error(table: Table) -> dict[str, Any] | None:
-    """Return the validated errors (fractions) of *table*'s operation by band of sizes, and what they rest on; None without any."""
+    """Return the validated errors (fractions) of *table*'s operation by band of sizes, and their basis; None if there are none."""
     validated = validated_collectives()
     errors: dict[str, Mapping[str, Any]] = {}
-    unlike: list[str] = []
+    unmatched: list[str] = []
     for row in table.rows:
         band = band_of(row.nbytes)
         own, other = f"{table.carrier}, {table.op}, {band}", f"{table.carrier}, any operation, {band}"
         name = own if own in validated else other
         if band not in errors and name in validated and row.algorithm not in _not_nccls():
             errors[band] = validated[name]
-            unlike += [f"no {table.op} {band}"] if name == other else []
+            unmatched += [f"no {table.op} {band}"] if name == other else []
     if not errors:
         return None
-    beyond = unlike + [
-        f"{here} {what}, measured up to {most}"
-        for what, key, here in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
-        if here > (most := max(group[key] for group in errors.values()))
+    beyond = unmatched + [
+        f"{value} {noun}, measured up to {most}"
+        for noun, key, value in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
+        if value > (most := max(group[key] for group in errors.values()))
     ]
     if table.group is not None and any((use.groups or 2) > 1 for use in table.group.links):
         beyond.append("groups that share links, measured one at a time")
@@ -51,22 +52,22 @@ def collective_error(table: Table) -> dict[str, Any] | None:
 
 
 NOT_NCCLS = frozenset({"Hierarchical", "RackHierarchical", "HalvingDoubling"})
-"""Algorithms of other libraries, of which no row was measured."""
+"""Algorithms of other libraries; no measured row used them."""
 
 
 def error_lines(error: Mapping[str, Any]) -> list[str]:
-    """Return *error* in words."""
+    """Return *error* as lines of text."""
     bands = "; ".join(f"{band['band']} {100 * band['median']:.0f}% / {100 * band['p90']:.0f}%" for band in error["bands"])
     return [f"expected error (median / 90th percentile): {bands}", f"  {error['basis']}"]
 
 
 def _not_nccls() -> frozenset[str]:
-    """Return the algorithms that are other libraries', or the user's own."""
+    """Return the algorithms that are not NCCL's: those of other libraries and those defined by the user."""
     return NOT_NCCLS | {*names(COLLECTIVES)}
 
 
 def unmeasured(table: Table) -> list[str]:
-    """Return a warning where nobody measured what *table* is about."""
+    """Return a warning if the links or the algorithms of *table* were never measured."""
     validated = validated_collectives()
     if not table.carrier:
         return []
@@ -78,13 +79,13 @@ def unmeasured(table: Table) -> list[str]:
 
 
 def band_of(nbytes: float) -> str:
-    """Return the band of sizes that a collective of *nbytes* belongs to; empty where none is validated."""
+    """Return the band of sizes that a collective of *nbytes* belongs to; empty if no validated band contains it."""
     bands: Sequence[Mapping[str, Any]] = _summary().get("bands", ())
     return next((str(band["name"]) for band in bands if nbytes <= (band["to"] or math.inf)), "")
 
 
 def validated_collectives() -> Mapping[str, Mapping[str, Any]]:
-    """Return the errors by group of measured collectives; empty where the library has no such file."""
+    """Return the errors by group of measured collectives; empty if the catalogue has no such file."""
     groups: Mapping[str, Mapping[str, Any]] = _summary().get("groups", {})
     return groups
 

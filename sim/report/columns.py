@@ -1,4 +1,4 @@
-"""How do rows look in a terminal? Aligned columns under titles: text to the left, figures to the right."""
+"""How are rows laid out in a terminal? In aligned columns under titles, with text to the left and figures to the right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Title(NamedTuple):
-    """The head of a column; *left* for text."""
+    """The title of a column; *left* aligns it to the left, as for text."""
 
     text: str
     left: bool = False

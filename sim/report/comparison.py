@@ -1,4 +1,4 @@
-"""How do machines look beside each other? A table with the Pareto front marked, JSON, CSV, and a plot of time against cost."""
+"""How do machines compare? A table with the Pareto front marked, JSON, CSV, and a plot of time against cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware", "step": "step_time_s"}
-"""What a comparison may be sorted by, and its key in the document."""
+"""Maps each sort order of a comparison to its key in the document."""
 
 
 _RATES = {"tokens_per_s": "tokens/s", "throughput_samples_per_s": "samples/s"}
@@ -32,14 +32,14 @@ _JOB, _EPOCHS = "whole job", "epochs done"
 _BEYOND = "^ extrapolated: no measured run was like it in size, model or machine; 'run' says in what"
 _ERROR = "error: half of such predictions missed by less than the first figure, nine in ten by less than the second; ? not measured"
 _APART = 5e-4
-"""Share below which two machines are said to be equal."""
+"""Relative difference below which two machines are reported as equal."""
 NAMED = 3
-"""Machines that are named where as much is said of more."""
+"""Number of machines listed by name if the same text applies to many."""
 _FRONT = "* nothing else is both faster and cheaper"
 
 
 def require_sort(sort: str) -> None:
-    """Raise SpecError where *sort* is nothing that machines can be sorted by."""
+    """Raise SpecError if *sort* is not one of `SORTS`."""
     if sort not in SORTS:
         raise SpecError(f"--sort {sort}: write one of {', '.join(SORTS)}")
 
@@ -47,7 +47,7 @@ def require_sort(sort: str) -> None:
 def comparison_document(workload: str, rows: Sequence[ComparedMachine], sort: str = "time", note: str = "") -> dict[str, Any]:
     """Return the JSON document of a comparison, sorted by *sort*; machines that cannot run the workload come last, with the reason.
 
-    *note* says which machine could, where none of them can.
+    *note* tells which machine could run it if none of these can.
     """
     require_sort(sort)
     ran = [dict(row.document) | {"provider": row.provider} for row in rows if row.document is not None]
@@ -77,7 +77,7 @@ def _prices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return which machines of *rows* have no price on the spot market that was asked for, in a sentence."""
+    """Return a sentence that lists the machines of *rows* without a price on the requested spot market; empty if all have one."""
     names = [row["hardware"] for row in rows if (row["price"] or {}).get("market") == "spot" and row["price"]["usd_per_h"] is None]
     if not names:
         return ""
@@ -86,7 +86,7 @@ def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:
-    """Return what to keep small: time and cost of an epoch, or of the whole job; of one of a given time, the time each epoch takes."""
+    """Return the two objectives to minimize: time and cost of an epoch; with a whole job, its time per epoch and its cost."""
     job = document["whole_job"]
     if job is None:
         return document["epoch_time_s"], document["cost_per_epoch_usd"]
@@ -121,13 +121,13 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def rate_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return which key of *rows* says how fast they are, and its title: tokens where all have them, else samples."""
+    """Return the key of *rows* that holds their throughput, and its title: tokens if all rows have them, else samples."""
     key = "tokens_per_s" if rows and all(row["tokens_per_s"] is not None for row in rows) else "throughput_samples_per_s"
     return key, _RATES[key]
 
 
 def comparison_text(document: dict[str, Any]) -> str:
-    """Return the table of a comparison; ``*`` marks the front that nothing beats in both time and cost."""
+    """Return a comparison's *document* as a table; ``*`` marks the machines that no other beats in both time and cost."""
     rows = document["rows"]
     of_job, in_tokens = _job_titles(rows), any(row["whole_job"] and row["whole_job"]["given"] == "tokens" for row in rows)
     rate, of_rate = rate_of(rows)
@@ -156,19 +156,19 @@ def comparison_text(document: dict[str, Any]) -> str:
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:
-        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {said}" for said in why_not(document["left_out"]))]
+        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {line}" for line in why_not(document["left_out"]))]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
 
 
 def _epoch_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how many tokens an epoch of *rows* has, where all read as many."""
+    """Return a line with the number of tokens per epoch, if it is the same for all *rows*."""
     tokens = {epoch_tokens(row) for row in rows}
     count = tokens.pop() if len(tokens) == 1 else None
     return [] if count is None else [f"an epoch is {tokens_text(count)} (--tokens N for another budget)"]
 
 
 def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Return the titles of what differs between the whole jobs of *rows*."""
+    """Return the titles of the columns in which the whole jobs of *rows* differ."""
     jobs = [row["whole_job"] for row in rows if row["whole_job"]]
     if not jobs:
         return ()
@@ -176,28 +176,29 @@ def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
 
 
 def is_long(job: Mapping[str, Any]) -> bool:
-    """Tell whether machines differ in how long *job* takes: not where it is given by its hours."""
+    """Return whether machines differ in how long *job* takes; they do not if its length is specified in hours."""
     return bool(job["given"] != "time")
 
 
 def why_not(failed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each reason that machines of *failed* cannot run the workload, machines with the same reason together."""
-    said = [cannot_run(row) for row in failed]
-    parted = [(line, *line.partition(": ")) for line in said]
-    alone = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
-    return [*alone, *grouped(((name, text) for line, name, _, text in parted if line not in alone), len(said))]
+    """Return one line per reason why machines of *failed* cannot run the workload, with the machines that share it."""
+    problems = [cannot_run(row) for row in failed]
+    parted = [(line, *line.partition(": ")) for line in problems]
+    ungrouped = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
+    return [*ungrouped, *grouped(((name, text) for line, name, _, text in parted if line not in ungrouped), len(problems))]
 
 
 def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
-    """Return a line for each thing that is *said* of a machine, those of whom the same is said together, *most* of them by name.
+    """Return one line per distinct text in *said* (pairs of machine and text), with its machines; long lists are cut to *most* names.
 
-    HW stands for each of several."""
-    about: dict[str, list[tuple[str, str]]] = {}
+    HW replaces the machine's name in a text that applies to several.
+    """
+    statements: dict[str, list[tuple[str, str]]] = {}
     for name, text in said:
         text = text.removeprefix(f"{name}: ")
-        about.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
+        statements.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
     lines = []
-    for text, each in about.items():
+    for text, each in statements.items():
         names = [name for name, _ in each]
         more = f" and {len(names) - most} more" if len(names) > most + 1 else ""
         lines.append(f"{', '.join(names[:most] if more else names)}{more}: {each[0][1] if len(each) == 1 else text}")
@@ -205,11 +206,11 @@ def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
 
 
 def cannot_run(failed: Mapping[str, Any]) -> str:
-    """Return why a machine cannot run the workload, with its name and number of nodes where several were tried."""
+    """Return why a machine cannot run the workload, with its name, and its number of nodes if it is more than one."""
     problem = str(failed["problem"])
-    where = failed["hardware"] + (f", {failed['nodes']} nodes" if (failed["nodes"] or 1) > 1 else "")
-    named = problem.startswith((f"{where}:", f"{where} "))
-    return problem if named else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
+    machine = failed["hardware"] + (f", {failed['nodes']} nodes" if (failed["nodes"] or 1) > 1 else "")
+    named = problem.startswith((f"{machine}:", f"{machine} "))
+    return problem if named else f"{machine}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
 
 def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], rate: str) -> list[str]:
@@ -244,7 +245,7 @@ def _error(error: Mapping[str, Any] | None) -> str:
 
 
 def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return in which layout machines run that have too little memory for the model on each GPU, and how sure it is that it is the best."""
+    """Return lines on machines whose GPUs are too small for the whole model: the layout they run, and its proven gap to the best."""
     planned = [row for row in rows if row["layout_gap"] is not None]
     if not planned:
         return []
@@ -255,9 +256,9 @@ def laid_out_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def not_validated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what layouts of *rows* use that no measured run has, each once, with the machines where not all do."""
-    said = said_once({_at(row): (row["expected_error"] or {}).get("not_validated", ()) for row in rows})
-    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in said]
+    """Return sentences on features of the layouts of *rows* that no measured run has, with the machines if only some use them."""
+    features = said_once({_at(row): (row["expected_error"] or {}).get("not_validated", ()) for row in rows})
+    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in features]
 
 
 def _above(gap: float) -> str:
@@ -265,17 +266,17 @@ def _above(gap: float) -> str:
 
 
 def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return which two machines are fastest, or cheapest, by less than the error of such predictions, in sentences."""
+    """Return a sentence if the two fastest machines differ by less than the expected error, and another for the two cheapest."""
     sentences = []
-    for place, what in enumerate(("fast", "cheap")):
+    for place, adjective in enumerate(("fast", "cheap")):
         valued = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
         if len(valued) < 2:
             continue
         (least, best), (second, other) = sorted(valued, key=lambda pair: pair[0])[:2]
         error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
         if second / least - 1.0 < error:
-            apart = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
-            sentences.append(f"{_at(best)} is {apart} {what}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
+            margin = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
+            sentences.append(f"{_at(best)} is {margin} {adjective}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
     return sentences
 
 
@@ -289,14 +290,14 @@ def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
 
 
 class ShownColumn(NamedTuple):
-    """What an axis shows of a machine: where its figure stands in the row, what it is, and how many of its unit are one there."""
+    """A quantity on an axis: its path in the row of a machine, its title, and the number to divide it by for the axis's unit."""
 
     path: str
     title: str
     scale: float = 1.0
 
     def of(self, row: Mapping[str, Any]) -> float | None:
-        """Return the value of *row*; None where there is none above nothing."""
+        """Return the value of *row* in the unit of the axis; None if it is missing or zero."""
         value: Any = row
         for part in self.path.split("/"):
             value = value[part]
@@ -304,7 +305,7 @@ class ShownColumn(NamedTuple):
 
 
 def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[ShownColumn, ShownColumn]:
-    """Return by what *rows* are compared: time and cost of an epoch, or of the whole job; of one of a given time, epochs and cost."""
+    """Return what *rows* are compared by: time and cost of an epoch or of the whole job; if the job's time is given, epochs and cost."""
     job = next((row["whole_job"] for row in rows if row["whole_job"]), None)
     if job is None:
         return _time("epoch_time_s", " per epoch", rows), ShownColumn("cost_per_epoch_usd", "USD per epoch")
@@ -313,13 +314,13 @@ def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[ShownColumn, ShownColum
 
 
 def _time(path: str, of: str, rows: Sequence[Mapping[str, Any]]) -> ShownColumn:
-    """Return the column of the times on *path*, each of what *of* says, in a unit that suits *rows*."""
+    """Return the column of the times at *path*, in a unit that suits *rows*; its title is the unit followed by *of*."""
     unit, length = axis_unit([seconds for row in rows if (seconds := ShownColumn(path, of).of(row)) is not None])
     return ShownColumn(path, f"{unit}{of}", length)
 
 
 def comparison_plot(document: dict[str, Any]) -> Picture:
-    """Return a picture: cost over time of every machine with a price, the Pareto front joined."""
+    """Return a plot of cost over time of every machine with a price, with the Pareto front as a line."""
     time, cost = shown_by(document["rows"])
     points = [
         NamedPoint(x, y, row["hardware"], row["pareto"])
@@ -335,7 +336,7 @@ def comparison_plot(document: dict[str, Any]) -> Picture:
 
 
 def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, Mapping[str, Any] | None]]) -> None:
-    """Draw how far nine in ten of such predictions were off: of time, and of cost with it."""
+    """Draw the 90th percentile of the expected error as error bars, for time and, in proportion, for cost."""
     for x, y, error in rows:
         if x is not None and y is not None and error:
             off = min(error["p90"], 0.95)
@@ -345,7 +346,7 @@ def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, Map
 
 
 def scattered(title: str, points: Sequence[NamedPoint], across: str, up: str) -> tuple[Figure, Axes]:
-    """Return a figure of *points* over two logarithmic axes, called *across* and *up*; without any it says that no price is known."""
+    """Return a figure of *points* on two logarithmic axes titled *across* and *up*; without points it says that there are no prices."""
     drawn, (axes,) = figure(1, (9, 6))
     axes.set_title(title, fontsize=11, loc="left")
     if not points:

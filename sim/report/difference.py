@@ -1,8 +1,8 @@
-"""What changed between two runs? Their inputs, figures and each cause beside each other, and what of it explains the rest, in words.
+"""What changed between two runs? Their inputs, figures and causes next to each other, and a summary in words.
 
-Everything that went in is compared: names, options, market, seed, version, and every value of both descriptions (`sim.report.inputs`).
-A step is the sum of its causes, so the change of each says by how much it made the step longer or shorter. Figures that differ by
-less than a millionth are the same: that much is rounding.
+All inputs are compared: names, options, market, seed, version, and every value of both descriptions (`sim.report.inputs`). A step is
+the sum of its causes, so the change of a cause is the amount by which it made the step longer or shorter. Figures that differ by less
+than a millionth count as equal, because that much is rounding.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from sim.spec.yaml import SpecError
 from sim.units import show
 
 SAME = 1e-6
-"""Share of a figure, or of the step for a cause, below which two runs agree: periods repeat within 1e-9 of a step."""
+"""Relative difference of a figure (for a cause, share of the step) up to which two runs agree: periods repeat within 1e-9 of a step."""
 SHOWN = 12
-"""Inputs in the text; JSON has them all."""
+"""Maximum number of inputs in the text; JSON has them all."""
 _NAMED = 0.05
-"""Share of all that changed in a step below which a cause is not worth a word."""
+"""Smallest change of a cause that the text mentions, as a share of all changes in a step."""
 _LONG = 40
-"""Characters of a value beyond which the text only says that it differs: curves."""
+"""Maximum characters of a value in the text; for longer values, such as curves, it only reports that they differ."""
 
 _NAMES = ("hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "seed", "version")
 _TWICE = frozenset({"name", "training.stack.name", "training.batch", "training.precision", "groups.0.count"})
-"""Values of the descriptions that `_NAMES` have already."""
+"""Values of the descriptions that `_NAMES` already covers."""
 FIGURES = (
     ("step", "step_time_s", ("step_time_s",), "time"),
     ("epoch", "epoch_time_s", ("epoch_time_s",), "time"),
@@ -71,7 +71,7 @@ class _Price(TypedDict):
 
 
 class _Run(_Epoch):
-    """What a document needs so that two can be compared; more is kept and left unread."""
+    """The fields that a comparison needs from a document; other fields are kept but not read."""
 
     hardware: str
     workload: str
@@ -86,7 +86,7 @@ class _Run(_Epoch):
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return the document of one run that ``sim run --json`` wrote to *path*, or ``-o`` into it. Raise SpecError where it is none."""
+    """Return the document of one run that ``sim run --json`` wrote to *path*, or ``-o`` into it. Raise SpecError if there is none."""
     if path.is_dir():
         if not (path / "run.json").exists():
             raise SpecError(f"{path}: has no run.json; write one with: python -m sim run HW WL -o {shlex.quote(str(path))}")
@@ -120,7 +120,7 @@ def _is_number(value: Any) -> bool:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what differs between two documents of runs: inputs, figures, and seconds per step by cause (after - before)."""
+    """Return the differences between the documents of two runs: inputs, figures, and seconds per step by cause (after - before)."""
     stalls = _stalls(before, after)
     figures = {key: [_at(document, path) for document in (before, after)] for _, key, path, _ in FIGURES}
     return {
@@ -136,7 +136,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 
 
 def _stalls(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Return the change of each cause in a step; what is rounding is 0."""
+    """Return the change of each cause in a step; a change that is only rounding is 0."""
     noise = SAME * max(before["step_time_s"], after["step_time_s"])
     old, new = before["stalls_s"], after["stalls_s"]
     changes = {cause.value: new.get(cause.value, 0.0) - old.get(cause.value, 0.0) for cause in causes_of(old, new)}
@@ -150,9 +150,9 @@ def _agree(old: Any, new: Any) -> bool:
 
 
 def _inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the inputs that differ, [before, after] by key: names first, then values, those of few words before details."""
+    """Return the inputs that differ, [before, after] by key: names first, then values, less deeply nested keys first."""
     pairs = {key: [before.get(key), after.get(key)] for key in _NAMES}
-    pairs |= {key: [_asked(document, key) for document in (before, after)] for key in ("epochs", "hours")}
+    pairs |= {key: [_requested_length(document, key) for document in (before, after)] for key in ("epochs", "hours")}
     pairs["market"] = [_at(document, ("price", "market")) for document in (before, after)]
     for kind in ("hardware", "workload"):
         old, new = (_at(document, ("inputs", kind)) for document in (before, after))
@@ -163,8 +163,8 @@ def _inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, li
     return _differing(pairs)
 
 
-def _asked(document: Mapping[str, Any], key: str) -> Any:
-    """Return how long the whole job was asked to be, in *key*: epochs or hours; None where it was not."""
+def _requested_length(document: Mapping[str, Any], key: str) -> Any:
+    """Return the requested length of the whole job in *key* (epochs or hours); None if it was not requested that way."""
     job = document.get("whole_job") or {}
     if job.get("given") != {"epochs": "epochs", "hours": "time"}[key]:
         return None
@@ -179,7 +179,7 @@ def _differing(pairs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def difference_text(difference: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the inputs that differ, the table of a difference between *before* and *after*, and what it comes to."""
+    """Return *difference* between *before* and *after* as text: the inputs that differ, a table, and a summary."""
     rows = [
         [title, _shown(difference[key][0], unit), _shown(difference[key][1], unit), _change(difference[key], unit)]
         for title, key, _, unit in FIGURES
@@ -196,7 +196,7 @@ def difference_text(difference: Mapping[str, Any], before: Mapping[str, Any], af
 
 
 def input_lines(inputs: Mapping[str, list[Any]], most: int | None = None) -> list[str]:
-    """Return a line for each of *inputs* of a difference, at *most* so many."""
+    """Return a line for each of the *inputs* of a difference, for at most the first *most*."""
     lines = [_input_line(key, *pair) for key, pair in list(inputs.items())[:most]]
     more = len(inputs) - len(lines)
     return [*lines, f"and {more} more inputs (--json lists them)"] if more else lines
@@ -211,13 +211,13 @@ def _input_line(key: str, old: Any, new: Any) -> str:
 
 
 def sentences(difference: Mapping[str, Any]) -> list[str]:
-    """Return what *difference* comes to, the step first."""
+    """Return a summary of *difference* in sentences, the step first."""
     inputs, changed = len(difference["inputs"]), difference["changed"]
     moved = any(difference["stalls_s"].values())
     if not changed and not moved:
         return ["The two runs are the same." if not inputs else f"{_count(inputs)}, and the figures are the same."]
     lines = [_step_sentence(difference)]
-    if "first_epoch_time_s" in changed and _apart(difference["first_epoch_stalls_s"], difference["stalls_s"]):
+    if "first_epoch_time_s" in changed and _change_differently(difference["first_epoch_stalls_s"], difference["stalls_s"]):
         lines.append(_first_sentence(difference))
     if "cost_per_epoch_usd" in changed:
         lines.append(_cost_sentence(difference["cost_per_epoch_usd"], same_time="epoch_time_s" not in changed))
@@ -238,8 +238,8 @@ def _step_sentence(difference: Mapping[str, Any]) -> str:
     return f"A step is {_by(old, new)}: {causes}."
 
 
-def _apart(first: Mapping[str, float], warm: Mapping[str, float]) -> bool:
-    """Tell whether the causes changed otherwise in the first epoch than in a warm one."""
+def _change_differently(first: Mapping[str, float], warm: Mapping[str, float]) -> bool:
+    """Return whether the causes changed differently in the first epoch than in a warm one."""
     return any(abs(first[name] - warm[name]) > _NAMED * max(map(abs, (*first.values(), *warm.values()))) for name in warm)
 
 
@@ -250,11 +250,15 @@ def _first_sentence(difference: Mapping[str, Any]) -> str:
 
 
 def _job_sentence(times: Sequence[float | None], costs: Sequence[float | None]) -> list[str]:
-    (time, then), (cost, later) = times, costs
-    if time is None or then is None:
+    (old_time, new_time), (old_cost, new_cost) = times, costs
+    if old_time is None or new_time is None:
         return []
-    how = "takes as long" if _agree(time, then) else f"is {_by(time, then)}"
-    money = "" if cost is None or later is None else f" and costs ${abs(later - cost):,.2f} {'more' if later > cost else 'less'}"
+    how = "takes as long" if _agree(old_time, new_time) else f"is {_by(old_time, new_time)}"
+    money = (
+        ""
+        if old_cost is None or new_cost is None
+        else f" and costs ${abs(new_cost - old_cost):,.2f} {'more' if new_cost > old_cost else 'less'}"
+    )
     return [f"The whole job {how}{money}."]
 
 

@@ -1,4 +1,4 @@
-"""What does a program read of a run? The JSON document of ``sim run --json``; keys carry their unit and are only ever added."""
+"""What does a program read about a run? The JSON document of ``sim run --json``. Keys include their unit; keys are only ever added."""
 
 from __future__ import annotations
 
@@ -38,13 +38,11 @@ def run_document(
     market: Market = "on_demand",
     plan: JobPlan | None = None,
 ) -> dict[str, Any]:
-    """Return the document of *run* at the prices of *market*; *inputs* are the SHA-256 of each description, *noted* are further warnings.
+    """Return the document of *run* at the prices of *market*; several jobs give ``{"jobs": [...]}``.
 
-    *plan* is the whole job, whose time and cost stand under ``whole_job``; without one that is null.
-
-    *bottlenecks*, by job, tell what freeing a resource would save; without them ``freed_step_time_s`` is null.
-
-    Several jobs give ``{"jobs": [...]}``.
+    *inputs* are the SHA-256 of each description, *noted* are additional warnings. *bottlenecks*, one per job, tell what freeing a
+    resource would save; without them ``freed_step_time_s`` is null. *plan* is the whole job; its time and cost are listed under
+    ``whole_job``, which is null without a plan.
     """
     documents = [_job_document(run, number, inputs, noted, market) for number in range(len(run.jobs))]
     for number, document in enumerate(documents):
@@ -65,7 +63,7 @@ def _whole_job(run: Run, number: int, plan: JobPlan | None, document: Mapping[st
 
 
 def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, problem: str, brief: str) -> dict[str, Any]:
-    """Return the document of a point of a scaling table that cannot run: *problem* in a sentence, *brief* in a few words."""
+    """Return the document of a point of a scaling table that cannot run: *problem* is the reason in a sentence, *brief* in a few words."""
     point = {"hardware": hardware, "workload": workload, "nodes": nodes, "gpus": gpus}
     return {"schema": SCHEMA, **point, "infeasible": problem, "infeasible_briefly": brief}
 
@@ -86,14 +84,14 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
 
 
 def _utilization(run: Run, number: int) -> float | None:
-    """Return the share of their peak in 16 bits that the GPUs of job *number* use for the model's FLOP."""
+    """Return the model FLOPs utilization of job *number*, relative to the 16-bit peak of its GPUs."""
     job = run.jobs[number]
     lent = [(slot.node.gpu, slot.count * len(gpus)) for slot in run.cluster for each, gpus in slot.lent if each == number]
     return model_flops_utilization(job.job.workload.model.layers, job.throughput, lent)
 
 
 def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict[str, Any]:
-    """Return the figures of one job: what its document says first, all that a table of many runs shows."""
+    """Return the figures of one job: the first part of its document, and all that a table of many runs shows."""
     job = run.jobs[number]
     workload = job.job.workload
     price = _price(run, number, market)
@@ -128,7 +126,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
 
 
 def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
-    """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the 95% interval if drawn."""
+    """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the step time's uncertainty."""
     return {
         "step_time_spread_s": list(bottleneck.spread) if bottleneck and bottleneck.phases else None,
         "step_time_half_width_s": run.jobs[number].warm.interval,
@@ -141,7 +139,7 @@ def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any
 
 
 def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
-    """Return at what rate a job pays, on which market, and of which day and region the prices are."""
+    """Return the price a job pays per hour, with its market, date, region and source."""
     prices = next((group.price for group in run.hardware.groups if group.price is not None), None)
     return {
         "market": market,
@@ -153,19 +151,19 @@ def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
 
 
 def _market(market: Market) -> list[str]:
-    """Return what spot prices leave out."""
+    """Return the assumption behind spot prices, if *market* is spot."""
     return ["spot prices without interruptions (python -m sim spot simulates them)"] if market == "spot" else []
 
 
 def _no_price(run: Run, number: int, market: Market) -> list[str]:
-    """Return what to do where a machine has no price on the spot market that was asked for."""
+    """Return a warning if the machine has no price on the requested spot market."""
     if market == "on_demand" or _price(run, number, market) is not None:
         return []
     return [f"no spot price of {run.hardware.name} is known; give one, for example --set price.spot='1.50 USD/h'"]
 
 
 def _price(run: Run, number: int, market: Market) -> float | None:
-    """Return USD/s that job *number* pays."""
+    """Return the price of job *number* (USD/s); None if unknown."""
     used = [{part.node: len(part.gpus) for part in job.job.placement} for job in run.jobs]
     everyone: Counter[int] = Counter()
     for of_job in used:
@@ -174,11 +172,11 @@ def _price(run: Run, number: int, market: Market) -> float | None:
 
 
 def _charged(run: Run, number: int) -> list[str]:
-    """Return who pays for what, where that is not plainly the whole machine."""
+    """Return how costs are charged, if the job does not simply pay for the whole machine."""
     sentences = []
-    mine, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
+    own_gpus, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
     if len(run.jobs) > 1:
-        sentences.append(f"jobs share a node's price by their GPUs on it: this job has {mine} of the {total} GPUs in use")
+        sentences.append(f"jobs share a node's price by their GPUs on it: this job has {own_gpus} of the {total} GPUs in use")
     workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
     idle = workers - len({part.node for job in run.jobs for part in job.job.placement})
     if idle:
@@ -187,7 +185,7 @@ def _charged(run: Run, number: int) -> list[str]:
 
 
 def credits_end(run: Run, number: int = 0) -> list[str]:
-    """Return what becomes of the job when the disk's burst credits are gone, if that slows it noticeably."""
+    """Return a warning if the job slows noticeably once the disk's burst credits run out."""
     end, now = run.credits_end, run.jobs[number].warm.step_time
     if end is None or abs(end.step_times[number] - now) < 0.01 * now:
         return []
@@ -196,7 +194,7 @@ def credits_end(run: Run, number: int = 0) -> list[str]:
 
 
 def burst_credits_end(run: Run, number: int = 0) -> dict[str, Any] | None:
-    """Return from which epoch on the disk has no burst credits left, and what a step and an epoch take then; None where they last."""
+    """Return the epoch from which the disk has no burst credits left, and the step and epoch times then; None if the credits last."""
     end, warm = run.credits_end, run.jobs[number].warm
     if end is None:
         return None
@@ -209,7 +207,7 @@ def _stalls(epoch: Epoch) -> dict[str, float]:
 
 
 def collective(run: Run, number: int) -> dict[str, Any] | None:
-    """Return how gradients travel: algorithm, protocol, channels, and the bus bandwidth of one all-reduce of all of them."""
+    """Return how gradients are exchanged: algorithm, protocol, channels, and the bus bandwidth of one all-reduce of all gradients."""
     plan = run.rings[number]
     if plan is None:
         return None
@@ -221,7 +219,7 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
             "algorithm": workload.training.stack.strategy,
             "protocol": None,
             "channels": None,
-            "busbw_bytes_per_s": 2 * nbytes / time,  # of one worker: pushed and pulled
+            "busbw_bytes_per_s": 2 * nbytes / time,  # of one worker: push and pull
             "bottleneck": bottleneck,
         }
     cost = plan.cost(nbytes)

@@ -1,4 +1,4 @@
-"""What power, energy and carbon does a run take? Its figures in a document, a row of a table, and a line."""
+"""How much power and energy does a run use, and how much CO2 does that emit? Figures in a document, a table row, and a line of text."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from sim.study.power_cap import Limited
 
 _SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_token_j", "kwh_per_epoch", "co2_per_epoch_kg")
-"""What a row of a table has."""
+"""The figures in a row of a table."""
 
 
 def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload, used: Mapping[int, int] | None = None) -> dict[str, Any]:
-    """Return the figures of a run's *document* with its energy; null where the TDP of its GPU is unknown.
+    """Return the figures of a run's *document* with its energy; null if the TDP of its GPU is not specified.
 
-    *used* are the GPUs of the job by number of the node among the workers that have GPUs; by default it has equally many on the first
-    nodes. GPUs of all kinds spend the same shares of a step on what they do. The grid is that of the region of the price, or the
-    world's mean.
+    *used* maps each node, numbered among the workers that have GPUs, to the number of the job's GPUs on it; by default the job has the
+    same number on each of the first nodes. All kinds of GPU are assumed to divide a step among activities in the same proportions. The
+    CO2 is that of the grid in the region of the price, or of the world's mean.
     """
     group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
     if used is None:
@@ -33,7 +33,7 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload,
     grid = grid_of(group.price.region if group.price else None, machine.provider)
     per_step = document["throughput_samples_per_s"] * document["step_time_s"]
     kinds = [
-        NodesOfKind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _alike(machine, used).items()
+        NodesOfKind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _count_nodes(machine, used).items()
         for node in [machine.groups[number].node]
     ]  # fmt: skip
     figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.model.sequence)
@@ -43,8 +43,8 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload,
     return document | {"energy": figures | {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}}
 
 
-def _alike(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[int, int]]:
-    """Return how many of the *used* nodes are of each group of *machine*, given by its number, with so many GPUs of the job."""
+def _count_nodes(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[int, int]]:
+    """Return the count of the *used* nodes by group number in *machine* and number of the job's GPUs on the node."""
     groups = [
         number for number, group in enumerate(machine.groups) if group.role == "worker" and group.node.gpu_count for _ in range(group.count)
     ]
@@ -52,7 +52,7 @@ def _alike(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[int, int
 
 
 def power_cap_figures(limit: Limited) -> dict[str, float]:
-    """Return what a *limit* on the power of GPUs does to the steps, in time and energy."""
+    """Return the step time and the energy per sample with and without a *limit* on GPU power."""
     return {
         "gpu_cap_w": limit.cap, "step_time_s": limit.steps.step_time, "step_time_without_s": limit.step_time_without,
         "energy_per_sample_j": limit.joules, "energy_per_sample_without_j": limit.joules_without,
@@ -60,8 +60,8 @@ def power_cap_figures(limit: Limited) -> dict[str, float]:
 
 
 def with_power_cap(document: dict[str, Any], machine: Hardware, workload: Workload, cap: str) -> dict[str, Any]:
-    """Return a run's *document* with what a limit of *cap* on each GPU would make of its steps. Raise SpecError where nobody knows."""
-    from sim.study.power_cap import limited  # with it come long runs and numpy, without which every other run does
+    """Return a run's *document* with the effect of a limit of *cap* on each GPU. Raise SpecError if the effect is unknown."""
+    from sim.study.power_cap import limited  # it imports long runs and numpy, which other runs do not need
     from sim.study.weeks import steps_of
 
     figures = power_cap_figures(limited(steps_of(document, machine, workload), cap))
@@ -69,7 +69,7 @@ def with_power_cap(document: dict[str, Any], machine: Hardware, workload: Worklo
 
 
 def power_cap_text(figures: Mapping[str, float]) -> str:
-    """Return in words what a power cap costs in time and saves in energy."""
+    """Return a sentence on the time that a power cap costs and the energy it saves."""
     longer = figures["step_time_s"] / figures["step_time_without_s"] - 1
     more = figures["energy_per_sample_j"] / figures["energy_per_sample_without_j"] - 1
     if longer <= 0:
@@ -83,20 +83,20 @@ def power_cap_text(figures: Mapping[str, float]) -> str:
 
 
 def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what of the *energy* of a document a row of a comparison has."""
+    """Return the part of a document's *energy* that a row of a comparison shows."""
     return None if energy is None else {name: energy[name] for name in (*_SHORT, "grid")}
 
 
 def energy_columns(energy: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the *energy* of a document in columns of a table, and of which grid its CO2 is; none where it is unknown."""
+    """Return the *energy* of a document as columns of a table, with the grid of its CO2; the values are None if it is unknown."""
     figures = {name: None if energy is None else energy[name] for name in _SHORT}
     return figures | {"co2_of": None if energy is None else grid_words(energy["grid"])}
 
 
 def job_energy(energy: Mapping[str, Any] | None, time: float, weeks: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return kWh and kg of CO2 of a job of *time* seconds, and the grid, at the mean power of the *energy* of its run.
+    """Return kWh and kg of CO2 of a job of *time* seconds, and the grid, at the mean power in the *energy* of its run.
 
-    With failures it is that of its *weeks*, in which nodes also wait, and spares do.
+    With failures, the mean power is that of its *weeks*, in which nodes also wait and spares are idle.
     """
     if energy is None:
         return {"energy_kwh": None, "co2_kg": None, "grid": None}
@@ -106,29 +106,29 @@ def job_energy(energy: Mapping[str, Any] | None, time: float, weeks: Mapping[str
 
 
 def kwh_text(kwh: float) -> str:
-    """Return *kwh* in words: 31.7 MWh."""
+    """Return *kwh* as text: 31.7 MWh."""
     return show(kwh * KWH, "billed energy")
 
 
 def epoch_tokens(document: Mapping[str, Any]) -> float | None:
-    """Return the tokens of an epoch of a run's *document*, to three digits; None where samples are no sequences."""
+    """Return the tokens per epoch of a run's *document*, to three digits; None if samples are not sequences."""
     rate = document.get("tokens_per_s")
     return None if rate is None else float(f"{rate * document['epoch_time_s']:.3g}")
 
 
 def grid_text(grid: GridIntensity) -> str:
-    """Return of which *grid* a carbon figure is, and how much carbon a kWh of it is."""
+    """Return text that names the *grid* of a CO2 figure, with its carbon intensity."""
     return f"CO2 at {grid_words(grid.figures)}"
 
 
 def grid_words(figures: Mapping[str, Any]) -> str:
-    """Return of which grid, given its *figures* in a document, a carbon figure is, and how much carbon a kWh of it is."""
+    """Return the carbon intensity, place and year of a grid as text, from its *figures* in a document."""
     where = "the world's mean" if figures["assumed"] else figures["region"]
     return f"{1000 * figures['kg_per_kwh']:.0f} g/kWh, {where}, {figures['year']}"
 
 
 def energy_text(energy: Mapping[str, Any] | None, tokens: float | None = None) -> str:
-    """Return the line that tells the *energy* of a document, whose epoch has so many *tokens*."""
+    """Return a line with the *energy* of a document; *tokens* is the number of tokens per epoch, if any."""
     if energy is None:
         return ""
     grid = energy["grid"]

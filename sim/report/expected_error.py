@@ -1,11 +1,12 @@
-"""How far off may this run be? The errors that predictions of measured runs showed, for this GPU, its network and the software stack.
+"""How far off may this run be? The errors of predictions for measured runs with the same GPU, network and software stack.
 
-The summary (`sim.report.validated`) is written by ``make validated`` from the measured runs that come with `calibration`: relative errors
-of step times predicted from the descriptions alone, as a run predicts them. The nearest group that was measured answers: the same GPU,
-network and stack; then GPU and network; then the network; then everything, and more is added for a GPU that was never measured. GPUs of
-a node that cannot address each other exchange through host memory, which is a network of its own. A GPU or network of which no run was
-measured extrapolates, as do more GPUs or nodes. Of ranks that compute on processor cores only runs on the same processor answer. Where
-no decoder is in the group, errors of a decoder are no smaller than those of decoders with layouts (`sim.report.layouts.layout_error`).
+``make validated`` writes the summary (`sim.report.validated`) from the measured runs that come with `calibration`. It holds relative
+errors of step times that were predicted from the descriptions alone, as in any run. The errors are those of the nearest measured group:
+the same GPU, network and stack; else GPU and network; else the network; else all runs. A GPU that was never measured adds an error of
+its own. GPUs of a node that cannot address each other communicate through host memory, which counts as a network of its own. A run
+extrapolates if its GPU or network was never measured, or if it has more GPUs or nodes than the measured runs. For ranks that compute on
+CPU cores, only runs on the same processor count. If a group has no decoder, errors of a decoder are at least those of decoders with
+layouts (`sim.report.layouts.layout_error`).
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from sim.training.job import Job
 from sim.units import show
 
 SIMILAR = 1.5
-"""How many times as large as the largest measured model a model may be that is called like those measured: estimate."""
+"""A model extrapolates if it has more than this many times the parameters of the largest measured model (estimate)."""
 SHORTER = 5.0
-"""How many times as short as the shortest measured step a step may be, likewise: estimate."""
+"""A step extrapolates if it is more than this many times shorter than the shortest measured step (estimate)."""
 _UNMEASURED = {"median": 0.09, "p90": 0.25}
-"""Errors of steps on one GPU of a chip that was left out of the fit: 620 rows, calibration/catalogue/compute.py
+"""Errors of steps on a single GPU of a type that was left out of the fit: 620 rows, calibration/catalogue/compute.py
 (docs/trust/validation.md)."""
 _TO_95 = 1.96 / 1.645
-"""From what nine in ten stay below to what 19 in 20 do, of normal errors."""
+"""Converts the 90th percentile of the absolute error to the 95th, for normally distributed errors."""
 EVERYTHING = "all runs"
-"""The group that every run on GPUs belongs to."""
+"""The group of all runs on GPUs."""
 
 
 def groups_of(node: Node, job: Job) -> list[str]:
-    """Return the groups of runs that *job* on nodes like *node* belongs to, the nearest first."""
+    """Return the groups of runs that *job* on nodes like *node* belongs to, nearest first."""
     network, gpu, stack = traffic(node, job), node.gpu.name, job.workload.training.stack.name
     of_gpus = [] if node.gpu.host_cores else [network, EVERYTHING]
     return [f"{gpu}, {network}, {stack}", f"{gpu}, {network}", *of_gpus]
 
 
 def traffic(node: Node, job: Job) -> str:
-    """Return in words what gradients of *job* cross: the slowest kind of link on the way."""
+    """Return the name of the network that gradients of *job* cross: the slowest kind of link on their way."""
     if job.ranks == 1:
         return "one GPU"
     if len(job.placement) > 1:
@@ -59,9 +60,9 @@ def traffic(node: Node, job: Job) -> str:
 
 
 def expected_error(run: Run, number: int) -> dict[str, Any] | None:
-    """Return the validated error (fractions) of job *number* of *run*, and what it rests on; None where nothing was validated.
+    """Return the validated error (fractions) of job *number* of *run*, and its basis; None if nothing was validated.
 
-    Of nodes that differ the kind with the largest error answers for all.
+    If the nodes differ, the kind of node with the largest error determines the result.
     """
     job, step = run.jobs[number].job, run.jobs[number].warm.step_time
     kinds = {tuple(groups_of(node, job)): node for node in run.nodes(number)}
@@ -75,11 +76,11 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
 
 
 def interval_text(error: Mapping[str, Any], step: float) -> str:
-    """Return in words where 95% of measured steps lay about predictions such as *step* (s), by an `expected_error`."""
+    """Return text with the range of 95% of measured steps around a predicted *step* (s), from an `expected_error`."""
     ends = error["measured_over_predicted_95"]
     low, high = ends["low"], ends["high"]
-    here = f"{show(low * step, 'time')} to {show(high * step, 'time')}"
-    return f"95% of measured steps were {low:.2g} to {high:.2g} times the prediction: here {here}"
+    interval = f"{show(low * step, 'time')} to {show(high * step, 'time')}"
+    return f"95% of measured steps were {low:.2g} to {high:.2g} times the prediction: here {interval}"
 
 
 def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[str, Any] | None:
@@ -94,11 +95,11 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job, step: float) -> dict[s
     model = job.workload.model
     if model.transformer is None or family_of(model) in errors["families"]:
         return answer
-    return _no_less_than(answer, decoder_error(model.transformer, node.gpu.name))
+    return _widen_to(answer, decoder_error(model.transformer, node.gpu.name))
 
 
-def _no_less_than(answer: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return *answer*, of models of another family, with the errors of *other*, of the same family, where those are larger."""
+def _widen_to(answer: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return *answer*, from models of another family, with its errors raised to those of *other*, from the same family."""
     if other is None:
         return answer
     ends, others = answer["measured_over_predicted_95"], other["measured_over_predicted_95"]
@@ -111,7 +112,7 @@ def _no_less_than(answer: dict[str, Any], other: Mapping[str, Any] | None) -> di
 
 
 def _of_new_gpu(errors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *errors* of a network with what a chip adds that nobody measured: independent errors, added in squares."""
+    """Return the *errors* of a network, widened for an unmeasured GPU: independent errors, added in quadrature."""
     wider = math.log1p(_UNMEASURED["p90"]) * _TO_95
     ends = {end: math.exp(sign * math.hypot(max(0.0, sign * math.log(errors[end])), wider)) for end, sign in (("low", -1), ("high", 1))}
     return {**errors, **{name: math.hypot(errors[name], error) for name, error in _UNMEASURED.items()}, **ends}
@@ -131,12 +132,12 @@ def _answer(name: str, errors: Mapping[str, Any], beyond: Sequence[str]) -> dict
 
 
 def _beyond(errors: Mapping[str, Any], job: Job, step: float) -> list[str]:
-    """Return in words what of *job* lies outside the runs measured: sizes, the model's family, its parameters, how short its *step* is.
+    """Return descriptions of how *job* lies outside the measured runs: sizes, model family, parameters, or a short *step*.
 
-    What a short step waits for, the host mostly, takes a small part of those measured.
+    A short step mostly waits for the host, which takes only a small part of the measured steps.
     """
     sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), errors["most_nodes"]), ("GPUs", job.ranks, errors["most_gpus"]))
-    beyond = [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
+    beyond = [f"{value} {noun}, measured up to {most}" for noun, value, most in sizes if value > most]
     model = job.workload.model
     if (family := family_of(model)) not in errors["families"]:
         beyond.append(f"no run was of {family}")
@@ -152,7 +153,7 @@ def _billions(parameters: float) -> str:
 
 
 def family_of(model: Model) -> str:
-    """Return which kind of model this is: kinds differ in the operators that take their time."""
+    """Return the family of *model*; families differ in the operators that take most of the time."""
     ops = {layer.op for layer in model.layers}
     if model.transformer is not None:
         return "a decoder"

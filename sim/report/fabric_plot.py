@@ -1,6 +1,6 @@
-"""How do the nodes of a cluster hang together? A picture of its fabric: leaves and spines, groups of a dragonfly, a sheet of a torus.
+"""How are the nodes of a cluster connected? A picture of the fabric: leaves and spines, groups of a dragonfly, a sheet of a torus.
 
-What is too much to draw is cut to a few, and said in words with the capacities.
+Large fabrics are drawn only in part; the text next to the picture tells which part, and gives the full sizes and capacities.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sim.units import show
 
 _NODE, _SWITCH, _LINK = "#4477aa", "#228833", "#bbbbbb"
 _MOST = 4
-"""Leaves, pods and nodes of one that are drawn."""
+"""Maximum number of leaves, and of nodes per leaf, that are drawn."""
 
 
 def fabric_plot(hardware: Hardware) -> Picture | None:
-    """Return a picture of the fabric of *hardware*; None where it has no structure to show."""
+    """Return a picture of the fabric of *hardware*; None if it has no structure to show."""
     fabric = hardware.fabric
     workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     nodes, nic = sum(group.count for group in workers), workers[0].node.nic

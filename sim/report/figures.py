@@ -1,4 +1,4 @@
-"""How do rows of figures reach a file? As CSV, or as Parquet where pyarrow is installed; nested figures become columns of their own."""
+"""How are rows of figures written to a file? As CSV, or as Parquet if pyarrow is installed; nested figures become separate columns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sim.spec.whole_file import replacing
 from sim.spec.yaml import SpecError
 
 Rows = Iterable[Mapping[str, Any]]
-"""What can be gone through more than once."""
+"""Rows that can be iterated over more than once."""
 
 _UNITS = ("_bytes", "_usd", "_s")
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *row* with the keys of nested figures joined to their own; a unit stays at the end (``stalls_s.copy`` is ``copy_s``)."""
+    """Return *row* with nested figures flattened by joining their keys; a unit stays at the end (``stalls_s.copy`` is ``copy_s``)."""
     flattened: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping):
@@ -32,14 +32,14 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def figures_csv(rows: Rows) -> str:
-    """Return CSV text of *rows*, with a header of every column that any of them has."""
+    """Return *rows* as CSV text, with a column for every key that any of them has."""
     text = io.StringIO()
     _write_csv(text, rows)
     return text.getvalue()
 
 
 def check_table(path: Path) -> None:
-    """Raise SpecError unless `write_table` can make a file such as *path*: before anything is computed for it."""
+    """Raise SpecError unless `write_table` can write *path*; to be called before the rows are computed."""
     if path.suffix not in (".csv", ".parquet"):
         raise SpecError(f"{path}: write FILE.csv or FILE.parquet")
     if path.is_dir():
@@ -51,7 +51,7 @@ def check_table(path: Path) -> None:
 
 
 def write_table(path: Path, rows: Rows) -> None:
-    """Write *rows* to *path*, as CSV or Parquet by its name; they are read twice, one at a time, and never held all together."""
+    """Write *rows* to *path*, as CSV or Parquet by its suffix. They are iterated over twice, and never held in memory all at once."""
     with replacing(path) as temporary:
         if path.suffix == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
@@ -67,7 +67,7 @@ def _write_csv(file: TextIO, rows: Rows) -> None:
 
 
 def safe_cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *row* with an apostrophe before text that a spreadsheet would run: it starts with = + - @, a tab or a return."""
+    """Return *row* with an apostrophe before text that a spreadsheet would run as a formula: it starts with = + - @, a tab or a return."""
     return {key: f"'{value}" if isinstance(value, str) and _is_formula(value) else value for key, value in row.items()}
 
 
@@ -80,7 +80,7 @@ def _is_formula(text: str) -> bool:
 
 
 ROW_GROUP = 5000
-"""Rows of a Parquet file that are held in memory at a time."""
+"""Rows of a Parquet file that are held in memory at once."""
 
 
 def _write_parquet(path: Path, rows: Rows) -> None:
@@ -90,7 +90,7 @@ def _write_parquet(path: Path, rows: Rows) -> None:
     plain = {str: arrow.string(), float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
 
     def column(kinds: set[type]) -> Any:
-        """Return the type of a column with values of these *kinds*: whole numbers may be among others, any other mixture is text."""
+        """Return the type of a column with values of these *kinds*: integers mixed with floats are floats, any other mixture is text."""
         if not kinds or len(kinds) == 1:
             return plain[kinds.pop()] if kinds else arrow.null()
         return arrow.float64() if kinds == {int, float} else arrow.string()

@@ -1,4 +1,4 @@
-"""Where may a result be written? Places are judged before anything is computed for them."""
+"""Where may a result be written? Paths are checked before the result is computed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sim.spec.whole_file import is_device
 from sim.spec.yaml import SpecError
 
 MADE_BY: Final[ContextVar[str]] = ContextVar("made_by", default="")
-"""The command that runs now, for what it writes to say; empty where no command does."""
+"""The running command, which is recorded in the pages it writes; empty if there is none."""
 
 
 def file_due(path: Path | None) -> Path | None:
-    """Return *path*, where a file can be written. Raise SpecError otherwise, before anything is computed for it."""
+    """Return *path* if a file can be written there. Raise SpecError otherwise, before anything is computed."""
     return _writable(path, ".html")
 
 
 def _writable(path: Path | None, ending: str) -> Path | None:
-    """Return *path*, where a file can be written; an example for a folder has *ending*."""
+    """Return *path* if a file can be written there; *ending* is that of the example in the error for a folder."""
     if path is not None and path.is_dir():
         raise SpecError(f"{path}: is a folder; expected a file, such as {path / f'result{ending}'}")
     if path is not None and not is_device(path):
@@ -31,22 +31,22 @@ def _writable(path: Path | None, ending: str) -> Path | None:
 
 
 def page_due(path: Path | None) -> Path | None:
-    """Return *path*, where an HTML page can be written. Raise SpecError otherwise, before anything is computed for it."""
+    """Return *path* if an HTML page can be written there. Raise SpecError otherwise, before anything is computed."""
     return _ending(path, (".html", ".htm"), "an HTML page")
 
 
 def yaml_due(path: Path | None) -> Path | None:
-    """Return *path*, where a YAML file can be written. Raise SpecError otherwise, before anything is computed for it."""
+    """Return *path* if a YAML file can be written there. Raise SpecError otherwise, before anything is computed."""
     return _ending(path, (".yaml", ".yml"), "a YAML file")
 
 
 def csv_due(path: Path | None) -> Path | None:
-    """Return *path*, where a CSV file can be written. Raise SpecError otherwise, before anything is computed for it."""
+    """Return *path* if a CSV file can be written there. Raise SpecError otherwise, before anything is computed."""
     return _ending(path, (".csv",), "a CSV file")
 
 
 def _ending(path: Path | None, endings: Sequence[str], what: str) -> Path | None:
-    """Return *path*, where a file can be written whose name ends in one of *endings*, because it is *what*."""
+    """Return *path* if a file can be written there and its name has one of *endings*; *what* names the kind of file in errors."""
     file = _writable(path, endings[0])
     if file is not None and file.suffix.lower() not in endings:
         raise SpecError(f"{file}: {what} is written here; expected a name that ends in {endings[0]}, such as {named(file, endings[0])}")
@@ -54,16 +54,16 @@ def _ending(path: Path | None, endings: Sequence[str], what: str) -> Path | None
 
 
 def named(path: Path, ending: str) -> Path:
-    """Return *path* with *ending* in place of its own, or with a name where it has none."""
+    """Return *path* with *ending* in place of its own; if it has no file name, add one."""
     return path.with_suffix(ending) if path.name else path / f"result{ending}"
 
 
 _FILES: Final = (".html", ".htm", ".pdf", ".json", ".gz", ".csv", ".parquet", ".txt", ".md", ".png", ".svg", ".yaml", ".yml")
-"""Endings of names that are meant as files."""
+"""Endings by which a name is taken for a file's, not a folder's."""
 
 
 def folder_due(path: Path | None) -> Path | None:
-    """Return *path*, a folder that files can be written into, or that can be made. Raise SpecError otherwise."""
+    """Return *path* if it is a folder that files can be written into, or that can be created. Raise SpecError otherwise."""
     if path is not None and path.exists() and not path.is_dir():
         raise SpecError(f"{path}: is a file; expected a folder")
     if path is not None and path.suffix.lower() in _FILES and not path.exists():
@@ -84,7 +84,7 @@ def _folder_of(path: Path, folder: Path) -> None:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Return whether a file can be made in *folder*: some, such as /proc, take none whatever their rights say."""
+    """Return whether a file can be created in *folder*: some, such as /proc, accept none whatever their permissions."""
     try:
         TemporaryFile(dir=folder).close()
     except OSError:

@@ -1,6 +1,6 @@
-"""How does a report fit a terminal? Long lines wrap, bars shrink, and a table that stays too wide goes on below itself; colours.
+"""How does a report fit a terminal? Long lines wrap, bars shrink, and a table that is still too wide continues below; also colors.
 
-Works on the text alone, so every command's report fits; what is piped is never changed.
+This works on the text alone, so it applies to every command's report. Piped output is never changed.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 
 _BAR = re.compile(r"[█▉▊▋▌▍▎▏]")
 _FEWEST = 8
-"""Columns of the shortest bar (estimate: still tells an eighth)."""
+"""Minimum width of the longest bar (estimate: it still shows an eighth)."""
 _WRAPPED = 20
-"""Columns that a last column of text needs to be wrapped rather than moved below."""
+"""Minimum width at which a last column of text is wrapped instead of moved below."""
 _COMMAND = re.compile(r"(\s*(?:[\w ]+: )?)((?:python -m (?:sim|calibration)|stallsim(?:-calibrate)?) .*)")
-"""A line that ends with a command to type, behind what it is for."""
+"""A line that ends with a command to type, after a label."""
 _GAP = "  "
 _BOLD, _DIM, _GREEN, _YELLOW, _CYAN, _END = (f"\x1b[{code}m" for code in (1, 2, 32, 33, 36, 0))
 
 
 def fitted(text: str, width: int) -> str:
-    """Return *text* with no line longer than *width*, which is at least 40, unless a single word, cell or command is."""
+    """Return *text* with lines of at most *width* (at least 40), except where a single word, cell or command is longer."""
     width = max(width, 40)
     shown: list[str] = []
     for lines, celled, notes in _blocks(text.split("\n")):
         if max(map(len, [*lines, *notes.values()])) <= width:
-            shown += [line for place, said in enumerate(lines) for line in (said, *([notes[place]] if place in notes else []))]
+            shown += [line for place, original in enumerate(lines) for line in (original, *([notes[place]] if place in notes else []))]
         elif celled and len(lines) > 1 and len(cells := _cells(lines)) > 2:
             indent = min(_indent(line) for line in lines if line.strip())
             first, rows = _table(cells, width - indent)
@@ -42,7 +42,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[list[str], bool, dict[int, str]]]:
-    """Yield runs of *lines*, whether they have cells (something, two spaces or more, something), and the notes below single rows."""
+    """Yield runs of *lines*, whether they have cells (separated by two or more spaces), and the notes below single rows by index."""
     block: list[str] = []
     notes: dict[int, str] = {}
     before = False
@@ -63,7 +63,7 @@ def _celled(line: str) -> bool:
 
 
 def _is_note(line: str, rows: Sequence[str], notes: Mapping[int, str], below: Sequence[str]) -> bool:
-    """Tell whether *line* says more of the last of *rows*: it begins further right than that, and another row or a blank line follows."""
+    """Return whether *line* is a note on the last of *rows*: it is indented further, and another row or a blank line follows."""
     after = below[0] if below else ""
     further = bool(line.strip()) and _indent(line) > _indent(rows[-1]) and not line.lstrip().startswith("- ")
     return further and len(rows) > 1 and len(rows) - 1 not in notes and (_celled(after) or bool(notes and not after.strip()))
@@ -74,7 +74,7 @@ def _indent(line: str) -> int:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """Return *line* in several, those that follow below its text; a command stays whole, so that it can be copied."""
+    """Return *line* wrapped, with later lines indented to its text; a command stays on one line so that it can be copied."""
     if command := _COMMAND.fullmatch(line):
         label, typed = command.groups()
         return [*([label.rstrip()] if label.strip() else []), f"{' ' * _indent(line)}{typed}"]
@@ -84,7 +84,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def _cells(lines: Sequence[str]) -> list[list[str]]:
-    """Return the columns of *lines*: between them every line but the titles has two blanks; a title goes where it ends."""
+    """Return the columns of *lines*, which are split where all lines but the first, the titles, have two spaces or more."""
     length = max(map(len, lines))
     titles, *rows = [line.ljust(length) for line in lines]
     blank = "".join(" " if all(line[place] == " " for line in rows) else "x" for place in range(length))
@@ -99,14 +99,17 @@ def _cells(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _titles(line: str, edges: Sequence[tuple[int, int]]) -> tuple[list[str], list[bool]]:
-    """Return the title in *line* of each column between *edges*, and whether it stands to the right."""
+    """Return the title in *line* of each column between *edges*, and whether the column is right-aligned.
+
+    A title belongs to the column that ends where it ends, or else to the one that starts nearest.
+    """
     heads, right = [""] * len(edges), [False] * len(edges)
     touched = {start for start, _ in edges}, {end for _, end in edges}
     pieces = []
     for match in re.finditer(r"\S+(?: \S+)*", line):
         words = [(match.start() + word.start(), match.start() + word.end()) for word in re.finditer(r"\S+", match[0])]
-        apart = all(start in touched[0] or end in touched[1] for start, end in words)
-        pieces += words if apart else [match.span()]
+        separate = all(start in touched[0] or end in touched[1] for start, end in words)
+        pieces += words if separate else [match.span()]
     for start, end in pieces:
         place = min(range(len(edges)), key=lambda place: (edges[place][1] != end, abs(edges[place][0] - start)))
         heads[place] = f"{heads[place]} {line[start:end]}".strip()
@@ -115,9 +118,9 @@ def _titles(line: str, edges: Sequence[tuple[int, int]]) -> tuple[list[str], lis
 
 
 def _table(columns: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
-    """Return a table of *columns* of equally long cells: bars shrunk, the last column wrapped, or parts of it below one another.
+    """Return *columns* of equally long cells as a table of *width*: bars shrink, the last column wraps, or parts go below one another.
 
-    First the lines of all parts but the last, then those of each row of the last.
+    The first result holds the lines of all parts but the last; the second holds the lines of each row of the last part.
     """
     excess = sum(len(column[0]) for column in columns) + len(_GAP) * (len(columns) - 1) - width
     for place, column in enumerate(columns):
@@ -160,7 +163,7 @@ def _with_last_wrapped(columns: Sequence[Sequence[str]], width: int) -> list[lis
 
 
 def _naming(columns: list[list[str]], width: int) -> int:
-    """Return how many of the first *columns* tell the rows apart; one where that would take half of the *width*."""
+    """Return how many of the first *columns* identify the rows; 1 (2 if the first is narrow) if that would take over half of *width*."""
     filled = [_filled(column[1:]) for column in columns]
     for count in range(1, len(columns)):
         names = list(zip(*filled[:count], strict=True))
@@ -172,7 +175,7 @@ def _naming(columns: list[list[str]], width: int) -> int:
 
 
 def _filled(cells: Sequence[str]) -> list[str]:
-    """Return *cells*, an empty one with what is above it."""
+    """Return *cells* with empty ones filled from the cell above."""
     filled: list[str] = []
     for cell in cells:
         filled.append(cell if cell.strip() or not filled else filled[-1])
@@ -180,12 +183,12 @@ def _filled(cells: Sequence[str]) -> list[str]:
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:
-    """Return how wide *columns* and the gaps behind each but the last are."""
+    """Return the width of *columns* with the gaps between them."""
     return sum(len(column[0]) + len(_GAP) for column in columns) - len(_GAP) * bool(columns)
 
 
 def _in_parts(columns: list[list[str]], width: int) -> list[list[list[str]]]:
-    """Return *columns* in parts as wide as the terminal, each with what names the rows."""
+    """Return *columns* in parts that fit *width*, each starting with the columns that identify the rows."""
     names = _naming(columns, width)
     fixed, rest = columns[:names], columns[names:]
     used = sum(len(column[0]) + len(_GAP) for column in fixed)
@@ -198,7 +201,7 @@ def _in_parts(columns: list[list[str]], width: int) -> list[list[list[str]]]:
 
 
 def coloured(text: str) -> str:
-    """Return *text* with colours of a terminal: its head bold, bars cyan, what is best green, warnings yellow."""
+    """Return *text* with terminal colors: the first line bold, bars cyan, the ``*`` of the best rows green, warnings yellow."""
     lines = text.split("\n")
     shown = [f"{_BOLD}{lines[0]}{_END}" if lines[0] else ""]
     warned = False
@@ -216,5 +219,5 @@ def coloured(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return *text* without the colours that `coloured` gave it."""
+    """Return *text* without the colors that `coloured` added."""
     return re.sub(r"\x1b\[\d+m", "", text)

@@ -1,4 +1,4 @@
-"""How do weeks of training look? Effective share, interruptions, days, money and energy with their intervals, and where time is lost."""
+"""How do weeks of training turn out? Effective share, interruptions, days, cost, energy with intervals, and where time is lost."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from sim.study.weeks import Slowed, Steps, Weeks, at_level, rents_another, steps
 from sim.units import counted, show
 
 QUANTILES = 40
-"""Steps of the distribution that the document tells."""
+"""Steps of the distribution in the document."""
 EVENTS = 400
-"""Interruptions of the drawn course that the document tells."""
+"""Maximum number of interruptions in the document's timeline, which is that of the first course."""
 NAMES = {
     "detection": "detecting and locating faults", "restart": "restarting and loading", "rework": "redoing lost work",
     "checkpoint": "saving checkpoints", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",
@@ -40,10 +40,10 @@ def goodput_of(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True,
     progress: Callable[[int, int], None] = lambda done, of: None, slowed: Slowed = lambda store: 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the document of *weeks* of the run of *workload* on *machine* whose *document* is given. Raise SpecError.
+    """Return the document of *weeks* of the run of *workload* on *machine*, from the run's *document*. Raise SpecError.
 
-    *changes*: with what other set-ups would do; *progress* hears how many parts of all are drawn; *slowed* tells what writing a
-    checkpoint costs the steps beside it.
+    *changes* adds the effect of other set-ups. *progress* is called with the number of parts drawn and their total. *slowed* returns the
+    seconds that concurrent steps lose while a checkpoint is written.
     """
     answer = weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed)
     shown = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
@@ -54,9 +54,9 @@ def beside_run(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: JobPlan, slowed: Slowed, store: str | None = None,
     power_cap: str | None = None, mean_lifetime: str | None = None, spares: int | None = None, reliability: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what failures at a level of *reliability* (None: the middle one) make of the job of *plan* in a run's *document*.
+    """Return the document of the job of *plan* with failures, from a run's *document*.
 
-    Spot machines may live *mean_lifetime*.
+    *reliability* is a level of failure rates (None: the middle one). *mean_lifetime* is that of spot machines.
     """
     if "jobs" in document:
         raise SpecError("--with-failures: takes one workload, not several jobs")
@@ -68,9 +68,9 @@ def beside_run(
 
 
 def goodput_document(answer: Goodput) -> dict[str, Any]:
-    """Return the JSON document of *answer*: means over the drawn courses that come to their end, and intervals of single ones.
+    """Return the JSON document of *answer*: means over the drawn courses that finish, and intervals of single courses.
 
-    Shares, and energy for each sample, are of all those courses together: what is kept of all over the time of all.
+    Shares and the energy per sample are ratios of totals over these courses, such as all work kept over all time elapsed.
     """
     courses, steps = answer.courses, answer.steps
     ended = ~np.isfinite(courses.died)
@@ -94,8 +94,8 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "step_time_s": steps.step_time,
         "model_flops_utilization": steps.model_flops_utilization,
         **means,
-        "energy_per_sample_j": _each(joules, means["samples"]),
-        "energy_per_token_j": _each(joules, means["tokens"]),
+        "energy_per_sample_j": _per_item(joules, means["samples"]),
+        "energy_per_token_j": _per_item(joules, means["tokens"]),
         "goodput_parts": {"scheduling": scheduled, "runtime": productive / scheduled},
         "elapsed_s": elapsed,
         "work_s": work,
@@ -127,17 +127,17 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
 
 
 def _without_rounding(seconds: float, elapsed: float) -> float:
-    """Return *seconds* out of *elapsed*, or zero where they are what sums of floating-point numbers leave over."""
+    """Return *seconds*, or zero if they are only floating-point rounding relative to *elapsed*."""
     return seconds if abs(seconds) > 1e-12 * elapsed else 0.0
 
 
-def _each(joules: float | None, count: float | None) -> float | None:
-    """Return the J of each of *count*, failures, checkpoints and spares included; None where either is unknown or nothing was kept."""
+def _per_item(joules: float | None, count: float | None) -> float | None:
+    """Return *joules* per item of *count*, including failures, checkpoints and spares; None if either is unknown or nothing was kept."""
     return joules / count if joules is not None and count else None
 
 
 def _died(answer: Goodput) -> dict[str, Any] | None:
-    """Return which share of the courses dies for want of spares, and when; None where nodes come back, so that none can."""
+    """Return the share of courses that die because spares run out, and when; None if nodes return, so that no course can die."""
     if answer.run.repairs:
         return None
     died = answer.courses.died
@@ -169,7 +169,7 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
 
 
 def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArray[np.float64] | None]:
-    """Return the samples and tokens of the work of *own_steps* steps of the run itself."""
+    """Return the samples and tokens trained in *own_steps* steps of the run."""
     if not steps.parts:
         epoch = steps.workload.dataset.samples
         times = [0.0, steps.time_of(epoch)]
@@ -181,22 +181,22 @@ def _trained_on(own_steps: NDArray[np.float64], steps: Steps) -> dict[str, NDArr
 
 
 def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the joules of the site: nodes by what the job does, spares idle all along."""
+    """Return the joules of the site: nodes draw power by what the job does, spares are always idle."""
     courses, power = answer.courses, answer.power
     working, waiting, idle = power["working"], power["waiting"], power["idle"]
     if working is None or waiting is None or idle is None:
         return None
     busy = courses.work + courses.lost["rework"] + courses.lost["degraded"]
-    held = courses.lost["detection"] + courses.lost["checkpoint"]
-    node = busy * working.total + held * waiting.total + np.maximum(elapsed - busy - held, 0.0) * idle.total
-    there = courses.node_seconds / elapsed  # all of them, unless the job goes on without revoked ones
-    return np.asarray(answer.pue * (there * node + answer.run.spares * idle.total * elapsed))
+    paused = courses.lost["detection"] + courses.lost["checkpoint"]
+    node = busy * working.total + paused * waiting.total + np.maximum(elapsed - busy - paused, 0.0) * idle.total
+    nodes = courses.node_seconds / elapsed  # all nodes, unless the job continues without revoked ones
+    return np.asarray(answer.pue * (nodes * node + answer.run.spares * idle.total * elapsed))
 
 
 def _changed(change: Change, base: Change) -> dict[str, Any]:
-    """Return what one *change* makes of the *base*, the set-up as it is.
+    """Return the effect of one *change* compared with *base*, the unchanged set-up.
 
-    Both are drawn on fewer courses than the outcome, with the same faults: the gain is what counts.
+    Both use fewer courses than the main result, with the same faults, so that only the gain is meaningful.
     """
     return {
         "change": change.name,
@@ -208,12 +208,12 @@ def _changed(change: Change, base: Change) -> dict[str, Any]:
 
 
 def signed_points(points: float) -> str:
-    """Return a difference of shares, in percentage points, with its sign."""
+    """Return a difference of shares, in percentage points, as text with its sign."""
     return f"{points:+.2f}"
 
 
 def _reliability(answer: Goodput) -> dict[str, Any]:
-    """Return how often the job's nodes fail, and by which data and law."""
+    """Return how often the job's nodes fail, with the source of the data and the law of the times between failures."""
     low, value, high = (DAY * rate / answer.run.nodes for rate in answer.run.rate)
     return {
         "level": answer.reliability.name,
@@ -245,7 +245,7 @@ def _checkpoint(answer: Goodput) -> dict[str, Any]:
 
 
 def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dict[str, float]]:
-    """Return quantiles of the effective share, of days and of interruptions, each by itself."""
+    """Return quantiles of the effective share, of days and of interruptions, each independently."""
     levels = np.linspace(0.0, 1.0, QUANTILES + 1)
     named = {"effective_share": "effective_share", "days": "days", "interruptions": "interruptions"}
     drawn = {key: np.quantile(values, levels) for key, name in named.items() if (values := figures[name]) is not None}
@@ -253,7 +253,7 @@ def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dic
 
 
 def goodput_text(document: Mapping[str, Any]) -> str:
-    """Return *document* in words: the outcome, where time goes, checkpoints, and what would help."""
+    """Return *document* as text: the outcome, where time goes, checkpoints, and what would help."""
     size = ", ".join([counted(document["gpus"], "GPU"), counted(document["nodes"], "node"), counted(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [aligned([Title("", True), Title("mean"), Title("50% interval"), Title("95% interval")], _rows(document)), ""]
@@ -271,12 +271,12 @@ def goodput_text(document: Mapping[str, Any]) -> str:
         lines += ["", f"  Effect of one change (percentage points of effective share{first}{dead}):"]
         lines += [f"    {one['change']:30} {signed_points(one['gain_points']):>6}" for one in document["sensitivities"][1:]]
     return "\n".join(
-        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_of_energy(document)])]
+        [*lines, "", *(f"  - {note}" for note in [*document["notes"], *paid_text(document.get("price")), *_energy_notes(document)])]
     )
 
 
 def died_text(document: Mapping[str, Any]) -> str:
-    """Return which share of the courses of *document* dies for want of spares, and when; empty where none can."""
+    """Return a sentence on the share of courses that die because spares run out, and when; empty if none can die."""
     died, trials = document["died"], document["trials"]
     if died is None:
         return ""
@@ -296,7 +296,7 @@ def _per_step(document: Mapping[str, Any]) -> str:
 
 
 def _on_closed_form(document: Mapping[str, Any]) -> list[str]:
-    """Return the lines that tell the closed form, and what the drawn runs have that it has not."""
+    """Return lines with the results of closed forms, and what they omit that the drawn courses include."""
     closed, lost, elapsed = document["closed_form"], document["lost_s"], document["elapsed_s"]
     parts = ", ".join(f"{NAMES[name]} ({100 * lost[name] / elapsed:.1f}%)" for name in ("spare_wait", "degraded", "planned"))
     return [
@@ -330,7 +330,7 @@ def _length(document: Mapping[str, Any]) -> tuple[str, str, float, str]:
 
 
 def _sized(document: Mapping[str, Any], key: str, name: str, units: tuple[str, str]) -> tuple[str, str, float, str]:
-    """Return a row of outcomes in the larger of *units*, of which one is 1,000 of the other, where the mean is 10 of those or more."""
+    """Return a row of outcomes in the larger of *units* (1,000 times the other) if the mean is at least 10 of it."""
     value = document[key] or 0.0
     large = value >= 1e4
     shown = value / 1e3 if large else value
@@ -352,7 +352,7 @@ def _on_checkpoints(saved: Mapping[str, Any], step: float) -> list[str]:
 
 
 def _on_copies(saved: Mapping[str, Any]) -> list[str]:
-    """Return the line that tells the copies in the memory of peers, where there are any."""
+    """Return a line on the checkpoint copies in the memory of peers, if there are any."""
     if saved["memory"] is None:
         return []
     copy = {name: show(saved["memory"][f"{name}_s"], "time") for name in ("blocking", "persist", "load", "load_from_peer")}
@@ -362,7 +362,7 @@ def _on_copies(saved: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _of_energy(document: Mapping[str, Any]) -> list[str]:
+def _energy_notes(document: Mapping[str, Any]) -> list[str]:
     grid = document["energy"]["grid"]
     if document["energy_kwh"] is None:
         return ["no power data for this GPU, so energy is not shown"]
@@ -372,7 +372,7 @@ def _of_energy(document: Mapping[str, Any]) -> list[str]:
 
 
 def goodput_plot(document: Mapping[str, Any]) -> Picture:
-    """Return a picture: the effective share of the drawn courses, and where the time of the mean one goes."""
+    """Return a plot of the distribution of the effective share over the drawn courses, and of where time is lost on average."""
     drawn, axes = figure(2, (8, 6.5))
     axes[0].plot(
         [100 * step["effective_share"] for step in document["distribution"]], [100 * step["share"] for step in document["distribution"]]

@@ -1,4 +1,4 @@
-"""How is a simulated trace told? Its step by cause, its communication by communicator and collective, its ranks; as text and JSON."""
+"""How is a simulated trace reported? Its step by cause, communication by communicator and collective, and ranks, as text and JSON."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ GRAPH_MEANINGS: Final[Mapping[Cause, str]] = MEANINGS | {
     Cause.LAUNCH: "operations of the host",
     Cause.PIPELINE: "waiting for messages that are not sent yet",
 }
-"""What a rank of a trace does, or waits for, meanwhile."""
+"""What a rank of a trace does, or waits for, during the time of each cause."""
 MOST_RANKS: Final = 8
-"""Ranks that have a line of their own."""
+"""Maximum number of ranks with a line of their own."""
 
 
 def graph_document(run: GraphRun) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _stalls(seconds: Mapping[Cause, float]) -> dict[str, float]:
 
 
 def _communication(run: GraphRun) -> list[dict[str, Any]]:
-    """Return a row for each collective of communicators of one size, and one for messages: what compute waits longest for first."""
+    """Return a row per collective and size of communicator, and one for messages, by decreasing time that compute waits for it."""
     rows: dict[str, dict[str, Any]] = {}
     members: dict[str, set[object]] = defaultdict(set)
     kind_of: dict[str, str] = {}
@@ -114,15 +114,15 @@ def _verdict(run: GraphRun, stalls: Mapping[str, float]) -> str:
 
 def _assumptions(run: GraphRun) -> list[str]:
     nodes = [node for graph in run.graphs for node in graph.nodes if node.kind == "compute"]
-    told = sum(node.seconds is not None for node in nodes)
+    recorded = sum(node.seconds is not None for node in nodes)
     guessed = sum(node.seconds is None and node.flop + node.nbytes > 0 for node in nodes)
-    sentences = [f"durations of compute are those that the trace records ({told:,} of {len(nodes):,} operations)"] if told else []
+    sentences = [f"durations of compute are those that the trace records ({recorded:,} of {len(nodes):,} operations)"] if recorded else []
     if guessed:
         units = f"{run.peak} units" if run.peak else "16-bit units where the GPU has them"
         sentences.append(
             f"compute without a duration takes what its num_ops and tensor_size do on the GPU ({guessed:,} operations, {units})"
         )
-    empty = len(nodes) - told - guessed
+    empty = len(nodes) - recorded - guessed
     if empty:
         sentences.append(f"compute with neither takes no time ({counted(empty, 'operation')})")
     if any(node.kind == "memory" and node.seconds is None for graph in run.graphs for node in graph.nodes):
@@ -139,7 +139,7 @@ def _warnings(run: GraphRun) -> list[str]:
 
 
 def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
-    """Return what a person reads in a terminal."""
+    """Return *document* of *run* as text for a terminal."""
     gpu = run.prices.node(0).gpu.name
     counts = sum(row["operations"] for row in document["by_rank"])
     lines = [
@@ -154,19 +154,19 @@ def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
         lines += ["", f"  {'exposed':>10} {'time':>10} {'calls':>9} {'size':>10}  communication"]
         lines += [
             f"  {show(row['exposed_s'], 'time'):>10} {show(row['time_s'], 'time'):>10} {row['operations']:>9,} "
-            f"{show(row['bytes'], 'binary size'):>10}  {row['name']}{_many(row)}"
+            f"{show(row['bytes'], 'binary size'):>10}  {row['name']}{_count_text(row)}"
             for row in document["communication"]
         ]
     lines += ["", *_rank_lines(document), "", *basis_lines(document)]
     return "\n".join(lines)
 
 
-def _many(row: Mapping[str, Any]) -> str:
+def _count_text(row: Mapping[str, Any]) -> str:
     return f" ({row['communicators']} of them)" if row["communicators"] > 1 else ""
 
 
 def _rank_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return a line for each rank, the first ones where there are many."""
+    """Return a line for each rank, or for the first ones if there are many."""
     ranks = document["by_rank"]
     lines = [f"  {'rank':>6} {'compute':>10} {'waits':>10} {'ends at':>10}"]
     for row in ranks[:MOST_RANKS]:

@@ -1,6 +1,6 @@
-"""Which values went into a run? Every one its descriptions say or leave to a default, by the key that ``--set`` takes, with its unit.
+"""Which values went into a run? All that its descriptions specify or leave at a default, by the key that ``--set`` uses, with units.
 
-Layer tables, sources and words of description are left out: ``inputs_sha256`` tells whether those differ.
+Layer tables, sources and descriptive text are left out; ``inputs_sha256`` tells whether those differ.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from sim.spec.workload import Workload
 from sim.units import show
 
 DIGITS = 12
-"""Significant digits of a value: values that differ in a description differ here."""
+"""Significant digits of a value: enough that values that differ in a description differ here."""
 _WORDS = frozenset({"source", "description", "note", "aliases", "command", "layers"})
 
 
 def inputs(run: Run, number: int = 0) -> dict[str, dict[str, Any]]:
-    """Return what the hardware and the workload of job *number* of *run* say, as values or text with a unit, by dotted key."""
+    """Return the values of the hardware and workload of job *number* of *run* by dotted key, as values or text with a unit."""
     return values_of(run.hardware, run.jobs[number].job.workload)
 
 
 def values_of(described: Hardware, workload: Workload) -> dict[str, dict[str, Any]]:
-    """Return what a hardware and a workload description say, as values or text with a unit, by dotted key."""
+    """Return the values of a hardware and a workload description by dotted key, as values or text with a unit."""
     hardware = dict(_values(described))
     if len(described.groups) == 1:
         hardware = {_unfolded(key): value for key, value in hardware.items()}
@@ -38,7 +38,7 @@ def values_of(described: Hardware, workload: Workload) -> dict[str, dict[str, An
 
 
 def _unfolded(key: str) -> str:
-    """Return *key* of the only group as it may be written."""
+    """Return *key* of the only group in the short form, without ``groups.0.``, if that may be written."""
     short = key.removeprefix("groups.0.")
     return short if short.partition(".")[0] in UNFOLDED else key
 
@@ -66,7 +66,7 @@ def _leaves(key: str, value: Any, dimension: str) -> Iterator[tuple[str, Any]]:
 
 
 def _quantity(key: str, value: float, dimension: str) -> str:
-    """Return *value* in the unit that is usual for it: bits/s on networks, GiB where that is the rounder number."""
+    """Return *value* in its usual unit: bits/s on networks, binary units such as GiB for a size if that text is shorter."""
     if dimension == "bandwidth" and (".nic." in key or key.startswith("fabric.")):
         return show(value, "bit rate", DIGITS)
     spellings = [show(value, name, DIGITS) for name in ((dimension, "binary size") if dimension == "size" else (dimension,))]
@@ -75,7 +75,7 @@ def _quantity(key: str, value: float, dimension: str) -> str:
 
 @cache
 def _dimensions(kind: type[BaseModel]) -> dict[str, str]:
-    """Return the fields of *kind* that are values, and the dimension of those that have one, "" of others."""
+    """Return the fields of *kind* that are values, with the dimension of each, or "" if it has none."""
     return {name: next(_marks([*field.metadata, field.annotation]), "") for name, field in kind.model_fields.items() if name not in _WORDS}
 
 

@@ -1,9 +1,9 @@
 """Which kernel does a profiler show for a collective? NCCL's name for it, by operation, element type and algorithm.
 
-NCCL compiles few kernels: of each operation and type one for rings and one for trees, both with the protocol LL in their name, and every
+NCCL compiles few kernels: for each operation and type one for rings and one for trees, both with the protocol LL in their name. Every
 other algorithm and protocol is called from inside one of them (NVIDIA/nccl src/device/generate.py ``best_kernel``; until 2.18
-src/collectives/device/common.h, which also compiled one for CollNet). So a trace shows ``RING_LL`` for a large message over Simple as well;
-what was chosen stands in the event's arguments. Gathers and broadcasts move bytes, whatever their type.
+src/collectives/device/common.h, which also compiled one for CollNet). So a trace shows ``RING_LL`` for a large message over Simple as
+well; the event's arguments contain the actual choice. Gathers and broadcasts move bytes, whatever the element type.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _OPS: Mapping[Op, str] = {
     "reduce": "Reduce", "all_to_all": "SendRecv", "send_recv": "SendRecv", "gather": "SendRecv", "scatter": "SendRecv",
 }  # fmt: skip
 _OLD_TYPES = {"f32": "float", "f16": "half", "bf16": "__nv_bfloat16"}
-"""As NCCL before 2.19 writes types: those of CUDA."""
+"""Names of types in NCCL before 2.19: those of CUDA."""
 
 
 class Kernel(NamedTuple):
-    """What a profiler shows: a name, and the arguments of the event beyond those of any kernel."""
+    """A kernel as a profiler shows it: its name, and the event arguments that other kernels do not have."""
 
     name: str
     arguments: dict[str, Any]
 
 
 def collective_kernel(run: Run, number: int, operation: str, nbytes: float) -> Kernel:
-    """Return what is shown of *operation* (its name in the log) of job *number*, on *nbytes*."""
+    """Return the kernel that is shown for *operation* (its name in the log) of job *number* on *nbytes*."""
     plan, workload = run.rings[number], run.jobs[number].job.workload
     if plan is None or isinstance(plan, ServerPlan):
         return Kernel(f"parameter server: {operation}", {})
@@ -69,16 +69,16 @@ def element(workload: Workload) -> str:
 
 
 def operation_of(name: str, nbytes: float, workload: Workload, ranks: int) -> Op:
-    """Return what the collective *name* of the log does, on *nbytes*: compressed and sparse gradients are gathered."""
+    """Return the operation of the collective *name* of the log on *nbytes*: compressed and sparse gradients are gathered."""
     if name.startswith("broadcast"):
         return "broadcast"
-    if name.startswith("batch norm forward") or (name.startswith("bucket") and round(nbytes) in _gathered(_Same(workload), ranks)):
+    if name.startswith("batch norm forward") or (name.startswith("bucket") and round(nbytes) in _gathered(_ByIdentity(workload), ranks)):
         return "all_gather"
     return "all_reduce"
 
 
-class _Same:
-    """A workload as a key: one object is one workload."""
+class _ByIdentity:
+    """A workload as a cache key, compared by identity."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -87,12 +87,12 @@ class _Same:
         return id(self.workload)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.workload is self.workload
+        return isinstance(other, _ByIdentity) and other.workload is self.workload
 
 
 @lru_cache(maxsize=16)
-def _gathered(of: _Same, ranks: int) -> frozenset[int]:
-    """Return the sizes of the gathers that carry gradients."""
+def _gathered(of: _ByIdentity, ranks: int) -> frozenset[int]:
+    """Return the sizes in bytes of the all-gathers that carry gradients."""
     stack = of.workload.training.stack
     if stack.compression is None and not stack.sparse_embeddings:
         return frozenset()

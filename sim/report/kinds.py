@@ -1,4 +1,4 @@
-"""Which GPUs does a job run on, where its nodes differ, and on which of them is memory tightest?"""
+"""Which kinds of GPU does a job run on, and on which of them is memory tightest?"""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def gpus_text(run: Run, number: int) -> str:
 
 
 def batch_text(document: Mapping[str, Any]) -> str:
-    """Return how many samples each GPU takes a step, by the *document* of a run."""
+    """Return the number of samples per GPU and step as text, from the *document* of a run."""
     own = document.get("batches_per_gpu")
     return f"{' and '.join(map(str, own))} samples per GPU" if own else f"{counted(document['batch_per_gpu'], 'sample')} per GPU"
 
 
 def tightest(run: Run, number: int) -> Gpu:
-    """Return the kind of GPU of job *number* on which the job leaves least memory free."""
+    """Return the kind of GPU on which job *number* leaves the least memory free."""
     return _tightest(run, number).node.gpu
 
 
 def fullest_memory(run: Run, number: int) -> MemoryUse:
-    """Return what job *number* needs of the GPU on which it leaves least memory free."""
+    """Return the memory use of job *number* on the GPU on which it leaves the least memory free."""
     return _memory(run, number, _tightest(run, number))
 
 

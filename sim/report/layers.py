@@ -1,4 +1,4 @@
-"""How do a model's layers look? As a table of blocks or of layers, and as plots: what concentrates where, and the roofline."""
+"""How are a model's layers presented? As a table of blocks or layers, and as plots of cumulative shares over depth and the roofline."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FLOP = ("forward_flop", "backward_flop", "forward_arithmetic_flop", "backward_a
 _NAME = 34
 _WINOGRAD = "Winograd's transforms multiply less than is counted"
 _NEAR = 0.022
-"""Dots closer than this share of a plot's width and height share their numbers."""
+"""Dots closer than this share of a plot's width and height share one label."""
 
 
 def layers_text(document: Mapping[str, Any], every: bool = False) -> str:
-    """Return the report of one workload: its blocks, or with *every* each layer, with the shares that they take of the whole."""
+    """Return the report of one workload: its blocks, or with *every* each layer, with their shares of the total."""
     lines = [*_heading(document), "", _columns(document)]
     rows = document["layers"] if every else document["blocks"]
     totals = {key: sum(row[key] for row in rows) or 1.0 for key in ("parameters", "saved_bytes")}
@@ -51,7 +51,7 @@ def _heading(document: Mapping[str, Any]) -> list[str]:
 
 
 def _above_peak(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the convolutions that do more FLOP a second, as they are counted, than the units can."""
+    """Return the convolutions whose counted FLOP per second exceed the peak of the units."""
     rows = [row for row in document["layers"] if row["op"] == "conv" and _time(row) > 0]
     return [row for row in rows if _rate(row, document) > document["roofline"]["peak_flop_per_s"]]
 
@@ -81,7 +81,7 @@ def _time(row: Mapping[str, Any]) -> float:
 
 
 def layers_plot(document: Mapping[str, Any]) -> Picture:
-    """Return a picture: cumulative shares over depth, and each layer in the roofline where a GPU is known."""
+    """Return a plot of cumulative shares over depth and, if a GPU is specified, of each layer in the roofline."""
     rows, roof = document["layers"], document["roofline"]
     drawn, axes = figure(2 if roof else 1, (9, 8 if roof else 4.5))
     series = {
@@ -124,7 +124,7 @@ def _roofline(axes: Any, document: Mapping[str, Any]) -> None:
 
 
 def against_text(document: Mapping[str, Any]) -> str:
-    """Return the table of layers against gradients: one workload a line, by number of gradient tensors."""
+    """Return the table of layers against gradients: one workload per line, sorted by number of gradient tensors."""
     lines = [
         f"{document['hardware']}: what a step waits for gradients, by depth and by volume",
         "",
@@ -141,7 +141,7 @@ def against_text(document: Mapping[str, Any]) -> str:
 
 
 def against_plot(document: Mapping[str, Any]) -> Picture:
-    """Return a picture: the stall over gradient volume, and over the number of tensors; dots are numbered as in the table."""
+    """Return a plot of the stall over gradient volume, and over the number of tensors; dots are numbered as in the table."""
     rows: Sequence[Mapping[str, Any]] = document["rows"]
     drawn, axes = figure(2, (11, 9))
     for place, (key, label, scale) in zip(
@@ -161,7 +161,7 @@ def against_plot(document: Mapping[str, Any]) -> Picture:
 
 
 def together(points: Sequence[tuple[float, float]], near: float) -> list[list[int]]:
-    """Return the numbers of *points*, from 1, in groups that lie within *near* of their first, as a share of what both axes span."""
+    """Return the numbers of *points*, from 1, in groups within *near* of the group's first point, as a share of each axis's range."""
     spans = [(max(values) - min(values)) or 1.0 for values in zip(*points, strict=True)]
     groups: list[list[int]] = []
     for number, point in enumerate(points, 1):
@@ -176,7 +176,7 @@ def together(points: Sequence[tuple[float, float]], near: float) -> list[list[in
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return rising *numbers* as text, three and more in a row as a range: ``1-3, 7``."""
+    """Return rising *numbers* as text, with three or more consecutive ones as a range: ``1-3, 7``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,6 +1,6 @@
-"""What are the figures of a run whose GPUs are limited in power? Those of its document, with the longer steps of `sim.study.power_cap`.
+"""What are the figures of a run whose GPUs have a power limit? Those of its document, with the longer steps of `sim.study.power_cap`.
 
-Every epoch is longer by as much a step, the first one as well; what waits for disks or for evaluation is not simulated anew.
+All epochs, including the first, become longer by the same time. Waiting for disks and for evaluation is not simulated again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PRICES = ("cost_per_epoch_usd", "cost_per_token_usd")
 def under_power_cap(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, cap: str, plan: JobPlan | None = None
 ) -> dict[str, Any]:
-    """Return a run's *document* with GPUs limited to *cap*; *plan*: its whole job. Raise SpecError where nobody knows."""
+    """Return a run's *document* with GPUs limited to *cap*; *plan* is its whole job. Raise SpecError if the effect is unknown."""
     limit = limited(steps_of(document, machine, workload), cap)
     ratio = limit.steps.step_time / limit.step_time_without
     longer = (ratio - 1.0) * document["epoch_time_s"]
@@ -49,7 +49,7 @@ def under_power_cap(
 
 
 def _slower_steps(first: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
-    """Return the steps of the *first* epoch, longer by as much compute as warm ones; layouts have none of their own."""
+    """Return the steps of the *first* epoch with the same added compute time as warm steps; layouts have no separate first steps."""
     if "stalls_s" not in first:
         return {}
     more, stalls = limit.steps.step_time - limit.step_time_without, first["stalls_s"]
@@ -57,12 +57,12 @@ def _slower_steps(first: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
 
 
 def _longer(epoch: Mapping[str, Any], longer: float) -> float | None:
-    """Return what an *epoch* costs that takes *longer* seconds more."""
+    """Return the cost of *epoch* if it takes *longer* seconds more."""
     return None if epoch["cost_usd"] is None else epoch["cost_usd"] * (1.0 + longer / epoch["epoch_time_s"])
 
 
 def _energy(document: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
-    """Return the energy that *document* shows, at the power of the limited GPUs."""
+    """Return the energy of *document* at the power of the limited GPUs."""
     energy, steps = document["energy"], limit.steps
     site = steps.nodes * limit.power.total * power_model().pue
     grid = energy["grid"]["kg_per_kwh"]
@@ -78,7 +78,7 @@ def _energy(document: Mapping[str, Any], limit: Limited) -> dict[str, Any]:
 
 
 def _whole_job(before: Mapping[str, Any], after: Mapping[str, Any], plan: JobPlan, ratio: float) -> dict[str, Any]:
-    """Return the whole job of the document *after*, whose steps take *ratio* times those of the one *before*."""
+    """Return the whole job of the document *after*; its steps take *ratio* times as long as those of *before*."""
     job, end = before["whole_job"], after.get("burst_credits_end")
     epochs, parts = job["epochs"], job["parts_s"]
     first = parts["first_epoch"] / min(epochs, 1.0)

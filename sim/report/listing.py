@@ -1,4 +1,4 @@
-"""How does the catalogue look? Aligned columns of hardware, workloads and parts."""
+"""How is the catalogue listed? In aligned columns of hardware, workloads and parts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _Rows = Callable[[], tuple[list[Row], list[str]]]
 _WHOLE: dict[str, tuple[_Rows, tuple[Column, ...]]] = {"hardware": (hardware_rows, HARDWARE), "workloads": (workload_rows, WORKLOADS)}
 _KINDS = _WHOLE | {name: (shelf.rows, shelf.columns) for name, shelf in PARTS.items()}
 KINDS = tuple(_KINDS)
-"""What can be listed."""
+"""The kinds that can be listed."""
 
 
 class Listing(NamedTuple):
-    """A list as text and as rows by kind; files that are broken; why no row is left, where none is."""
+    """A list as text and as rows by kind; the files that are broken; the reason why no row is left, if none is."""
 
     text: str
     rows: dict[str, list[Row]]
@@ -27,10 +27,10 @@ class Listing(NamedTuple):
 
 
 def listing(kind: str, where: Sequence[str]) -> Listing:
-    """Return the catalogue of *kind* ("" for hardware and workloads) where all conditions hold."""
+    """Return the rows of *kind* ("" for hardware and workloads) in the catalogue that meet all conditions of *where*."""
     if kind and kind not in _KINDS:
-        near = suggestions(kind, list(_KINDS), most=1)
-        raise SpecError(f"list {kind}: " + (f"did you mean {near[0]}?" if near else f"write one of {', '.join(_KINDS)}"))
+        similar = suggestions(kind, list(_KINDS), most=1)
+        raise SpecError(f"list {kind}: " + (f"did you mean {similar[0]}?" if similar else f"write one of {', '.join(_KINDS)}"))
     if where and not kind:
         kind = "hardware"
     texts: list[str] = []

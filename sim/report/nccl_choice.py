@@ -1,8 +1,8 @@
-"""Does NCCL's own choice cost this run time? What its tuner takes for the all-reduces of a step, and what another algorithm would take.
+"""Does NCCL's choice of algorithm cost this run time? Compares the all-reduces of a step as NCCL chooses them with other algorithms.
 
-The tuner compares times of its own (`sim.training.collectives.nccl.cost`), which know nothing of what sockets or copies through host
-memory cost. So a faster card or a larger message may make it choose what is slower here; a run says so, and how to forbid it.
-Limits: all-reduces of buckets alone, one after another with nothing beside them.
+NCCL's tuner compares times from its own model (`sim.training.collectives.nccl.cost`), which ignores the cost of sockets and of copies
+through host memory. So a faster card or a larger message may lead to an algorithm that is slower here. A run then warns, and tells how
+to choose another. Limits: only all-reduces of buckets are considered, in sequence and without other traffic.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from sim.training.collectives.price.plan import CollectivePlan
 from sim.units import show
 
 NOTEWORTHY = 0.04
-"""Share of the step from which another algorithm is worth a sentence: the noise of repeated measurements is 2-4%."""
+"""Minimum share of the step that another algorithm must save to be reported: the noise of repeated measurements is 2-4%."""
 _CLEARLY = 0.1
-"""Share of the exchange that it must save: prices of single all-reduces are 4 to 10% off in the median (docs/trust/validation.md)."""
+"""Minimum share of the exchange it must save: predicted single all-reduces have a median error of 4-10% (docs/trust/validation.md)."""
 
 
 def choice_warnings(run: Run, number: int = 0) -> list[str]:
-    """Return a sentence where an algorithm that NCCL weighs and does not take would shorten the step of job *number*."""
+    """Return a warning if an algorithm that NCCL considers but does not choose would shorten the step of job *number*."""
     job, plan = run.jobs[number], run.rings[number]
     if not isinstance(plan, CollectivePlan) or isinstance(plan, GlooPlan) or plan.forced:
         return []
     messages = messages_of_step(run, number)
-    taken = {nbytes: plan.cost(nbytes) for nbytes in messages}
+    costs = {nbytes: plan.cost(nbytes) for nbytes in messages}
     ways = {nbytes: plan.ways(nbytes) for nbytes in messages}
     everywhere = set.intersection(*(set(of_size) for of_size in ways.values())) if ways else set()
     if len(everywhere) < 2:
         return []
-    now = sum(cost.alone * messages[nbytes] for nbytes, cost in taken.items())
+    now = sum(cost.alone * messages[nbytes] for nbytes, cost in costs.items())
     times = {name: sum(ways[nbytes][name].alone * count for nbytes, count in messages.items()) for name in sorted(everywhere)}
     best = min(times, key=lambda name: times[name])
     waited = job.warm.stalls[Cause.NETWORK] + job.warm.stalls[Cause.INTERCONNECT]
     if now - times[best] < _CLEARLY * now or min(now - times[best], waited) < NOTEWORTHY * job.warm.step_time:
         return []
-    others = Counter({cost.algorithm: 0 for cost in taken.values()})
-    for nbytes, cost in taken.items():
+    others = Counter({cost.algorithm: 0 for cost in costs.values()})
+    for nbytes, cost in costs.items():
         others[cost.algorithm] += messages[nbytes]
     chosen = " and ".join(f"{name} for {count}" for name, count in others.most_common())
     return [
@@ -49,7 +49,7 @@ def choice_warnings(run: Run, number: int = 0) -> list[str]:
 
 
 def messages_of_step(run: Run, number: int = 0) -> dict[float, int]:
-    """Return the bytes of each all-reduce of a bucket in one warm step of job *number*, with how many there are of each."""
+    """Return the number of bucket all-reduces in one warm step of job *number* by their size in bytes."""
     job = run.jobs[number]
     stack, window = job.job.workload.training.stack, job.warm.windows[0]
     if stack.compression is not None or stack.sparse_embeddings:

@@ -1,4 +1,4 @@
-"""What becomes of a plot? A picture as PNG, for notebooks and mail, and as SVG, for papers; the same figure gives the same bytes."""
+"""How is a plot saved? As PNG for notebooks and mail, and as SVG for papers; the same figure always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SVG: Any = {"svg.hashsalt": "stallsim", "svg.fonttype": "none"}
-"""Names of clip paths from the drawing alone, and text as text."""
+"""Derive the names of clip paths only from the drawing, and keep text as text."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Picture:
     svg: bytes
 
     def files(self, name: str) -> dict[str, bytes]:
-        """Return both files by name."""
+        """Return the PNG and SVG files by file name."""
         return {f"{name}.png": self.png, f"{name}.svg": self.svg}
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the picture to *path* (.png or .svg). Raise `SpecError` where that fails."""
+        """Write the picture to *path* (.png or .svg). Raise `SpecError` if that fails."""
         _require_kind(Path(path))
         write_file(Path(path), {".png": self.png, ".svg": self.svg}[Path(path).suffix])
 
@@ -46,7 +46,7 @@ class Picture:
 
 
 def picture_due(path: Path | None) -> Path | None:
-    """Return *path*, where a picture can be written. Raise SpecError otherwise, before anything is computed for it."""
+    """Return *path* if a picture can be written there. Raise SpecError otherwise, before anything is computed."""
     if path is not None:
         _require_kind(path)
     return file_due(path)
@@ -66,7 +66,7 @@ def figure(rows: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
 
 
 class NamedPoint(NamedTuple):
-    """A point with its name, in the units of the axes; *bold* ones are named first."""
+    """A point with its name, in the units of the axes; *bold* points are labeled first."""
 
     x: float
     y: float
@@ -74,38 +74,38 @@ class NamedPoint(NamedTuple):
     bold: bool = False
 
 
-_BESIDE = ((5, 4, "left"), (5, -9, "left"), (-5, 4, "right"), (-5, -9, "right"), (7, -3, "left"), (-7, -3, "right"))
-"""Where a name may stand: points to the right and up, and which end of it is there."""
+_NAME_OFFSETS = ((5, 4, "left"), (5, -9, "left"), (-5, 4, "right"), (-5, -9, "right"), (7, -3, "left"), (-7, -3, "right"))
+"""Possible positions of a name: offset to the right and up in points, and which end of the name is there."""
 
 
 def name_points(axes: Axes, points: Sequence[NamedPoint], size: float = 7) -> None:
-    """Write the names of *points* beside them where there is room, neither over other names nor beyond the axes.
+    """Write the names of *points* next to them if they fit there without covering other names or leaving the axes.
 
-    Called when all else is drawn and no limit of the axes changes any more.
+    Call this after everything else is drawn and the limits of the axes are final.
     """
     from matplotlib.transforms import Bbox
 
     figure: Any = axes.figure
     figure.draw_without_rendering()
-    inside, taken = axes.get_window_extent(), list[Bbox]()
+    inside, occupied = axes.get_window_extent(), list[Bbox]()
     for point in sorted(points, key=lambda point: not point.bold):
-        for across, up, end in _BESIDE:
+        for across, up, end in _NAME_OFFSETS:
             weight = "bold" if point.bold else "normal"
             text = axes.annotate(
                 point.name, (point.x, point.y), (across, up), textcoords="offset points", fontsize=size, fontweight=weight, ha=end
             )
             text.set_in_layout(False)
             box = text.get_window_extent()
-            if inside.containsx(box.x0) and inside.containsx(box.x1) and inside.containsy(box.y1) and not box.count_overlaps(taken):
-                taken.append(box)
+            if inside.containsx(box.x0) and inside.containsx(box.x1) and inside.containsy(box.y1) and not box.count_overlaps(occupied):
+                occupied.append(box)
                 break
             text.remove()
 
 
 def plain_logarithm(axis: Any, unit: str = "") -> None:
-    """Let a logarithmic *axis* write few round numbers, not powers of ten; with a *unit* of SI they have prefixes: 250 ms.
+    """Label a logarithmic *axis* with a few round numbers, not powers of ten; with an SI *unit* they have prefixes: 250 ms.
 
-    Called when no limit of the axis changes any more.
+    Call this after the limits of the axis are final.
     """
     from matplotlib.ticker import EngFormatter, FixedLocator, NullFormatter, NullLocator
 
@@ -119,9 +119,9 @@ _MOST_TICKS: Final = 7
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers from *low* to *high* (above 0) for a logarithmic axis, the most that can be read beside each other.
+    """Return round numbers from *low* to *high* (above 0) for a logarithmic axis, as many as stay readable.
 
-    Over a small range they are equal steps, then 1, 2 and 5 of each decade, then decades, then every few of them.
+    They are equal steps over a small range, else 1, 2 and 5 (or 1 and 3) of each decade, else decades, else every few decades.
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     decades = range(first, last + 1)
@@ -134,7 +134,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def _steps(low: float, high: float) -> list[float]:
-    """Return the multiples between *low* and *high* of the least of 1, 2 and 5 times a power of ten that gives few of them."""
+    """Return the multiples between *low* and *high* of the smallest round step (1, 2 or 5 times a power of ten) that gives few of them."""
     power = 10.0 ** math.floor(math.log10((high - low) / _MOST_TICKS))
     step = next(size * power for size in (2, 5, 10, 20) if (high - low) / (size * power) < _MOST_TICKS - 1)
     return [float(f"{number * step:.12g}") for number in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -1,4 +1,4 @@
-"""Where does a job lie? Its nodes and GPUs in a few words, as in ``nodes 0..1+4, GPUs 0..3; node 5, GPU 6``."""
+"""Where is a job placed? Its nodes and GPUs in a few words, as in ``nodes 0..1+4, GPUs 0..3; node 5, GPU 6``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from sim.cluster.build import Placement
 
 _MOST = 6
-"""Ranges that are written out."""
+"""Maximum number of ranges that are written out."""
 
 
 def placement_text(placement: Sequence[Placement]) -> str:
-    """Return the nodes of *placement* by the GPUs it has there, in order of the first of them."""
-    alike: dict[tuple[int, ...], list[int]] = {}
+    """Return *placement* as text: nodes grouped by the GPUs used on them, in order of each group's first node."""
+    nodes_of: dict[tuple[int, ...], list[int]] = {}
     for part in placement:
-        alike.setdefault(tuple(sorted(part.gpus)), []).append(part.node)
-    return "; ".join(f"{_numbers('node', nodes)}, {_numbers('GPU', gpus)}" for gpus, nodes in alike.items())
+        nodes_of.setdefault(tuple(sorted(part.gpus)), []).append(part.node)
+    return "; ".join(f"{_numbers('node', nodes)}, {_numbers('GPU', gpus)}" for gpus, nodes in nodes_of.items())
 
 
 def _numbers(what: str, numbers: Sequence[int]) -> str:
-    """Return sorted *numbers* with ranges drawn together."""
+    """Return sorted *numbers* as text, with consecutive ones combined into ranges."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

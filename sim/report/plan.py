@@ -1,4 +1,4 @@
-"""What does a plan say? Its JSON document, its text: the best layouts, what limits each, and what is proven."""
+"""How is a plan reported? As a JSON document and as text: the best layouts, what limits each, and what is proven."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ PARTS: Final[Mapping[str, str]] = {
     "straggler": "stragglers",
     "launch": "launches",
 }
-"""What a step goes to, in words."""
+"""The parts of a step's time in words."""
 
 
 _PRICED: Final = "--set price.on_demand='10 USD/h'"
 TIE: Final = 0.05
-"""Share of a step within which layouts count as equal where no measured run was scored: estimate (what repeated runs differ by)."""
+"""Share of a step within which layouts count as equal if no validated error applies (estimate: the spread of repeated runs)."""
 
 
 def tie(outcome: Outcome) -> float:
-    """Return the share of a step by which the prediction of *outcome* may be off: the median error to expect of it."""
+    """Return the median expected error of the prediction of *outcome*, as a share of the step."""
     expected = expected_layout_error(outcome.run)
     return TIE if expected is None else float(expected["median"])
 
 
 def tie_between(one: Outcome, best: Outcome) -> float:
-    """Return the share of a step within which *one* cannot be told from the *best*: what the less certain of the two may be off."""
+    """Return the share of a step within which *one* ties with the *best*: the larger of their expected errors."""
     return max(tie(one), tie(best))
 
 
@@ -70,9 +70,9 @@ def _ties(one: Outcome, best: Outcome) -> bool:
 def plan_document(
     plan: LayoutPlan, turns: Sequence[Turn] = (), with_failures: bool = False, reliability: str | None = None, spares: int | None = None
 ) -> dict[str, Any]:
-    """Return the document of *plan*, layouts best first; *with_failures*: what they make of the best, at a level of *reliability*.
+    """Return the document of *plan*, layouts best first; *with_failures* adds weeks of the best, at a level of *reliability*.
 
-    Raise SpecError where nobody said how many tokens a job with failures has.
+    Raise SpecError if failures are requested but the number of tokens of the job is not specified.
     """
     tally, setting = plan.tally, plan.ways[0][0]
     front = plan.front()
@@ -160,7 +160,7 @@ def _row(plan: LayoutPlan, outcome: Outcome, best: Outcome, on_front: bool) -> d
 
 
 def _energy_of(plan: LayoutPlan, outcome: Outcome, tokens: int | None) -> dict[str, float | None]:
-    """Return the energy of a step, a token and the job, and its CO2 by the grid of the price; None where no power of the GPU is given."""
+    """Return the energy per step, sample, token and job, and the job's CO2; None if the power of the GPU is not specified."""
     if outcome.run.node.gpu.power is None:
         return dict.fromkeys(("energy_per_step_j", "energy_per_sample_j", "energy_per_token_j", "job_energy_kwh", "job_co2_kg"))
     joules = outcome.joules
@@ -178,7 +178,7 @@ def _best_document(plan: LayoutPlan) -> dict[str, Any]:
 
 
 def _with_failures(plan: LayoutPlan, reliability: str | None, spares: int | None) -> dict[str, Any]:
-    """Return the document of the weeks that the job takes with the best layout."""
+    """Return the document of the weeks of training with the best layout."""
     best = plan.tally.outcomes[0]
     if plan.tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
@@ -188,7 +188,7 @@ def _with_failures(plan: LayoutPlan, reliability: str | None, spares: int | None
 
 
 def candidate_name(candidate: LayoutCandidate) -> str:
-    """Return a layout in a few words."""
+    """Return the name of the layout of *candidate*."""
     parallel = candidate.parallel.model_dump(mode="json")
     named = layout_name({"parallel": {**parallel, "schedule": candidate.schedule, "data": candidate.data}})
     more = []
@@ -204,7 +204,7 @@ def candidate_name(candidate: LayoutCandidate) -> str:
 
 
 def parts(outcome: Outcome) -> dict[str, float]:
-    """Return the seconds of a step by what they go to, mean over ranks."""
+    """Return the seconds of a step by the keys of `PARTS`, averaged over ranks."""
     run = outcome.run
     read = sum(run.stalls.get(cause, 0.0) for cause in (Cause.FETCH, Cause.PREP, Cause.COPY))
     own = {"compute": run.stalls[Cause.COMPUTE] + outcome.step_time - run.step_time, **run.exposed, "input": read}
@@ -212,14 +212,14 @@ def parts(outcome: Outcome) -> dict[str, float]:
 
 
 def limit(outcome: Outcome) -> str:
-    """Return what a step goes to, largest first: compute, and what waits for more than 2 % of it."""
+    """Return the shares of a step as text: compute, then the largest waits (at most two) of more than 2% of it."""
     shares = {name: seconds / outcome.step_time for name, seconds in parts(outcome).items()}
     waits = sorted((name for name in shares if name != "compute" and shares[name] > 0.02), key=lambda name: -shares[name])
     return ", ".join(f"{PARTS[name]} {100 * shares[name]:.0f}%" for name in ("compute", *waits[:2]))
 
 
 def why(outcome: Outcome, best: Outcome) -> str:
-    """Return why *outcome* loses to *best*: what it spends more on."""
+    """Return why *outcome* is worse than *best*: the parts of a step that take longer."""
     if outcome is best:
         return "the best"
     if outcome.run.memory_verdict == "thrashes" and best.run.memory_verdict == "fits":
@@ -235,7 +235,7 @@ def why(outcome: Outcome, best: Outcome) -> str:
 
 
 def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return in a sentence or two which layout to use, and how sure that is."""
+    """Return which layout to use and how certain that is, in a sentence or two."""
     tally, best = plan.tally, rows[0]
     proof = "proven best under the model" if tally.complete else f"a layout at most {100 * tally.gap:.1f}% better may have been missed"
     ties = sum(row["tie"] for row in rows) - 1
@@ -246,11 +246,11 @@ def verdict(plan: LayoutPlan, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 NOT_VALIDATED: Final = " (not validated)"
-"""Stands behind what uses something that no measured run has; a sentence says what."""
+"""Marks layouts with a feature that no measured run has; a separate sentence names it."""
 
 
 def _turn(turn: Turn, within: float) -> dict[str, Any]:
-    """Return the document of *turn*; layouts *within* that share of each other tie."""
+    """Return the document of *turn*; at a flip, layouts tie if they differ by at most the share *within*."""
     best, flips = turn.best, turn.flips
     return {
         "change": turn.change,
@@ -286,37 +286,39 @@ def _assumptions(plan: LayoutPlan) -> list[str]:
     texts = [
         f"the global batch is {plan.global_batch} samples in every layout"
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
-        _batches_said(plan),
+        _batches_text(plan),
         "bounds are of steps without contention; ranks differ by their expected spread",
         "ties: layouts within the median error of predictions of layouts like them, or like the best",
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
         texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it runs (--stack)")
-    texts += _cuts_said(plan)
+    texts += _cuts_assumed(plan)
     texts += _sizes_left_out(plan)
     run = plan.tally.outcomes[0].run
     texts += price_lines(price_rows(run.hardware, (plan.question.scenario.market,)))
     return texts if plan.steps is None or run.node.gpu.power is None else [*texts, grid_text(_grid(run))]
 
 
-def _cuts_said(plan: LayoutPlan) -> list[str]:
-    """Return to which layouts the cuts of the workload's own apply, where it has any."""
+def _cuts_assumed(plan: LayoutPlan) -> list[str]:
+    """Return which layouts use the cuts of the workload's own layout, if it has any."""
     own = plan.ways[0][0].workload.training.parallel
     parts = cut_parts(own)
     if not parts:
         return []
     field = "cuts" if own.cuts else "layers_per_stage"
-    alike = any(setting.cuts_alike(each) for setting, every in plan.ways for each in every)
-    where = f"holds for layouts of {parts} chunks; others are cut evenly" if alike else f"is left out: no layout here has {parts} chunks"
-    return [f"training.parallel.{field} {where}"]
+    any_match = any(setting.cuts_alike(each) for setting, every in plan.ways for each in every)
+    effect = (
+        f"holds for layouts of {parts} chunks; others are cut evenly" if any_match else f"is left out: no layout here has {parts} chunks"
+    )
+    return [f"training.parallel.{field} {effect}"]
 
 
 def _sizes_left_out(plan: LayoutPlan) -> list[str]:
-    """Return which numbers of nodes have no layout among the simulated ones, and how to see their best."""
+    """Return which numbers of nodes have no simulated layout, and how to see the best one there."""
     tried = sorted({setting.nodes for setting, _ in plan.ways})
-    there = {outcome.way.setting.nodes for outcome in plan.tally.outcomes}
-    left = [nodes for nodes in tried if nodes not in there]
+    simulated = {outcome.way.setting.nodes for outcome in plan.tally.outcomes}
+    left = [nodes for nodes in tried if nodes not in simulated]
     if not left or not plan.tally.complete:
         return []
     one = "has" if len(left) == 1 and left[0] == 1 else "have"
@@ -324,19 +326,19 @@ def _sizes_left_out(plan: LayoutPlan) -> list[str]:
 
 
 def _grid(run: LayoutRun) -> GridIntensity:
-    """Return the intensity of the grid where *run* is paid for."""
+    """Return the carbon intensity of the grid in the region of the price of *run*."""
     own = run.hardware.groups[0].price
     return grid_of(own.region if own else None, run.hardware.provider)
 
 
-def _batches_said(plan: LayoutPlan) -> str:
-    """Return how the batches of a layout's name are read, with those of the best."""
+def _batches_text(plan: LayoutPlan) -> str:
+    """Return how to read the batches in a layout's name, with the best layout as an example."""
     best = plan.tally.outcomes[0].way.candidate
     each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {counted(best.batch, 'sample')}"
     parallel = best.parallel
     chunks = f"; 'pipeline {parallel.pipeline} x {parallel.chunks}': {parallel.chunks} virtual stages on each of {parallel.pipeline} stages"
-    told = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
-    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank{told}"
+    chunks_text = chunks if parallel.pipeline > 1 and parallel.chunks > 1 else ""
+    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank{chunks_text}"
 
 
 def _warnings(plan: LayoutPlan) -> list[str]:
@@ -361,7 +363,7 @@ def _warnings(plan: LayoutPlan) -> list[str]:
 
 
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
-    """Return what a person reads in a terminal."""
+    """Return *document* as text for a terminal, with at most *shown* layouts."""
     gpus, nodes = (any_of(document[key]) for key in ("gpus", "nodes"))
     lines = [
         f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} node{'s' * (nodes != '1')}, "
@@ -398,7 +400,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
 
 
 def _failures_text(weeks: Mapping[str, Any]) -> str:
-    """Return what failures make of the job, in a sentence."""
+    """Return a sentence on the job with failures."""
     low, high = weeks["interval95"]["days"]
     return (
         f"With failures: {weeks['days']:.3g} days ({low:.3g} to {high:.3g} in 95% of courses), "
@@ -408,16 +410,16 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
 
 
 def rate_text(per_second: float) -> str:
-    """Return *per_second* in words: of few, three digits."""
+    """Return *per_second* as a whole number, or with three digits if it is below 100."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 _Column = tuple[str, str, Callable[[float], str]]
-"""Heading, key of a row and how its figure is written."""
+"""Title, key in a row, and the function that formats the figure."""
 
 
 def _columns(document: Mapping[str, Any]) -> list[_Column]:
-    """Return the columns of the table: of tokens where samples have a sequence of them, else of samples."""
+    """Return the columns of the table: rates per token if samples are sequences, else per sample."""
     unit, word, million = ("sample", "samples", "Msamples") if document["sequence"] is None else ("token", "tok", "Mtok")
     columns: list[_Column] = [
         ("step", "step_time_s", lambda seconds: show(seconds, "time")),
@@ -431,7 +433,7 @@ def _columns(document: Mapping[str, Any]) -> list[_Column]:
 
 
 def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of *rows*, two lines each, without the columns that no row has a figure for."""
+    """Return the table of *rows*, two lines each, without columns that are empty in all rows."""
     columns = [column for column in _columns(document) if any(row[column[1]] is not None for row in rows)]
     widths = [max(len(head) + 1, 10) for head, _, _ in columns]
     lines = [f"  {'':2}{''.join(f'{head:>{width}}' for (head, _, _), width in zip(columns, widths, strict=True))}  layout"]
@@ -463,7 +465,7 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
 
 
 def flip_lines(turn: Mapping[str, Any]) -> list[str]:
-    """Return between which values another layout takes the lead, a line each, and where none does."""
+    """Return a line for each pair of values between which another layout takes the lead, and how far there is no such flip."""
     if turn["least_times"] is None:
         return []
     if turn["least_times"] == turn["most_times"]:

@@ -1,4 +1,4 @@
-"""How does a run look as a picture? Stalls of a step, one step in time, and scaling."""
+"""How is a run plotted? The stalls of a step, the timeline of one step, and scaling."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _STREAMS = ("gpu", "comm", "copy", "pin", "pipeline", "pipeline gpu")
-"""Order of the timeline's rows; loader workers come last."""
+"""Order of the timeline's rows, before those of loader workers."""
 _MOST_WORKERS = 8
 _LINE = 110
-"""Characters that fit across a picture."""
+"""Maximum characters on a line of a picture's title."""
 
 
 def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> Picture:
-    """Return a picture: where a step's time goes in a warm and in the first epoch, and one warm step in time."""
+    """Return a plot of a step's time by cause in a warm and in the first epoch, and the timeline of one warm step."""
     drawn, axes = figure(2, (10, 6.5))
     job = run.jobs[number]
     workload = job.job.workload
-    _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls], [_missed_by(run, number)] * 2)
+    _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls], [_relative_error(run, number)] * 2)
     says = textwrap.fill(unbroken(verdict(run, number, bottleneck)), _LINE)
     title = f"{workload.name} on {run.hardware.name}, {counted(job.job.ranks, 'GPU')}\n{says}"
     axes[0].set_title(title, fontsize=11, loc="left")
@@ -42,35 +42,35 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
 
 
 def pictures(runs: Sequence[Run], scaling: bool, bottlenecks: Sequence[Bottleneck] = ()) -> dict[str, bytes]:
-    """Return pictures by file name: for every job one of its stalls, or, for runs of growing size, one of its scaling.
+    """Return pictures by file name, one per job: of its stalls in the first run, or with *scaling* of its scaling over *runs*.
 
-    *bottlenecks* are those of each job, where they were sought.
+    *bottlenecks* are those of each job, if they were computed.
     """
     jobs = len(runs[0].jobs) if runs else 0
     of_jobs = [*bottlenecks, *[None] * jobs]
     drawn = [scaling_plot(runs, number) if scaling else stall_plot(runs[0], number, of_jobs[number]) for number in range(jobs)]
     names = ["stalls"] if jobs == 1 else [f"stalls-{number}" for number in range(jobs)]
-    return {name: content for title, made in zip(names, drawn, strict=True) for name, content in made.files(title).items()}
+    return {name: content for title, plot in zip(names, drawn, strict=True) for name, content in plot.files(title).items()}
 
 
 def scaling_plot(runs: Sequence[Run], number: int = 0) -> Picture:
-    """Return a picture: seconds per step of one job by cause for each of *runs*, by GPU count."""
+    """Return a plot of the time per step of one job by cause, with a bar for each of *runs*."""
     drawn, axes = figure(1, (10, 1.5 + 0.5 * len(runs)))
     jobs = [run.jobs[number] for run in runs]
     names = [f"{job.job.ranks} GPUs" for job in jobs]
-    _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)], [_missed_by(run, number) for run in reversed(runs)])
+    _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)], [_relative_error(run, number) for run in reversed(runs)])
     axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
     _key(drawn, [cause for cause in STALLS if _seen(cause, [job.warm.stalls for job in jobs])])
     return picture(drawn)
 
 
-def _missed_by(run: Run, number: int) -> float:
-    """Return the share that nine in ten predictions like this job missed by less than; 0 where no such error is known."""
+def _relative_error(run: Run, number: int) -> float:
+    """Return the 90th percentile of the expected error of job *number*; 0 if there is none."""
     return float((expected_error(run, number) or {}).get("p90", 0.0))
 
 
 def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any], errors: Sequence[float]) -> None:
-    """Draw a bar for each of *tables*, and at its end by which share of it the step may be wrong."""
+    """Draw a stacked bar for each of *tables*, with an error bar of the relative size *errors* at its end."""
     left = [0.0] * len(tables)
     for cause in STALLS:
         widths = [1e3 * table[cause] for table in tables]
@@ -86,7 +86,7 @@ def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any], errors: Se
 
 
 def _seen(cause: Cause, tables: Sequence[Any]) -> bool:
-    """Tell whether *cause* has a piece that can be seen in the bars of *tables*."""
+    """Return whether *cause* is large enough to be visible in the bars of *tables*."""
     return bool(max(table[cause] for table in tables) > 1e-3 * max(sum(table.values()) for table in tables))
 
 
@@ -98,7 +98,7 @@ def _key(drawn: Figure, causes: Sequence[Cause]) -> None:
 
 
 def _timeline(axes: Axes, run: Run, number: int) -> set[Cause]:
-    """Draw the streams of the job's first rank during its last simulated step; return the causes that are seen."""
+    """Draw the streams of the job's first rank during its last simulated step. Return the causes that occur."""
     epoch = run.jobs[number].warm
     rank = next(index for index, each in enumerate(epoch.log.ranks) if each.job == number)
     end = epoch.windows[-1].end

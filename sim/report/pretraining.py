@@ -1,4 +1,4 @@
-"""How do the parts of pre-training look? Batch, sequence, steps, time and money of each, and of all."""
+"""How are the parts of pre-training reported? Batch, sequence, steps, time and cost of each part, and the totals."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sim.study.pretraining import PretrainingPart
 from sim.units import show
 
 MOST_ROWS = 12
-"""Rows of the table; of more parts the first and last are shown."""
+"""Maximum number of rows of the table; if there are more parts, it has the first and the last."""
 
 
 def pretraining_document(parts: Sequence[PretrainingPart], price: float | None) -> dict[str, Any] | None:
-    """Return *parts* at *price* (USD/s; None: unknown), and their sums; None without parts."""
+    """Return *parts* at *price* (USD/s; None if unknown) and their totals; None if there are no parts."""
     if not parts:
         return None
     time = math.fsum(part.time for part in parts)
@@ -42,7 +42,7 @@ def pretraining_document(parts: Sequence[PretrainingPart], price: float | None) 
 
 
 def pretraining_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return the table that *document* shows."""
+    """Return the lines of the table of *document*."""
     cost = "" if document["cost_usd"] is None else f", ${document['cost_usd']:,.2f}"
     parts = document["parts"]
     total = f"{document['steps']:,} steps, {show(document['time_s'], 'time')}{cost}"

@@ -1,4 +1,4 @@
-"""How does a recommendation look? The answer first, how sure it is, what would change it, then the other candidates."""
+"""How is a recommendation presented? The answer first, how certain it is and what would change it, then the other candidates."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sim.study.recommend import Candidate, Recommendation
 from sim.units import axis_unit, show
 
 SHOWN = 10
-"""Candidates in the table; JSON has them all."""
+"""Maximum number of candidates in the table; JSON has them all."""
 
 
 def recommendation_document(workload: str, answer: Recommendation, named: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the JSON document of a recommendation among the *named* machines; ``best`` is null where nothing meets the budget."""
+    """Return the JSON document of a recommendation among the *named* machines; ``best`` is null if no candidate meets the budget."""
     return {
         "schema": 1,
         "workload": workload,
@@ -72,20 +72,20 @@ def _candidate(answer: Recommendation, candidate: Candidate | None) -> dict[str,
 
 
 def batch_note(global_batch: int, batch: int | str | None) -> str:
-    """Return at which global batch a plan laid out all candidates, and what became of the *batch* of each GPU that was asked for."""
+    """Return a note on the global batch for which all candidates' layouts were planned, and its relation to *batch* per GPU, if given."""
     made = "" if batch is None else f", which --batch {batch} makes on all GPUs of the largest cluster; a layout has its own micro-batches"
     return f"each machine runs the best layout found for a global batch of {global_batch:,} samples (--global-batch){made}"
 
 
 def gap_note(gaps: Sequence[float]) -> str:
-    """Return how far layouts may be from the best ones, by the *gaps* that their searches left."""
+    """Return a note on how far layouts may be from the best ones, from the *gaps* of their searches."""
     gap = max(gaps)
     how = "proven best under the model" if gap <= 0 else f"at most {100 * gap:.2g}% of a step above the best there are under the model"
     return f"layouts are {how}; `plan` searches those of one machine further and shows the others"
 
 
 def recommendation_text(document: dict[str, Any]) -> str:
-    """Return the answer in words and a table of the best candidates."""
+    """Return *document* as text: the answer in words, and a table of the best candidates."""
     chosen = document["best"] or document["nearest"]
     lines = [_answer(document, chosen)]
     if chosen:
@@ -95,13 +95,15 @@ def recommendation_text(document: dict[str, Any]) -> str:
             lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2 ({grid_words(chosen['grid'])})")
         lines += [f"  {power_cap_text(chosen['power_cap'])}; the figures here are with it"] if chosen["power_cap"] else []
     else:
-        lines += [f"  {said}" for said in grouped(document["left_out"].items())]
+        lines += [f"  {entry}" for entry in grouped(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:
-        lines += [f"  - left out: {said}" for said in grouped(document["left_out"].items())]
+        lines += [f"  - left out: {entry}" for entry in grouped(document["left_out"].items())]
     machines = {row["hardware"] for row in document["candidates"]} | {*document["left_out"], *document["named"]}
-    about = [(name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines]
-    lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in about]
-    lines += [f"  - {said}" for said in grouped(about)]
+    machine_notes = [
+        (name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines
+    ]
+    lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in machine_notes]
+    lines += [f"  - {entry}" for entry in grouped(machine_notes)]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None
     days = {(row["hardware"], row["market"]): row["date"] for row in document["prices"]}
@@ -116,12 +118,12 @@ def recommendation_text(document: dict[str, Any]) -> str:
 
 
 def _left_out(document: Mapping[str, Any]) -> list[str]:
-    """Return why each machine that was named is no candidate; of others only how many there are."""
+    """Return why machines were left out, if the user named the machines; otherwise only how many were left out."""
     left_out = document["left_out"]
     if not left_out:
         return []
     if document["named"]:
-        return ["", "Left out:", *(f"  - {said}" for said in grouped(left_out.items()))]
+        return ["", "Left out:", *(f"  - {line}" for line in grouped(left_out.items()))]
     count = len(left_out)
     return [
         "",
@@ -130,12 +132,12 @@ def _left_out(document: Mapping[str, Any]) -> list[str]:
 
 
 def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """Return the price of what is *chosen*."""
+    """Return the price rows of the *chosen* machine and market."""
     return [row for row in document["prices"] if chosen and all(row[key] == chosen[key] for key in ("hardware", "market"))]
 
 
 def nothing_to_rent(document: Mapping[str, Any]) -> str:
-    """Return that nothing can be rented for the job, of the machines that were named or of the whole catalogue."""
+    """Return the sentence that no machine can be rented for the job, among the named ones or in the whole catalogue."""
     of = "None of the machines named can be rented to" if document["named"] else "No rentable machine in the catalogue can"
     return f"{of} run {document['workload']}."
 
@@ -144,20 +146,20 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     workload, budget = document["workload"], document["budget"]
     if chosen is None:
         return nothing_to_rent(document)
-    taken = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
+    time_and_cost = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
     tokens = document["job"].get("tokens")
     length = f"{tokens_text(tokens) if tokens else epochs_text(chosen['epochs'])} of {workload}"
     if document["best"]:
-        return f"Rent {_named(chosen)}: {length} in {taken}."
+        return f"Rent {_named(chosen)}: {length} in {time_and_cost}."
     limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${budget['money_usd']:,.2f}"
     over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
     above = f"{over:.1f} times that" if over >= 2 else f"{100 * (over - 1):.2g}% above"
-    return f"Nothing meets {limit} for {workload}; nearest, {above}: {_named(chosen)}, {length} in {taken}."
+    return f"Nothing meets {limit} for {workload}; nearest, {above}: {_named(chosen)}, {length} in {time_and_cost}."
 
 
 def _named(candidate: dict[str, Any]) -> str:
-    told = [*filter(None, [candidate["provider"]]), candidate["market"].replace("_", "-")]
-    return f"{candidate['nodes']} x {candidate['hardware']} ({', '.join(told)})"
+    qualifiers = [*filter(None, [candidate["provider"]]), candidate["market"].replace("_", "-")]
+    return f"{candidate['nodes']} x {candidate['hardware']} ({', '.join(qualifiers)})"
 
 
 def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, str], str]) -> list[str]:
@@ -174,13 +176,13 @@ def _cells(candidate: dict[str, Any], by_time: bool, days: Mapping[tuple[str, st
 
 
 def time_axis(seconds: Sequence[float]) -> tuple[str, float]:
-    """Return what an axis of whole jobs that take so many *seconds* is called, and the length of its unit."""
+    """Return the title of an axis for whole jobs that take *seconds*, and its unit in seconds."""
     unit, length = axis_unit(seconds)
     return f"{unit}, whole job", length
 
 
 def recommendation_plot(document: dict[str, Any]) -> Picture:
-    """Return a picture: cost over time of every candidate, or over the epochs of a job of a given time; the budget dashed."""
+    """Return a plot of cost over time of every candidate (over epochs if the job's time is given), with the budget as a dashed line."""
     by_time, budget = document["job"]["time_s"] is not None, document["budget"]
     title, scale = ("epochs done", 1.0) if by_time else time_axis([row["total_time_s"] for row in document["candidates"]])
     points = [

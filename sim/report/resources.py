@@ -1,4 +1,4 @@
-"""What is a recorded resource in words? Links by their description and ends, disks, cores and fabric by what they are."""
+"""How is a recorded resource named in reports? Links by their description and ends; disks, cores and fabric by their kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sim.simulate import Run
 
 
 def described(run: Run, name: str) -> tuple[str, int]:
-    """Return what the recorded resource *name* of *run* is in words, and how many of a node it stands for; else the name itself."""
+    """Return the recorded resource *name* of *run* in words, or *name* if it is unknown, and how many of a node's links it represents."""
     slot, _, link = name.partition(".")
     owner = next((each for each in run.cluster if each.name == slot), None)
     if owner is None or not link:
@@ -18,8 +18,8 @@ def described(run: Run, name: str) -> tuple[str, int]:
         return plain[link], 1
     if link not in owner.graph.links:
         return ("decoding on the GPU" if ".job" in link else link), 1
-    alike = Counter(run.log.links.get(slot, {}).values())[name]
-    return owner.graph.links[link].description + _direction(link), max(1, alike)
+    count = Counter(run.log.links.get(slot, {}).values())[name]
+    return owner.graph.links[link].description + _direction(link), max(1, count)
 
 
 def _direction(link: str) -> str:

@@ -1,6 +1,6 @@
-"""How does a run look in a spreadsheet? One row a job of a run, one column a figure, units in the column names.
+"""How is a run written to a spreadsheet? One row per job of a run, one column per figure, units in the column names.
 
-A point that cannot run has a row too: blank but for its size and, in the last column, why.
+A point that cannot run has a row as well: it contains only names, its size and, in the last column, the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLAIN = (
 
 
 def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flat row of one job's *document*."""
+    """Return one job's *document* as a flat row."""
     row = {name: document[name] for name in _PLAIN}
     row |= {f"{name}_s": seconds for name, seconds in document["stalls_s"].items()}
     first = document["first_epoch"]
@@ -36,7 +36,7 @@ def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_csv(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return CSV text of *documents*, with a header."""
+    """Return *documents* as CSV text with a header."""
     rows = [_row(document) for document in documents]
     text = io.StringIO()
     writer = csv.DictWriter(text, max(map(list, rows), key=len), lineterminator="\n")

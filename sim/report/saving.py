@@ -1,4 +1,4 @@
-"""How is a checkpoint that a run writes told of? What training waits for, and what its traffic costs the steps beside it."""
+"""How is a run's checkpoint reported? How long training waits for it, and how much its traffic slows the steps meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def saved_document(saved: SavedRun) -> dict[str, Any]:
-    """Return the part of a run's document that tells of *saved*."""
+    """Return the entry of a run's document for the checkpoint *saved*."""
     return {
         "store": saved.store,
         "bytes": saved.nbytes,
@@ -25,7 +25,7 @@ def saved_document(saved: SavedRun) -> dict[str, Any]:
 
 
 def saved_text(document: Mapping[str, Any]) -> str:
-    """Return in words what a run's *document* tells of a checkpoint."""
+    """Return a sentence on the checkpoint in a run's *document*."""
     saved = document["checkpoint"]
     slower = saved["step_time_beside_s"] / document["step_time_s"] - 1
     return (

@@ -1,4 +1,4 @@
-"""How does the bandwidth bound of parameter servers look? A column for each placement; '!' marks what the node's ports cannot carry."""
+"""How is the bandwidth bound of parameter servers presented? One column per placement; '!' marks more than the node's ports carry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bound_document(table: BoundTable) -> dict[str, Any]:
 
 
 def bound_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a flat row for each size of *document* and each placement."""
+    """Return a flat row for each size and placement of *document*."""
     return [
         {
             "bytes": row["bytes"], "placement": name, "needed_bytes_per_s": needed,
@@ -72,7 +72,7 @@ def bound_text(table: BoundTable) -> str:
 
 
 def _ports(table: BoundTable) -> str:
-    """Return what ports carry, once where all are alike."""
+    """Return the bandwidth of ports as text: once if it is the same for all placements, else for each."""
     if len(set(table.there.values())) == 1:
         return f"the ports of one carry {show(table.there['CC'], 'bandwidth')}"
     return "ports carry " + ", ".join(f"{show(rate, 'bandwidth')} ({name})" for name, rate in table.there.items())

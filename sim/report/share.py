@@ -1,4 +1,4 @@
-"""How does a division of loader workers look? A line for each job and policy, beside what an even division gives; and as JSON."""
+"""How is a division of loader workers reported? A line for each job and policy, compared with an even division; also as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sim.units import show
 
 
 def share_document(answer: SharedMachine) -> dict[str, Any]:
-    """Return the JSON document of *answer*; gains are shares of what the first policy, even, gives."""
+    """Return the JSON document of *answer*; gains are relative to the first policy, an even division."""
     return {
         "schema": 1, "hardware": answer.hardware, "workers": answer.cores[0], "most_workers": answer.cores[1],
         "policies": [_policy(answer, outcome) for outcome in answer.outcomes],
@@ -24,10 +24,10 @@ def share_document(answer: SharedMachine) -> dict[str, Any]:
 def _assumed(answer: SharedMachine) -> list[str]:
     workloads = {job.workload.name: job.workload for job in answer.jobs}
     nodes = [group.node for group in answer.machine.groups if group.role == "worker" and group.node.gpu_count]
-    given = [text for workload in workloads.values() for text in volume_assumed(answer.machine, nodes, workload)]
+    volumes = [text for workload in workloads.values() for text in volume_assumed(answer.machine, nodes, workload)]
     return [
         *(f"{name}: {stack_assumed(workload)}" for name, workload in workloads.items()),
-        *dict.fromkeys(given),
+        *dict.fromkeys(volumes),
         "page caches are warm from the start, and jobs run at the steady pace of those that run together",
         "workers move to another job at once when one comes or goes",
     ]
@@ -58,13 +58,13 @@ def share_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def workers_of(document: Mapping[str, Any]) -> str:
-    """Return the workers of a node in words: a number, or from the least to the most."""
+    """Return the number of workers per node as text: one number, or the smallest and the largest."""
     least, most = document["workers"], document["most_workers"]
     return str(least) if least == most else f"{least} to {most}"
 
 
 def share_text(document: dict[str, Any]) -> str:
-    """Return *document* as a table for people."""
+    """Return *document* as a table of text."""
     lines = [
         f"{workers_of(document)} loader workers of each node of {document['hardware']} among {len(document['policies'][0]['jobs'])} jobs",
         "",
@@ -96,7 +96,7 @@ def _notes() -> Sequence[str]:
 
 
 def share_plot(document: Mapping[str, Any]) -> Picture:
-    """Return a picture: when each job runs under each policy; dashed, when the last is done with an even division."""
+    """Return a plot of when each job runs under each policy; a dashed line shows when the last one ends with an even division."""
     policies = document["policies"]
     drawn, axes = figure(len(policies), (9, 1.0 + 0.9 * len(policies) + 0.28 * len(share_rows(dict(document)))))
     longest = max(policy["makespan_s"] for policy in policies) / 60

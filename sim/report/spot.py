@@ -1,4 +1,4 @@
-"""How does a job on spot machines look? Time and cost with their spread, beside the same job on demand, and what was assumed."""
+"""How is a job on spot machines reported? Time and cost with their spread, compared with the same job on demand, and assumptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.study.transient import DrawnCourse, Spread, spread, undisturbed
 from sim.units import counted, show
 
 QUANTILES = 40
-"""Steps of the distribution that the document tells: the middle 95% lie between the first and the last but one."""
+"""Steps of the distribution in the document: the middle 95% lie between its second value and its last but one."""
 
 
 def spot_document(answer: SpotAnswer) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def spot_document(answer: SpotAnswer) -> dict[str, Any]:
 
 
 def _distribution(outcomes: Sequence[DrawnCourse]) -> list[dict[str, float]]:
-    """Return quantiles of time and cost, each by itself, from the least to the most."""
+    """Return quantiles of time and cost, each independently, in increasing order."""
     times, costs = (sorted(getattr(outcome, name) for outcome in outcomes) for name in ("time", "cost"))
     places = [round(step * (len(outcomes) - 1) / QUANTILES) for step in range(QUANTILES + 1)]
     return [
@@ -73,7 +73,7 @@ def _figures(spread: Spread) -> dict[str, float | None]:
 
 
 def spot_text(document: dict[str, Any]) -> str:
-    """Return the answer as a table and a few sentences."""
+    """Return *document* as a table and a few sentences."""
     spot, on_demand, checkpoint = document["spot"], document["on_demand"], document["checkpoint"]
     time, cost = spot["time_s"], spot["cost_usd"]
     gpus = counted(document["gpus"], "GPU")
@@ -104,12 +104,12 @@ def _range(figures: dict[str, float], dimension: str = "") -> str:
 
 
 def slower(time: float, other: float) -> str:
-    """Return in words how *time* compares with *other*."""
+    """Return text on how *time* compares with *other*."""
     return f"{100 * (time / other - 1):.0f}% longer" if time >= other else f"{100 * (1 - time / other):.0f}% less time"
 
 
 def policy_in_words(document: Mapping[str, Any]) -> str:
-    """Return what the other workers do after a revocation."""
+    """Return a sentence on what the other workers do after a revocation."""
     return {
         "wait": "All wait for the replacement.",
         "shrink": "The others go on without it.",
@@ -118,7 +118,7 @@ def policy_in_words(document: Mapping[str, Any]) -> str:
 
 
 def spot_plot(document: Mapping[str, Any]) -> Picture:
-    """Return a picture: the share of drawn courses that stay within a time, and within a cost, beside on demand."""
+    """Return a plot of the share of drawn courses that stay within a time, and within a cost, compared with on demand."""
     drawn, axes = figure(2, (8, 6.5))
     shares = [100 * quantile["share"] for quantile in document["distribution"]]
     for place, key, scale, words in ((axes[0], "time_s", 3600.0, "hours"), (axes[1], "cost_usd", 1.0, "USD")):

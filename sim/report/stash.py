@@ -1,4 +1,4 @@
-"""How does a profile look? Stash's runs and stalls in a table, beside what the direct attribution makes of the same difference."""
+"""How is a profile presented? Stash's runs and stalls in a table, with the direct attribution of the same differences."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sim.study.profile import Profile
 from sim.units import counted, show
 
 _SMALL = 0.005
-"""Share of a step below which a cause is not worth naming."""
+"""Smallest cause that is named, as a share of a step."""
 
 
 def profile_document(profile: Profile, literal: bool = False) -> dict[str, Any]:
-    """Return the JSON document of a profile; *literal* gives the per-cent bases and the fetch formula as upstream codes them."""
+    """Return the JSON document of a profile; *literal* uses the bases of percentages and the fetch formula of the upstream code."""
     times, job = profile.times, profile.real.jobs[0]
     return {
         "schema": 1,
@@ -95,9 +95,9 @@ RUNS = {
     "run3_warm": "RUN3  real data, warm page cache",
     "twin_synthetic": "RUN1  on two nodes of half the GPUs",
 }
-"""Runs of the document, in words."""
+"""Titles of the runs of the document."""
 AGAINST = {"interconnect": "RUN1", "network": "RUN1", "prep": "RUN3", "fetch": "RUN2"}
-"""Which run each stall is a share of."""
+"""The run that each stall is a share of."""
 
 
 RATES = {
@@ -105,21 +105,21 @@ RATES = {
     "prep": "samples / RUN3: data in the page cache",
     "fetch": "samples / (RUN2 - RUN3): what reading adds",
 }
-"""How DS-Analyzer's rates come from its runs."""
+"""How DS-Analyzer's rates follow from its runs."""
 FORMULAS = {
     "literal": "Formulas: literal, as upstream codes them: prep and fetch from half of an epoch, fetch with RUN1's time in it.",
     "corrected": "Formulas: corrected, as Stash and DS-Analyzer define the stalls; --literal has them as upstream codes them.",
 }
-"""What the document's ``formulas`` means."""
+"""Explanations of the values of the document's ``formulas``."""
 
 
 def profile_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each run of the *document*."""
+    """Return a row for each run of *document*."""
     return [{"run": name, **run} for name, run in document["runs"].items() if run is not None]
 
 
 def profile_plot(document: dict[str, Any]) -> Picture:
-    """Return a picture: the step of each run, and what each stall is made of by direct attribution."""
+    """Return a plot of the step of each run, and of the composition of each stall by direct attribution."""
     from matplotlib.patches import Rectangle
 
     runs = {title: run for name, title in RUNS.items() if (run := document["runs"][name]) is not None}
@@ -129,7 +129,7 @@ def profile_plot(document: dict[str, Any]) -> Picture:
     axes[0].set_xlabel("milliseconds per step")
     stalls = [name for name, stall in document["stash"].items() if stall is not None]
     for place, name in enumerate(reversed(stalls)):
-        edges = {True: 0.0, False: 0.0}  # what is more than before goes to the right, what is less to the left
+        edges = {True: 0.0, False: 0.0}  # increases extend to the right, decreases to the left
         for cause, seconds in document["made_of_s_per_step"][name].items():
             axes[1].barh(place, 1e3 * seconds, left=edges[seconds > 0], color=COLOURS[Cause(cause)])
             edges[seconds > 0] += 1e3 * seconds
@@ -144,7 +144,7 @@ def profile_plot(document: dict[str, Any]) -> Picture:
 
 
 def profile_text(profile: Profile, document: dict[str, Any]) -> str:
-    """Return the tables of a profile whose *document* has the figures."""
+    """Return *document* of *profile* as tables of text."""
     gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
     head = (
         f"Stash's procedure, simulated: {document['workload']} on {document['hardware']}, {gpus}, "
@@ -198,8 +198,8 @@ def _needs(profile: Profile) -> list[str]:
     needs, cores = profile.needs, sorted({node.host.physical_cores for node in profile.real.nodes()})
     lines = []
     if needs.cores is not None:
-        there = " to ".join(str(count) for count in dict.fromkeys((cores[0], cores[-1])))
-        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node and loader workers for them; it has {there}")
+        available = " to ".join(str(count) for count in dict.fromkeys((cores[0], cores[-1])))
+        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node and loader workers for them; it has {available}")
     if needs.disk_bandwidth is not None:
         lines.append(f"to hide the cold epoch's reads: a disk of {show(needs.disk_bandwidth, 'bandwidth')} on each node")
     if needs.cached_fraction is not None:

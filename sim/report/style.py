@@ -1,4 +1,4 @@
-"""Which colour, and which words, has each cause, everywhere? One palette for tables, plots, traces and pages."""
+"""Which color and which words does each cause have? One palette for all tables, plots, traces and pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOURS: dict[Cause, str] = {
     Cause.LAUNCH: "#775522",
     Cause.PIPELINE: "#dddd88",
 }
-"""Paul Tol's bright scheme, which stays distinct for colour-blind readers, and brown for launch."""
+"""Paul Tol's bright scheme, which color-blind readers can distinguish, with brown added for launch and light yellow for pipeline."""
 
 MEANINGS: dict[Cause, str] = {
     Cause.COMPUTE: "GPU kernels, optimizer, gradient copies",
@@ -31,11 +31,11 @@ MEANINGS: dict[Cause, str] = {
     Cause.LAUNCH: "host launching kernels",
     Cause.PIPELINE: "pipeline bubble: waiting for other stages",
 }
-"""What a rank does, or waits for, meanwhile."""
+"""What a rank does, or waits for, during the time of each cause."""
 BRIEF: Final[Mapping[Cause, str]] = MEANINGS | {
     Cause.COMPUTE: "GPU kernels and optimizer",
     Cause.PREP: "waiting for prepared samples",
     Cause.INTERCONNECT: "messages inside the node",
     Cause.NETWORK: "messages between nodes",
 }
-"""The same in few words, beside bars in a terminal."""
+"""The same in fewer words, next to bars in a terminal."""

@@ -1,4 +1,4 @@
-"""How does a sweep look as a document? Its points as numbers where they are some, the figures of each, and how much each field matters."""
+"""How is a sweep documented? Its points (as numbers if they are numeric), the figures of each, and the influence of each field."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sim.study.scenario import Scenario
 from sim.units import counted
 
 MOST = 2000
-"""Points that a document holds; of a longer sweep it has as many, evenly among all."""
+"""Maximum number of points in a document; of a longer sweep it has an evenly spaced selection."""
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_ALIKE = "inputs are those of the first point; every other differs in its own fields alone; epochs are warm ones"
+_SHARED_INPUTS = "inputs are those of the first point; every other differs in its own fields alone; epochs are warm ones"
 _OPTIONS = ("nodes", "gpus", "placement", "batch", "global_batch", "precision", "stack")
 _KEPT = ("step_time_s", "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd")
 
@@ -24,12 +24,12 @@ _KEPT = ("step_time_s", "throughput_samples_per_s", "epoch_time_s", "cost_per_ep
 def sweep_document(
     scenario: Scenario, rows: Iterable[Mapping[str, Any]], varied: Sequence[str], points: int, inputs: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the JSON document of a sweep of *points* points over the *varied* fields: *rows* as `sim.study.sweep` gives them.
+    """Return the JSON document of a sweep of *points* points over the *varied* fields, from the *rows* of `sim.study.sweep`.
 
-    *inputs* are the SHA-256 of the descriptions that they share.
+    *inputs* are the SHA-256 of the descriptions that the points share.
     """
-    apart = -(-points // MOST)
-    points_shown = [_row(row, varied) for row in islice(rows, 0, None, apart)]
+    stride = -(-points // MOST)
+    points_shown = [_row(row, varied) for row in islice(rows, 0, None, stride)]
     return {
         "schema": 1,
         "hardware": scenario.hardware,
@@ -40,7 +40,7 @@ def sweep_document(
         "influence": {key: influence(points_shown, key) for key in varied},
         "rows": [row for row in points_shown if not row["problem"]],
         "left_out": [row for row in points_shown if row["problem"]],
-        "assumptions": [_ALIKE, *(f"set for all points: {text}" for text in [*_options(scenario), *scenario.overrides])],
+        "assumptions": [_SHARED_INPUTS, *(f"set for all points: {text}" for text in [*_options(scenario), *scenario.overrides])],
         "warnings": _not_validated([row for row in points_shown if not row["problem"]]),
         "seed": scenario.seed,
         "version": __version__,
@@ -49,18 +49,18 @@ def sweep_document(
 
 
 def _not_validated(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what layouts of *rows* use that no measured run has, each once, and of how many points it is said."""
+    """Return the features of the layouts of *rows* that no measured run has, each once with the number of points that have it."""
     counts = Counter(row["not_validated"] for row in rows if row["not_validated"])
     return [f"{counted(count, 'point')}: {text}" for text, count in counts.items()]
 
 
 def _options(scenario: Scenario) -> list[str]:
-    """Return the options of *scenario* that are given, as in ``nodes=2``."""
+    """Return the options of *scenario* that are set, as in ``nodes=2``."""
     return [f"{name}={value}" for name in _OPTIONS if (value := getattr(scenario, name)) is not None]
 
 
 def _row(row: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
-    """Return one point: its *varied* fields as written, as numbers where they are some, and its main figures."""
+    """Return one point: its *varied* fields as written and, if numeric, as numbers, and its main figures."""
     written = {key: str(row[key]) for key in varied}
     numbers = {key: float(match[0]) for key, text in written.items() if (match := _NUMBER.match(text))}
     figures = {key: row.get(key) for key in _KEPT}
@@ -73,9 +73,9 @@ def _row(row: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
 
 
 def influence(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return how many times as fast the best value of field *key* is as the worst, in the mean over the other fields.
+    """Return the ratio of the mean throughputs at the best and at the worst value of field *key*.
 
-    None where no value stands at several points, or all points have the same: then nothing else is held equal.
+    None if the values cannot be compared: there is only one, or they occur with different combinations of the other fields.
     """
     rates: dict[str, list[float]] = defaultdict(list)
     others: dict[str, set[tuple[str, ...]]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""How does a person see a run in a terminal? A table with a bar for each cause, and a sentence."""
+"""How is a run presented in a terminal? As a table with a bar for each cause, and a sentence."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sim.units import show
 BAR = 40
 """Characters of a full bar."""
 NOTHING = 1e-12
-"""Seconds up to which a cause of waiting is not shown."""
+"""Causes of up to this many seconds are not shown."""
 
 
 def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bool = False) -> str:
-    """Return the report of one job of *run*, whose JSON *document* has the figures; *verbose* adds every resource."""
+    """Return the report of one job of *run* from its JSON *document*; *verbose* adds the wait for every resource."""
     name = f"job {document['job']}: " if "job" in document else ""
     head = (
         f"{name}{document['workload']} on {document['hardware']}: {gpus_text(run, number)}, "
@@ -55,7 +55,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     memory = document["gpu_memory_bytes"]
     most = tightest(run, number).memory
     full = ", nearly full: the allocator frees and retries, and a step may take longer" if memory["total"] > THRASHING * most else ""
-    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {most / 2**30:.0f} GiB{_of_which(run, number)}{full}")
+    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {most / 2**30:.0f} GiB{_tightest_gpu_text(run, number)}{full}")
     lines += [*_exchange_lines(document), *error_lines(document)]
     if verbose:
         lines += ["", "  waited for, in a warm step:"]
@@ -65,7 +65,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
 
 
 def _rates(document: Mapping[str, Any]) -> str:
-    """Return samples per second, and tokens per second of models that read sequences."""
+    """Return samples per second, tokens per second if samples are sequences, and MFU if available."""
     rates = [f"{rate_text(document['throughput_samples_per_s'])} samples/s"]
     rates += [f"{document['tokens_per_s']:,.0f} tokens/s"] if "tokens_per_s" in document else []
     used = document.get("model_flops_utilization")
@@ -73,12 +73,12 @@ def _rates(document: Mapping[str, Any]) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """Return a rate as a whole number, with three digits where that has fewer."""
+    """Return a rate as a whole number, or with three digits if it is below 100."""
     return f"{rate:,.0f}" if rate >= 99.5 else f"{rate:.3g}"
 
 
-def _of_which(run: Run, number: int) -> str:
-    """Return on which GPU memory is tightest, where a job has several kinds."""
+def _tightest_gpu_text(run: Run, number: int) -> str:
+    """Return the kind of GPU on which memory is tightest, if the job has several kinds."""
     several = len({node.gpu.name for node in run.nodes(number)}) > 1
     return f", on {tightest(run, number).name}" if several else ""
 
@@ -88,7 +88,7 @@ def _nodes(count: int) -> str:
 
 
 def bar(share: float, width: int = BAR) -> str:
-    """Return a bar of *share* (0..1) of *width* characters, in eighths."""
+    """Return a bar of *share* (0..1) of *width* characters, in eighths of a character."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
@@ -99,7 +99,7 @@ def _epoch(seconds: float, cost: float | None) -> str:
 
 
 def stall_lines(document: Mapping[str, Any], meanings: Mapping[Cause, str]) -> list[str]:
-    """Return a line with a bar for each cause of the step of a rank of *document*; *meanings* say what each is."""
+    """Return a line with a bar for each cause of a rank's step in *document*; *meanings* describe the causes."""
     lines, step = [], document["step_time_s"]
     for cause in LAYOUT_STALLS:
         seconds = document["stalls_s"][cause.value]
@@ -110,7 +110,7 @@ def stall_lines(document: Mapping[str, Any], meanings: Mapping[Cause, str]) -> l
 
 
 def basis_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return what *document* assumes, and what it warns of."""
+    """Return the lines of the assumptions and warnings of *document*."""
     lines = ["  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
@@ -123,15 +123,15 @@ def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
         return []
     bus = show(exchange["busbw_bytes_per_s"], "bandwidth")
     if exchange["algorithm"].startswith("parameter_server"):
-        who = "one worker by itself" if exchange["algorithm"].endswith("async") else "each of the workers"
-        return [f"  parameter servers: {who} pushes and pulls {bus}, bound by {exchange['bottleneck']}"]
+        subject = "one worker by itself" if exchange["algorithm"].endswith("async") else "each of the workers"
+        return [f"  parameter servers: {subject} pushes and pulls {bus}, bound by {exchange['bottleneck']}"]
     channels = f"{exchange['channels']} channel{'s' * (exchange['channels'] > 1)}"
     how = f"{exchange['algorithm']} {exchange['protocol']}, {channels}"
     return [f"  all-reduce: {how}, bus bandwidth {bus}, bound by {exchange['bottleneck']}"]
 
 
 def error_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return in words how far off predictions like this one were on measured runs."""
+    """Return lines on the error of such predictions for measured runs."""
     error = document["expected_error"]
     if error is None:
         return ["  expected error: unknown, since no run on this kind of machine was measured"]
@@ -143,9 +143,9 @@ def error_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a scaling table: one row a job of a run, efficiency against the job's first row, and what to beware of in the last run.
+    """Return a scaling table: one row per job of a run, efficiency relative to the job's first row, and the warnings of the last run.
 
-    A row that cannot run says why.
+    A row that cannot run contains the reason.
     """
     ran = [row for row in rows if "infeasible" not in row]
     several = any("job" in row for row in ran)

@@ -1,4 +1,4 @@
-"""Which errors did predictions of measured runs show? By group of runs, from the summaries that come with the catalogue."""
+"""How large were the errors of predictions for measured runs? By group of runs, from the summaries that come with the catalogue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUMMARY = "hardware/validated.json"
 
 @lru_cache(maxsize=2)
 def validated_groups(summary: str = SUMMARY) -> Mapping[str, Mapping[str, Any]]:
-    """Return the errors by group of runs in the file *summary* of the library; empty where there is no such file."""
+    """Return the errors by group of runs from the file *summary* of the catalogue; empty if there is no such file."""
     for root in roots():
         path = root / summary
         if path.is_file():

@@ -1,7 +1,7 @@
-"""What does a run say in one sentence, what does it assume, and what should its reader beware of?
+"""What is the conclusion of a run in one sentence, what does it assume, and what does it warn of?
 
-The sentence follows counterfactual runs where there are some (`sim.analysis.bottleneck`): it names the resource that would save most
-if it were infinitely fast, and what would bound the job then. Without them (``--fast``) it names the largest direct stall.
+With counterfactual runs (`sim.analysis.bottleneck`), the sentence names the resource that would save most if it were infinitely fast,
+and what would bound the job then. Without them (``--fast``), it names the largest direct stall.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sim.training.collectives.price.plan import CORES_COPY, OF_BROADCAST
 from sim.units import counted, show
 
 NOTEWORTHY = 0.04
-"""Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4%."""
+"""Smallest stall that gets a sentence, as a share of the step: the noise of repeated measurements is 2-4%."""
 
 _MOMENT = 0.005
-"""Share of the step by which it must depend on the moment at which loaders work to be told."""
+"""Smallest dependence on the timing of the loaders that is reported, as a share of the step."""
 _LONG_START = 0.25
-"""Share of a warm epoch that its first batch may take before the reader is told."""
+"""Largest share of a warm epoch spent waiting for its first batch that is not reported."""
 
 _LIMITS: Mapping[Resource, str] = {
     "disk": "the disk limits",
@@ -65,7 +65,7 @@ _RESOURCES: Mapping[Cause, Resource] = {
 
 
 def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> str:
-    """Return one sentence that names what bounds job *number* of *run*, and what would bound it next if *bottleneck* tells."""
+    """Return one sentence that names what bounds job *number* of *run* and, with *bottleneck*, what would bound it next."""
     job = run.jobs[number]
     if bottleneck is None:
         return _direct(job)
@@ -85,7 +85,7 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
 
 
 def _together(bottleneck: Bottleneck, first: Resource, second: Resource) -> str:
-    """Return that two resources bound the step nearly alike, what each saves alone, and both; freed, and doubled."""
+    """Return the sentence that two resources bound the step together, with the savings from freeing one, freeing both and doubling both."""
     one, other = _subject(first), _subject(second)
     alone = max(bottleneck.saved(resource) for resource in (first, second) if resource in bottleneck.freed)
     most = f"under {100 * NOTEWORTHY:.0f}%" if alone < NOTEWORTHY else f"{100 * alone:.0f}% at most"
@@ -97,7 +97,7 @@ def _together(bottleneck: Bottleneck, first: Resource, second: Resource) -> str:
 
 
 def _next(bottleneck: Bottleneck) -> str:
-    """Return what binds nearly as much as the GPUs of a job that waits for nothing else, and what doubling both saves."""
+    """Return the resource that binds nearly as much as the GPUs of a compute-bound job, and the saving from doubling both."""
     if bottleneck.first is not None or bottleneck.tied is None or bottleneck.saved_by_doubling is None:
         return ""
     _, other = bottleneck.tied
@@ -122,13 +122,13 @@ def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) ->
 
 
 def _broadcast_first(bottleneck: Bottleneck) -> bool:
-    """Tell whether nothing saves more, beyond rounding, than leaving out the broadcast of buffers."""
+    """Return whether leaving out the broadcast of buffers saves as much, within a tolerance, as freeing any resource but the GPUs."""
     most = max((bottleneck.saved(resource) for resource in bottleneck.freed if resource != "gpu"), default=0.0)
     return bottleneck.saved_broadcast >= max(NOTEWORTHY, most - SAME)
 
 
 def _broadcasts(job: JobRun) -> list[Blame]:
-    """Return what waits for the broadcast of buffers, largest first."""
+    """Return the waits for the broadcast of buffers, largest first."""
     return [row for row in job.warm.resources if row.resource.endswith(OF_BROADCAST)]
 
 
@@ -147,7 +147,7 @@ def share(seconds: float, job: JobRun) -> str:
 
 
 def _direct(job: JobRun) -> str:
-    """Return the sentence of the largest direct stall."""
+    """Return the sentence for the largest direct stall."""
     stalls, worst = job.warm.stalls, _worst_stall(job)
     if stalls[worst] < NOTEWORTHY * job.warm.step_time:
         return _compute_bound(job, f"No stall reaches {100 * NOTEWORTHY:.0f}%")
@@ -171,14 +171,14 @@ def _subject(resource: Resource) -> str:
 
 
 def _the(link: str) -> str:
-    """Return the description of a link with its article."""
+    """Return the description of a link, with an article if it needs one."""
     return f"the {link}" if link.startswith(("single", "double", "PCIe", "host", "socket")) else link
 
 
 def _gain(job: JobRun, bottleneck: Bottleneck, first: Resource) -> str:
-    """Return what freeing *first* saves, and what limits the job then."""
+    """Return the saving from freeing *first*, and what limits the job then."""
     saved = f"freeing it would save {100 * bottleneck.saved(first):.0f}% of the step"
-    if bottleneck.following is None or (first, bottleneck.following) == ("cpu", "gpu"):  # the sentence has said it
+    if bottleneck.following is None or (first, bottleneck.following) == ("cpu", "gpu"):  # `_prep` already names the rate of the GPUs
         return saved
     return f"{saved}, then {_LIMITS[bottleneck.following]} at {_rate(job, bottleneck.freed[first])}"
 
@@ -189,7 +189,7 @@ def _rate(job: JobRun, step_time: float) -> str:
 
 
 def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = None) -> str:
-    """Return what *resource* does to the job; *bottleneck* tells what the GPUs could take."""
+    """Return how *resource* limits the job; *bottleneck* provides the rate that the GPUs could reach."""
     where = next((row.resource for row in job.warm.resources if row.cause in _CAUSES[resource]), "")  # largest first
     if resource in ("cpu", "decode"):
         return _prep(resource, where, job, bottleneck)
@@ -224,7 +224,7 @@ def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | 
 
 
 def assumptions(run: Run, number: int = 0) -> list[str]:
-    """Return what the user did not say and the simulation took for granted."""
+    """Return what the simulation assumed because the user did not specify it."""
     job = run.jobs[number]
     workload = job.job.workload
     sentences = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
@@ -246,25 +246,25 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
 
 
 def stack_assumed(workload: Workload) -> str:
-    """Return on what software *workload* trains, in which precision and at which batch."""
+    """Return the software stack, precision and batch of *workload* as text."""
     training = workload.training
     return f"software stack {training.stack.name}, {training.precision}, {batches_text(workload)}"
 
 
 def batches_text(workload: Workload) -> str:
-    """Return how many samples each GPU takes a step."""
+    """Return the number of samples per GPU and step as text."""
     training = workload.training
     own = " and ".join(str(batch) for batch in training.batches)
     return f"{own} samples per GPU, by group" if own else f"{counted(training.batch, 'sample')} per GPU"
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
-    """Return what is taken for granted of kernels' times: rates of GPUs of *nodes* that nobody measured, sizes that do not fit them."""
+    """Return the assumptions about kernel times: rates of unmeasured GPUs of *nodes*, and sizes that do not suit the units."""
     return [*_unmeasured(nodes, workload), *_unaligned(workload)]
 
 
 def _unaligned(workload: Workload) -> list[str]:
-    """Return which widths of a transformer in 16 bits or less are none that Tensor Cores want."""
+    """Return the widths of a transformer in 16 bits or less that are not multiples of what Tensor Cores need."""
     shape = workload.model.transformer
     if shape is None or workload.training.precision in ("fp32", "tf32"):
         return []
@@ -277,7 +277,7 @@ def _unaligned(workload: Workload) -> list[str]:
 
 
 def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
-    """Return which GPUs of *nodes* take times by shape that nobody measured on them; nothing where no layer says its shape."""
+    """Return the GPUs of *nodes* without measured kernel times by shape; empty if no layer specifies its shape."""
     if not any(layer.tokens or layer.attention for layer in workload.model.layers):
         return []
     bare = {node.gpu.name: node.gpu.kernels for node in nodes if node.gpu.kernels is not None and not node.gpu.kernels.measured}
@@ -287,14 +287,14 @@ def _unmeasured(nodes: Sequence[Node], workload: Workload) -> list[str]:
 
 
 def price_unknown(hardware: Hardware) -> list[str]:
-    """Return that a machine of a provider has no price, as one with other GPUs than it is rented with."""
+    """Return a sentence if a provider's machine has no price, for example because its GPUs were replaced by others."""
     if not hardware.provider or any(group.price and (group.price.on_demand or group.price.spot) for group in hardware.groups):
         return []
     return [f"no price is known of {hardware.name} with these GPUs, so no cost (--set price.on_demand='10 USD/h')"]
 
 
 def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:
-    """Return which volume a machine is given whose *nodes* come without one; nothing where *workload* reads no data."""
+    """Return the volume that is assumed for *nodes* that come without one; empty if *workload* reads no data."""
     if workload.input.loader == "synthetic" or workload.dataset.name == SYNTHETIC:
         return []
     without = [node for node in nodes if node.storage is not None and node.storage.volume.assumed]
@@ -317,7 +317,7 @@ def _servers(servers: Servers, asynchronous: bool) -> str:
 
 
 def warnings(run: Run, number: int = 0) -> list[str]:
-    """Return what makes this run's figures less certain than usual."""
+    """Return the reasons why this run's figures are less certain than usual."""
     job = run.jobs[number]
     epochs = {"first": job.first, "warm": job.warm}
     loose = {name: epoch for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn}
@@ -336,7 +336,7 @@ def warnings(run: Run, number: int = 0) -> list[str]:
 
 
 def moments(bottleneck: Bottleneck) -> list[str]:
-    """Return how far the step depends on when in it the loaders work, where that is worth a sentence."""
+    """Return a warning if the step depends noticeably on when in it the loaders work."""
     low, high = bottleneck.spread
     if high - low < _MOMENT * bottleneck.step_time:
         return []
@@ -347,7 +347,7 @@ def moments(bottleneck: Bottleneck) -> list[str]:
 
 
 def _drawn(epoch: Epoch, seed: int) -> str:
-    """Return how well the mean of drawn steps is known."""
+    """Return a sentence on the uncertainty of the mean of randomly drawn steps."""
     return f"steps are drawn at random (seed {seed}): {min(epoch.drawn, epoch.steps)} of {epoch.steps} in the warm epoch, {_within(epoch)}"
 
 

@@ -1,4 +1,4 @@
-"""How does a what-if look? Resources ranked by what twice of each brings, in seconds and money, as a table, JSON, CSV and a plot."""
+"""How is a what-if reported? Resources ranked by the gain from more of each, in time and cost, as a table, JSON, CSV and a plot."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sim.study.whatif import Crowded, StepOutcome, Upgrade, WhatIf, break_even
 from sim.units import counted, show
 
 SEEN = 1e-3
-"""Share of the throughput below which a gain is not worth a line of the table."""
+"""Smallest gain that gets a line of the table, as a share of the throughput."""
 _ROUNDING = 1e-9
-"""Share of the throughput that is no gain: sums of floats differ by as much."""
+"""Changes of the throughput up to this share are rounding, not a gain."""
 NAMES = {
     "disk": "disk", "cpu": "CPU", "decode": "decoding on the GPU", "copy": "copy to the GPU", "nvlink": "NVLink", "network": "network",
     "pcie": "PCIe", "launch": "kernel launches", "spread": "step-time variation between ranks (halved)", "gpu": "GPUs",
 }  # fmt: skip
-"""Resources in words."""
+"""Names of the resources in reports."""
 LABELS = {"twice": "twice as fast", "infinite": "infinitely fast"}
 
 
 def whatif_document(answer: WhatIf) -> dict[str, Any]:
-    """Return the JSON document of a what-if, resources ranked as found."""
+    """Return the JSON document of *answer*, with its resources in ranked order."""
     job, now = answer.job, answer.now
     workload, rate = job.job.workload, price(answer.run.hardware)
     return {
@@ -125,7 +125,7 @@ def _edge(upgrade: Upgrade, now: float) -> str:
 
 
 def whatif_text(document: dict[str, Any]) -> str:
-    """Return the ranked table of a what-if's *document*, and its warnings."""
+    """Return *document* of a what-if as text: the ranked table, and the warnings."""
     shown = [row for row in document["resources"] if matters(row)]
     titles = [
         Title("", True), Title("2x step"), Title("gain"), Title("USD/epoch"), Title("breaks even at"), Title("infinite"),
@@ -156,7 +156,7 @@ def _head(document: dict[str, Any]) -> str:
 
 
 def machine_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return which machines have faster GPUs, what a step takes there, and what an epoch costs."""
+    """Return lines on the machines with faster GPUs, with the step time and the cost per epoch there."""
     machines = [
         f"{one['hardware']} ({one['gpus']} x {one['gpu']}): step {show(one['step_time_s'], 'time')}, "
         f"{one['throughput_gain_percent']:+.0f}%, ${one['cost_per_epoch_usd']:,.2f} an epoch at ${one['price_usd_per_h']:,.2f}/h"
@@ -166,12 +166,12 @@ def machine_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def matters(row: Mapping[str, Any]) -> bool:
-    """Tell whether more of the resource of *row* gains what is worth a line."""
+    """Return whether more of the resource of *row* gains enough to be listed."""
     return _best(row) > 100 * SEEN
 
 
 def little_or_nothing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence each on the resources that gain little, gain nothing and lose, of *rows* that do not matter."""
+    """Return sentences on the resources of *rows* that do not matter: those that gain little, gain nothing, or lose."""
     return idle_lines([(NAMES[row["resource"]], _best(row) / 100) for row in rows if not matters(row)])
 
 
@@ -179,11 +179,11 @@ CHOSEN: Final = (
     "Each resource is changed alone, and collectives keep their algorithms and channels: "
     "'run --set node.nic.bandwidth=...' has NCCL choose anew."
 )
-"""What a what-if leaves as it is, so that it may differ from a run of other hardware."""
+"""What a what-if keeps unchanged, so that it may differ from a run on other hardware."""
 
 
 def idle_lines(gains: Sequence[tuple[str, float]]) -> list[str]:
-    """Return a sentence each on those of *gains* (a name, a share of the throughput below `SEEN`) that are little, none, and losses."""
+    """Return a sentence for each kind of *gains* (pairs of name and share of the throughput, below `SEEN`): small, none, and losses."""
     kinds: tuple[tuple[str, Callable[[float], bool]], ...] = (
         ("Less than 0.1% even if infinitely fast", lambda gain: gain > _ROUNDING),
         ("No effect even if infinitely fast", lambda gain: abs(gain) <= _ROUNDING),
@@ -194,12 +194,12 @@ def idle_lines(gains: Sequence[tuple[str, float]]) -> list[str]:
 
 
 def _loss(name: str, gain: float) -> str:
-    """Return *name*, and what throughput is lost with more of it, if any is."""
+    """Return *name*, with the throughput lost with more of it, if any."""
     return f"{name} ({100 * gain:.2g}% throughput)" if gain < -_ROUNDING else name
 
 
 def _best(row: Mapping[str, Any]) -> float:
-    """Return the larger gain in throughput of twice and infinitely much, in percent; the larger loss where one loses and none gains."""
+    """Return the larger throughput gain (percent) of twice as fast and infinitely fast; if neither gains, the larger loss."""
     gains = [float(row[kind]["throughput_gain_percent"]) for kind in LABELS]
     return max(gains) if max(gains) > 100 * _ROUNDING else min(gains)
 
@@ -222,7 +222,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def whatif_plot(document: dict[str, Any]) -> Picture:
-    """Return a picture: the step with twice and infinitely much of each resource, beside the step as it is."""
+    """Return a plot of the step with each resource twice as fast and infinitely fast, compared with the step as it is."""
     rows = [row for row in document["resources"] if matters(row)][::-1]
     drawn, (axes,) = figure(1, (9, 1.8 + 0.5 * len(rows)))
     for shift, kind, colour in ((0.2, "twice", "#4477aa"), (-0.2, "infinite", "#ee6677")):

@@ -1,4 +1,4 @@
-"""How does a whole job look? Its length, its cost and its parts, in a document and in a line."""
+"""How is a whole job reported? Its length, cost and parts, in a document and in a line of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.units import show
 
 
 def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -> dict[str, Any]:
-    """Return the figures of the whole job of *plan* at a price (None: unknown)."""
+    """Return the figures of the whole job of *plan*; *usd_per_h* is its price (None if unknown)."""
     time = course.parts.total
     return {
         "given": "tokens" if plan.tokens else "epochs" if plan.time is None else "time",
@@ -24,24 +24,24 @@ def whole_job_document(plan: JobPlan, course: Course, usd_per_h: float | None) -
 
 
 def whole_job_text(job: Mapping[str, Any]) -> str:
-    """Return the line that tells the *job* of a document: epochs, time, money, parts."""
+    """Return a line on the *job* of a document: length, time, cost and parts."""
     cost = "" if job["cost_usd"] is None else f", ${job['cost_usd']:,.2f}"
     return f"whole job, {length_text(job)}: {long_time(job['time_s'])}{cost} ({parts_text(job['parts_s'])})"
 
 
 def length_text(job: Mapping[str, Any]) -> str:
-    """Return how long the *job* of a document is, as it was asked for: in tokens or in epochs."""
+    """Return the length of the *job* of a document: in tokens if that was requested, else in epochs."""
     return tokens_text(job["tokens"]) if "tokens" in job else epochs_text(job["epochs"])
 
 
 def long_time(seconds: float) -> str:
-    """Return *seconds* of a whole job in words, from two days on in days as well."""
+    """Return the *seconds* of a whole job as text, from two days on in hours and days."""
     days = seconds / 86400
     return show(seconds, "time") if days < 2 else f"{seconds / 3600:,.0f} h ({days:.1f} days)"
 
 
 def tokens_text(tokens: float) -> str:
-    """Return a number of tokens in words."""
+    """Return a number of tokens as text."""
     unit, name = next(((unit, name) for unit, name in _THOUSANDS if tokens >= unit), (1.0, ""))
     return f"{tokens / unit:.6g} {name}tokens"
 
@@ -50,16 +50,16 @@ _THOUSANDS = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "))
 
 
 def epochs_text(epochs: float) -> str:
-    """Return a number of epochs in words: whole numbers plain, others with a digit after the point."""
+    """Return a number of epochs as text: whole numbers without decimals, others with one, or two digits if below 1."""
     number = f"{epochs:.0f}" if abs(epochs - round(epochs)) < 1e-9 else f"{epochs:.1f}" if epochs >= 1 else f"{epochs:.2g}"
     return f"{number} epoch{'s' * (number != '1')}"
 
 
 def part_name(name: str) -> str:
-    """Return the *name* of a part of a whole job in words."""
+    """Return the *name* of a part of a whole job as shown in text."""
     return "startup" if name == "start_up" else name.replace("_", " ")
 
 
 def parts_text(parts: Mapping[str, float]) -> str:
-    """Return the parts of a whole job that take a millisecond or more, in their order."""
+    """Return the parts of a whole job that take at least a millisecond as text, in their order."""
     return ", ".join(f"{part_name(name)} {show(value, 'time')}" for name, value in parts.items() if value >= 1e-3)

@@ -1,1 +1,1 @@
-"""How does a run with a layout look? Its table, its error, and the launch files of other programs that ask for it."""
+"""How is a run with a layout reported? Its table, its expected error, and the launch files for other programs."""

@@ -1,4 +1,4 @@
-"""What does a run with a layout say? Its JSON document, its text, and the verdict: which axis waits, and for what."""
+"""How is a run with a layout reported? Its JSON document, its text, and the verdict: the longest wait, with its axis and link."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from sim.units import counted, show
 
 SCHEMA = 1
 NOTEWORTHY = 0.02
-"""Share of the step below which a wait is not worth a sentence."""
+"""Smallest wait that gets a sentence, as a share of the step."""
 _AXES = {
     "data": "data-parallel gradient reduction",
     "shard": "gathering and scattering shards",
@@ -49,7 +49,7 @@ _AXES = {
 
 
 def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
-    """Return the document of one run with a layout: keys of a data-parallel run, and those that only layouts have."""
+    """Return the document of one run with a layout: the keys of a data-parallel run, and keys that only layouts have."""
     run, workload = answer.run, answer.run.workload
     training, mesh = workload.training, run.mesh
     tokens = _tokens(run)
@@ -109,7 +109,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
 
 
 def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float | None) -> dict[str, Any] | None:
-    """Return the figures of the whole job, where one is asked for: all epochs alike, and each node writes its part of a checkpoint."""
+    """Return the figures of the whole job, if one is requested: all epochs are equal, and each node writes its part of a checkpoint."""
     if answer.plan is None:
         return None
     run, workload = answer.run, answer.run.workload
@@ -139,31 +139,31 @@ def _layout_values(run: LayoutRun) -> dict[str, Any]:
 
 
 def _tokens(run: LayoutRun) -> float | None:
-    """Return the tokens of one step; None for models that have no sequence."""
+    """Return the tokens of one step; None for models without sequences."""
     sequence = getattr(run.workload.model, "sequence", None)
     return None if sequence is None else float(sequence) * run.global_batch
 
 
 def _price(run: LayoutRun, market: Market) -> float | None:
-    """Return USD/s of all nodes."""
+    """Return the price of all nodes (USD/s); None if unknown."""
     each = {node: run.mesh.gpus_per_node for node in range(run.nodes)}
     return job_price(run.hardware, each, each, market)
 
 
 def _hardware_utilization(run: LayoutRun) -> float | None:
-    """Return the utilization with what is computed again: attention's scores in backward, and what checkpointing left out."""
+    """Return the utilization including recomputation: attention scores in backward, and activations that checkpointing drops."""
     if run.model_flops_utilization is None:
         return None
     training, units = run.workload.training, run.layout.units
     share = sum(sum(piece.layer.forward * part for piece, part in recomputed(training, unit)) for unit in units)
     share *= checkpointed_share(training, units, run.mesh.stages)
     layers = [piece.layer for unit in units for piece in unit.pieces]
-    done, asked_for = share + sum(layer.forward + layer.backward for layer in layers), model_flop(layers)
-    return run.model_flops_utilization * done / asked_for if asked_for else run.model_flops_utilization
+    done, required = share + sum(layer.forward + layer.backward for layer in layers), model_flop(layers)
+    return run.model_flops_utilization * done / required if required else run.model_flops_utilization
 
 
 def waits(run: LayoutRun) -> list[tuple[Cause, str, float]]:
-    """Return what ranks wait for, mean over ranks, longest first: (cause, resource, seconds of a step)."""
+    """Return the waits of ranks, averaged over ranks, longest first: (cause, resource, seconds of a step)."""
     sums: dict[tuple[Cause, str], float] = defaultdict(float)
     for stage in run.played.stages:
         for (cause, resource), seconds in stage.resources.items():
@@ -172,7 +172,7 @@ def waits(run: LayoutRun) -> list[tuple[Cause, str, float]]:
 
 
 def verdict(run: LayoutRun) -> str:
-    """Return in one or two sentences where the step goes: compute, and the largest wait with its axis and link."""
+    """Return one or two sentences on where the step goes: compute, and the largest wait with its axis and link."""
     step = run.step_time
     busy = run.stalls[Cause.COMPUTE] / step
     longest = next(((cause, resource, seconds) for cause, resource, seconds in waits(run) if cause != Cause.COMPUTE), None)
@@ -185,7 +185,7 @@ def verdict(run: LayoutRun) -> str:
 
 
 def _bubble(run: LayoutRun, seconds: float) -> str:
-    """Return the share of the bubble, in slots where m + p - 1 of them are the whole step (arXiv 2104.04473, 2.2): stages are equal."""
+    """Return a sentence on the bubble; with equal stages in slots, of which a step has m + p - 1 (arXiv 2104.04473, 2.2)."""
     share = f"The pipeline bubble takes {100 * seconds / run.step_time:.0f}%"
     busy = [stage.stalls[Cause.COMPUTE] for stage in run.played.stages]
     mean = math.fsum(busy) / len(busy)
@@ -227,11 +227,11 @@ _RECOMPUTED: Final = {
     "selective": "attention recomputed",
     "operators": "activations recomputed but for attention and every second matrix product",
 }
-"""What backward computes again, by ``activation_checkpointing``; of blocks see `_recomputing`."""
+"""What backward recomputes, by ``activation_checkpointing``; for blocks see `_recomputing`."""
 
 
 def _recomputing(run: LayoutRun) -> str:
-    """Return in words what backward computes again."""
+    """Return what backward recomputes, in words."""
     training = run.workload.training
     if training.activation_checkpointing == "blocks":
         blocks = counted(training.recompute_blocks, "block") if training.recompute_blocks else "all blocks"
@@ -244,7 +244,7 @@ def _recomputing(run: LayoutRun) -> str:
 
 
 def _loading(run: LayoutRun) -> str:
-    """Return how samples come to the ranks that begin the model."""
+    """Return how samples reach the ranks that hold the beginning of the model, in words."""
     options = run.workload.input
     if options.loader == "synthetic":
         return "samples are ready on the GPU: input is synthetic"
@@ -263,7 +263,7 @@ def _loading(run: LayoutRun) -> str:
 
 
 def first_batch(run: LayoutRun) -> float:
-    """Return the seconds until the first streamed micro-batch is there."""
+    """Return the seconds until the first streamed micro-batch has arrived."""
     stream, workers, readers = run.workload.input.stream, run.workload.input.num_workers, readers_of(run.mesh)
     assert stream is not None
     nodes, ranks = loading(run.mesh)
@@ -271,7 +271,7 @@ def first_batch(run: LayoutRun) -> float:
 
 
 def layout_words(document: Mapping[str, Any]) -> str | None:
-    """Return the layout of a run that has one, with its batches and stack, in words."""
+    """Return the layout of a run with its batches and stack in words; None if the run has no layout."""
     if "parallel" not in document:
         return None
     batches = f"{document['micro_batches']} x {document['batch_per_gpu']}"
@@ -282,7 +282,7 @@ def layout_words(document: Mapping[str, Any]) -> str | None:
 
 
 def layout_name(document: Mapping[str, Any]) -> str:
-    """Return a layout in a few words, such as ``tensor 8, pipeline 4 (1f1b), data 2 (parameters sharded)``."""
+    """Return the name of a layout, such as ``tensor 8, pipeline 4 (1f1b), data 2 (fully sharded)``."""
     own = document["parallel"]
     parts = []
     if own["tensor"] > 1:
@@ -302,7 +302,7 @@ def layout_name(document: Mapping[str, Any]) -> str:
 
 
 def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = False) -> str:
-    """Return what a person reads in a terminal; *verbose* adds every resource that was waited for."""
+    """Return *document* of *run* as text for a terminal; *verbose* adds every resource that was waited for."""
     gpu, step = run.node.gpu, document["step_time_s"]
     nodes = f"{document['nodes']} node{'s' * (document['nodes'] > 1)}"
     micro = f"{document['micro_batches']} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']}"
@@ -351,7 +351,7 @@ def _rates(document: Mapping[str, Any]) -> str:
 
 
 _USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "cached", "communication_buffers", "context")
-"""What a GPU's memory holds; sums to the total."""
+"""What a GPU's memory holds; these sum to the total."""
 
 
 def _memory_lines(document: Mapping[str, Any], memory: float) -> list[str]:
@@ -369,7 +369,7 @@ def _memory_lines(document: Mapping[str, Any], memory: float) -> list[str]:
 
 
 def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of runs with other numbers of nodes; a row that cannot run says why."""
+    """Return a table of runs with different numbers of nodes; a row that cannot run contains the reason."""
     lines = [f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'tokens/s':>14} {'per GPU':>10} {'MFU':>7}  largest wait"]
     for row in rows:
         if "infeasible" in row:
@@ -386,7 +386,7 @@ def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def flat_figures(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of *document* in one row: nested blocks by dotted key, lists and texts left out."""
+    """Return the figures of *document* as one row: nested blocks by dotted key, without inputs, notes and detailed blocks."""
     row: dict[str, Any] = {}
     for key, value in document.items():
         if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price", "pretraining"):

@@ -1,4 +1,4 @@
-"""How is a layout of a plan run? The command that simulates it again, and the files that other programs run it from."""
+"""How is a layout of a plan run? With the command that simulates it again, or with launch files for other programs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sim.study.plan.refine import LayoutWay
 from sim.study.plan.search import Outcome
 
 _DECIDED: Final = frozenset(f"training.{name}" for name in ("batch", "gradient_accumulation_steps", "precision", "stack"))
-"""Fields that a plan decides and options say."""
+"""Fields that a plan decides and that options of the command set."""
 
 
 def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
-    """Return the `sim run` line of *way*; what overrides say and the plan decides is said once, as the plan has it."""
+    """Return the `sim run` command of *way*; a field that both an override and the plan set appears once, with the plan's value."""
     scenario, candidate, setting = plan.question.scenario, way.candidate, way.setting
     own = setting.laid(candidate).training.parallel
     words = ["python", "-m", "sim", "run", scenario.hardware, scenario.workload, "--nodes", str(setting.nodes)]
@@ -36,7 +36,7 @@ def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
             sets["training.parallel.reshard_after_forward"] = str(own.reshard_after_forward).lower()
         if own.order:
             sets["training.parallel.order"] = f"[{', '.join(own.order)}]"
-    else:  # in place of the workload's own layout, with what of that the plan keeps
+    else:  # replaces the workload's own layout; the fields of it that the plan keeps are included
         sets["training.parallel"] = json.dumps(own.model_dump(mode="json", exclude_defaults=True))
     words += ["--batch", str(candidate.batch), "--micro-batches", str(candidate.micro_batches)]
     words += ["--precision", candidate.precision]
@@ -50,25 +50,25 @@ def run_command(plan: LayoutPlan, way: LayoutWay) -> str:
 
 
 def _decides(key: str, sets: Mapping[str, str]) -> bool:
-    """Tell whether a plan decides the field *key*, or the command says it in *sets*."""
+    """Return whether a plan decides the field *key*, or the command sets it in *sets*."""
     return key in _DECIDED or key in sets or (key.startswith("training.parallel.") and "training.parallel" in sets)
 
 
 def _axes(own: Parallel) -> list[str]:
-    """Return what ``--parallel`` says of the layout *own*."""
+    """Return the items of ``--parallel`` for the layout *own*."""
     layout = {
         "tp": own.tensor, "pp": own.pipeline, "cp": own.context, "ep": own.expert, "replicate": own.replicate,
         "virtual_stages": own.virtual_stages,
     }  # fmt: skip
-    said = [f"{name}={size}" for name, size in layout.items() if size > 1]
-    said += [f"shard={own.shard}"] if own.shard != "none" else []
+    items = [f"{name}={size}" for name, size in layout.items() if size > 1]
+    items += [f"shard={own.shard}"] if own.shard != "none" else []
     usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
-    said += [f"schedule={own.schedule}"] if own.schedule not in (None, usual) else []
-    return said + (["sequence=false"] if own.sequence is False and (own.tensor > 1 or not said) else [])
+    items += [f"schedule={own.schedule}"] if own.schedule not in (None, usual) else []
+    return items + (["sequence=false"] if own.sequence is False and (own.tensor > 1 or not items) else [])
 
 
 def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
-    """Return what launch files say of *outcome*."""
+    """Return the values of *outcome* that launch files contain."""
     candidate, setting = outcome.way.candidate, outcome.way.setting
     model = setting.workload.model
     return Launch(
@@ -91,7 +91,7 @@ def launch_of(plan: LayoutPlan, outcome: Outcome) -> Launch:
 
 
 def _accelerator(name: str) -> str:
-    """Return SkyPilot's name of a GPU: the model, and the memory where there are two sizes."""
+    """Return SkyPilot's name of a GPU: the model, with the memory if there are two sizes."""
     model = name.split("-")[0]
     return f"{model}-80GB" if model == "A100" and "80GB" in name else model
 

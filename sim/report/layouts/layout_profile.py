@@ -1,4 +1,4 @@
-"""How does a profile of a layout look? Runs and stalls of Stash's method, beside what ranks waited for directly."""
+"""How is a profile of a layout reported? The runs and stalls of Stash's method, compared with the direct waits of ranks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RUNS: Final = {
     RUN3: "RUN3  real data, in memory",
     RUN2: "RUN2  real data, as they are read",
 }
-"""Runs of the document, in words."""
+"""Titles of the runs of the document."""
 _SMALL: Final = 0.005
-"""Share of a step below which a cause is not worth naming."""
+"""Smallest cause that is named, as a share of a step."""
 
 
 def layout_profile_document(profile: LayoutProfile) -> dict[str, Any]:
-    """Return the JSON document: the run's own, ``runs``, and the stalls by subtraction and directly (seconds of a step)."""
+    """Return the JSON document: that of the run itself, ``runs``, and the stalls by subtraction and directly (seconds of a step)."""
     document = layout_document(profile.answer)
     document["runs"] = {
         name: {"step_time_s": run.step_time, "stalls_s": {cause.value: seconds for cause, seconds in run.stalls.items()}}
@@ -45,7 +45,7 @@ def layout_profile_document(profile: LayoutProfile) -> dict[str, Any]:
 
 
 def method(profile: LayoutProfile) -> list[str]:
-    """Return where the method differs for a layout from what Stash does in data parallelism, a sentence each."""
+    """Return a sentence for each difference between the method for a layout and Stash's for data parallelism."""
     run = profile.answer.run
     idle, step = profile.runs[RUN0].stalls[Cause.PIPELINE], profile.runs[RUN0].step_time
     bubble = (
@@ -61,7 +61,7 @@ def method(profile: LayoutProfile) -> list[str]:
 
 
 def _reading(run: LayoutRun) -> str:
-    """Return what RUN3 and RUN2 read."""
+    """Return what RUN2 and RUN3 read, in words."""
     options = run.workload.input
     if options.loader == "synthetic" or run.node.storage is None:
         return "nothing is read here, and RUN2 and RUN3 take as long as RUN1"
@@ -73,7 +73,7 @@ def _reading(run: LayoutRun) -> str:
 
 
 def layout_profile_text(document: dict[str, Any]) -> str:
-    """Return what a person reads of *document*."""
+    """Return *document* as text for a terminal."""
     runs = [[title, show(document["runs"][name]["step_time_s"], "time")] for name, title in RUNS.items()]
     stalls = [
         [
@@ -100,7 +100,7 @@ def layout_profile_text(document: dict[str, Any]) -> str:
 
 
 def made_of(document: dict[str, Any], name: str) -> str:
-    """Return the causes of the stall called *name* that are worth a word, largest first."""
+    """Return the causes of the stall *name* that are large enough to report, largest first."""
     least = _SMALL * document["step_time_s"]
     causes = document["stash"][name]["made_of_s"]
     named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda pair: -abs(pair[1]))
@@ -108,5 +108,5 @@ def made_of(document: dict[str, Any], name: str) -> str:
 
 
 def profile_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each run of the *document*."""
+    """Return a row for each run of *document*."""
     return [{"run": name, **run} for name, run in document["runs"].items()]

@@ -1,4 +1,4 @@
-"""How does a what-if of a layout look? A table of resources by what twice of each brings, as text, JSON and CSV rows."""
+"""How is a what-if of a layout reported? A table of resources by the gain from doubling each, as text, JSON and CSV rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = {
 
 
 def layout_whatif_document(answer: LayoutWhatIf) -> dict[str, Any]:
-    """Return the JSON document: the run's own, ``resources`` best first, and all ``links`` at once."""
+    """Return the JSON document: that of the run itself, ``resources`` best first, and all ``links`` at once."""
     document = layout_document(answer.answer)
     now = answer.answer.run.step_time
     document["resources"] = [_gains(upgrade, now) for upgrade in answer.upgrades]
@@ -43,7 +43,7 @@ def _gains(upgrade: LayoutUpgrade, now: float) -> dict[str, Any]:
 
 
 def layout_whatif_text(document: dict[str, Any]) -> str:
-    """Return what a person reads of *document*."""
+    """Return *document* as text for a terminal."""
     lines = [
         f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {layout_name(document)}: "
         f"step {show(document['step_time_s'], 'time')}",

@@ -1,4 +1,4 @@
-"""Which modules does FSDP gather by themselves? The sentence of a run's assumptions that says so."""
+"""Which modules does FSDP gather separately? The sentence of a run's assumptions that lists them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = 3
 
 
 def wraps_text(run: LayoutRun) -> str | None:
-    """Return what FSDP wraps where patterns or sizes say so; None where units are the model's numbered blocks."""
+    """Return what FSDP wraps if patterns or sizes decide it; None if the units are the model's numbered blocks."""
     sizes: dict[str, float] = defaultdict(float)
     for unit in run.layout.units:
         if unit.wraps is None:

@@ -1,1 +1,1 @@
-"""How does a result look as one page that opens anywhere, offline? HTML with its style, script and figures inside."""
+"""How is a result shown as one page that opens anywhere, offline? As HTML that contains its style, script and figures."""

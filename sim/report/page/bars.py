@@ -1,4 +1,4 @@
-"""How do parts of a whole look? Bars of coloured pieces, each of which says what it is when it is pointed at, and their table."""
+"""How are the parts of a whole drawn? As bars of colored pieces with tooltips, and as a table of the same figures."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sim.report.page.words import as_percent, as_time
 from sim.report.style import MEANINGS
 
 _NAMED = 0.07
-"""Share of a bar from which on a piece is wide enough for its name."""
+"""Smallest share of a bar at which a piece is wide enough for its name."""
 ERROR_BARS = "Error bars: nine in ten such predictions missed by less."
-"""What an error bar means."""
+"""The explanation of error bars."""
 _VISIBLE = 1e-4
-"""Share of a bar below which a piece is not drawn."""
+"""Share of a bar up to which a piece is not drawn."""
 
 
 class BarPiece(NamedTuple):
-    """A piece of a bar: where its figure stands, its colour token, its name, and what to say of it."""
+    """A piece of a bar: the path of its figure, its color token, its name, and the text of its tooltip."""
 
     path: str
     colour: str
@@ -29,19 +29,19 @@ class BarPiece(NamedTuple):
 
 
 def missed_by(figures: Figures) -> float:
-    """Return the share that nine in ten predictions like the job of *figures* missed by less than; 0 where no such error is known."""
+    """Return the 90th percentile of the expected error of the job of *figures*; 0 if there is none."""
     return float((figures.value("").get("expected_error") or {}).get("p90", 0.0))
 
 
 def reach(rows: Iterable[Figures], key: str) -> float:
-    """Return the value that fills the width of bars of *rows*: the largest of their figures at *key*, with its error bar."""
+    """Return the value that fills the width of the bars of *rows*: the largest of their figures at *key*, including its error bar."""
     return max(float(row.value(key)) * (1 + missed_by(row)) for row in rows)
 
 
 def bar(figures: Figures, pieces: Sequence[BarPiece], key: str, scale: float, off: float = 0.0) -> Html:
     """Return a bar of *pieces* of the figure at *key*; *scale* is the value that fills the whole width.
 
-    *off* is the share by which the whole may be wrong, for an error bar; 0 for none.
+    *off* is the relative error of the whole, for an error bar; 0 for none.
     """
     total = figures.value(key)
     marks = []
@@ -68,7 +68,7 @@ def bar(figures: Figures, pieces: Sequence[BarPiece], key: str, scale: float, of
 
 
 def error_bar(total: float, scale: float, off: float) -> Html | None:
-    """Return the error bar of a bar of length *total*, as far as *scale* reaches; None where *off* is 0."""
+    """Return the error bar of a bar of length *total*, cut off at *scale*; None if *off* is 0."""
     if off <= 0:
         return None
     low, high = (min(max(total * factor, 0.0), scale) for factor in (1 - off, 1 + off))
@@ -76,7 +76,7 @@ def error_bar(total: float, scale: float, off: float) -> Html | None:
 
 
 def error_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
-    """Return the tile of the expected error of *figures*; none where it is unknown."""
+    """Return the tile of the expected error of *figures*; empty if it is unknown."""
     if not figures.value("expected_error"):
         return []
     beyond = joined("median; one in ten above ", figures.shown("expected_error/p90", as_percent))
@@ -84,7 +84,7 @@ def error_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
 
 
 def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:
-    """Return *rows* of name, bar and what stands behind it, as one chart called *label*."""
+    """Return *rows* of name, bar and the text after it, as one chart labeled *label*."""
     lines = [
         tag("div", tag("div", name, class_="name"), drawn, tag("div", behind, class_="behind"), class_="named-bar")
         for name, drawn, behind in rows
@@ -102,12 +102,12 @@ def stall_pieces(figures: Figures) -> list[BarPiece]:
 
 
 def swatch(colour: str) -> Html:
-    """Return a small square in *colour*, which a name follows."""
+    """Return a small square in *colour*, to be followed by a name."""
     return tag("span", class_="swatch", style=fill(colour), aria_hidden="true")
 
 
 def stalls(figures: Figures) -> Html:
-    """Return the stalls of a warm and of the first epoch of one job: two bars, and the table that says the same."""
+    """Return the stalls of a warm and of the first epoch of one job: two bars, and a table of the same figures."""
     warm, cold = figures, figures.inside("first_epoch")
     off = missed_by(warm)
     scale = max(warm.value("step_time_s"), cold.value("step_time_s")) * (1 + off)
@@ -121,7 +121,7 @@ def stalls(figures: Figures) -> Html:
 
 
 def step_stalls(figures: Figures, meanings: Mapping[Cause, str]) -> tuple[Html, Html, Html]:
-    """Return a rank's step of a layout or a graph by cause: a bar, its key, and the table that says the same; *meanings* by cause."""
+    """Return a rank's step of a layout or a graph by cause: a bar, its key, and a table with the *meanings* of the causes."""
     causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
     pieces = [BarPiece(f"stalls_s/{cause.value}", cause.value, cause.value, meanings[cause]) for cause in causes]
     step, off = figures.shown("step_time_s", as_time), missed_by(figures)
@@ -142,7 +142,7 @@ def _sentence(text: str) -> str:
 
 
 def stall_table(figures: Figures) -> Html:
-    """Return every cause that a step of either epoch has, with its time and share."""
+    """Return a table of every cause that a step of either epoch has, with its time and share."""
     cold, rows = figures.inside("first_epoch"), []
     for cause in STALLS:
         path = f"stalls_s/{cause.value}"
@@ -155,6 +155,6 @@ def stall_table(figures: Figures) -> Html:
 
 
 def stall_key(*runs: Figures) -> Html:
-    """Return which colour stands for which cause: those of any run, and what else *runs* have."""
+    """Return the key of the colors of causes: those of every run, and any others that *runs* have."""
     causes = causes_of([cause.value for cause in STALLS], *(run.value("stalls_s") for run in runs))
     return tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")

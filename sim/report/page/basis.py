@@ -1,4 +1,4 @@
-"""On what does a page of many runs rest? What they assume and warn of, every input with its source, prices, and what was read."""
+"""What is a page of many runs based on? Assumptions and warnings, every input with its source, prices, and what was read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sim.spec.hardware import Group, Hardware
 from sim.study.descriptions import Descriptions
 
 _OPEN = 1
-"""Descriptions whose inputs are shown at once; of more, each is folded away behind its name."""
+"""Maximum number of descriptions whose inputs are shown openly; if there are more, each is folded behind its name."""
 
 
 def basis(figures: Figures, read: Descriptions | None = None) -> list[PagePart]:
-    """Return the last parts of a page: assumptions and warnings, the inputs of what was *read*, if it is known, and prices.
+    """Return the last parts of a page: assumptions and warnings, the inputs of what was *read*, if specified, and prices.
 
     *figures* are of a document with ``assumptions``, ``warnings``, ``version`` and ``inputs_sha256``, and perhaps ``prices``.
     """
@@ -42,12 +42,14 @@ def _machines(read: Descriptions) -> Iterator[Html]:
         yield tag("h3", "Machines")
     for hardware in read.hardware:
         rows = [
-            (_whose(group, hardware) + what, value, source) for group in hardware.groups for what, value, source in machine_inputs(group)
+            (_role_prefix(group, hardware) + name, value, source)
+            for group in hardware.groups
+            for name, value, source in machine_inputs(group)
         ]
         yield _folded(hardware.name, sources(rows, f"Inputs of {hardware.name}"), len(read.hardware))
 
 
-def _whose(group: Group, hardware: Hardware) -> str:
+def _role_prefix(group: Group, hardware: Hardware) -> str:
     return f"{group.role}: " if len(hardware.groups) > 1 else ""
 
 
@@ -58,5 +60,5 @@ def _workloads(read: Descriptions) -> Iterator[Html]:
         yield _folded(workload.name, sources(workload_inputs(workload), f"Inputs of {workload.name}"), len(read.workloads))
 
 
-def _folded(name: str, table: Html, alike: int) -> Html:
-    return table if alike <= _OPEN else details(name, table)
+def _folded(name: str, table: Html, count: int) -> Html:
+    return table if count <= _OPEN else details(name, table)

@@ -1,4 +1,4 @@
-"""How do points lie over two axes, logarithmic or not? A scatter with lines as SVG; each point says what it is when it is pointed at."""
+"""How are points drawn over two axes, linear or logarithmic? As an SVG scatter plot with lines; each point has a tooltip."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _LABEL_HEIGHT, _LABEL_WIDTH = 13.0, 6.6
 """Room of a label: its height, and the width of a letter."""
 
 _FACTORS = ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
-"""What powers of ten are multiplied by for the values that an axis writes, the first that gives enough."""
+"""Multiples of powers of ten that an axis may write as ticks; the first set that gives enough of them is used."""
 _FEWEST = 3
-"""Values that an axis writes at least."""
+"""Minimum number of ticks of an axis."""
 
 _FEW = 4
-"""Names of points that a narrow chart has room for."""
+"""Number of names of points that a narrow chart has room for."""
 _SHORT = 6
-"""Letters of names, such as two numbers of lines of a table, that it has room for in any number: those that fit are written."""
+"""Maximum letters of a short name, such as two line numbers of a table; a narrow chart writes all short names that fit."""
 _NARROW = 23 / 13
-"""Times that letters of such names are as large in a narrow chart (page.css)."""
+"""Factor by which letters of names are larger in a narrow chart (page.css)."""
 
 _LONG = 5
-"""Letters of a value up beyond which values are written smaller in a narrow chart."""
+"""Maximum letters of a tick of the vertical axis; if one is longer, a narrow chart writes the ticks smaller."""
 
 _DOT = 5.5
 """Radius of a dot."""
 
 _NAMED = 2
-"""Names that points on one place have at most; the others are counted."""
+"""Maximum number of names written for points at one place; the others are counted."""
 
 _Room = tuple[float, float, float, float]
 """Left, top, right, bottom."""
@@ -42,7 +42,7 @@ _Room = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A point at *x*, *y*; *at* tells of both figures where they stand and what they are there; *best* draws it in the accent colour."""
+    """A point at *x*, *y* with tooltip *says*; *at* has the place and value of both figures; *best* draws it in the accent color."""
 
     x: float
     y: float
@@ -51,18 +51,18 @@ class ChartPoint:
     at: tuple[tuple[str, float], tuple[str, float]]
     best: bool = False
     named: bool = False
-    """Whether its name is written beside it, where there is room."""
+    """Whether its name is written next to it, if there is room."""
     first: bool = False
-    """Whether its name has room before those of others."""
+    """Whether its name gets room before those of other points."""
     off: float = 0.0
-    """Share by which the figure across may be wrong, for an error bar; 0 for none."""
+    """Relative error of the horizontal figure, for an error bar; 0 for none."""
     off_up: float = 0.0
-    """The same of the figure up."""
+    """Relative error of the vertical figure."""
 
 
 @dataclass(frozen=True)
 class ChartAxis:
-    """An axis from *low* to *high*, logarithmic unless *linear*; *write* says a value in words."""
+    """An axis from *low* to *high*, logarithmic unless *linear*; *write* formats a value."""
 
     title: str
     low: float
@@ -74,7 +74,7 @@ class ChartAxis:
 
     @property
     def ticks(self) -> list[float]:
-        """Return round values: 1, 2 and 5 times powers of ten, the powers alone on a long axis, more on a short one; or the axis's own."""
+        """Return *own*, or round values: 1, 2 and 5 times powers of ten, only the powers on a long axis, more values on a short one."""
         if self.own:
             return list(self.own)
         if self.linear:
@@ -89,44 +89,44 @@ class ChartAxis:
         return [tick for power in powers for factor in factors if self.low <= (tick := factor * 10.0**power) <= self.high]
 
     def _even(self) -> list[float]:
-        """Return four to eight round values, equally far apart."""
+        """Return four to eight evenly spaced round values."""
         rough = (self.high - self.low) / 8
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough)
         return [count * step for count in range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)]
 
     def place(self, value: float, start: float, end: float) -> float:
-        """Return where *value* lies between *start* and *end*."""
+        """Return the position of *value* between *start* and *end*."""
         if self.linear:
             return start + (end - start) * (value - self.low) / (self.high - self.low)
         return start + (end - start) * math.log(value / self.low) / math.log(self.high / self.low)
 
 
 def axis(title: str, values: Sequence[float], write: Callable[[float], str], own: bool = False) -> ChartAxis:
-    """Return a logarithmic axis with room around *values*, all above nothing; *own* writes them, not round ones."""
+    """Return a logarithmic axis with a margin around *values*, all positive; *own* writes these values instead of round ones."""
     low, high = min(values), max(values)
     room = max((high / low) ** 0.07, 1.15)
     return ChartAxis(title, low / room, high * room, write, tuple(sorted(set(values))) if own else ())
 
 
 def linear_axis(title: str, values: Sequence[float], write: Callable[[float], str]) -> ChartAxis:
-    """Return a linear axis with room around *values*; it begins at nothing where they lie far apart."""
+    """Return a linear axis with a margin around *values*; it begins at 0 if the smallest is below half of the largest."""
     low, high = min(values), max(values)
     room = 0.07 * (high - low) or 0.07 * abs(high) or 1.0
     return ChartAxis(title, 0.0 if 0.0 <= low < 0.5 * high else low - room, high + room, write, linear=True)
 
 
 def with_errors(points: Sequence[ChartPoint]) -> list[float]:
-    """Return the figures across of *points* and of the ends of their error bars, for an axis that holds them all."""
+    """Return the horizontal figures of *points* and of the ends of their error bars, for an axis that holds them all."""
     return [point.x * factor for point in points for factor in (1.0, 1 - point.off, 1 + point.off) if factor > _SHORTEST]
 
 
 _SHORTEST = 0.1
-"""Share of a figure below which an axis does not follow its error bar."""
+"""Share of a figure up to which an axis does not extend to the end of its error bar."""
 
 
 def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Room]:
-    """Return the error bar of *point*, as far as the axis reaches, and the room it takes; a bar that is cut off has no end there."""
+    """Return the error bar of *point*, cut off at the axis, and the room it takes; an end that is cut off has no cap."""
     ends = (max(across.low, point.x * (1 - point.off)), min(across.high, point.x * (1 + point.off)))
     left, right = (across.place(end, LEFT, WIDTH - RIGHT) for end in ends)
     y = up.place(point.y, HEIGHT - BOTTOM, TOP)
@@ -137,7 +137,7 @@ def _error(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tu
 
 
 def _error_up(point: ChartPoint, across: ChartAxis, up: ChartAxis, look: str) -> tuple[Html, _Room]:
-    """Return the upright error bar of *point*, as `_error` does."""
+    """Return the vertical error bar of *point*, as `_error` does for the horizontal one."""
     ends = (max(up.low, point.y * (1 - point.off_up)), min(up.high, point.y * (1 + point.off_up)))
     floor, top = (up.place(end, HEIGHT - BOTTOM, TOP) for end in ends)
     x = across.place(point.x, LEFT, WIDTH - RIGHT)
@@ -159,7 +159,7 @@ def chart(
     label: str,
     lines: Sequence[tuple[str, Sequence[tuple[float, float]]]] = (),
 ) -> Html:
-    """Return *points* over two axes, with *lines* (class, corners) behind them; *label* says what it shows."""
+    """Return *points* over two axes, with *lines* (class, corners) behind them; *label* describes the chart."""
 
     def place(x: float, y: float) -> tuple[float, float]:
         return across.place(x, LEFT, WIDTH - RIGHT), up.place(y, HEIGHT - BOTTOM, TOP)
@@ -171,10 +171,10 @@ def chart(
     errors = _errors([point for point in points if point not in faint], across, up, "error")
     drawn += [bar for bar, _ in errors]
     dots = []
-    taken: list[_Room] = []
+    occupied: list[_Room] = []
     for point in sorted(points, key=lambda point: point.best):  # the best ones lie on top
         x, y = place(point.x, point.y)
-        taken.append((x - 7, y - 7, x + 7, y + 7))
+        occupied.append((x - 7, y - 7, x + 7, y + 7))
         look = "dot mark best" if point.best else "dot mark"
         dots.append(
             tag(
@@ -194,57 +194,57 @@ def chart(
     written: list[_Room] = []
     barred = [room for _, room in errors] + [room for _, line in traced for room in _along(line)]
     names = []
-    groups = _together(first, [place(point.x, point.y) for point in first])
+    groups = _group_overlapping(first, [place(point.x, point.y) for point in first])
     few = len(groups) <= _FEW or all(min(map(len, _texts(group))) <= _SHORT for group in groups)
     scale = _NARROW if few else 1.0
     for group in groups:
         at = place(group[0].x, group[0].y)
         texts = [text for text in _texts(group) if len(groups) <= _FEW or not few or len(text) <= _SHORT]
-        there = (_name(group[0], text, scale, *at, taken, barred, written) for text in texts)
-        names += [name for name in islice(filter(None, there), 1)]
+        candidates = (_name(group[0], text, scale, *at, occupied, barred, written) for text in texts)
+        names += [name for name in islice(filter(None, candidates), 1)]
     if not few:
         foremost = [group[0] for group in groups if group[0].best or group[0].first][:_FEW]
-        names += _names_of_narrow([(point, place(point.x, point.y)) for point in foremost], taken, barred)
+        names += _names_of_narrow([(point, place(point.x, point.y)) for point in foremost], occupied, barred)
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
-    axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # written out where it is narrow
+    axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # shown on a narrow page
     long = any(len(up.write(value)) > _LONG for value in up.ticks)
     look = f"chart marks{' few' * (few or len(names) <= _FEW)}{' long' * long}"
     return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
 
 
 def turns(points: Sequence[ChartPoint]) -> list[ChartPoint]:
-    """Return the ends and the turns of a curve of *points* in order: those beside which it goes on across, and not only up."""
+    """Return the ends and the turns of a curve of *points* in order: those next to which it moves horizontally, not only vertically."""
     xs = [point.x for point in points]
-    apart = _UPRIGHT * (max(xs) - min(xs))
-    steps = [True, *(later - before > apart for before, later in pairwise(xs)), True]
+    threshold = _UPRIGHT * (max(xs) - min(xs))
+    steps = [True, *(later - before > threshold for before, later in pairwise(xs)), True]
     return [point for point, before, after in zip(points, steps[:-1], steps[1:], strict=True) if before or after]
 
 
 _UPRIGHT = 0.02
-"""Share of a curve's width below which a step of it counts as upright: a dot is a few times as wide."""
+"""Share of a curve's width up to which a step of it counts as vertical: about the width of a dot."""
 
 
 def is_crowded(points: Sequence[ChartPoint]) -> bool:
-    """Return whether *points* are more than names have lines one below another: those behind have faint error bars, not to hide them."""
+    """Return whether there are more *points* than a chart has lines of text; if so, error bars of all but the best are faint."""
     return len(points) * _LABEL_HEIGHT > HEIGHT - TOP - BOTTOM
 
 
 def error_bars(points: Sequence[ChartPoint]) -> str:
-    """Return what the error bars of *points* in a chart mean, and which stand out."""
+    """Return the explanation of the error bars of *points* in a chart, and which of them are not faint."""
     return ERROR_BARS.replace(":", " (faint but for the orange ones):") if is_crowded(points) else ERROR_BARS
 
 
 def _names_of_narrow(
-    points: Sequence[tuple[ChartPoint, tuple[float, float]]], taken: Sequence[_Room], barred: Sequence[_Room]
+    points: Sequence[tuple[ChartPoint, tuple[float, float]]], occupied: Sequence[_Room], barred: Sequence[_Room]
 ) -> list[Html]:
-    """Return the names of *points* at their places for where the chart is narrow, as many as find room there."""
+    """Return the names of *points* at their places for a narrow chart, as many as find room."""
     written: list[_Room] = []
-    there = (_name(point, point.name, _NARROW, *at, taken, barred, written, "label narrow") for point, at in points)
-    return list(filter(None, there))
+    candidates = (_name(point, point.name, _NARROW, *at, occupied, barred, written, "label narrow") for point, at in points)
+    return list(filter(None, candidates))
 
 
 def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Room]:
-    """Yield the room of points of *line*, less than half the height of a name apart."""
+    """Yield the room of positions along *line* that are at most half the height of a name apart."""
     for (left, y), (right, other) in pairwise(line):
         parts = max(1, math.ceil(math.dist((left, y), (right, other)) / (_LABEL_HEIGHT / 2)))
         for part in range(parts + 1):
@@ -252,20 +252,20 @@ def _along(line: Sequence[tuple[float, float]]) -> Iterator[_Room]:
             yield x - 1, height - 1, x + 1, height + 1
 
 
-def _together(points: Sequence[ChartPoint], places: Sequence[tuple[float, float]]) -> list[list[ChartPoint]]:
-    """Return *points*, each with those after it whose dots on *places* overlap its own: one name stands for all of them."""
+def _group_overlapping(points: Sequence[ChartPoint], places: Sequence[tuple[float, float]]) -> list[list[ChartPoint]]:
+    """Return *points*, each grouped with later ones whose dots at *places* overlap its own; a group shares one name."""
     groups: list[tuple[tuple[float, float], list[ChartPoint]]] = []
     for point, at in zip(points, places, strict=True):
-        there = next((group for leader, group in groups if math.dist(leader, at) < 2 * _DOT), None)
-        if there is None:
+        overlapping = next((group for leader, group in groups if math.dist(leader, at) < 2 * _DOT), None)
+        if overlapping is None:
             groups.append((at, [point]))
         else:
-            there.append(point)
+            overlapping.append(point)
     return [group for _, group in groups]
 
 
 def _texts(group: Sequence[ChartPoint]) -> list[str]:
-    """Return what may name *group*, the fullest first: its first names and how many more there are, or the count alone."""
+    """Return possible names of *group*, the fullest first: its first names, or only one, and how many more there are."""
     names = list(dict.fromkeys(point.name for point in group))
     if len(names) == 1:
         return names
@@ -284,10 +284,10 @@ def _name(
     written: list[_Room],
     look: str = "label",
 ) -> Html | None:
-    """Return *text*, *scale* times as large, beside *point* where *dots*, *errors* and names *written* leave room.
+    """Return *text*, *scale* times as large, next to *point*, where *dots*, *errors* and names *written* leave room; else None.
 
-    Over errors and lines if need be; in the end nearer to others than a narrow chart has lines. What comes first has it further away, at
-    the end of a line, and the best over dots too.
+    If necessary, it covers errors and lines, or has less space above and below than *scale* needs. The text of points with *first* may
+    also be further away, at the end of a line, and that of the best may cover dots.
     """
     wide = scale * _LABEL_WIDTH * len(text)
     near = [(x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19)]
@@ -295,32 +295,32 @@ def _name(
         (left, y + side * step * scale * _LABEL_HEIGHT)
         for step, side, left in product(range(2, _FURTHEST), (-1, 1), (x + 14, x - wide / 2, x - 14 - wide))
     ]
-    tries = [(tall, taken, near) for tall in (scale * _LABEL_HEIGHT, _LABEL_HEIGHT) for taken in ((*dots, *errors), dots)]
+    tries = [(tall, blocked, near) for tall in (scale * _LABEL_HEIGHT, _LABEL_HEIGHT) for blocked in ((*dots, *errors), dots)]
     tries += [(scale * _LABEL_HEIGHT, dots, far)] if point.first or point.best else []
     tries += [(_LABEL_HEIGHT, (), near)] if point.best else []
-    for tall, taken, places in tries:
+    for tall, blocked, places in tries:
         for left, base in places:
             room = (left, base - tall + 2, left + wide, base + 2)
             inside = room[0] > LEFT and room[2] < WIDTH - 2 and room[1] > 0 and room[3] < HEIGHT - BOTTOM
-            if inside and not any(_overlap(room, other) for other in (*taken, *written)):
+            if inside and not any(_overlap(room, other) for other in (*blocked, *written)):
                 written.append(room)
                 return _written(text, room, base, (x, y), look, led=places is far)
     return None
 
 
 _FURTHEST = 12
-"""Lines of text from which a name is too far from its point."""
+"""Distance in lines of text from which a name is too far from its point."""
 
 
 def _written(text: str, room: _Room, base: float, at: tuple[float, float], look: str, led: bool) -> Html:
-    """Return *text* in its *room* on the line *base*, with a line from the point *at* where it is *led* to it."""
+    """Return *text* in its *room* on the baseline *base*; *led* adds a line from the point *at*."""
     start = room[0] > at[0]
-    said = tag(
+    label = tag(
         "text", text, x=f"{room[0] if start else room[2]:.1f}", y=f"{base:.1f}", text_anchor="start" if start else "end", class_=look,
     )  # fmt: skip
     end = (min(max(at[0], room[0]), room[2]), room[3] if base < at[1] else room[1])
     line = f"M{at[0]:.1f},{at[1]:.1f}L{end[0]:.1f},{end[1]:.1f}"
-    return joined(tag("path", d=line, class_=f"leader{look.removeprefix('label')}"), said) if led else said
+    return joined(tag("path", d=line, class_=f"leader{look.removeprefix('label')}"), label) if led else label
 
 
 def _overlap(one: _Room, other: _Room) -> bool:

@@ -1,4 +1,4 @@
-"""How does a table of collectives look as a page? Bandwidth and time over size, and what NCCL chooses."""
+"""How is a table of collectives shown on a page? Bandwidth and time over size, and NCCL's choices."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sim.study.descriptions import Descriptions
 from sim.units import counted
 
 _TICKS = 8
-"""Sizes that an axis writes, at the most."""
+"""Maximum number of sizes that an axis writes."""
 
 
 def collective_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a *document* of collectives, size by size, with the machine that was *read* for it."""
+    """Return the page of a *document* of collectives by size, with the machine that was *read* for it."""
     figures = Figures(document, "collective")
     rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"
-    set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; {_beside(document.get('group'))}"
+    set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; {_concurrent_text(document.get('group'))}"
     hero = outcome(title, verdict_of(rows), set_up, _tiles(figures, rows))
     lead = "Bus bandwidth compares with that of a link: bytes over time, times what every rank must send of each byte."
     parts = [
@@ -41,8 +41,8 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
     return page(title, "collective", hero, parts, {"collective": document})
 
 
-def _beside(group: Mapping[str, Any] | None) -> str:
-    """Return what runs at the same time."""
+def _concurrent_text(group: Mapping[str, Any] | None) -> str:
+    """Return what runs at the same time, in words."""
     if group is None:
         return "by itself, nothing else runs"
     return (
@@ -51,7 +51,7 @@ def _beside(group: Mapping[str, Any] | None) -> str:
 
 
 def _links(figures: Figures) -> PagePart:
-    """Return a part: the links that groups of a mesh share."""
+    """Return the part on the links that groups of a mesh share."""
     uses = [figures.inside(f"links/{place}") for place in range(len(figures.value("links")))]
     cells: list[list[Child]] = [
         [
@@ -66,13 +66,13 @@ def _links(figures: Figures) -> PagePart:
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
-    """Return in a sentence which bandwidth is reached, from which size on half of it, and what bounds it."""
+    """Return a sentence on the highest bandwidth, the size from which half of it is reached, and what bounds it."""
     best = max(rows, key=lambda row: row.value("busbw_bytes_per_s"))
     reached = best.value("busbw_bytes_per_s")
     half = next(row for row in rows if row.value("busbw_bytes_per_s") >= reached / 2)
-    said = f"Bus bandwidth reaches {as_bandwidth(reached)} at {as_memory(best.value('bytes'))}"
+    sentence = f"Bus bandwidth reaches {as_bandwidth(reached)} at {as_memory(best.value('bytes'))}"
     more = f", half of it at {as_memory(half.value('bytes'))}" if half.value("bytes") < best.value("bytes") else ""
-    return f"{said}{more}; {best.value('bottleneck')} is the bound."
+    return f"{sentence}{more}; {best.value('bottleneck')} is the bound."
 
 
 def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
@@ -95,14 +95,14 @@ def _tiles(figures: Figures, rows: Sequence[Figures]) -> Html:
 
 
 def size_axis(rows: Sequence[Figures]) -> ChartAxis:
-    """Return an axis that writes some of the sizes of *rows*, evenly."""
+    """Return an axis that writes some of the sizes of *rows*, evenly selected."""
     sizes = [float(row.value("bytes")) for row in rows]
-    apart = -(-len(sizes) // _TICKS)
-    return replace(axis("size", sizes, as_memory), own=tuple(sizes[::apart]))
+    stride = -(-len(sizes) // _TICKS)
+    return replace(axis("size", sizes, as_memory), own=tuple(sizes[::stride]))
 
 
 def _over_size(figures: Figures, rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> PagePart:
-    """Return a part: the figure *key* of *rows* over their sizes; *names* are its anchor, its name in the navigation, and its title."""
+    """Return the part on the figure *key* of *rows* over size; *names* are its anchor, its name in the navigation, and its title."""
     errors = {band["band"]: band["p90"] for band in (figures.value("expected_error") or {"bands": []})["bands"]}
     chosen = [f"{row.value('algorithm')} {row.value('protocol')}" for row in rows]
     points = [

@@ -1,4 +1,4 @@
-"""Which colours has a page, on light paper and in the dark? Tokens of its style sheet; those of causes come from `sim.report.style`."""
+"""Which colors does a page have in light and in dark mode? Tokens of its style sheet; those of causes come from `sim.report.style`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DARK = {
     "accent": "#ff8f57", "link": "#8ab8f5", "edge": "rgb(255 255 255 / 0.22)", "idle": "#454d57", "busy": "#aeb6c0",
 }  # fmt: skip
 DARK_CAUSES = {"fetch": "#cf5a9c", "launch": "#b8863f"}
-"""Causes whose colour is too dark on dark paper."""
+"""Replacements for colors of causes that are too dark in dark mode."""
 
 USES = {
     "weights": "#332288", "gradients": "#88ccee", "optimizer_state": "#44aa99", "activations": "#117733", "workspace": "#999933",
@@ -34,7 +34,7 @@ DARK_USES = {"weights": "#8578dd", "activations": "#33a05f", "context": "#bb4d85
 
 
 def style_tokens() -> str:
-    """Return the style sheet's tokens: light, dark where the system or the reader wants it, and light again on paper."""
+    """Return the style sheet's tokens: light, dark if the system or the reader prefers it, and light again in print."""
     causes = {cause.value: colour for cause, colour in COLOURS.items()}
     light, dark = _tokens(LIGHT, causes | USES | PARTS | LOST), _tokens(DARK, causes | DARK_CAUSES | USES | PARTS | LOST | DARK_USES)
     return (
@@ -64,6 +64,6 @@ def luminance(colour: str) -> float:
 
 
 def fill(name: str) -> str:
-    """Return the style of a mark in the colour of the cause, use of memory, or part of a job *name*."""
+    """Return the style of a mark in the color of *name*: a cause, a use of memory, or a part of a job."""
     token = name.replace("_", "-")
     return f"background:var(--{token});color:var(--on-{token})"

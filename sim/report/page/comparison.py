@@ -1,4 +1,4 @@
-"""How do machines look beside each other on a page? Time against money with the front of both, and where a step goes on each."""
+"""How are machines compared on a page? Time against cost with the Pareto front, and where a step goes on each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sim.study.descriptions import Descriptions
 from sim.units import counted
 
 _BARS = 60
-"""Machines whose steps are drawn; the table has all."""
+"""Maximum number of machines whose steps are drawn; the table has all."""
 
 
 def comparison_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -39,13 +39,13 @@ def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[PagePart]]:
 
 
 def named(row: Figures) -> str:
-    """Return the machine of *row*, and how many of it."""
+    """Return the machine of *row*, with the number of nodes if there are several."""
     nodes = row.value("nodes")
     return str(row.value("hardware")) if nodes == 1 else f"{row.value('hardware')}, {nodes} nodes"
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
-    """Return in a sentence which of *rows* is fastest, and which costs least: for an epoch, or for the whole job."""
+    """Return a sentence on which of *rows* is fastest and which is cheapest, for an epoch or for the whole job."""
     if not rows:
         return "No machine can run it."
     time, cost = _shown(rows)
@@ -126,14 +126,14 @@ def _steps(rows: Sequence[Figures]) -> PagePart:
 
 
 def _carbon(row: Figures) -> Child:
-    """Return the CO2 of an epoch, whose words on hover tell of which grid it is."""
+    """Return the CO2 of an epoch, with the grid in its tooltip."""
     if not row.value("energy"):
         return "-"
     return tag("span", row.shown("energy/co2_per_epoch_kg", as_carbon), title=grid_words(row.value("energy/grid")))
 
 
 def _table(rows: Sequence[Figures]) -> PagePart:
-    """Return the table of *rows*, as `comparison_text` has it: of a budget of tokens no epochs."""
+    """Return the table of *rows*, like `comparison_text` without epochs if the job is a budget of tokens."""
     job = row_job(rows)
     rate, of_rate = rate_of([row.value("") for row in rows])
     in_tokens = job is not None and job["given"] == "tokens"

@@ -1,4 +1,4 @@
-"""How does the difference of two runs look as a page? What changed in words, both steps beside each other, and the inputs that differ."""
+"""How is the difference of two runs shown on a page? What changed in words, both steps side by side, and the inputs that differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.report.page.words import as_memory, as_money, as_time, unbroken
 from sim.report.style import MEANINGS
 
 _EPOCHS = {"warm": "", "first": "first_epoch"}
-"""Epochs, and where their figures stand in the document of a run."""
+"""Maps epochs to the path of their figures in the document of a run."""
 _WRITE = {"time": as_time, "binary size": as_memory, "": as_money}
 
 
@@ -23,8 +23,8 @@ def difference_page(document: Mapping[str, Any], before: Mapping[str, Any], afte
     figures, old, new = Figures(document, "diff"), Figures(before, "before"), Figures(after, "after")
     title = f"{_named(before)}, before and after" if _named(before) == _named(after) else f"{_named(before)} against {_named(after)}"
     first, *rest = sentences(document)
-    told = (tag("p", unbroken(line), class_="set-up") for line in rest)
-    hero = outcome(title, first, "", *told, _tiles(old, new))
+    paragraphs = (tag("p", unbroken(line), class_="set-up") for line in rest)
+    hero = outcome(title, first, "", *paragraphs, _tiles(old, new))
     parts = [_steps(old, new), _causes(figures, old, new), _figures(figures), _inputs(document)]
     return page(title, "difference", hero, parts, {"diff": document, "before": before, "after": after})
 
@@ -73,7 +73,7 @@ def _causes(figures: Figures, old: Figures, new: Figures) -> PagePart:
 
 
 def _spent(run: Figures, cause: str) -> Html:
-    """Return the seconds of *cause* in a step of *run*; a dash where such a run has no such cause."""
+    """Return the seconds of *cause* in a step of *run*; a dash if the run does not have this cause."""
     return run.shown(f"stalls_s/{cause}", as_time) if cause in run.value("stalls_s") else Html("-")
 
 

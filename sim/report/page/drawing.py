@@ -1,6 +1,6 @@
-"""How is a machine wired, and what in it bounds the job? Its devices and links as a drawing, the bottleneck marked, each link with its use.
+"""How is a machine wired, and what in it bounds the job? A drawing of its devices and links, with the bottleneck and the use of links.
 
-One node stands for all that are used alike. A line is both directions of a link; what it says when pointed at is the use of each.
+One node represents all that are used identically. A line is both directions of a link; its tooltip gives the use of each.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sim.training.collectives.price.plan import CORES_COPY
 from sim.units import show
 
 _NVLINK_DEPTH = 15.0
-"""How much lower an arc hangs for each column that it spans."""
+"""Additional depth of an arc for each GPU that it spans."""
 _HELD: Mapping[Resource, tuple[str, ...]] = {"cpu": ("socket",), "disk": ("disk",), "gpu": ("gpu",), "decode": ("gpu",), "spread": ("gpu",)}
-"""Devices, by the beginning of their names, that stand for a resource that is no link."""
+"""Devices, by prefix of their names, that represent a resource that is not a link."""
 
 
 @dataclass(frozen=True)
 class JobBound:
-    """What holds the job: a *resource* of the what-if; and the description of the *link* that bounds the exchange of gradients."""
+    """What bounds the job: a *resource* of the what-if, and the description of the *link* that bounds the exchange of gradients."""
 
     resource: Resource
     link: str = ""
@@ -40,7 +40,7 @@ def drawings(run: Run, number: int, uses: Mapping[str, Use], bound: JobBound) ->
 
 
 def use_table(uses: Sequence[Use], figures: Figures) -> Html:
-    """Return the use of every resource as a table; *figures* have it under ``links``."""
+    """Return a table of the use of every resource; *figures* have the values under ``links``."""
     rows: list[list[Child]] = [
         [
             use.words, str(use.alike), use.capacity_in_words, figures.shown(f"links/{place}/mean", _percent),
@@ -70,27 +70,27 @@ class _Drawing:
 
     def figure(self) -> Html:
         """Return the drawing with its caption."""
-        laid = plan(self.slot.graph)
-        deepest = self._nvlink_depth(laid)
-        height = laid.bottom + max(deepest, 46.0) + 16
-        parts = [*self._wires(laid), *self._nvlinks(laid), *self._network(laid), *self._boxes(laid), *self._disk(laid)]
+        layout = plan(self.slot.graph)
+        deepest = self._nvlink_depth(layout)
+        height = layout.bottom + max(deepest, 46.0) + 16
+        parts = [*self._wires(layout), *self._nvlinks(layout), *self._network(layout), *self._boxes(layout), *self._disk(layout)]
         if self.slot.count > 1:
-            parts.append(_text(laid.boxes["socket0"].x, 12, f"one of {self.slot.count} equal nodes", "small"))
+            parts.append(_text(layout.boxes["socket0"].x, 12, f"one of {self.slot.count} equal nodes", "small"))
         elif not self.slot.lent:
-            parts.append(_text(laid.boxes["socket0"].x, 56, "parameter server", "small"))
+            parts.append(_text(layout.boxes["socket0"].x, 56, "parameter server", "small"))
         words = self._in_words()
         picture = tag(
-            "svg", *parts, viewBox=f"0 0 {laid.width:g} {height:g}", role="group", aria_label=words,
-            style=f"--least:{0.62 * laid.width:.0f}px;--most:{1.25 * laid.width:.0f}px",
+            "svg", *parts, viewBox=f"0 0 {layout.width:g} {height:g}", role="group", aria_label=words,
+            style=f"--least:{0.62 * layout.width:.0f}px;--most:{1.25 * layout.width:.0f}px",
         )  # fmt: skip
         return tag("figure", tag("div", picture, class_="drawing marks", tabindex="0", role="group", aria_label=words), self._caption())
 
     def _in_words(self) -> str:
         node = self.slot.node
         nvlink = " with NVSwitch" if self.slot.graph.switch_links else " with NVLink" if node.topology.nvlink else ""
-        held = f"; gradients wait on {self.bound.link}" if self.bound.link else ""
+        bound_text = f"; gradients wait on {self.bound.link}" if self.bound.link else ""
         host = f"{len(node.topology.sockets)} sockets, {node.nic.count} NICs"
-        return f"{self.run.hardware.name}: {node.gpu_count} x {node.gpu.name}{nvlink}, {host}{held}"
+        return f"{self.run.hardware.name}: {node.gpu_count} x {node.gpu.name}{nvlink}, {host}{bound_text}"
 
     def _caption(self) -> Html:
         named: list[Child] = [f"{self.bound.link}, the slowest on the way of gradients"] if self.bound.link else []
@@ -101,17 +101,17 @@ class _Drawing:
 
     # --- boxes ---------------------------------------------------------------------------------------------------
 
-    def _boxes(self, laid: DrawingPlan) -> list[Html]:
-        return [self._box(device, box) for device, box in laid.boxes.items()]
+    def _boxes(self, layout: DrawingPlan) -> list[Html]:
+        return [self._box(device, box) for device, box in layout.boxes.items()]
 
     def _box(self, device: str, box: Box) -> Html:
         name, below, says = self._labels(device)
-        held = any(device.startswith(start) for start in _HELD.get(self.bound.resource, ())) or self._slow(device)
+        is_bound = any(device.startswith(start) for start in _HELD.get(self.bound.resource, ())) or self._slow(device)
         idle = device.startswith("gpu") and int(device[3:]) not in self._mine
-        return _device(box, name, below, says, bound=held, off=idle)
+        return _device(box, name, below, says, bound=is_bound, off=idle)
 
     def _slow(self, device: str) -> bool:
-        """Tell whether *device* itself bounds the exchange of gradients: a socket whose memory or cores it waits for."""
+        """Return whether *device* itself bounds the exchange of gradients: a socket whose memory or cores the exchange waits for."""
         if not device.startswith("socket"):
             return False
         memory = self.slot.graph.links[device.replace("socket", "dram")].description
@@ -120,7 +120,7 @@ class _Drawing:
 
     @property
     def _servers(self) -> set[str]:
-        """Return the parameter servers of the job on this node, as the exchange names them."""
+        """Return the parameter servers of the job on this node, by their names in the exchange."""
         numbers = {number for job, number in self.slot.serves if job == self.number}
         return {"parameter server" if number < 0 else f"parameter server {number}" for number in numbers}
 
@@ -144,81 +144,81 @@ class _Drawing:
         use = self.uses.get(name)
         return f"{what}: {as_percent(use.mean)} used" if use else f"{what}: idle"
 
-    def _disk(self, laid: DrawingPlan) -> list[Html]:
+    def _disk(self, layout: DrawingPlan) -> list[Html]:
         storage = self.slot.node.storage
         if storage is None:
             return []
         name = f"disk {storage.volume.name}"
-        box = Box(laid.boxes["socket0"].x, 34.0, 24.0 + 7.2 * len(name), 30.0)
+        box = Box(layout.boxes["socket0"].x, 34.0, 24.0 + 7.2 * len(name), 30.0)
         use = self.uses.get(f"{self.slot.name}.disk")
         says = (
             f"disk {storage.volume.name}\n{self._used(f'{self.slot.name}.disk', show(use.capacity, 'bandwidth') if use else 'bandwidth')}"
         )
-        path = f"M{box.x:g},{box.y + box.height / 2:g} V{laid.boxes['socket0'].y - laid.boxes['socket0'].height / 2:g}"
+        path = f"M{box.x:g},{box.y + box.height / 2:g} V{layout.boxes['socket0'].y - layout.boxes['socket0'].height / 2:g}"
         line = tag("path", d=path, class_="wire used" if use else "wire", stroke_width="1.5")
         return [line, _device(box, name, "", says, bound=self.bound.resource == "disk")]
 
     # --- wires ---------------------------------------------------------------------------------------------------
 
-    def _wires(self, laid: DrawingPlan) -> list[Html]:
+    def _wires(self, layout: DrawingPlan) -> list[Html]:
         wires = []
         for device, holder in self.slot.graph.parents.items():
-            one, other = laid.boxes[device], laid.boxes[holder]
+            one, other = layout.boxes[device], layout.boxes[holder]
             x = one.x if abs(one.x - other.x) < other.width / 2 else other.x
             path = f"M{one.x:g},{one.y:g} L{one.x:g},{one.y - LEVEL_MIDDLE:g} L{x:g},{other.y:g}"
             wires.append(self._wire(device, holder, path))
-        sockets = [name for name in laid.boxes if name.startswith("socket")]
+        sockets = [name for name in layout.boxes if name.startswith("socket")]
         for place, device in enumerate(sockets):
             for holder in sockets[:place]:
-                one, other = laid.boxes[holder], laid.boxes[device]
+                one, other = layout.boxes[holder], layout.boxes[device]
                 lift = 34.0 * (abs(sockets.index(holder) - place) > 1)
                 middle = (one.x + other.x) / 2
                 wires.append(self._wire(holder, device, f"M{one.x:g},{one.y:g} Q{middle:g},{one.y - 2 * lift:g} {other.x:g},{other.y:g}"))
         return wires
 
-    def _nvlinks(self, laid: DrawingPlan) -> list[Html]:
+    def _nvlinks(self, layout: DrawingPlan) -> list[Html]:
         graph = self.slot.graph
         if graph.switch_links:
-            return self._nvswitch(laid)
+            return self._nvswitch(layout)
         pairs = graph.node.topology.nvlink.pairs if graph.node.topology.nvlink and not graph.isolated else {}
         wires = []
         for pair, count in pairs.items():
             one, other = (f"gpu{end}" for end in pair.split("-"))
-            left, right = sorted((laid.boxes[one].x, laid.boxes[other].x))
-            depth = 2 * _depth(left, right, laid)
-            top, low = f"{laid.bottom:g}", f"{laid.bottom + depth * 0.72:g}"
+            left, right = sorted((layout.boxes[one].x, layout.boxes[other].x))
+            depth = 2 * _depth(left, right, layout)
+            top, low = f"{layout.bottom:g}", f"{layout.bottom + depth * 0.72:g}"
             path = f"M{left:g},{top} C{left:g},{low} {right:g},{low} {right:g},{top}"
             wires.append(self._wire(one, other, path, 0.6 + 0.9 * count))
         return wires
 
-    def _nvlink_depth(self, laid: DrawingPlan) -> float:
+    def _nvlink_depth(self, layout: DrawingPlan) -> float:
         graph = self.slot.graph
         if graph.switch_links:
             return 84.0
         pairs = graph.node.topology.nvlink.pairs if graph.node.topology.nvlink and not graph.isolated else {}
-        ends = [sorted(laid.boxes[f"gpu{end}"].x for end in pair.split("-")) for pair in pairs]
-        return max((_depth(left, right, laid) for left, right in ends), default=0.0) * 1.1
+        ends = [sorted(layout.boxes[f"gpu{end}"].x for end in pair.split("-")) for pair in pairs]
+        return max((_depth(left, right, layout) for left, right in ends), default=0.0) * 1.1
 
-    def _nvswitch(self, laid: DrawingPlan) -> list[Html]:
-        gpus = [name for name in laid.boxes if name.startswith("gpu")]
-        left, right = (pick(laid.boxes[name].x for name in gpus) for pick in (min, max))
-        box = Box((left + right) / 2, laid.bottom + 62, right - left + 62, 26)
-        wires = [self._wire(name, "nvswitch", f"M{laid.boxes[name].x:g},{laid.bottom:g} V{box.y:g}") for name in gpus]
+    def _nvswitch(self, layout: DrawingPlan) -> list[Html]:
+        gpus = [name for name in layout.boxes if name.startswith("gpu")]
+        left, right = (pick(layout.boxes[name].x for name in gpus) for pick in (min, max))
+        box = Box((left + right) / 2, layout.bottom + 62, right - left + 62, 26)
+        wires = [self._wire(name, "nvswitch", f"M{layout.boxes[name].x:g},{layout.bottom:g} V{box.y:g}") for name in gpus]
         return [*wires, _device(box, "NVSwitch", "", "NVSwitch\njoins all GPUs of the node")]
 
-    def _network(self, laid: DrawingPlan) -> list[Html]:
+    def _network(self, layout: DrawingPlan) -> list[Html]:
         wires = []
-        for device, box in laid.boxes.items():
+        for device, box in layout.boxes.items():
             if device.startswith("nic"):
-                end = laid.bottom + 22
-                wires += [self._wire(device, "net", f"M{box.x:g},{laid.bottom:g} V{end:g}"), _text(box.x, end + 12, "network", "small")]
+                end = layout.bottom + 22
+                wires += [self._wire(device, "net", f"M{box.x:g},{layout.bottom:g} V{end:g}"), _text(box.x, end + 12, "network", "small")]
         return wires
 
     def _live(self, link: str) -> str:
         return self.run.log.links.get(self.slot.name, {}).get(link, "")
 
     def _wire(self, one: str, other: str, path: str, width: float = 1.5) -> Html:
-        """Return the line of both directions between two devices; wider the more it is used."""
+        """Return the line for both directions between two devices; the more it is used, the wider it is."""
         links = self.slot.graph.links
         both = [name for name in (f"{one}>{other}", f"{other}>{one}") if name in links]
         if not both:
@@ -235,11 +235,11 @@ class _Drawing:
 
 
 LEVEL_MIDDLE = 42.0
-"""How far above a device its line turns towards what it hangs off."""
+"""How far above a device its line turns toward the device it is attached to."""
 
 
-def _depth(left: float, right: float, laid: DrawingPlan) -> float:
-    spanned = sum(left < box.x < right for name, box in laid.boxes.items() if name.startswith("gpu"))
+def _depth(left: float, right: float, layout: DrawingPlan) -> float:
+    spanned = sum(left < box.x < right for name, box in layout.boxes.items() if name.startswith("gpu"))
     return 22.0 + _NVLINK_DEPTH * spanned
 
 

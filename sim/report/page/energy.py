@@ -1,4 +1,4 @@
-"""How does the energy of a run look? Power of a node by its parts, and what power caps cost and save, as tables."""
+"""How is the energy of a run shown on a page? As tables of a node's power by part, and of the costs and savings of power caps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PARTS = {"gpus": "GPUs", "host": "host, fans, conversion", "network": "NICs and
 
 
 def energy_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
-    """Return the tile of the energy of an epoch of the job in *figures*; none where the TDP of its GPU is unknown."""
+    """Return the tile of the energy of an epoch of the job in *figures*; empty if the TDP of its GPU is not specified."""
     if figures.value("energy") is None:
         return []
     more = joined(figures.shown("energy/co2_per_epoch_kg", as_carbon), " CO2 per epoch")
@@ -19,7 +19,7 @@ def energy_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
 
 
 def energy(figures: Figures) -> Html:
-    """Return the tables of the energy of the job in *figures*; empty where the TDP of its GPU is unknown."""
+    """Return the tables of the energy of the job in *figures*; empty if the TDP of its GPU is not specified."""
     if figures.value("energy") is None:
         return Html("")
     rows: list[list[Child]] = [

@@ -1,4 +1,4 @@
-"""What holds a page together? Head, navigation, parts, and the documents whose figures it shows; nothing is loaded from anywhere."""
+"""What is a page built from? Head, navigation, parts, and the documents with its figures; nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.report.page.words import unbroken
 
 
 class PagePart(NamedTuple):
-    """A part of a page: *ident* is its anchor, *title* its name in the navigation, if it has one there."""
+    """A part of a page: *ident* is its anchor, *title* its name in the navigation (empty if it is not listed there)."""
 
     ident: str
     title: str
@@ -24,7 +24,7 @@ class PagePart(NamedTuple):
 
 
 def page(title: str, kind: str, hero: Html, parts: Sequence[PagePart], documents: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a whole page: *hero* says the outcome, *parts* follow, *documents* are embedded as JSON by name, the first one for readers."""
+    """Return a whole page: *hero* (the outcome), then *parts*; *documents* are embedded as JSON by name, the first one also visibly."""
     name = next(iter(documents))
     main = joined(hero, *(part.html for part in parts), _document(name, documents[name]))
     data = joined(*(tag("script", embedded(document), type="application/json", id=f"json-{key}") for key, document in documents.items()))
@@ -32,9 +32,9 @@ def page(title: str, kind: str, hero: Html, parts: Sequence[PagePart], documents
 
 
 def framed(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, data: Html, style: str = "", script: str = "") -> str:
-    """Return *main* as a page in the frame of all pages: *links* are its navigation, *data* its scripts of JSON.
+    """Return *main* in the frame of all pages: *links* are its navigation, *data* its scripts of JSON.
 
-    *style* and *script* are added to those that every page has.
+    *style* and *script* are added to those of every page.
     """
     own = files("sim.report.page")
     sheet, code = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
@@ -60,13 +60,13 @@ def framed(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, 
 
 
 def _made() -> Html:
-    """Return the day and the command that make a page; empty where no command does."""
+    """Return the date and the command that makes the page; empty if no command is running."""
     command = MADE_BY.get()
     return joined(f", {datetime.now(UTC).date().isoformat()}: ", command_line(command)) if command else Html("")
 
 
 def outcome(title: str, verdict: str, set_up: str, *more: Child) -> Html:
-    """Return the head of a page: *title*, the *verdict* in a sentence, the *set_up* if there is one, and *more*: main figures, notes."""
+    """Return the head of a page: *title*, the *verdict* in a sentence, the *set_up* if not empty, and *more*: main figures, notes."""
     below = tag("p", set_up, class_="set-up") if set_up else None
     return tag("div", tag("h1", title), tag("p", unbroken(verdict), class_="verdict"), below, *more, class_="hero", id="result")
 

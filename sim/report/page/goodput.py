@@ -1,4 +1,4 @@
-"""How do weeks of training look as a page? The share that is kept, where the rest goes, one simulated run in time, and many as a spread."""
+"""How are weeks of training shown on a page? The useful share, where the rest goes, one simulated run over time, and the spread of many."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) 
 
 
 def with_failures(figures: Figures) -> Html:
-    """Return what failures make of the job in *figures*; empty where the run was asked without them."""
+    """Return the outcome of the job in *figures* with failures; empty if failures were not requested."""
     if not figures.value("").get("with_failures"):
         return Html("")
     weeks = figures.inside("with_failures")
-    return joined(tag("p", _verdict(weeks.value(""))), _lost(weeks), _found(weeks), noted("Assumed", weeks.value("notes")))
+    return joined(tag("p", _verdict(weeks.value(""))), _lost(weeks), _figures_table(weeks), noted("Assumed", weeks.value("notes")))
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
@@ -110,8 +110,8 @@ def _lost(figures: Figures) -> Html:
     ]
     mean = named_bars([("the mean run", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
     lost = sum(figures.value("lost_s").values())
-    only = [("lost time", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
-    more = named_bars(only, "Lost time") if only else None
+    lost_rows = [("lost time", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
+    more = named_bars(lost_rows, "Lost time") if lost_rows else None
     titles = [("", False), ("time", True), ("share", True)]
     return joined(mean, more, table(titles, rows, "Time of the mean run"))
 
@@ -160,10 +160,10 @@ def _spread(figures: Figures) -> PagePart:
             ),
         )
     lead = "The intervals include both the differences in failure rate between fleets and the luck of a single run."
-    return PagePart("spread", "How it spreads", section("spread", "How simulated runs spread", drawn, _found(figures), lead=lead))
+    return PagePart("spread", "How it spreads", section("spread", "How simulated runs spread", drawn, _figures_table(figures), lead=lead))
 
 
-def _found(figures: Figures) -> Html:
+def _figures_table(figures: Figures) -> Html:
     rows: list[list[Child]] = [
         [name, figures.shown(key, write), *(_ends(figures, interval, key, write) for interval in ("interval50", "interval95"))]
         for key, name, write in _SHOWN
@@ -209,7 +209,7 @@ _POWER = {"working": "node while training", "waiting": "while saving, or before 
 
 
 def _energy(figures: Figures) -> PagePart:
-    """Return the power of a node by what the job does, and of which grid the CO2 is."""
+    """Return the part on the power of a node by what the job does, and on the grid of the CO2."""
     if figures.value("energy_kwh") is None:
         return PagePart("energy", "", Html(""))
     grid, cap = figures.value("energy/grid"), figures.value("energy/power_cap")

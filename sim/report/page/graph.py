@@ -1,4 +1,4 @@
-"""How does a simulated Chakra trace look as a page? Where the step goes, ranks against time, communication."""
+"""How is a simulated Chakra trace shown on a page? Where the step goes, ranks against time, and communication."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sim.study.graph import GraphRun
 from sim.units import counted
 
 MOST_RANKS: Final = 32
-"""Ranks that have a lane of their own."""
+"""Maximum number of ranks with a lane of their own."""
 MOST_MARKS: Final = 2000
-"""Marks of one lane; of more, those too short to be seen are left out."""
+"""Maximum number of marks in one lane; if there are more, the shortest are left out."""
 _KERNEL: Final = "#4477aa"
 
 
@@ -54,7 +54,7 @@ def _time(figures: Figures) -> PagePart:
 
 
 def _lanes(run: GraphRun) -> PagePart:
-    """Return a lane for each rank: kernels against time, waits in between."""
+    """Return the part with a lane for each rank: kernels against time, with waits in between."""
     span = TimelineSpan(0.0, run.step_time or 1.0, [run.step_time])
     shown = range(min(len(run.ranks), MOST_RANKS))
     kernels: dict[int, list[WaitSpan]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""How does a run with a layout look as a page? Where a step goes, stages against time, memory of each stage."""
+"""How is a run with a layout shown on a page? Where a step goes, stages against time, and the memory of each stage."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from sim.report.whole_job import tokens_text
 from sim.units import counted, show
 
 MOST_STAGES: Final = 32
-"""Stages that have a lane of their own."""
+"""Maximum number of stages with a lane of their own."""
 MOST_COURSES: Final = 8
-"""Stages whose memory is drawn against time."""
+"""Maximum number of stages whose memory is drawn against time."""
 COLUMNS: Final = 400
-"""Moments of a step at which memory is drawn, each at its fullest."""
+"""Number of intervals of a step for which memory is drawn, each with its largest use."""
 _SHADES: Final = {
     "forward": "#77aadd", "backward": "#4477aa", "backward of inputs": "#4477aa", "backward of weights": "#225588", "optimizer": "#99aa77",
 }  # fmt: skip
 _OTHER: Final = "#bbbb99"
-"""Shade of work that has none of its own."""
+"""Shade of work that is not in `_SHADES`."""
 _SENT: Final = " between stages"
-"""Ends the names of messages of a pipeline (`sim.training.layouts.scene.words`)."""
+"""The end of the names of pipeline messages (`sim.training.layouts.scene.words`)."""
 _SHOWN_USES: Final = (
     "weights",
     "gradients",
@@ -52,7 +52,7 @@ _SHOWN_USES: Final = (
 
 
 def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
-    """Return the page of one *run* whose JSON is *document*, or of a scaling table (no single run)."""
+    """Return the page of one *run*, whose JSON is *document*; if *run* is None, that of a scaling table."""
     if run is None:
         return _scaling_page(document)
     hero, parts = layout_parts(run, document)
@@ -125,7 +125,7 @@ def _time(figures: Figures) -> PagePart:
 
 
 def _stages(run: LayoutRun) -> PagePart:
-    """Return a lane for each stage: its work against time, waits in between, what it sends in a strip below; then the memory of each."""
+    """Return the part with a lane for each stage (work, waits in between, messages in a strip below), then the memory of each."""
     stages = run.played.stages
     begin, end = min(stage.begin for stage in stages), max(stage.end for stage in stages)
     span = TimelineSpan(begin, end, [end])
@@ -156,7 +156,7 @@ def _stages(run: LayoutRun) -> PagePart:
 
 
 def _steps(heights: Sequence[float], columns: range) -> str:
-    """Return a path through *columns* at their *heights*, with a corner only where these change."""
+    """Return an SVG path through *columns* at their *heights*, with a corner only where the height changes."""
     corners, last = [], ""
     for column in columns:
         height = f"{heights[column]:.1f}"
@@ -167,37 +167,37 @@ def _steps(heights: Sequence[float], columns: range) -> str:
 
 
 def _course(course: Sequence[tuple[float, float, StageMemory]], span: TimelineSpan, memory: float) -> Html:
-    """Return the memory of one rank against time: an area for each use, one upon another, of *memory* bytes in all."""
+    """Return the memory of one rank against time: a stacked area for each use; the full height is *memory* bytes or the peak."""
     columns: list[StageMemory | None] = [None] * COLUMNS
-    for begin, end, held in course:
+    for begin, end, state in course:
         first, last = (int(COLUMNS * (moment - span.start) / (span.end - span.start)) for moment in (begin, end))
         for column in range(max(first, 0), min(max(last, first + 1), COLUMNS)):
             before = columns[column]
-            columns[column] = held if before is None or held.total > before.total else before
-    full = max(memory, max(held.total for *_, held in course))
+            columns[column] = state if before is None or state.total > before.total else before
+    full = max(memory, max(state.total for *_, state in course))
     floor = [0.0] * COLUMNS
     areas = []
     for use in _SHOWN_USES:
-        top = [low + (getattr(held, use) if held else 0.0) for low, held in zip(floor, columns, strict=True)]
+        top = [low + (getattr(state, use) if state else 0.0) for low, state in zip(floor, columns, strict=True)]
         if top != floor:
             up, down = ([100.0 - 100.0 * value / full for value in values] for values in (top, floor))
             outline = f"M0,100{_steps(up, range(COLUMNS))}V100{_steps(down, range(COLUMNS - 1, -1, -1))}Z"
             areas.append(tag("path", d=outline, style=f"fill:var(--{use.replace('_', '-')})"))
         floor = top
-    peak = max((held for *_, held in course), key=lambda held: held.total)
+    peak = max((state for *_, state in course), key=lambda state: state.total)
     says = "\n".join(f"{use.replace('_', ' ')} {as_memory(getattr(peak, use))}" for use in _SHOWN_USES if getattr(peak, use))
     svg = tag("svg", *areas, viewBox=f"0 0 {COLUMNS} 100", preserveAspectRatio="none", aria_hidden="true")
     return tag("div", svg, class_="mark", style="left:0;width:100%", data_tip=f"at most {as_memory(peak.total)}\n{says}")
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """Return *names* of work in the order of a step, those without a shade of their own last."""
+    """Return *names* of work in the order of a step; those that are not in `_SHADES` come last."""
     order = [*_SHADES]
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def _shown(run: LayoutRun, stage: int, span: TimelineSpan) -> list[WorkSpan | WaitSpan]:
-    """Return what the lane of *stage* shows: what it computes, sends to other stages, and waits for."""
+    """Return the spans in the lane of *stage*: what it computes, sends to other stages, and waits for."""
     log = run.played.log
     work = [one for one in log.work if one.rank == stage and (one.stream == "gpu" or one.name.endswith(_SENT))]
     waits = [one for one in log.waits if one.rank == stage and one.cause != Cause.COMPUTE]

@@ -1,4 +1,4 @@
-"""How does a plan look as a page? The best layout in words, the table of the best, time against memory, and what would change it."""
+"""How is a plan shown on a page? The best layout in words, the table of the best, time against memory, and what would change it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _tiles(figures: Figures, best: Figures) -> Html:
 
 
 def _unit(row: Figures) -> str:
-    """Return what is counted: tokens where a sample has a sequence of them, else samples."""
+    """Return the unit of rates and costs: tokens if samples are sequences, else samples."""
     return "sample" if row.value("tokens_per_s_per_gpu") is None else "token"
 
 
@@ -76,7 +76,7 @@ def _of_a_million(usd: float) -> str:
 
 
 def _table(rows: Mapping[int, Figures]) -> PagePart:
-    """Return the table of *rows*, by their place among all layouts."""
+    """Return the table of *rows*, which are keyed by their index among all layouts."""
     unit = _unit(rows[0])
     priced = [row.value(f"cost_per_{unit}_usd") is not None for row in rows.values()]
     cells: list[list[Child]] = [
@@ -148,7 +148,7 @@ def _trade(figures: Figures) -> PagePart:
 
 
 def _both(row: Figures) -> str:
-    """Return in what layouts are compared: in money as well where there is a price."""
+    """Return the criteria by which layouts are compared: cost is one of them if there is a price."""
     return "time and memory" if row.value("cost_per_step_usd") is None else "time, memory and money"
 
 

@@ -1,4 +1,4 @@
-"""How does a profile of a layout look as a page? The runs of Stash's method and its stalls, before the parts of the run itself."""
+"""How is a profile of a layout shown on a page? The runs and stalls of Stash's method, then the parts of the run itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.report.page.markup import Child, Figures, section, table, tag
 from sim.report.page.words import as_time
 
 _SMALL = 0.005
-"""Share of a step below which a cause is not worth naming."""
+"""Smallest cause that is named, as a share of a step."""
 
 
 def layout_profile_page(run: LayoutRun, document: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""How is text put into HTML, and a figure so that a program can read it back?
+"""How is text put into HTML, and how are figures marked so that a program can read them back?
 
-Every figure on a page stands in an element that names the place in an embedded document it was taken from: ``data-at`` is that place
-(``run/stalls_s/copy``), ``data-over`` what it is a share of, and the value itself stands beside the text in full precision. So a page
-can be compared with the JSON of the same run, figure by figure.
+Every figure on a page is in an element that names its place in an embedded document: ``data-at`` is that place
+(``run/stalls_s/copy``), ``data-over`` is the place of the figure it is a share of, and an attribute has the value in full precision. So
+a page can be compared with the JSON of the same run, figure by figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Html(str):
 
 
 Child = str | None
-"""What stands inside an element: plain text, which is escaped, or `Html`."""
+"""The content of an element: plain text, which is escaped, or `Html`; None for no content."""
 
 _VOID = frozenset({"meta", "link", "br", "hr", "input", "col"})
 
@@ -36,12 +36,12 @@ def tag(name: str, /, *children: Child, **attributes: str | float | bool | None)
 
 
 def joined(*children: Child) -> Html:
-    """Return *children* one after another, text escaped."""
+    """Return *children* concatenated, with text escaped."""
     return Html("".join(child if isinstance(child, Html) else escape(child) for child in children if child is not None))
 
 
 def command_line(text: str) -> Html:
-    """Return a command as it is typed, whose options no line breaks in two after a dash."""
+    """Return a command as it is typed; line breaks do not split its options at a dash."""
     return joined(*(tag("span", part, class_="kept") if part.startswith("--") else part for part in re.split(r"((?<=\s)--[\w-]+)", text)))
 
 
@@ -53,52 +53,52 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
 
 
 def step(key: str) -> str:
-    """Return *key* for a path, the way JSON Pointer (RFC 6901) writes it: a slash in a name does not end it."""
+    """Return *key* as a part of a path, escaped as in JSON Pointer (RFC 6901), so that it may contain slashes."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one *document* that a page embeds as *name*; *below* is where in it they are looked for."""
+    """The figures of one *document* that a page embeds as *name*; paths are relative to *below*."""
 
     document: Mapping[str, Any]
     name: str
     below: str = ""
 
     def place(self, path: str) -> str:
-        """Return what ``data-at`` says of *path*."""
+        """Return the ``data-at`` of *path*."""
         return "/".join(part for part in (self.name, self.below, path) if part)
 
     def value(self, path: str) -> Any:
-        """Return what stands at *path*, keys (see `step`) and numbers between slashes."""
+        """Return the value at *path*: keys (see `step`) and indices, separated by slashes."""
         value: Any = self.document
         for part in filter(None, f"{self.below}/{path}".split("/")):
             value = value[int(part)] if isinstance(value, list) else value[part.replace("~1", "/").replace("~0", "~")]
         return value
 
     def marked(self, path: str) -> tuple[str, float]:
-        """Return where the figure at *path* stands, and what it is, for a mark."""
+        """Return the place and the value of the figure at *path*, for a mark."""
         return self.place(path), float(self.value(path))
 
     def inside(self, path: str) -> Figures:
-        """Return the same figures, looked for below *path*."""
+        """Return the same figures with paths relative to *path*."""
         return Figures(self.document, self.name, f"{self.below}/{path}".strip("/"))
 
     def shown(self, path: str, write: Callable[[float], str]) -> Html:
-        """Return the figure at *path* as *write* says it; a dash where there is none."""
+        """Return the figure at *path*, formatted by *write*; a dash if there is none."""
         value = self.value(path)
         if value is None:
             return Html("-")
         return tag("data", write(value), value=repr(value), data_at=self.place(path))
 
     def share(self, path: str, of: str, digits: int = 1) -> Html:
-        """Return the figure at *path* in per cent of the one at *of*."""
+        """Return the figure at *path* as a percentage of the one at *of*."""
         share = self.value(path) / self.value(of)
         return tag("data", f"{100 * share:.{digits}f}%", value=repr(share), data_at=self.place(path), data_over=self.place(of))
 
 
 def table(head: list[tuple[str, bool]], rows: list[list[Child]], caption: str = "", class_: str = "") -> Html:
-    """Return a table; *head* are the titles, and whether a column holds figures. The first cell of a row heads it."""
+    """Return a table; *head* has the title of each column, and whether it holds figures. The first cell of a row is its header."""
     titles = [tag("th", title, scope="col", class_="figure" if right else None) for title, right in head]
     body = [
         tag(
@@ -117,7 +117,7 @@ def table(head: list[tuple[str, bool]], rows: list[list[Child]], caption: str = 
 
 
 def tiles(rows: Sequence[tuple[str, Child, Child]]) -> Html:
-    """Return the main figures: each with its name, its value, and what is worth saying below it, if anything."""
+    """Return tiles of main figures, each with its name, its value, and optionally a text below it."""
     shown = (tag("div", tag("dt", name), tag("dd", value), tag("dd", more) if more else None) for name, value, more in rows)
     return tag("dl", *shown, class_="tiles")
 
@@ -128,12 +128,12 @@ def bullets(texts: Iterable[str]) -> Html:
 
 
 def noted(title: str, texts: Sequence[str]) -> Html | None:
-    """Return *texts* as a box that is not overlooked; None where there are none."""
+    """Return *texts* as a highlighted box; None if there are none."""
     return tag("div", tag("p", title), bullets(texts), class_="notes") if texts else None
 
 
 def details(summary: str, *children: Child) -> Html:
-    """Return *children* folded away behind *summary*."""
+    """Return *children* folded behind *summary*."""
     return tag("details", tag("summary", summary), *children)
 
 

@@ -1,6 +1,6 @@
-"""Where does each device of a node stand in its drawing? Columns of GPUs and NICs below what they hang off; sockets on top.
+"""Where is each device of a node in its drawing? Columns of GPUs and NICs below the devices they are attached to; sockets on top.
 
-Pure geometry: a tree of sockets, switches and devices, laid out bottom up; a switch stands over the middle of what hangs below it.
+Pure geometry: a tree of sockets, switches and devices, laid out bottom up; a switch is centered above the devices attached to it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from sim.cluster.topology import NodeGraph
 
 COLUMN, NARROW, GAP = 76.0, 58.0, 26.0
-"""Width of a device's column, the same where there are many, and the space between sockets (drawing units)."""
+"""Width of a device's column, the width if there are many, and the space between sockets (drawing units)."""
 MANY = 12
-"""Devices from which on columns are narrow."""
+"""Maximum number of devices with columns of full width; if there are more, columns are narrow."""
 LEVEL = 84.0
 """Height of a level of the tree."""
 MARGIN = 30.0
@@ -36,11 +36,11 @@ class DrawingPlan:
     boxes: Mapping[str, Box]
     width: float
     bottom: float
-    """Where the row of devices ends."""
+    """Lower end of the row of devices."""
 
 
 def plan(graph: NodeGraph) -> DrawingPlan:
-    """Return where each device of *graph* stands."""
+    """Return the position of each device of *graph*."""
     below: dict[str, list[str]] = {}
     for device, holder in graph.parents.items():
         below.setdefault(holder, []).append(device)
@@ -51,7 +51,7 @@ def plan(graph: NodeGraph) -> DrawingPlan:
     for socket in sockets:
         edge = columns.settle(socket, edge) + GAP
     row = {device: deepest if device.startswith(("gpu", "nic")) else len(graph.above(device)) for device in columns.spans}
-    top = 96.0  # the disk stands above the first socket
+    top = 96.0  # the disk is above the first socket
     boxes = {}
     for device, (left, right) in columns.spans.items():
         wide = right - left - (10 if device.startswith(("gpu", "nic")) else 12)
@@ -61,15 +61,15 @@ def plan(graph: NodeGraph) -> DrawingPlan:
 
 @dataclass
 class _Columns:
-    """Which columns devices take; *below* is what hangs off each, *width* that of one column."""
+    """The columns of devices; *below* has the devices attached to each, *width* is that of one column."""
 
     below: Mapping[str, Sequence[str]]
     width: float
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Where the columns of a device, and of all below it, begin and end."""
+    """Left and right end of the columns of each device and of all below it."""
 
     def settle(self, device: str, start: float) -> float:
-        """Give *device* and all below it columns from *start* on; return where the next one may begin."""
+        """Assign columns from *start* on to *device* and all below it; return where the next device may begin."""
         edge = start
         for child in sorted(self.below.get(device, ()), key=_order):
             edge = self.settle(child, edge)
@@ -79,7 +79,7 @@ class _Columns:
 
 
 def _order(device: str) -> tuple[int, str, int]:
-    """Switches first, then GPUs, then NICs; each by number."""
+    """Return a sort key: switches first, then GPUs, then NICs, each by number."""
     kind = device.rstrip("0123456789")
     number = device[len(kind) :]
     return ({"gpu": 1, "nic": 2}.get(kind, 0), kind, int(number or 0))

@@ -1,4 +1,4 @@
-"""How does a profile look as a page? Which stall Stash's runs show, of what the direct attribution says it is made, and what ends it."""
+"""How is a profile shown on a page? The stalls of Stash's runs, their composition by direct attribution, and what would end them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sim.study.descriptions import Descriptions
 from sim.units import counted
 
 _SMALL = 0.5
-"""Per cent below which a stall is not worth a word."""
+"""Smallest stall, or cause of one, that is mentioned (percent)."""
 _CAUSE = {
     "interconnect": "exchanging gradients inside the machine",
     "prep": "decoding and augmentation", "fetch": "reading from disk in the cold epoch",
@@ -44,14 +44,14 @@ def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) 
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in words which stall of the machine is the largest by Stash's formulas, and what two nodes of half the GPUs would do."""
+    """Return in words the machine's largest stall by Stash's formulas, and how much longer two nodes of half the GPUs would take."""
     percents = {name: stall["percent"] for name, stall in document["stash"].items() if stall is not None}
     network = percents.pop("network", 0.0)
     worst = max(percents, key=lambda name: percents[name])
-    said = "Stash's runs show no stall worth a word: all take about as long as one GPU on synthetic data."
+    sentence = "Stash's runs show no stall worth a word: all take about as long as one GPU on synthetic data."
     if percents[worst] >= _SMALL:
-        said = f"Stash's runs show {_article(worst)} stall of {percents[worst]:.1f}% of {AGAINST[worst]} first: {_CAUSE[worst]}."
-    return f"{said} Over the network, two nodes of half the GPUs would take {network:.0f}% longer." if network >= _SMALL else said
+        sentence = f"Stash's runs show {_article(worst)} stall of {percents[worst]:.1f}% of {AGAINST[worst]} first: {_CAUSE[worst]}."
+    return f"{sentence} Over the network, two nodes of half the GPUs would take {network:.0f}% longer." if network >= _SMALL else sentence
 
 
 def _article(name: str) -> str:
@@ -120,22 +120,23 @@ def _stalls(figures: Figures) -> PagePart:
     made = table(head, rows, "Stalls")
     formulas = tag("p", FORMULAS[figures.value("formulas")])
     return PagePart(
-        "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _apart(figures), lead=lead)
+        "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _differences(figures), lead=lead)
     )
 
 
-def _apart(told: Figures) -> Html | None:
-    """Return a table of why subtraction and direct attribution differ, cause by cause; None where they agree."""
-    apart = told.value("apart")
+def _differences(figures: Figures) -> Html | None:
+    """Return a table of why subtraction and direct attribution differ, by cause; None if they agree."""
+    apart = figures.value("apart")
     rows: list[list[Child]] = []
     for name in apart["stalls"]:
         for place in noticed(apart, name):
             path = f"apart/stalls/{name}/gaps/{place}"
-            cause = told.value(f"{path}/cause")
+            cause = figures.value(f"{path}/cause")
             rows.append(
                 [
-                    name, told.shown(f"apart/stalls/{name}/subtraction_s", as_time), told.shown(f"apart/stalls/{name}/direct_s", as_time),
-                    joined(swatch(cause), f"{cause} ", told.shown(f"{path}/difference_s", _signed)), told.value(f"{path}/why"),
+                    name, figures.shown(f"apart/stalls/{name}/subtraction_s", as_time),
+                    figures.shown(f"apart/stalls/{name}/direct_s", as_time),
+                    joined(swatch(cause), f"{cause} ", figures.shown(f"{path}/difference_s", _signed)), figures.value(f"{path}/why"),
                 ]
             )  # fmt: skip
     head = [("stall", False), ("by subtraction", True), ("waited for", True), ("apart by", False), ("why", False)]

@@ -1,4 +1,4 @@
-"""What went in, and where does each number come from? The descriptions' main values with their sources, and their fingerprints."""
+"""What are the inputs, and where does each number come from? The descriptions' main values with their sources, and their hashes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sim.study.recommend import MARKETS
 from sim.units import show
 
 _SHORT = 150
-"""Characters of a source that is shown whole."""
+"""Maximum characters of a source that is not folded."""
 
 ProvenanceRow = tuple[str, str, object]
-"""What it is, its value, and its source: text, or texts by key."""
+"""The name of an input, its value, and its source: text, or texts by key."""
 
 
 def provenance(run: Run, number: int, figures: Figures) -> Html:
-    """Return the inputs of job *number* of *run* with their sources, and the fingerprints of all descriptions."""
+    """Return the inputs of job *number* of *run* with their sources, and the hashes of all descriptions."""
     return joined(sources(_inputs(run, number), "Inputs and their sources"), fingerprints(figures))
 
 
@@ -34,7 +34,7 @@ def sources(rows: Iterable[ProvenanceRow], caption: str) -> Html:
 
 
 def fingerprints(figures: Figures) -> Html:
-    """Return what made a document of these *figures*, and the SHA-256 of each description that was read."""
+    """Return the version and seed that produced the document of *figures*, and the SHA-256 of each description that was read."""
     prints = [
         tag("li", f"{name}: ", tag("code", _text(figures, f"inputs_sha256/{step(name)}")))
         for name in figures.value("inputs_sha256")
@@ -46,7 +46,7 @@ def fingerprints(figures: Figures) -> Html:
 
 
 def prices(figures: Figures) -> list[PagePart]:
-    """Return the part that says at which prices a document counts, by day and region, and where they are from; empty without any."""
+    """Return the part on the prices that a document uses, with their date, region and source; empty if there are none."""
     rows: list[list[Child]] = [
         [
             row["hardware"], row["market"].replace("_", " "), figures.shown(f"prices/{place}/node_usd_per_h", as_price),
@@ -68,12 +68,12 @@ def _text(figures: Figures, path: str) -> Html:
 
 
 def _source(source: object) -> Child:
-    """Return *source* in full; a long one folded away."""
-    text = _written(source)
+    """Return *source* in full, folded if it is long."""
+    text = _source_text(source)
     return text if len(text) <= _SHORT else details(f"{text[:_SHORT].rsplit(' ', 1)[0]} …", text)
 
 
-def _written(source: object) -> str:
+def _source_text(source: object) -> str:
     if isinstance(source, Mapping):
         several = {key: str(text) for key, text in source.items()}
         return next(iter(several.values())) if len(several) == 1 else "; ".join(f"{_key(key)}: {text}" for key, text in several.items())

@@ -1,4 +1,4 @@
-"""How does a recommendation look as a page? What to rent in words, how sure that is, and every candidate by time and money."""
+"""How is a recommendation shown on a page? What to rent in words, how certain that is, and every candidate by time and cost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sim.study.compare import front
 from sim.study.descriptions import Descriptions
 
 _BARS = 12
-"""Candidates whose time is taken apart; the table has all."""
+"""Maximum number of candidates whose time is drawn by part; the table has all."""
 _LONG = 5.0
-"""Times the first from which a candidate's bar would squeeze all others; the table has it."""
+"""Only candidates that take at most this many times as long as the first are drawn: longer bars would squeeze all others."""
 _NAMED = 25
-"""Candidates that may have their name in the chart: the best ones."""
+"""Number of the best candidates that may have their name in the chart, in addition to those on the front."""
 
 
 def recommendation_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -31,16 +31,16 @@ def recommendation_page(document: Mapping[str, Any], read: Descriptions | None =
     figures = Figures(document, "recommend")
     rows = [figures.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
     chosen = next((figures.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
-    about = "How sure, and what would change it" if document["best"] else "To know"
+    notes_title = "How sure, and what would change it" if document["best"] else "To know"
     shown, title = _tiles(figures, chosen) if chosen else None, f"What to rent for {document['workload']}"
-    hero = outcome(title, verdict_of(document), "", shown, noted(about, document["notes"]))
+    hero = outcome(title, verdict_of(document), "", shown, noted(notes_title, document["notes"]))
     parts = [_money(figures, rows), _parts(rows), _table(rows)] if rows else []
     parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(figures, read)]
     return page(title, "recommendation", hero, parts, {"recommend": document})
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in a sentence what to rent, or what comes nearest to the budget."""
+    """Return a sentence on what to rent, or on what is nearest to the budget."""
     best, near = document["best"], document["nearest"]
     if best:
         return f"Rent {_named(best)}: {_taken(best)} for {_length(document, best)}."
@@ -50,8 +50,8 @@ def verdict_of(document: Mapping[str, Any]) -> str:
 
 
 def _named(candidate: Mapping[str, Any]) -> str:
-    nodes, told = candidate["nodes"], [*filter(None, [candidate.get("provider")]), candidate["market"].replace("_", " ")]
-    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']} ({', '.join(told)})"
+    nodes, qualifiers = candidate["nodes"], [*filter(None, [candidate.get("provider")]), candidate["market"].replace("_", " ")]
+    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']} ({', '.join(qualifiers)})"
 
 
 def _taken(candidate: Mapping[str, Any]) -> str:
@@ -59,7 +59,7 @@ def _taken(candidate: Mapping[str, Any]) -> str:
 
 
 def _length(document: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
-    """Return how long the job is on *candidate*, as it was asked for."""
+    """Return the length of the job on *candidate*, in tokens if these were requested, else in epochs."""
     return length_text({**candidate, **({"tokens": tokens} if (tokens := document["job"].get("tokens")) else {})})
 
 
@@ -147,8 +147,8 @@ def _plain(value: float) -> str:
 
 
 def _parts(rows: Sequence[Figures]) -> PagePart:
-    near = _LONG * rows[0].value("total_time_s")
-    shown = [row for row in rows if row.value("total_time_s") <= near][:_BARS]
+    longest = _LONG * rows[0].value("total_time_s")
+    shown = [row for row in rows if row.value("total_time_s") <= longest][:_BARS]
     scale = reach(shown, "total_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
         (_name_of(row), parts_bar(row, "total_time_s", scale, missed_by(row)), row.shown("total_time_s", as_time)) for row in shown

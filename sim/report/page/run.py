@@ -1,4 +1,4 @@
-"""How does a run look as a page? The verdict in words, then where a step goes, moment by moment, on which links, and what would help."""
+"""How is a run shown on a page? The verdict in words, then where a step goes, its timeline, the machine's links, and what would help."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _TITLES = {
     "energy": "Energy", "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
 }  # fmt: skip
 _KNOWN = 1e-4
-"""Half-width of an interval, as a share of the step, below which it is not worth a word."""
+"""Half-width of an interval, as a share of the step, up to which it is not shown."""
 
 
 def run_page(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> str:
-    """Return the page of *run*, whose JSON is *document*; links have their use where the run kept its rates."""
+    """Return the page of *run*, whose JSON is *document*; it shows the use of links if the run kept its rates."""
     hero, parts, view = run_parts(run, document, bottlenecks)
     title = f"{', '.join(job.job.workload.name for job in run.jobs)} on {run.hardware.name}"
     return page(title, "run", hero, parts, {"run": document, "view": view})
 
 
 def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> tuple[Html, list[PagePart], dict[str, Any]]:
-    """Return the outcome of *run*, the parts of its page, and the document of what they show beyond its own; see `run_page`."""
+    """Return the outcome of *run*, the parts of its page, and a document of figures that *document* does not have; see `run_page`."""
     chosen = excerpt(run, STEPS)
     view: dict[str, Any] = {"note": chosen.note, "jobs": []}
     of_jobs = [*bottlenecks, *[None] * len(run.jobs)]
@@ -52,7 +52,7 @@ def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottl
 
 
 class _Job:
-    """The parts of one job's page; what they show beyond the document goes into *view*."""
+    """The parts of one job's page; figures that *document* does not have go into *view*."""
 
     def __init__(
         self, run: Run, number: int, document: Mapping[str, Any], chosen: Excerpt, view: dict[str, Any], bottleneck: Bottleneck | None
@@ -132,7 +132,7 @@ class _Job:
 
     def parts(self) -> list[PagePart]:
         """Return all parts of the job."""
-        made = {
+        contents = {
             "time": self._time(), "job": self._job(), "failures": with_failures(self.figures),
             "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
             "energy": energy(self.figures),
@@ -148,7 +148,7 @@ class _Job:
             "energy": LEAD,
             "help": self._help_lead(),
         }
-        return [self._part(ident, html, leads.get(ident)) for ident, html in made.items() if html]
+        return [self._part(ident, html, leads.get(ident)) for ident, html in contents.items() if html]
 
     def _part(self, ident: str, html: Html, lead: Child) -> PagePart:
         name = f"{ident}-{self.number}" if self.several else ident
@@ -181,8 +181,8 @@ class _Job:
         return str(collective["bottleneck"]) if collective else ""
 
     def _machine(self) -> Html:
-        held = bound_by(self.run, self.number, self.bottleneck)
-        return drawings(self.run, self.number, self.uses, JobBound(held, self._slowest))
+        resource = bound_by(self.run, self.number, self.bottleneck)
+        return drawings(self.run, self.number, self.uses, JobBound(resource, self._slowest))
 
     def _exchange(self) -> Child:
         exchange = self.figures.value("collective")
@@ -244,12 +244,12 @@ class _Job:
     def _assumed(self) -> Html:
         warned = self.figures.value("warnings")
         error = self.figures.value("expected_error")
-        lay = interval_text(error, self.figures.value("step_time_s")) if error else ""
+        interval = interval_text(error, self.figures.value("step_time_s")) if error else ""
         return joined(
             bullets(self.figures.value("assumptions")),
             tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None,
             tag("h3", "Where the expected error comes from") if error else None,
-            tag("p", f"{lay[:1].upper()}{lay[1:]}.") if error else None, tag("p", error["basis"]) if error else None,
+            tag("p", f"{interval[:1].upper()}{interval[1:]}.") if error else None, tag("p", error["basis"]) if error else None,
         )  # fmt: skip
 
 

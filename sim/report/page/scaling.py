@@ -1,4 +1,4 @@
-"""How do runs of growing size look as a page? Speed against an ideal that loses nothing, and where a step goes at each size."""
+"""How are runs of growing size shown on a page? Throughput compared with ideal scaling, and where a step goes at each size."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sim.study.descriptions import Descriptions
 
 
 def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of a scaling table's *document*: its ``runs``, of which some may have several ``jobs`` and some cannot run.
+    """Return the page of a scaling table's *document*; some of its ``runs`` may have several ``jobs``, and some may be infeasible.
 
-    *read* are the inputs of all.
+    *read* are the inputs of all runs.
     """
     figures = Figures(document, "run")
     places = [
@@ -41,23 +41,23 @@ def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) 
 
 
 def verdict_of(sizes: Sequence[Figures]) -> str:
-    """Return in a sentence what the last of *sizes* makes of the first one's speed, and what holds it back."""
+    """Return a sentence on the scaling efficiency from the first to the last of *sizes*, and on the last one's largest stall."""
     if not sizes:
         return "None of the sizes can run the job."
     first, last = sizes[0], sizes[-1]
-    kept = efficiency(last, first)
+    share_kept = efficiency(last, first)
     stalls = {cause: seconds for cause, seconds in last.value("stalls_s").items() if cause != "compute"}
     worst = max(stalls, key=lambda cause: stalls[cause])
     share = as_percent(stalls[worst] / last.value("step_time_s"))
     stall = {"straggler": "stragglers"}.get(worst, worst)
     largest = f"the largest stall is {stall} ({share})" if stalls[worst] > 0 else "nothing stalls"
-    return f"{as_percent(kept)} scaling efficiency from {first.value('gpus')} to {last.value('gpus')} GPUs; {largest}."
+    return f"{as_percent(share_kept)} scaling efficiency from {first.value('gpus')} to {last.value('gpus')} GPUs; {largest}."
 
 
 def efficiency(size: Figures, first: Figures) -> float:
-    """Return the speed of a GPU at *size* over that at the *first* one."""
-    mine, theirs = (float(figures.value("throughput_samples_per_s") / figures.value("gpus")) for figures in (size, first))
-    return mine / theirs
+    """Return the throughput per GPU at *size* divided by that at *first*."""
+    own, reference = (float(figures.value("throughput_samples_per_s") / figures.value("gpus")) for figures in (size, first))
+    return own / reference
 
 
 def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[PagePart]:

@@ -1,4 +1,4 @@
-"""How does the bandwidth bound of parameter servers look as a page? What placements need over the size of the model, and what is there."""
+"""How is the bandwidth bound of parameter servers shown on a page? The need of each placement over model size, and what ports carry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sim.units import counted
 
 
 def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
-    """Return the page of what parameter servers need, by its *document*, with the machine that was *read* for it."""
+    """Return the page of the *document* of a bandwidth bound, with the machine that was *read* for it."""
     figures = Figures(document, "collective")
     rows = [figures.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"parameter servers on {document['hardware']}"
@@ -27,15 +27,15 @@ def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
-    """Return in a sentence the largest model whose exchange hides behind compute, and by which placement."""
+    """Return a sentence on the largest model whose exchange hides behind compute, and with which placement."""
     hidden = [row for row in rows if any(row.value("hidden").values())]
     if not hidden:
         return "No placement hides the exchange of any of these sizes: the ports carry too little."
     largest = hidden[-1]
     names = [name for name, fits in largest.value("hidden").items() if fits]
-    every = "any placement" if len(names) == len(MEANINGS) else " or ".join(names)
+    placements = "any placement" if len(names) == len(MEANINGS) else " or ".join(names)
     larger = "" if largest is rows[-1] else "; that of a larger one shows"
-    return f"The exchange of a model of {as_memory(largest.value('bytes'))} hides behind compute with {every}{larger}."
+    return f"The exchange of a model of {as_memory(largest.value('bytes'))} hides behind compute with {placements}{larger}."
 
 
 def _tiles(figures: Figures) -> Html:

@@ -1,4 +1,4 @@
-"""How does a division of loader workers look as a page? What each policy gains, and which job runs when, beside an even one."""
+"""How is a division of loader workers shown on a page? Each policy's gain over an even division, and when each job runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sim.study.descriptions import Descriptions
 from sim.units import counted
 
 _GAIN = 5e-4
-"""Share below which a gain is not worth a word."""
+"""Smallest gain that is mentioned, as a share."""
 _NAMED = 0.2
-"""Share of the whole time from which on a job's bar holds words."""
+"""Share of the whole time above which a job's bar has a label."""
 
 
 def share_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -30,7 +30,7 @@ def share_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in a sentence which policy brings most beside an even division."""
+    """Return a sentence on the policy that gains most over an even division."""
     best = max(document["policies"], key=lambda policy: policy["throughput_gain"])
     gain, sooner = best["throughput_gain"], best["makespan_gain"]
     if gain < _GAIN:

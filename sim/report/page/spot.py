@@ -1,4 +1,4 @@
-"""How does a job on spot machines look as a page? What they save and delay in words, how time and money spread, and what revocations do."""
+"""How is a job on spot machines shown on a page? Savings and delay in words, the spread of time and cost, and the simulated run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.units import counted
 
 _SPREADS = (("time_s", 3600.0, "hours", as_time), ("cost_usd", 1.0, "USD", as_money))
 _UNLIKE = 1e-3
-"""Share of a figure below which its distribution is one value."""
+"""Relative spread of a figure up to which its distribution counts as a single value."""
 
 
 def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -30,7 +30,7 @@ def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> 
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in a sentence what the spot market saves, and how much longer it takes."""
+    """Return a sentence on the savings of the spot market, and how much longer the job takes."""
     time, cost = document["spot"]["time_s"]["mean"], document["spot"]["cost_usd"]["mean"]
     if document["saving"] is None:
         return f"On spot machines it takes {as_time(time)} and {as_money(cost)} in the mean; no on-demand price is known."
@@ -85,7 +85,7 @@ def _spread(spot: Figures) -> PagePart:
 
 
 def _chart(figures: Figures, key: str, scale: float, unit: str, write: Any) -> Html | None:
-    """Return the share of simulated runs that stay within each value of *key*; None where all are alike."""
+    """Return a chart of the share of simulated runs that stay within each value of *key*; None if all are equal."""
     quantiles = figures.value("distribution")
     points = []
     for place, quantile in enumerate(quantiles):

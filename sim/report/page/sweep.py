@@ -1,4 +1,4 @@
-"""How does a sweep look as a page? Which point is best and which field matters in words, speed over each field, and where steps go."""
+"""How is a sweep shown on a page? The best points and the most influential field in words, throughput over each field, and steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sim.study.descriptions import Descriptions
 from sim.units import counted
 
 _BARS = 40
-"""Points whose steps are drawn."""
+"""Maximum number of points whose steps are drawn."""
 _LINES = 12
-"""Combinations of the other fields up to which those of a field are joined by lines."""
+"""Maximum number of combinations of the other fields for which a field's points are joined by lines."""
 _ROWS = 500
-"""Points in the table; the file of the sweep has all."""
+"""Maximum number of points in the table; the file of the sweep has all."""
 _LOGARITHMIC = 8.0
-"""Times that the largest value is the least from which on an axis is logarithmic."""
+"""Ratio of the largest to the smallest value above which an axis is logarithmic."""
 _MATTERS = 1.01
-"""Influence below which a field does not matter: half of the noise of repeated measurements (2-4%)."""
+"""Influence up to which a field has no noticeable effect: half of the noise of repeated measurements (2-4%)."""
 
 
 def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -42,36 +42,36 @@ def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
-    """Return in words the fastest and the cheapest point, and the field that matters most."""
+    """Return in words the fastest and the cheapest point, and the most influential field."""
     rows = document["rows"]
     if not rows:
         return "None of the points can run."
     fastest = max(rows, key=lambda row: row["throughput_samples_per_s"])
-    said = f"Fastest: {named(fastest)}, {as_rate(fastest['throughput_samples_per_s'])}."
+    sentence = f"Fastest: {named(fastest)}, {as_rate(fastest['throughput_samples_per_s'])}."
     priced = [row for row in rows if row["cost_per_epoch_usd"] is not None]
     cheapest = min(priced, key=lambda row: row["cost_per_epoch_usd"], default=fastest)
     if cheapest is not fastest:
-        said += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} an epoch."
+        sentence += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} an epoch."
     influence = {key: times for key, times in document["influence"].items() if times is not None}
     most = max(influence, key=lambda key: influence[key], default=None)
     if most is None or len(influence) < 2:
-        return said
+        return sentence
     return (
-        f"{said} {most.rpartition('.')[2].replace('_', ' ').capitalize()} has the largest effect."
+        f"{sentence} {most.rpartition('.')[2].replace('_', ' ').capitalize()} has the largest effect."
         if influence[most] > _MATTERS
-        else f"{said} No field has a noticeable effect."
+        else f"{sentence} No field has a noticeable effect."
     )
 
 
 def named(row: Mapping[str, Any]) -> str:
-    """Return the varied fields of *row*, by the last word of their keys."""
+    """Return the varied fields of *row* as text, each with the last part of its key."""
     return ", ".join(f"{key.rpartition('.')[2]} {text}" for key, text in row["point"].items())
 
 
 def _fixed(document: Mapping[str, Any]) -> str:
     shown = f"; {'; '.join(document['given'])}" if document["given"] else ""
-    there = len(document["rows"]) + len(document["left_out"])
-    return shown if there == document["points"] else f"{shown}; {there} points, evenly among all, are shown"
+    count = len(document["rows"]) + len(document["left_out"])
+    return shown if count == document["points"] else f"{shown}; {count} points, evenly among all, are shown"
 
 
 def _tiles(figures: Figures) -> Html:
@@ -83,13 +83,13 @@ def _tiles(figures: Figures) -> Html:
 
 
 def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
-    """Return the chart of speed over the field *key*; None where its values are words, or just one."""
+    """Return the chart of throughput over the field *key*; None if its values are not numbers, or if there is only one."""
     numbered = [row for row in rows if key in row.value("numbers")]
     values = {row.value(f"numbers/{step(key)}") for row in numbered}
     if len(values) < 2 or len(numbered) < len(rows):
         return None
     best = max(numbered, key=lambda row: row.value("throughput_samples_per_s"))
-    groups = _alike(numbered, key)
+    groups = _grouped(numbered, key)
     ends = {group[-1].below for group in groups} if 1 < len(groups) <= _LINES else set()
     points = [
         ChartPoint(
@@ -110,20 +110,20 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> PagePart | None:
 
 
 def _others(row: Figures, key: str) -> str:
-    """Return the varied fields of *row* but *key*, which name its line."""
+    """Return the varied fields of *row* except *key*, which name its line."""
     return ", ".join(f"{name.rpartition('.')[2]} {text}" for name, text in row.value("point").items() if name != key)
 
 
 def _lead(rows: Sequence[Figures], key: str) -> str:
     others = [name for name in rows[0].value("point") if name != key]
-    joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
+    joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_grouped(rows, key)) <= _LINES else ""
     with_errors = any(missed_by(row) for row in rows)
     errors = " Error bars, of that and of the last of each line: nine in ten such predictions missed by less." if with_errors else ""
     return f"Samples per second of all GPUs{joined}. Orange: the fastest point.{errors}"
 
 
-def _alike(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
-    """Return *rows* that differ in nothing but *key* together, in its order."""
+def _grouped(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
+    """Return *rows* in groups that differ only in *key*, each sorted by *key*."""
 
     def others(row: Figures) -> tuple[str, ...]:
         return tuple(text for name, text in row.value("point").items() if name != key)
@@ -133,7 +133,7 @@ def _alike(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
 
 
 def _lines(rows: Sequence[Figures], key: str) -> list[tuple[str, list[tuple[float, float]]]]:
-    groups = _alike(rows, key)
+    groups = _grouped(rows, key)
     if len(groups) > _LINES:
         return []
     corners = [[(row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s")) for row in group] for group in groups]
@@ -154,15 +154,15 @@ def _says(row: Figures) -> str:
 
 
 def _steps(rows: Sequence[Figures]) -> PagePart:
-    apart = -(-len(rows) // _BARS)
-    chosen = rows[::apart]
+    stride = -(-len(rows) // _BARS)
+    chosen = rows[::stride]
     scale = reach(chosen, "step_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
         (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale, missed_by(row)), row.shown("step_time_s", as_time))
         for row in chosen
     ]
     bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
-    lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if apart > 1 else "")
+    lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if stride > 1 else "")
     lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
     return PagePart("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(*chosen), lead=lead))
 
@@ -186,9 +186,9 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> PagePart:
 
 
 def _flag(row: Figures) -> Html | None:
-    """Return a mark on a point whose layout uses something that no measured run has."""
-    said = row.value("not_validated")
-    return tag("span", " not validated", class_="flag", title=said) if said else None
+    """Return the mark of a point whose layout has a feature that no measured run has."""
+    features = row.value("not_validated")
+    return tag("span", " not validated", class_="flag", title=features) if features else None
 
 
 def _left_out(failed: Sequence[Mapping[str, Any]]) -> PagePart:

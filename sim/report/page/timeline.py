@@ -1,7 +1,7 @@
-"""What happens in a step, moment by moment? Lanes of what a rank, its streams and its loader do, and below them how full each link is.
+"""What happens in a step, moment by moment? Lanes for the work of a rank, its streams and its loader, and for the load of each link.
 
-Marks stand at their share of the time shown, so that stretching the canvas is all that zooming takes. A wait for a batch or for
-gradients is hatched: what it waits for stands in the lanes below it.
+Marks are positioned in percent of the time shown, so that zooming only stretches the canvas. A wait for a batch or for gradients is
+hatched; the lanes below show what it waits for.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from sim.simulate import Run
 from sim.units import show
 
 STEPS = 2
-"""Shown, so that what is done ahead for the next step is seen."""
+"""Number of steps shown, so that work ahead for the next step is visible."""
 MOST_WORKERS = 8
 LEAST_LINKS, MOST_LINKS = 3, 14
 NOTICED = 0.02
-"""Share of its capacity from which on a link's peak has a lane."""
+"""Smallest peak of a link that gets a lane, as a share of its capacity."""
 MOST_PIECES = 240
-"""Pieces of one link's lane."""
+"""Maximum number of pieces in one link's lane."""
 RANKS = 8
-"""Classes of ranks to choose from."""
+"""Maximum number of classes of ranks to choose from."""
 _NAMED = 0.05
 _TICKS = 6
 _WAITS = {Cause.INPUT: "waits for a batch", Cause.GRADIENT: "waits for gradients"}
 
 
 class TimelineSpan(NamedTuple):
-    """The time (s) that is shown, and its steps' ends."""
+    """The time (s) that is shown, and the ends of its steps."""
 
     start: float
     end: float
     ends: Sequence[float]
 
     def place(self, t0: float, t1: float) -> str:
-        """Return the style that puts a mark from *t0* to *t1*."""
+        """Return the style that positions a mark from *t0* to *t1*."""
         length = self.end - self.start
         left, width = (max(t0, self.start) - self.start) / length, (min(t1, self.end) - max(t0, self.start)) / length
         return f"left:{100 * left:.4f}%;width:{100 * width:.4f}%"
@@ -56,7 +56,7 @@ def shown_span(ranks: Sequence[RankExcerpt]) -> TimelineSpan:
 
 
 def timeline(run: Run, number: int, chosen: Excerpt, span: TimelineSpan, used: Sequence[Use], bound: str) -> Html:
-    """Return the lanes of job *number* of *run* during *span*, with the use of links; *bound* is the recorded name that bounds the job."""
+    """Return the lanes of job *number* of *run* during *span*, with the use of links; *bound* is the recorded name of its slowest link."""
     ranks = [rank for rank in chosen.ranks if run.log.ranks[rank.index].job == number][:RANKS]
     names, lanes = [], []
     for place, rank in enumerate(ranks):
@@ -78,7 +78,7 @@ def timeline(run: Run, number: int, chosen: Excerpt, span: TimelineSpan, used: S
 
 
 def lanes_of(names: Sequence[Html], lanes: Sequence[Html], span: TimelineSpan, label: str) -> Html:
-    """Return *lanes* against time during *span*, with their *names* beside them; *label* is for those who do not see them."""
+    """Return *lanes* against time during *span*, with their *names* next to them; *label* is for screen readers."""
     head = tag("div", tag("div", class_="axis"), *names, class_="lane-names")
     canvas = tag(
         "div", tag("div", class_="axis", aria_hidden="true"), *lanes, class_="canvas marks", data_span=repr(span.end - span.start),
@@ -122,7 +122,7 @@ def _ticks(span: TimelineSpan) -> list[Html]:
 
 
 def _round_step(rough_step: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, not below *rough_step*."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is at least *rough_step*."""
     power = 10.0 ** math.floor(math.log10(rough_step))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough_step * (1 - 1e-9))
 

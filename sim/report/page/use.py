@@ -1,7 +1,7 @@
-"""How much is each link, disk and processor used during the steps that a page shows? Mean, peak, and the share in between.
+"""How much is each link, disk and processor used during the steps that a page shows? Mean, peak, and the share over time.
 
-Read from the rates that a run kept (`sim.report.trace.excerpt`). Resources that are used alike are simulated once; each is called by the
-first of them, and says how many there are on a node.
+The values come from the rates that a run kept (`sim.report.trace.excerpt`). Resources that are used identically are simulated once; the
+first of them represents all, with their number on a node.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sim.units import show
 
 @dataclass(frozen=True)
 class Use:
-    """The use of one recorded resource between two times (s); *shares* are its steps: from, until (s), and share of its capacity."""
+    """The use of one recorded resource between two times (s); *shares* has its pieces: from, until (s), and share of its capacity."""
 
     name: str
     words: str
-    """What it is, in words."""
+    """Its description."""
     capacity: float
     alike: int
-    """How many of one node are used in this way."""
+    """How many resources of one node are used identically."""
     shares: Sequence[tuple[float, float, float]]
 
     @property
@@ -43,7 +43,7 @@ class Use:
 
     @property
     def label(self) -> str:
-        """Return its name in a narrow column: where a link leads from and to."""
+        """Return its name for a narrow column: for a link, its two ends."""
         ends = re.search(r"\((.+) to (.+)\)(.*)$", self.words)
         return f"{ends[1]} → {ends[2]}{ends[3]}" if ends else self.words
 
@@ -59,19 +59,19 @@ class Use:
 
 def uses(run: Run, chosen: Excerpt, start: float, end: float) -> dict[str, Use]:
     """Return the use of every resource of *run* between *start* and *end* (s) of *chosen*, by recorded name, most used first."""
-    made = []
+    unsorted = []
     for name, steps in chosen.loads.items():
         capacity = run.log.capacity[name]
         ends = [*(time for time, _ in steps[1:]), end]
         shares = [(max(t0, start), min(t1, end), load / capacity) for (t0, load), t1 in zip(steps, ends, strict=True)]
-        words, alike = described(run, name)
+        words, count = described(run, name)
         words += f" of {name.partition('.')[0]}" if len(run.cluster) > 1 else ""
-        made.append(Use(name, words, capacity, alike, merged([part for part in shares if part[1] > part[0]])))
-    return {use.name: use for use in sorted(made, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
+        unsorted.append(Use(name, words, capacity, count, merged([part for part in shares if part[1] > part[0]])))
+    return {use.name: use for use in sorted(unsorted, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
 
 
 def merged(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """Return *shares* with neighbours of one value joined."""
+    """Return *shares* with adjacent pieces of equal value joined."""
     kept: list[tuple[float, float, float]] = []
     for start, end, share in shares:
         if kept and abs(kept[-1][2] - share) < 1e-9 and start <= kept[-1][1] + 1e-12:
@@ -82,7 +82,7 @@ def merged(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, fl
 
 
 def uses_document(use_of: dict[str, Use]) -> list[dict[str, Any]]:
-    """Return the figures of *use_of* as a page embeds them; the capacity is in bytes/s, but of cores and I/Os as they are counted."""
+    """Return the figures of *use_of* as a page embeds them; capacities are in bytes/s, except for cores and I/Os, which are counts."""
     return [
         {"name": use.name, "means": use.words, "alike": use.alike, "capacity": use.capacity, "mean": use.mean, "peak": use.peak}
         for use in use_of.values()
@@ -90,7 +90,7 @@ def uses_document(use_of: dict[str, Use]) -> list[dict[str, Any]]:
 
 
 def rough(shares: Sequence[tuple[float, float, float]], most: int) -> list[tuple[float, float, float]]:
-    """Return *shares* with the shortest steps averaged into their neighbours until there are *most*: finer than a screen shows."""
+    """Return *shares* with the shortest pieces averaged into their neighbors until *most* are left, still finer than a screen shows."""
     kept = list(shares)
     while len(kept) > most:
         pairs = list(pairwise(kept))

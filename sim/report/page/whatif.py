@@ -1,4 +1,4 @@
-"""How does a what-if look as a page? The upgrade worth most in words, then the step with more of each resource, and what it may cost."""
+"""How is a what-if shown on a page? The best upgrade in words, then the step with more of each resource, and what it may cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
 
 
 def verdict_of(figures: Figures, rows: Sequence[Figures]) -> str:
-    """Return in a sentence what is worth improving first."""
+    """Return a sentence on what to improve first."""
     if not rows:
         return "No resource makes the step more than 0.1% faster, even if it were infinitely fast."
     best = rows[0]
@@ -43,12 +43,12 @@ def verdict_of(figures: Figures, rows: Sequence[Figures]) -> str:
     name = NAMES[best.value("resource")]
     if gain < 1.0:
         return f"No single upgrade helps much: the best, 2x {name}, gives +{gain:.1f}% throughput."
-    worth = f", worth paying up to {as_price(rise)}" if rise is not None else ""
-    return f"{_faster(best.value('resource'))} most: 2x speed gives +{gain:.0f}% throughput{worth}."
+    price_text = f", worth paying up to {as_price(rise)}" if rise is not None else ""
+    return f"{_faster(best.value('resource'))} most: 2x speed gives +{gain:.0f}% throughput{price_text}."
 
 
 def _faster(resource: Resource) -> str:
-    """Return what would be faster, up to the verb."""
+    """Return the beginning of a sentence on a faster *resource*, up to the verb."""
     if resource == "spread":
         return "Less step-time variation between ranks helps"
     name = NAMES[resource]
@@ -79,8 +79,8 @@ def _ranking(figures: Figures, rows: Sequence[Figures]) -> PagePart:
         if rows
         else None
     )
-    said = {"faster_machines": figures.value("faster_machines")}
-    rest = [tag("p", line) for line in (*machine_lines(said), *little_or_nothing(figures.value("resources")))]
+    machines = {"faster_machines": figures.value("faster_machines")}
+    rest = [tag("p", line) for line in (*machine_lines(machines), *little_or_nothing(figures.value("resources")))]
     lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
     lead += f" {ERROR_BARS}" if rows and off else ""
     return PagePart("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))

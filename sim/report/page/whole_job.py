@@ -1,4 +1,4 @@
-"""How does a whole job look on a page? Its parts as a bar, from the start of the machines to the last checkpoint."""
+"""How is a whole job shown on a page? Its parts as a bar, from the start of the machines to the last checkpoint."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sim.report.whole_job import length_text, part_name
 def parts_bar(job: Figures, key: str, scale: float, off: float = 0.0) -> Html:
     """Return the bar of the parts of *job*, under ``parts_s``, which sum to the figure at *key*; *scale* (s) fills the width.
 
-    *off* is the share by which the whole may be wrong, for an error bar.
+    *off* is the relative error of the whole, for an error bar; 0 for none.
     """
     pieces = [BarPiece(f"parts_s/{name}", name, part_name(name), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
     return bar(job, pieces, key, scale, off)
 
 
 def parts_key(jobs: list[Figures]) -> Html:
-    """Return which colour stands for which part that any of *jobs* has."""
+    """Return the key of the colors of all parts that any of *jobs* has."""
     names = [name for name in jobs[0].value("parts_s") if any(job.value(f"parts_s/{name}") > 0 for job in jobs)]
     return tag("ul", *(tag("li", swatch(name), part_name(name)) for name in names), class_="key")
 

@@ -1,4 +1,4 @@
-"""How is a figure said on a page? In words, with its unit, as many digits as a reader wants."""
+"""How is a figure written on a page? As text with its unit, and with as many digits as a reader needs."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ def unbroken(text: str) -> str:
 
 
 def as_time(seconds: float) -> str:
-    """Return *seconds* in words."""
+    """Return *seconds* as text."""
     return show(seconds, "time")
 
 
 def as_money(usd: float) -> str:
-    """Return *usd* in words."""
+    """Return *usd* as text."""
     return f"${usd:,.2f}" if usd >= 0.095 else f"${usd:.2g}"
 
 
 def as_price(usd_per_hour: float) -> str:
-    """Return *usd_per_hour* in words."""
+    """Return *usd_per_hour* as text."""
     return f"${usd_per_hour:.2f}/h"
 
 
 def as_rate(per_second: float) -> str:
-    """Return samples per second in words."""
+    """Return samples per second as text."""
     return f"{per_second:,.0f} samples/s"
 
 
 def as_memory(nbytes: float) -> str:
-    """Return *nbytes* in words."""
+    """Return *nbytes* as text."""
     return show(nbytes, "binary size")
 
 
 def as_bandwidth(rate: float) -> str:
-    """Return *rate* (bytes/s) in words."""
+    """Return *rate* (bytes/s) as text."""
     return show(rate, "bandwidth")
 
 
 def as_percent(share: float) -> str:
-    """Return a *share* (0..1) in per cent."""
+    """Return a *share* (0..1) as a percentage."""
     return f"{100 * share:.0f}%"
 
 
 def as_number(value: float) -> str:
-    """Return a count in words."""
+    """Return a count as text."""
     return f"{value:,.0f}"
 
 
 def as_expected(number: float) -> str:
-    """Return a *number* of events to expect in words: few are not rounded to none."""
+    """Return an expected *number* of events as text; small numbers are not rounded to 0."""
     return as_number(number) if number >= 10 else f"{number:.2g}"
 
 
 def as_tenths(value: float) -> str:
-    """Return *value* with a digit after the point."""
+    """Return *value* with one decimal."""
     return f"{value:.1f}"
 
 
@@ -69,10 +69,10 @@ def as_plain(value: float) -> str:
 
 
 def as_energy(kwh: float) -> str:
-    """Return *kwh* in words."""
+    """Return *kwh* as text."""
     return kwh_text(kwh)
 
 
 def as_carbon(kilograms: float) -> str:
-    """Return *kilograms* of CO2 in words."""
+    """Return *kilograms* of CO2 as text."""
     return show(kilograms, "mass")

@@ -1,6 +1,6 @@
-"""How are the nodes of a rank written down as a Chakra trace? As others read them: whole microseconds, bytes, numbered communicators.
+"""How are the nodes of a rank written as a Chakra trace? As other tools read them: whole microseconds, bytes, numbered communicators.
 
-What `sim.parallel.chakra` reads, with the same conventions. Durations are rounded so that their sum stays right to half a microsecond.
+`sim.parallel.chakra` reads these files with the same conventions. Durations are rounded so that their sum is right to half a microsecond.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sim.spec.whole_file import write_files
 
 _TYPES: Final = {name: number for number, name in enumerate(NODE_TYPES)}
 After = Sequence[int]
-"""Numbers of the nodes that one waits for."""
+"""Numbers of the nodes that a node waits for."""
 
 
 class Communicators:
-    """Numbers of communicators, by name and ranks; 0 means all ranks to others, so that these begin at 1."""
+    """Numbers of communicators, by name and ranks; they begin at 1, because 0 means all ranks to other tools."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def number(self, name: str, ranks: tuple[int, ...]) -> str:
-        """Return the number of the communicator *name* of *ranks*, new where nobody has asked for it yet."""
+        """Return the number of the communicator *name* of *ranks*; assign a new one at the first request."""
         return str(self._numbers.setdefault((name, ranks), len(self._numbers) + 1))
 
     def document(self) -> str:
@@ -38,35 +38,35 @@ class Communicators:
 
 
 class Recording:
-    """The nodes of one rank in the making; each method adds one and returns its number."""
+    """The nodes of one rank as they are recorded; each method adds one node and returns its number."""
 
     def __init__(self) -> None:
         self.nodes: list[TraceNode] = []
         self._time = 0.0
 
     def compute(self, name: str, seconds: float, after: After, host: bool = False) -> int:
-        """Add *seconds* of the GPU, or of the *host*."""
+        """Add *seconds* of work on the GPU, or on the *host*."""
         before, self._time = self._time, self._time + seconds
         micros = round(self._time * 1e6) - round(before * 1e6)
         return self._add(name, "COMP_NODE", after, {"is_cpu_op": host, EXACT: seconds}, micros)
 
     def late(self, seconds: float, after: After) -> int:
-        """Add the *seconds* that the slowest rank comes later, in which the others wait."""
+        """Add the *seconds* by which the slowest rank is late, during which the others wait."""
         return self.compute("slowest rank", seconds, after, host=True)
 
     def collective(self, name: str, op: Op, nbytes: float, communicator: str, ranks: int, after: After) -> int:
         """Add *op* on *nbytes*, counted as in `sim.parallel.program.Message`, among *ranks* ranks of *communicator* (empty: all)."""
         own = nbytes / ranks if op in OF_PARTS else nbytes
-        said: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
-        return self._add(name, "COMM_COLL_NODE", after, said | ({"pg_name": communicator} if communicator else {}))
+        attributes: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
+        return self._add(name, "COMM_COLL_NODE", after, attributes | ({"pg_name": communicator} if communicator else {}))
 
     def message(self, name: str, nbytes: float, ends: tuple[int, int], sends: bool, tag: int, after: After, meets: bool = False) -> int:
         """Add one end of a message from the first of *ends* to the second."""
         kind = "COMM_SEND_NODE" if sends else "COMM_RECV_NODE"
-        said: dict[str, Value] = {
+        attributes: dict[str, Value] = {
             "is_cpu_op": False, "comm_src": ends[0], "comm_dst": ends[1], "comm_size": round(nbytes), "comm_tag": tag,
         }  # fmt: skip
-        return self._add(name, kind, after, said | ({MEETS: True} if meets else {}))
+        return self._add(name, kind, after, attributes | ({MEETS: True} if meets else {}))
 
     def _add(self, name: str, kind: str, after: After, attributes: Mapping[str, Value], micros: int = 0) -> int:
         number = len(self.nodes)
@@ -78,7 +78,7 @@ class Recording:
 def write_ranks(folder: Path, name: str, ranks: Iterable[Iterable[bytes]], made: str, communicators: Communicators | None = None) -> str:
     """Write the nodes of *ranks* (each as bytes) of the trace *name* into *folder*; return what was written.
 
-    *made* says of what the trace is. Raise SpecError where that fails.
+    *made* describes the source of the trace. Raise SpecError if writing fails.
     """
     head = metadata_bytes(producer=f"stallsim {__version__}", scenario=made)
     files: dict[str, str | bytes] = {f"{name}.{rank}.et": head + b"".join(nodes) for rank, nodes in enumerate(ranks)}
@@ -91,5 +91,5 @@ def write_ranks(folder: Path, name: str, ranks: Iterable[Iterable[bytes]], made:
 
 
 def as_bytes(nodes: Iterable[TraceNode]) -> list[bytes]:
-    """Return *nodes* as they stand in a file."""
+    """Return *nodes* as encoded in a file."""
     return [node_bytes(node) for node in nodes]

@@ -1,4 +1,4 @@
-"""How does a Chrome trace stand in files? All in one, or a folder with one for each rank or stage, headed as PyTorch's profiler does."""
+"""How is a Chrome trace stored? In one file, or in a folder with a file per rank or stage, with the header of PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TraceEvent = dict[str, Any]
 
 
 def span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, args: dict[str, Any]) -> TraceEvent:
-    """Return what goes on from *t0* to *t1* (s) in one track."""
+    """Return the event of an activity from *t0* to *t1* (s) in one track."""
     start, length = round(t0 * 1e6, 6), round((t1 - t0) * 1e6, 6)
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, "args": args}
 
@@ -24,7 +24,7 @@ def span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, arg
 def headed(
     rank: int, world_size: int, shows: Mapping[str, Any], events: Sequence[TraceEvent], groups: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return the trace of *events* of *rank* (of several the first) as Kineto's JSON object; *shows* says what is simulated.
+    """Return the trace of *events* of *rank* (the first, if several) as Kineto's JSON object; *shows* describes what was simulated.
 
     *groups* are the process groups of *rank*.
     """
@@ -46,10 +46,10 @@ def _configured(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def write_traces(
     path: Path, all_ranks: Callable[[], Mapping[str, Any]], parts: Iterable[tuple[str, Mapping[str, Any]]], each: str
 ) -> list[str]:
-    """Write the trace *all_ranks* to *path* (``.json``, ``.json.gz``), or *parts*, each under its name, into *path* as a folder.
+    """Write the trace *all_ranks* to *path* (``.json``, ``.json.gz``), or *parts*, by file name, into *path* as a folder.
 
-    Return the names of the files in the folder; none where all is in one. *each* says in an error message what has a file of its own.
-    Raise SpecError where that fails.
+    Return the names of the files in the folder; empty if *path* is a single file. *each* completes the error message: what each file is
+    for. Raise SpecError if writing fails.
     """
     if path.suffix in (".json", ".gz"):
         write_file(path, _encoded(all_ranks(), path.name))
@@ -62,7 +62,7 @@ def write_traces(
 
 
 def _encoded(document: Mapping[str, Any], name: str) -> bytes:
-    head = json.dumps({key: value for key, value in document.items() if key != "traceEvents"})  # its spaces are part of what readers search
+    head = json.dumps({key: value for key, value in document.items() if key != "traceEvents"})  # readers search for text with these spaces
     events = json.dumps(document["traceEvents"], separators=(",", ":"))
     text = f'{head[:-1]}, "traceEvents": {events}}}\n'.encode()
     return gzip.compress(text, mtime=0) if name.endswith(".gz") else text

@@ -1,8 +1,8 @@
-"""Which few steps stand for a warm epoch, as spans of their own? Steady ones: an exact period, played as often as it takes.
+"""Which few steps represent a warm epoch in a trace? Steady ones: an exact period, repeated as often as needed.
 
-A period repeats itself, so copies of it, each later by its length, are what the simulation would have gone on to do: every span that
-ends in the period ends again in each copy. Batches are built ahead of the step that takes them: a copy moves a whole build, its batch
-number with it. Where an epoch shows no exact period, or one of many steps, the last steps of its longest window stand for it.
+A period repeats exactly, so copies of it, each shifted by its length, are what the simulation would have done next: every span that ends
+in the period ends again in each copy. Batches are built ahead of the step that uses them, so a copy shifts a whole build together with
+its batch number. If an epoch has no exact period, or one of many steps, the last steps of its longest window represent it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sim.events import Cause, EventLog, WaitSpan, WorkSpan
 from sim.simulate import Run
 
 LONGEST_PERIOD = 24
-"""Steps of a period that is played whole; of a longer one the last steps stand for it."""
-_ROUNDING = 1e-9  # of a period: states that agree so far are the same (sim.analysis.steady_state)
+"""Maximum number of steps of a period that is repeated whole; a longer one is represented by its last steps."""
+_ROUNDING = 1e-9  # share of a period: states that differ by less are equal (sim.analysis.steady_state)
 _INSTANT = 1e-12  # seconds
 _OWN_STREAMS = frozenset({"gpu", "comm", "copy"})
 
@@ -30,24 +30,24 @@ Span = TypeVar("Span", WaitSpan, WorkSpan)
 
 @dataclass(frozen=True)
 class RankExcerpt:
-    """Whole steps of one rank class; *boundaries* are their ends (s), the first one the end of the step before them."""
+    """Whole steps of one rank class; *boundaries* are the ends of steps (s), beginning with the end of the step before them."""
 
     index: int
-    """Place in ``log.ranks``."""
+    """Index in ``log.ranks``."""
     boundaries: Sequence[float]
     waits: Sequence[WaitSpan]
     compute: Sequence[WorkSpan]
     collectives: Sequence[WorkSpan]
-    """From the moment at which this rank could begin to each one's end."""
+    """Each from the moment at which this rank could begin it until its end."""
     bounds: Sequence[WorkSpan]
-    """Who is to blame while they move data."""
+    """What bounds the collectives while they run."""
     copies: Sequence[WorkSpan]
     loader: Sequence[WorkSpan]
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A few warm steps of every rank, and the load of each resource (its own units/s) from each instant on."""
+    """A few warm steps of every rank, and the load of each resource (in its own units/s) from each time of change on."""
 
     ranks: Sequence[RankExcerpt]
     loads: dict[str, list[tuple[float, float]]]
@@ -55,7 +55,7 @@ class Excerpt:
 
 
 def excerpt(run: Run, steps: int = 3) -> Excerpt:
-    """Return at least *steps* warm steps of *run*, as far as it has them."""
+    """Return at least *steps* warm steps of *run*, or as many as it has."""
     warm, log = run.jobs[0].warm, run.log
     window = max(warm.windows, key=lambda ranks: ranks.steps * ranks.repeats)
     repeats = warm.exact and window.repeats > 1 and window.steps <= max(steps, LONGEST_PERIOD)
@@ -79,7 +79,7 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
 
 @dataclass(frozen=True)
 class _Loop:
-    """What happens from *start* to *end* (s), played *copies* times; 0 leaves the log as it is."""
+    """The period from *start* to *end* (s), repeated *copies* times; 0 leaves the log as it is."""
 
     start: float
     end: float
@@ -90,17 +90,17 @@ class _Loop:
         return self.end - self.start
 
     def ends_in(self, time: float) -> bool:
-        """Tell whether something that ends at *time* ends in the period."""
+        """Return whether something that ends at *time* ends in the period."""
         slack = _ROUNDING * self.period
         return self.start + slack < time <= self.end + slack
 
     def begins_in(self, time: float) -> bool:
-        """Tell whether something that begins at *time* begins in the period: at its end the simulation may have stopped before it did."""
+        """Return whether something that begins at *time* begins in the period; not at its end, where the simulation may have stopped."""
         slack = _ROUNDING * self.period
         return self.start - slack <= time < self.end - slack
 
     def played(self, spans: Iterable[Span], start: float, end: float) -> list[Span]:
-        """Return the part of *spans* between *start* and *end*, in order."""
+        """Return the repeated *spans* between *start* and *end*, in order and cut off there."""
         moved = list(spans)
         if self.copies:
             kept = [span for span in moved if self.ends_in(span.t1)]
@@ -111,7 +111,7 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Loader:
-    """*batches* a step takes, and how many *workers* build them."""
+    """The number of *batches* per step, and the number of *workers* that build them."""
 
     batches: int
     workers: int
@@ -122,7 +122,7 @@ def _moved(span: Span, later: float) -> Span:
 
 
 def _in_order(spans: Iterable[Span]) -> list[Span]:
-    """Return *spans* of one stream by time; what rounding made overlap begins at the end of the one before."""
+    """Return *spans* of one stream in order of time; if rounding makes two overlap, the later one begins at the end of the earlier."""
     ordered: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.t0, span.t1)):
         begin = max(span.t0, ordered[-1].t1) if ordered else span.t0
@@ -169,7 +169,7 @@ def _rank(log: EventLog, index: int, boundaries: Sequence[float], loop: _Loop, p
 
 
 def _comm(log: EventLog) -> dict[int, list[WorkSpan]]:
-    """Return who is to blame while collectives run, by the rank they are written with."""
+    """Return what bounds collectives while they run, by the rank under which they are logged."""
     works_of: dict[int, list[WorkSpan]] = defaultdict(list)
     for work in log.work:
         if work.stream == "comm":
@@ -178,14 +178,14 @@ def _comm(log: EventLog) -> dict[int, list[WorkSpan]]:
 
 
 def _collectives(pieces: Sequence[WorkSpan], waits: Sequence[WaitSpan], compute: Sequence[WorkSpan], rank: int) -> list[WorkSpan]:
-    """Return one span for each collective in *pieces*, from where *rank* has arrived at it and its stream is free."""
+    """Return one span for each collective in *pieces*, beginning when *rank* has arrived at it and its stream is free."""
     ready: dict[int, list[float]] = defaultdict(list)
     for work in compute:
         ready[work.ident].append(work.t1)
     gradient = [wait for wait in waits if wait.cause is Cause.GRADIENT]
     collectives: list[WorkSpan] = []
     free = -math.inf
-    for group in _whole(pieces):
+    for group in _by_collective(pieces):
         arrived = _arrival(group[0], ready.get(group[0].ident, []) if group[0].ident >= 0 else [], gradient)
         collectives.append(group[-1]._replace(rank=rank, t0=max(free, arrived), t1=group[-1].t1))
         free = group[-1].t1
@@ -193,7 +193,7 @@ def _collectives(pieces: Sequence[WorkSpan], waits: Sequence[WaitSpan], compute:
 
 
 def _arrival(first: WorkSpan, ready: Sequence[float], gradient: Sequence[WaitSpan]) -> float:
-    """Return when a rank had come to the collective that begins with *first*: its gradients were *ready*, or it waited for them."""
+    """Return when a rank arrived at the collective that begins with *first*: its gradients were *ready*, or it began to wait."""
     begin = first.t0
     place = bisect_left(gradient, begin, key=lambda wait: wait.t0)
     waited = gradient[place - 1] if place else None
@@ -203,8 +203,8 @@ def _arrival(first: WorkSpan, ready: Sequence[float], gradient: Sequence[WaitSpa
     return min(arrived, ready[last - 1]) if last and ready[last - 1] > max(earlier, default=-math.inf) else arrived
 
 
-def _whole(pieces: Sequence[WorkSpan]) -> list[list[WorkSpan]]:
-    """Return *pieces* by collective: one tells its bytes last, and nothing comes between its pieces."""
+def _by_collective(pieces: Sequence[WorkSpan]) -> list[list[WorkSpan]]:
+    """Return *pieces* grouped by collective: only the last piece of one has its bytes, and nothing comes between its pieces."""
     groups: list[list[WorkSpan]] = []
     for piece in pieces:
         last = groups[-1][-1] if groups else None
@@ -220,12 +220,12 @@ def _whole(pieces: Sequence[WorkSpan]) -> list[list[WorkSpan]]:
 def _builds(
     works: Sequence[WorkSpan], waits: Sequence[WaitSpan], loop: _Loop, between: tuple[float, float], taken: int, workers: int
 ) -> list[WorkSpan]:
-    """Return the loader's work in *between*, and all that built the batches waited for in it; a period takes *taken* batches."""
+    """Return the loader's work in *between*, and all work on batches that are waited for in it; a period uses *taken* batches."""
     start, end = between
     wanted = [(wait.ident, wait.t1) for wait in waits if wait.cause is Cause.INPUT]
     if not loop.copies:
-        mine = {ident for ident, when in wanted if start < when <= end}
-        return [work for work in works if work.ident in mine or (work.t1 > start and work.t0 < end)]
+        own_batches = {ident for ident, when in wanted if start < when <= end}
+        return [work for work in works if work.ident in own_batches or (work.t1 > start and work.t0 < end)]
     builds = {ident: list(group) for ident, group in groupby(sorted(works, key=lambda work: work.ident), key=lambda work: work.ident)}
     models = _models(builds, [ident for ident, when in wanted if loop.ends_in(when)], loop, taken)
     shown_works = []
@@ -244,7 +244,7 @@ def _builds(
 
 
 def _models(builds: dict[int, list[WorkSpan]], waited: Sequence[int], loop: _Loop, taken: int) -> dict[int, bool]:
-    """Return one batch for each that a period takes, and whether the rank waits for it: what its copies are made of."""
+    """Return a batch to copy for each of those that a period uses, and whether the rank waits for it."""
     if taken == 0:
         return {}
     most = max((len(build) for build in builds.values()), default=0)
@@ -262,7 +262,7 @@ def _renumbered(work: WorkSpan, ident: int, workers: int) -> WorkSpan:
 
 
 def loads(log: EventLog) -> dict[str, list[tuple[float, float]]]:
-    """Return the load of each resource of *log* from each instant on, as (s, units/s); empty unless it kept its rates."""
+    """Return the load of each resource of *log* from each time of change on, as (s, units/s); empty unless the log kept its rates."""
     on: dict[str, dict[int, float]] = defaultdict(dict)
     load_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for time, changes in groupby(log.rates, key=lambda change: change.t):

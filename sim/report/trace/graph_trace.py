@@ -1,7 +1,7 @@
-"""How does a simulated Chakra trace look to a profiler's viewer? A Chrome trace with one process a rank.
+"""How is a simulated Chakra trace shown in a profiler's viewer? As a Chrome trace with one process per rank.
 
-Kernels, host and memory stand on tracks of their own, collectives on one for each communicator, waits with cause and resource on a further
-one. A folder gets one file a rank.
+Kernels, host and memory have separate tracks. Collectives have one track for each operation of a communicator, and waits have another,
+with cause and resource. A folder gets one file per rank.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _COMM: Final = 20
 
 
 def write_graph_trace(run: GraphRun, path: Path) -> str:
-    """Write the step to *path* (``.json``, ``.json.gz``, or a folder for one file a rank); return what was written.
+    """Write the step to *path* (``.json``, ``.json.gz``, or a folder for one file per rank); return a text on what was written.
 
-    Raise SpecError where that fails.
+    Raise SpecError if writing fails.
     """
     ranks = range(len(run.ranks))
     parts = ((f"rank{rank}.json", _document(run, [rank])) for rank in ranks)

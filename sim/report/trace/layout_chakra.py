@@ -1,9 +1,9 @@
-"""How is a simulated layout written as a Chakra trace? The program of each stage as a graph, with the durations of the step simulated.
+"""How is a simulated layout written as a Chakra trace? The program of each stage as a graph, with the durations of the simulated step.
 
-Kernels last as long as they did, slowed by collectives beside them and by a late host; collectives have bytes and ranks, for whoever plays
-the trace to price. Messages inside a unit stand behind the layer that they belong to, beside the part of it that hides them. What the
-slowest rank is late is time of the host. Limits: one step that all ranks begin together, which a pipeline without a meeting of all ranks
-does not; a gather that the host issues late (prefetch) begins with its instruction.
+Kernels last as long as in the simulation, slowed by concurrent collectives and by a late host. Collectives have bytes and ranks, so that
+the program that replays the trace determines their time. Messages inside a unit follow their layer, and overlap with the compute that
+hides them. The delay of the slowest rank is host time. Limits: all ranks begin the step together, which is not so in a pipeline whose
+ranks do not all synchronize; a gather that the host issues late (prefetch) begins with its instruction.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sim.training.layouts.times import Exposed, UnitTime, copied
 
 
 class _Among(NamedTuple):
-    """The communicator of a collective: a name, and the axis whose groups have one each."""
+    """The communicator of a collective: its name, and the axis; each group along it has a communicator."""
 
     axis: GroupAxis
     name: str
 
 
 def write_layout(run: LayoutRun, folder: Path) -> str:
-    """Write one step of *run* into *folder*, a file a rank; return what was written. Raise SpecError where that fails."""
+    """Write one step of *run* into *folder*, one file per rank; return a text on what was written. Raise SpecError if writing fails."""
     scene = scene_of(run.hardware, run.workload, run.layout)
     tags: dict[Tag, int] = {}
     stages = [_Stage(run, scene, stage, tags) for stage in range(run.mesh.stages)]
@@ -40,12 +40,12 @@ def write_layout(run: LayoutRun, folder: Path) -> str:
         stage.record()
     communicators = Communicators()
     ranks = (stages[run.mesh.stage_of(rank)].of_rank(rank, communicators) for rank in range(run.gpus))
-    made = f"{run.workload.name} on {run.hardware.name}, {run.workload.training.stack.name}"
-    return write_ranks(folder, run.workload.name, list(ranks), made, communicators)
+    description = f"{run.workload.name} on {run.hardware.name}, {run.workload.training.stack.name}"
+    return write_ranks(folder, run.workload.name, list(ranks), description, communicators)
 
 
 class _Stage:
-    """The graph of one stage; what differs from rank to rank is filled in by `of_rank`."""
+    """The graph of one stage; `of_rank` fills in what differs between its ranks."""
 
     def __init__(self, run: LayoutRun, scene: LayoutScene, stage: int, tags: dict[Tag, int]) -> None:
         self.run = run
@@ -54,23 +54,23 @@ class _Stage:
         self.tags = tags
         self.made = Recording()
         self.among: dict[int, _Among] = {}
-        """Of each collective, among whom."""
+        """The communicator of each collective, by its number."""
         self.stream: list[int] = []
-        """What the next kernel waits for."""
+        """The nodes that the next kernel waits for."""
         self.ended: dict[Tag, list[int]] = {}
         self.open: tuple[int, float] | None = None
-        """A message inside a unit that goes on, and for how many seconds of compute more nobody waits for it."""
+        """A message inside a unit that is in flight, and the seconds of further compute that hide it."""
         self.sending: list[int] = []
         self.worked = self.worked_in_step = 0.0
         step = run.played.stages[stage]
         self.kernels = [
             work for work in run.played.log.work if work.rank == stage and work.stream == "gpu" and step.begin <= work.t0 < step.end
         ][::-1]
-        """Kernels of the step, the next one last."""
+        """Kernels of the step in reverse order, the next one last."""
 
     def record(self) -> None:
-        """Write the program down."""
-        for instruction in self.scene.programs[self.stage]:  # what came before the step is what comes before the next one
+        """Record the program."""
+        for instruction in self.scene.programs[self.stage]:  # the step before this one ran the same program
             self._count(instruction)
         self.worked_in_step = 0.0
         for instruction in self.scene.programs[self.stage]:
@@ -94,7 +94,7 @@ class _Stage:
             self._count(instruction)
 
     def _count(self, instruction: object) -> None:
-        """Note the compute since ranks last met."""
+        """Add up the compute since ranks last synchronized."""
         if isinstance(instruction, Work | Copy | Update):
             seconds = self.scene.updates[self.stage][0] if isinstance(instruction, Update) else self._time(instruction).compute
             self.worked += seconds
@@ -110,11 +110,11 @@ class _Stage:
         return self.scene.times[self.stage].span(work.first, work.last, work.part)
 
     def _lasted(self, name: str, ident: int) -> float:
-        """Return how long the next kernels lasted in the step, which are *name* of micro-batch *ident*."""
+        """Return the duration of the next kernel in the step, if it is *name* of micro-batch *ident*."""
         if self.kernels and _is(self.kernels[-1], name, ident):
             kernel = self.kernels.pop()
             return kernel.t1 - kernel.t0
-        return 0.0  # nothing lasted no time
+        return 0.0  # the log has no kernels that take no time
 
     def _work(self, work: Work) -> None:
         self._sent()
@@ -141,7 +141,7 @@ class _Stage:
             yield from times.in_turn(times.units[number], work.part)
 
     def _inside(self, name: str, compute: float, messages: Sequence[Exposed]) -> float:
-        """Write *compute* seconds, with *messages* beside as much of their end and of what follows as hides them; return what is left."""
+        """Record *compute* seconds, and *messages* that overlap with their end and with later compute; return what is not recorded."""
         sent = [message for message in messages if message.op is not None and self.run.mesh.group_size(message.axis) > 1]
         if not sent:
             return compute
@@ -160,7 +160,7 @@ class _Stage:
         return 0.0
 
     def _compute(self, name: str, seconds: float) -> None:
-        """Write *seconds* of the GPU; what was begun inside the unit goes on beside as much of them as hides it."""
+        """Record *seconds* of the GPU; a message in flight overlaps with as much of them as hides it."""
         if self.open is not None:
             sent, hidden = self.open
             self._run(name, min(hidden, seconds))
@@ -183,7 +183,7 @@ class _Stage:
             return
         if late:
             after = [self.made.late(late, self.stream), *after]
-        if start.copied:  # on a stream of its own, as what the host does
+        if start.copied:  # on a separate stream, so it is recorded as host work
             after = [self.made.compute("copies beside compute", memory_time(start.copied, self.scene.node.gpu), after, host=True)]
         sent = self.made.collective(words(start.tag), start.op, start.nbytes, start.communicator, size, after)
         self.among[sent] = _Among(start.axis, start.communicator)
@@ -200,7 +200,7 @@ class _Stage:
 
     def _receive(self, receive: Receive) -> None:
         ends, meets = (receive.stage, self.stage), self.scene.layout.meets
-        after = self.stream if meets else []  # else the receiver has asked before
+        after = self.stream if meets else []  # otherwise the receive was posted earlier
         got = self.made.message(words(receive.tag), receive.nbytes, ends, False, self._tag(receive.tag), after, meets)
         self.stream = [*self.stream, got]
 
@@ -210,14 +210,14 @@ class _Stage:
     # --- ranks ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _alike(self) -> list[bytes]:
+    def _shared_bytes(self) -> list[bytes]:
         return as_bytes(self.made.nodes)
 
     def of_rank(self, rank: int, communicators: Communicators) -> list[bytes]:
-        """Return the nodes of *rank*, with its own communicators and neighbours."""
+        """Return the nodes of *rank*, with its own communicators and neighbors."""
         mesh = self.run.mesh
         first = mesh.rank(pipeline=self.stage)
-        nodes = list(self._alike)
+        nodes = list(self._shared_bytes)
         for node in self.made.nodes:
             own: Mapping[str, int | str] = {}
             if node.id in self.among:

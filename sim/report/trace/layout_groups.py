@@ -1,6 +1,6 @@
-"""Which collective is a kernel of a trace? The arguments that PyTorch's profiler gives kernels of NCCL, by the operation of a layout.
+"""Which collective does a kernel in a trace belong to? The arguments that PyTorch's profiler adds to NCCL kernels, by operation.
 
-The names are those of torch/csrc/profiler/util.h, which HolisticTraceAnalysis and Kineto's readers look for.
+The names are those of torch/csrc/profiler/util.h, which HolisticTraceAnalysis and other readers of Kineto traces look for.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _DESCRIPTIONS: Final[Mapping[GroupAxis, str]] = {
     "replicate": "mesh_dp_replicate", "expert": "mesh_ep", "expert_data": "mesh_dp_shard_mod_ep", "pool": "mesh_dp", "pipeline": "mesh_pp",
     "ends": "embedding_group",
 }  # fmt: skip
-"""As torch's DeviceMesh describes groups; Megatron's name for what it has of its own."""
+"""Descriptions of groups as in torch's DeviceMesh; the group of the pipeline's ends has Megatron's name."""
 _ORDER: Final = tuple(_DESCRIPTIONS)
 _SHOWN: Final = 30
-"""Ranks of a group that torch names before it writes three dots."""
+"""Number of ranks of a group that torch lists before it writes three dots."""
 
 
 class SentMessage(NamedTuple):
-    """One collective, or a message to the rank at the same place in another stage."""
+    """One collective, or a message to or from the rank at the same position in another stage."""
 
     op: str
     axis: GroupAxis
@@ -45,7 +45,7 @@ class SentMessage(NamedTuple):
 
 
 def sent_by(run: LayoutRun, stage: int) -> dict[Tag, SentMessage]:
-    """Return what the ranks of *stage* send and receive, by what it is for."""
+    """Return the collectives and messages of the ranks of *stage* by tag."""
     sent_of: dict[Tag, SentMessage] = {}
     for each in program(run.layout, stage):
         if isinstance(each, Start):
@@ -80,7 +80,7 @@ def arguments(run: LayoutRun, rank: int, tag: Tag, sent: SentMessage) -> dict[st
 
 
 def _number(run: LayoutRun, rank: int, axis: GroupAxis) -> str:
-    """Return the name of the group of *axis* that *rank* is in: a number of its own."""
+    """Return the name of the group of *axis* that *rank* is in: a number that no other group has."""
     return str(_ORDER.index(axis) * run.gpus + min(run.mesh.group(rank, axis)))
 
 
@@ -91,9 +91,9 @@ def _dtype(run: LayoutRun, width: float) -> str:
 
 
 def groups(run: LayoutRun, rank: int) -> list[dict[str, Any]]:
-    """Return the groups of *rank* that its layout uses, as Kineto lists them beside the number of ranks."""
+    """Return the groups of *rank* that its layout uses, in the form of Kineto's ``pg_config``."""
     axes = dict.fromkeys(sent.axis for sent in sent_by(run, run.mesh.stage_of(rank)).values())
-    made = dict.fromkeys(("everyone", *axes))
+    used_axes = dict.fromkeys(("everyone", *axes))
     return [
         {
             "pg_name": _number(run, rank, axis),
@@ -102,12 +102,12 @@ def groups(run: LayoutRun, rank: int) -> list[dict[str, Any]]:
             "pg_size": run.mesh.group_size(axis),
             "ranks": list(run.mesh.group(rank, axis)),
         }
-        for axis in made
+        for axis in used_axes
     ]
 
 
 def _width(run: LayoutRun, tag: Tag, sent: SentMessage) -> float:
-    """Return the bytes of an element of what *tag* names."""
+    """Return the bytes per element of *sent*, the operation with *tag*."""
     if sent.axis == "everyone":
         return 4.0
     if sent.op == "send_recv":

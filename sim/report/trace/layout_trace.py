@@ -1,8 +1,8 @@
-"""How does a run with a layout look to a profiler's viewer? A Chrome trace with one process per stage, as PyTorch's profiler writes it.
+"""How is a run with a layout shown in a profiler's viewer? As a Chrome trace with one process per stage, like PyTorch's profiler's.
 
-Kernels stand on the compute stream, collectives under NCCL's names on streams of their own with their groups and sizes, waits with cause
-and resource on a further track. A folder gets one file a rank, named ``rankN.json``, which HolisticTraceAnalysis reads: ranks of a stage
-differ in their groups alone. Beyond `MOST_FILES` ranks it gets one a stage.
+Kernels are on the compute stream, collectives are on separate streams under NCCL's names with their groups and sizes, and waits are on
+another track with cause and resource. A folder gets one file per rank, named ``rankN.json``, which HolisticTraceAnalysis reads; ranks of
+a stage differ only in their groups. Beyond `MOST_FILES` ranks, the folder gets one file per stage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sim.units import counted
 
 COMPUTE, WAITS = 7, 2
 MOST_FILES = 64
-"""Ranks that get a file each."""
+"""Maximum number of ranks that get a file each."""
 _NCCL = {
     "all_gather": "ncclDevKernel_AllGather_RING_LL",
     "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_{type}_RING_LL",
@@ -31,13 +31,13 @@ _NCCL = {
     "send_recv": "ncclDevKernel_SendRecv",
 }
 _TYPES = {"BFloat16": "bf16", "Half": "f16", "Float": "f32", "Float8_e4m3fn": "f8e4m3"}
-"""NCCL's names of types by torch's."""
+"""NCCL's names of types by torch's names."""
 
 
 def write_layout_trace(run: LayoutRun, path: Path) -> str:
-    """Write the trace of the last simulated step to *path* (``.json``, ``.json.gz``, or a folder); return what was written.
+    """Write the trace of the last simulated step to *path* (``.json``, ``.json.gz``, or a folder); return a text on what was written.
 
-    Raise SpecError where that fails.
+    Raise SpecError if writing fails.
     """
     mesh = run.mesh
     all_ranks = mesh.gpus <= MOST_FILES
@@ -79,13 +79,14 @@ def _rank(run: LayoutRun, rank: int) -> list[TraceEvent]:
             continue
         tags = played.get((work.name, work.t0, work.resource))
         if work.rank != stage and not tags:
-            continue  # of other stages alone
+            continue  # only of other stages
         stream = streams.setdefault(work.name, 20 + len(streams))
         sent = sent_of.get(tag := tags.pop(0)) if tags else None
-        said = arguments(run, rank, tag, sent) if sent is not None else {}
-        like = sent or next((each for tag, each in sent_of.items() if words(tag) == work.name), None)  # where ranks stand for themselves
-        name = _NCCL.get(like.op if like else "", "ncclDevKernel_Generic").format(type=_TYPES[said.get("dtype", "Float")])
-        events.append(span("kernel", name, rank, stream, work.t0, work.t1, _details(work, stream) | said))
+        details = arguments(run, rank, tag, sent) if sent is not None else {}
+        # if the ranks of a stage are simulated separately, the run lists no operations: find the kind of operation by its name
+        similar = sent or next((each for tag, each in sent_of.items() if words(tag) == work.name), None)
+        name = _NCCL.get(similar.op if similar else "", "ncclDevKernel_Generic").format(type=_TYPES[details.get("dtype", "Float")])
+        events.append(span("kernel", name, rank, stream, work.t0, work.t1, _details(work, stream) | details))
     for wait in run.played.log.waits:
         if wait.rank == stage and wait.cause != Cause.COMPUTE and wait.t0 >= step.begin and wait.t1 <= step.end:
             events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
@@ -97,7 +98,7 @@ def _details(work: WorkSpan, stream: int) -> dict[str, Any]:
 
 
 def _operations(run: LayoutRun, stage: int) -> dict[tuple[str, float, str], list[Tag]]:
-    """Return what the ranks of *stage* took part in during the last step, by how the log names it."""
+    """Return the operations in which the ranks of *stage* took part in the last step, by name, begin and resource in the log."""
     tags_of: dict[tuple[str, float, str], list[Tag]] = defaultdict(list)
     for each in run.played.operations:
         if stage in each.stages:

@@ -1,9 +1,9 @@
-"""How is a data-parallel run written as a Chakra trace? One warm step of each rank: what it did in turn, and the collectives beside it.
+"""How is a data-parallel run written as a Chakra trace? One warm step of each rank: its work in order, with concurrent collectives.
 
-The waits of a rank tile its step, so that they become a chain: computing is an operation of the GPU, waiting for a batch, a copy or a
-launch one of the host, each as long as it was; waiting for gradients is waiting for the collectives that ended meanwhile, which are left to
-whoever plays the trace. Limits: a step of a job whose steps differ is the last one of its period; contention of collectives with copies of
-the host is not written down; exchanges through parameter servers have no collectives to write.
+The waits of a rank cover its step without gaps, so they become a chain. Computing is an operation of the GPU; waiting for a batch, a copy
+or a launch is one of the host; both keep their durations. Waiting for gradients is a dependency on the collectives that ended in that
+time, and the program that replays the trace determines their time. Limits: if the steps of a job differ, the step is the last one of
+its period; contention between collectives and copies of the host is not recorded; parameter servers have no collectives to write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INSTANT: Final = 1e-12
 
 
 def write_run(run: Run, folder: Path) -> str:
-    """Write one warm step of *run* into *folder*, a file a rank; return what was written. Raise SpecError where that cannot be."""
+    """Write one warm step of *run* into *folder*, one file per rank; return a text on what was written. Raise SpecError if impossible."""
     if len(run.jobs) > 1:
         raise SpecError(f"--chakra: a trace holds one job, and these are {len(run.jobs)}; name a workload of one")
     job, plan = run.jobs[0].job, run.rings[0]
@@ -34,12 +34,12 @@ def write_run(run: Run, folder: Path) -> str:
     slots = {number: slot.name for slot in run.cluster for number in slot.numbers}
     classes = {(rank.node, gpu): rank.number for rank in run.log.ranks for gpu in rank.gpus}
     ranks = [chosen[classes[slots[part.node], gpu]] for part in job.placement for gpu in part.gpus]
-    made = f"{job.workload.name} on {run.hardware.name}, {job.workload.training.stack.name}"
-    return write_ranks(folder, job.workload.name, ranks, made)
+    description = f"{job.workload.name} on {run.hardware.name}, {job.workload.training.stack.name}"
+    return write_ranks(folder, job.workload.name, ranks, description)
 
 
 class _Exchange(NamedTuple):
-    """A collective of the step, when this rank had come to it (s), and how much later its slowest rank had, beyond those before it."""
+    """A collective of the step, when this rank arrived at it (s), and the delay of its slowest rank beyond earlier delays."""
 
     work: WorkSpan
     came: float
@@ -49,7 +49,7 @@ class _Exchange(NamedTuple):
 def _nodes(run: Run, rank: RankExcerpt) -> list[bytes]:
     """Return the nodes of one rank, as bytes."""
     start, end = rank.boundaries[-2], rank.boundaries[-1]
-    made = Recording()
+    recording = Recording()
     due = list(_exchanges(rank, start, end))
     stream: list[int] = []
     sent: list[tuple[float, int]] = []
@@ -57,19 +57,19 @@ def _nodes(run: Run, rank: RankExcerpt) -> list[bytes]:
     for wait in _cut([wait for wait in rank.waits if start <= wait.t0 < end - _INSTANT], [each.came for each in due]):
         until = wait.t1 if wait.cause is Cause.GRADIENT else wait.t0
         while due and due[0].came <= until + _INSTANT:
-            sent.append((due[0].work.t1, _collective(run, made, due.pop(0), stream)))
+            sent.append((due[0].work.t1, _collective(run, recording, due.pop(0), stream)))
         seconds = wait.t1 - wait.t0
         if wait.cause is Cause.GRADIENT:
             ended = [(over, node) for over, node in sent if over <= wait.t1 + _INSTANT]
             stream = [*stream, *(node for _, node in ended)]
             seconds = wait.t1 - max([wait.t0, *(over for over, _ in ended)])
         if seconds > _INSTANT:
-            stream = [made.compute(_name(rank, wait), seconds, stream, host=wait.cause is not Cause.COMPUTE)]
-    return as_bytes(made.nodes)
+            stream = [recording.compute(_name(rank, wait), seconds, stream, host=wait.cause is not Cause.COMPUTE)]
+    return as_bytes(recording.nodes)
 
 
 def _exchanges(rank: RankExcerpt, start: float, end: float) -> Iterator[_Exchange]:
-    """Yield the collectives that *rank* comes to from *start* to *end*, in order."""
+    """Yield the collectives at which *rank* arrives from *start* to *end*, in order."""
     free = late = start
     for work in rank.collectives:
         if not start - _INSTANT <= work.t0 < end - _INSTANT or not work.nbytes:
@@ -84,7 +84,7 @@ def _exchanges(rank: RankExcerpt, start: float, end: float) -> Iterator[_Exchang
 
 
 def _cut(waits: Sequence[WaitSpan], at: Sequence[float]) -> Iterator[WaitSpan]:
-    """Yield *waits*, each cut where a collective begins inside it."""
+    """Yield *waits*, split where a collective begins inside one; waits for gradients stay whole."""
     for wait in waits:
         begin = wait.t0
         for time in sorted(time for time in at if wait.t0 + _INSTANT < time < wait.t1 - _INSTANT and wait.cause is not Cause.GRADIENT):
@@ -93,17 +93,17 @@ def _cut(waits: Sequence[WaitSpan], at: Sequence[float]) -> Iterator[WaitSpan]:
         yield wait._replace(t0=begin)
 
 
-def _collective(run: Run, made: Recording, exchange: _Exchange, after: Sequence[int]) -> int:
-    """Write a collective behind *after*, and behind what its slowest rank is late."""
+def _collective(run: Run, recording: Recording, exchange: _Exchange, after: Sequence[int]) -> int:
+    """Record a collective after the nodes *after*, and after the delay of its slowest rank."""
     job, plan, work = run.jobs[0].job, run.rings[0], exchange.work
     ranks = plan.ranks if plan is not None else 1
     if exchange.late > _INSTANT:
-        after = [made.late(exchange.late, after)]
-    return made.collective(work.name, operation_of(work.name, work.nbytes, job.workload, ranks), work.nbytes, "", ranks, after)
+        after = [recording.late(exchange.late, after)]
+    return recording.collective(work.name, operation_of(work.name, work.nbytes, job.workload, ranks), work.nbytes, "", ranks, after)
 
 
 def _name(rank: RankExcerpt, wait: WaitSpan) -> str:
-    """Return what the rank computed meanwhile, or what it waited for."""
+    """Return what the rank computed during *wait*, or what it waited for."""
     if wait.cause is not Cause.COMPUTE:
         return wait.cause.value
     middle = (wait.t0 + wait.t1) / 2

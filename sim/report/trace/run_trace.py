@@ -1,12 +1,12 @@
-"""How does a run look to a profiler's viewer? A Chrome trace of a few warm steps, laid out as PyTorch's profiler (Kineto) writes it.
+"""How is a run shown in a profiler's viewer? As a Chrome trace of a few warm steps, laid out as PyTorch's profiler (Kineto) writes it.
 
 One process per rank, one track per thread and stream: kernels (category ``kernel``, collectives under NCCL's names), copies
 (``gpu_memcpy``), host operators and launches with correlation ids, ``ProfilerStep#N`` and the loader's ``__next__`` as ``user_annotation``.
-Beyond Kineto: what a rank waits for and what builds its batches on tracks of their own, with ``cause`` and ``resource`` as arguments; who
-is to blame inside a collective, as ``gpu_user_annotation`` within it; an arrow from each ready gradient bucket to its collective; and a
-counter for the use of each resource. Format: Chrome's Trace Event Format; pytorch/kineto ``output_json.cpp``. Limits: kernels are those of
-whole passes, as nothing finer is simulated; exchanges over Gloo and with parameter servers stand as kernels under names of their own, which
-HolisticTraceAnalysis counts as compute, as it does decoding on the GPU.
+Beyond Kineto: waits of a rank and the work that builds its batches on separate tracks, with ``cause`` and ``resource`` as arguments; what
+bounds a collective, as ``gpu_user_annotation`` within it; an arrow from each ready gradient bucket to its collective; and a counter for
+the use of each resource. Format: Chrome's Trace Event Format; pytorch/kineto ``output_json.cpp``. Limits: a kernel is a whole pass, because
+nothing finer is simulated; exchanges over Gloo and with parameter servers are kernels under other names, which HolisticTraceAnalysis
+counts as compute, like decoding on the GPU.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from sim.simulate import Run
 from sim.spec.yaml import SpecError
 
 HOST, WAITS, LOADER = 1, 2, 100
-"""Threads of a rank: training loop, what it waits for, and from which number on loader workers."""
+"""Threads of a rank: the training loop, its waits, and the first number of the loader's threads."""
 COMPUTE, COPIES, COMM, DECODE = 7, 14, 20, 24
-"""Streams; 7 is where torch's default stream appears, the others are as arbitrary as there."""
+"""Streams; 7 is the number of torch's default stream in traces, the others are as arbitrary as there."""
 _DIGITS = 6
-"""Of a microsecond: so fine that stalls survive the way through the file."""
+"""Decimal digits of a microsecond: enough that stalls can be recomputed from the file."""
 
 
 def write_trace(run: Run, path: Path, steps: int = 3) -> str:
-    """Write the trace of *steps* warm steps to *path* (``.json``, ``.json.gz``, or a folder for one file a rank); return what it shows.
+    """Write the trace of *steps* warm steps to *path* (``.json``, ``.json.gz``, or a folder for a file per rank); return what it shows.
 
-    Raise SpecError where that fails.
+    Raise SpecError if writing fails.
     """
     if steps < 1:
         raise SpecError(f"a trace of {steps} steps: write 1 or more")
@@ -47,7 +47,7 @@ def write_trace(run: Run, path: Path, steps: int = 3) -> str:
 
 
 def trace_document(run: Run, chosen: Excerpt, only: RankExcerpt | None = None) -> dict[str, Any]:
-    """Return the trace of *chosen* as Kineto's JSON object; of one rank alone, without counters, where *only* names it."""
+    """Return the trace of *chosen* as Kineto's JSON object; with *only*, that of one rank and without counters."""
     numbers, origin = _numbers(run.log), _origin(chosen)
     shown = [rank for rank in chosen.ranks if only is None or rank is only]
     events: list[TraceEvent] = []
@@ -62,7 +62,7 @@ def trace_document(run: Run, chosen: Excerpt, only: RankExcerpt | None = None) -
 
 
 def traced_stalls(run: Run, chosen: Excerpt, job: int = 0) -> dict[Cause, float]:
-    """Return the seconds per step of each cause in the steps of *chosen*, by the analysis of every run."""
+    """Return the seconds per step of each cause in the steps of *chosen*, by the same analysis as for every run."""
     table = dict.fromkeys(STALLS, 0.0)
     ranks = [rank for rank in chosen.ranks if run.log.ranks[rank.index].job == job]
     total = sum(run.log.ranks[rank.index].size for rank in ranks)
@@ -79,7 +79,7 @@ def traced_stalls(run: Run, chosen: Excerpt, job: int = 0) -> dict[Cause, float]
 
 
 def _numbers(log: EventLog) -> list[int]:
-    """Return the rank that stands for each class: the first of those it counts."""
+    """Return the rank that represents each class: the first of its ranks."""
     numbers, count = [], 0
     for rank in log.ranks:
         numbers.append(count)
@@ -118,7 +118,7 @@ class _Track:
     origin: float
 
     def names(self) -> Iterator[TraceEvent]:
-        """Name the process, its threads and its streams."""
+        """Yield the names of the process, its threads and its streams."""
         of_log = self.run.log.ranks[self.rank.index]
         others = f" (stands for {of_log.size} ranks)" if of_log.size > 1 else ""
         yield _meta("process_name", self.pid, 0, f"rank {self.pid}{others}: {of_log.node} GPU {','.join(map(str, of_log.gpus))}")
@@ -128,7 +128,7 @@ class _Track:
             yield _meta("thread_name", self.pid, tid, name)
 
     def host(self) -> Iterator[TraceEvent]:
-        """Yield what the training loop does: steps, waiting for batches; and the causes of all waits."""
+        """Yield what the training loop does (steps, waiting for batches), and all waits with their causes."""
         for step, (start, end) in enumerate(zip(self.rank.boundaries, self.rank.boundaries[1:], strict=False)):
             yield self._slice("user_annotation", f"ProfilerStep#{step}", HOST, start, end)
         for wait in self.rank.waits:
@@ -139,7 +139,7 @@ class _Track:
                 yield self._slice("wait", f"wait: {wait.cause.value}", WAITS, wait.t0, wait.t1, **cause)
 
     def device(self) -> Iterator[TraceEvent]:
-        """Yield kernels and copies, each with its launch."""
+        """Yield kernels, copies and collectives, each with its launch, and what bounds the collectives."""
         correlation = 1
         launches = [wait for wait in self.rank.waits if wait.cause is Cause.LAUNCH]
         for work, launch in _launched(self.rank.compute, launches):
@@ -162,7 +162,7 @@ class _Track:
             yield self._slice("gpu_user_annotation", work.resource, COMM, work.t0, work.t1, cause=work.cause.value, resource=work.resource)
 
     def loader(self) -> Iterator[TraceEvent]:
-        """Yield what builds batches."""
+        """Yield the work that builds batches."""
         for work in self.rank.loader:
             arguments = {"cause": work.cause.value, "resource": work.resource, "batch": work.ident, "stream_name": work.stream}
             yield self._slice("loader", work.name, _tid(work.stream), work.t0, work.t1, **arguments)
@@ -173,7 +173,7 @@ class _Track:
             ready = [done for done in self.rank.compute if done.ident == work.ident and done.t1 <= work.t0 + 1e-12]
             if work.ident < 0 or not ready:
                 continue
-            leaves = max(self._micros(ready[-1].t0), self._micros(ready[-1].t1) - 1e-3)  # inside the slice it leaves from
+            leaves = max(self._micros(ready[-1].t0), self._micros(ready[-1].t1) - 1e-3)  # inside the slice where the arrow starts
             flow = {"cat": "gradient", "name": "gradient ready", "id": (self.pid + 1) * 1_000_000 + number, "pid": self.pid}
             yield {"ph": "s", **flow, "tid": COMPUTE, "ts": leaves}
             yield {"ph": "f", "bp": "e", **flow, "tid": COMM, "ts": self._micros(work.t0)}
@@ -211,7 +211,7 @@ class _Track:
 
 
 def _launched(works: Sequence[WorkSpan], launches: Sequence[WaitSpan]) -> Iterator[tuple[WorkSpan | None, tuple[float, float]]]:
-    """Yield each of *works* and when it was launched: in the wait for the host right before it; None for a launch without a kernel."""
+    """Yield each of *works* with the time of its launch, the wait for the host right before it; None for a launch without a kernel."""
     waiting = list(launches)[::-1]
     for work in works:
         begun = (work.t0, work.t0)
@@ -236,7 +236,7 @@ def _meta(kind: str, pid: int, tid: int, name: str) -> TraceEvent:
 
 
 def _counters(log: EventLog, chosen: Excerpt, origin: float, pid: int) -> Iterator[TraceEvent]:
-    """Yield the use of each resource in per cent of what it carries."""
+    """Yield the use of each resource as a percentage of its capacity."""
     yield _meta("process_name", pid, 0, "use of resources, per cent")
     for link, steps in sorted(chosen.loads.items()):
         if any(load > 0 for _, load in steps):
