@@ -1,9 +1,9 @@
-"""What does a notebook user hold? A `Result`: one finished run, with its stalls as a DataFrame, pictures, a trace and a page.
+"""How is the simulator used from a notebook? Each command has a function, and `simulate` returns a `Result`.
 
-``simulate("p3.16xlarge", "vgg16", nodes=2, overrides={"node.nic.bandwidth": "100 Gbps"})`` takes what the command line takes; `compare`
-puts machines side by side, `sweep` tries many points, `whatif` ranks what to improve, `plan` finds a layout, `recommend` a machine to
-rent, `goodput` draws weeks with failures. Tables are DataFrames, and ``DataFrame.attrs`` holds the rest of the command's JSON document.
-pandas and matplotlib are imported when something of theirs is asked for. `stallsim` is the public name of all this.
+``simulate("p3.16xlarge", "vgg16", nodes=2, overrides={"node.nic.bandwidth": "100 Gbps"})`` takes the arguments of the command line.
+`compare` compares machines, `sweep` simulates many points, `whatif` ranks what to improve, `plan` finds a layout, `recommend` finds a
+machine to rent, and `goodput` simulates long jobs with failures. Tables are DataFrames; ``DataFrame.attrs`` holds the rest of the
+command's JSON document. pandas and matplotlib are imported only when they are needed. `stallsim` is the public name of this module.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
     from sim.spec.workload import Model
 
-"""A YAML file, or a name of the catalogue."""
-
 
 @keywords(PlainRunOptions)
 def simulate(
@@ -79,13 +77,13 @@ def simulate(
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
-    *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
-    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs*, *hours* or *tokens* (``"300B"``) add the
-    whole job, *with_failures* its weeks, at a level of *reliability* (``"high"``, a file) with so many *spares*; *store* a checkpoint
-    written there, *power_cap* (``"500 W"``) a limit on GPUs; *prices* is a price source,
-    *loader* a loader, *collective* an all-reduce and *exchange* a strategy of your own, a name or an object
-    (`stallsim.protocols`).
-    Raise `SpecError` with everything that is wrong.
+    *overrides* maps dotted field names to values, as after ``--set``. *batch* is the number of samples per GPU and *gpus* the total
+    number of GPUs. *thorough* also simulates what freeing each resource would save, and which estimates decide the result. *market* is
+    ``on-demand`` or ``spot``. *epochs*, *hours* or *tokens* (``"300B"``) add time and cost of the whole job; *with_failures* adds
+    failures to it, at a level of *reliability* (``"high"``, or a file) and with the given number of *spares*. *store* adds a checkpoint
+    written to that store, *power_cap* (``"500 W"``) a limit on the power of each GPU. *prices* is a price source. *loader*,
+    *collective* and *exchange* are your own data loader, all-reduce algorithm and gradient exchange: a name, or an object
+    (`stallsim.protocols`). Raise `SpecError` listing everything that is wrong.
     """
     own = own_parts(loader, collective, exchange)
     if own and isinstance(overrides, Mapping | None):
@@ -116,12 +114,12 @@ def plan(
     processes: int | None = 1,
     **options: Unpack[PlanOptions],
 ) -> DataFrame:
-    """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
+    """Return the layouts of *workload* on *hardware* that were simulated, best first, one row each; options as for ``sim plan``.
 
-    *max_memory* of each GPU is in bytes, or a text such as ``"70GiB"``, *fix* holds axes by name (``{"tp": 8}``), *schedules* are
-    pipeline schedules of your own to try as well, *export* is a folder for launch files of the best. ``DataFrame.attrs`` holds the
-    rest of the document: how many layouts there are, what was excluded, the gap. *processes* refine layouts side by side (None: one a
-    core). Raise `SpecError` where nothing fits.
+    *max_memory* is the memory limit of each GPU, in bytes or as text such as ``"70GiB"``. *fix* fixes axes of the search by name
+    (``{"tp": 8}``). *schedules* are pipeline schedules of your own to try as well. *export* is a folder for launch files of the best
+    layout. ``DataFrame.attrs`` holds the rest of the document: the number of layouts, what was excluded, and the optimality gap.
+    *processes* is the number of processes that simulate layouts in parallel (None: one per core). Raise `SpecError` if nothing fits.
     """
     import pandas
 
@@ -158,7 +156,7 @@ def plan(
 
 
 def _axis(name: str, value: object) -> str:
-    """Return the *value* of an axis as it is typed; a schedule of the user's may be the object itself."""
+    """Return the *value* of an axis as it is written on the command line; a user-defined schedule may be passed as the object itself."""
     if name == "schedule":
         return str(schedule_name(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -178,12 +176,13 @@ def compare(
     prices: object = None,
     **options: Unpack[CompareOptions],
 ) -> DataFrame:
-    """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
+    """Return one row per machine, fastest first or in the order of *sort*; column names include the unit.
 
-    *hardware* defaults to the whole catalogue; *where* are conditions such as ``gpus=8``. Machines that cannot run the workload come
-    last, with the reason in ``problem``. With *epochs*, *hours* or *tokens* (``"300B"``) machines are compared by the whole job, whose
-    figures have columns. *parallel* lays the model out, as after ``--parallel``: ``{"tp": 8, "shard": "optimizer"}``.
-    *processes* simulate side by side (None: one a core). Raise `SpecError` where nothing is left.
+    *hardware* defaults to the whole catalogue; *where* holds conditions such as ``gpus=8``. Machines that cannot run the workload come
+    last, with the reason in ``problem``. With *epochs*, *hours* or *tokens* (``"300B"``) machines are compared by the whole job, and
+    its figures have columns of their own. *parallel* sets the layout of the model, as after ``--parallel``:
+    ``{"tp": 8, "shard": "optimizer"}``. *processes* is the number of processes that simulate machines in parallel (None: one per core).
+    Raise `SpecError` if no machine is left.
     """
     import pandas
 
@@ -218,12 +217,12 @@ def sweep(
     prices: object = None,
     **options: Unpack[SweepOptions],
 ) -> DataFrame:
-    """Return a row for each point of the grid of *vary* (or for *sobol* points in it): its fields, then what a run says.
+    """Return one row per point of the grid of *vary* (or per point of *sobol* many in it): the varied fields, then the results.
 
-    *vary* has values by field, as a list or as after ``--vary``: ``{"node.nic.bandwidth": "10..400 Gbps:7", "batch": [32, 64]}``. Points
-    that cannot run have the reason in ``problem``. *processes* simulate side by side (None: one a core). *power_cap* (``"500 W"``) limits
-    each GPU, and may vary as well.
-    Raise `SpecError` where the question is wrong.
+    *vary* maps each field to its values, as a list or as after ``--vary``: ``{"node.nic.bandwidth": "10..400 Gbps:7", "batch": [32, 64]}``.
+    Points that cannot run have the reason in ``problem``. *processes* is the number of processes that simulate points in parallel (None:
+    one per core). *power_cap* (``"500 W"``) limits the power of each GPU, and can itself be varied.
+    Raise `SpecError` if an argument is invalid.
     """
     import pandas
 
@@ -250,10 +249,10 @@ def whatif(
     prices: object = None,
     **options: Unpack[WhatifOptions],
 ) -> DataFrame:
-    """Return a row for each resource, best first: the step with twice and infinitely much of it, and what that is worth.
+    """Return one row per resource, most useful first: step time and cost with twice and with infinitely much of it.
 
-    Options are those of ``sim whatif``; *parallel* is a layout, as of `compare`. Rows of a layout have the step alone, and
-    ``DataFrame.attrs`` holds the rest of the document, such as what more of all ``links`` at once brings. Raise `SpecError` with
+    The options are those of ``sim whatif``; *parallel* is a layout, as in `compare`. With a layout, rows have the step time only.
+    ``DataFrame.attrs`` holds the rest of the document, such as the gain from more of all ``links`` at once. Raise `SpecError` listing
     everything that is wrong.
     """
     import pandas
@@ -286,12 +285,12 @@ def recommend(
     prices: object = None,
     **options: Unpack[RecommendOptions],
 ) -> DataFrame:
-    """Return a row for each machine and number of *nodes* that could be rented, those within the budget first.
+    """Return one row per machine and number of *nodes* that could be rented, those within the budget first.
 
-    One of *budget_hours* (the cheapest machine that meets it) and *budget_usd* (the fastest within it) is given; the job is one epoch
-    unless *epochs*, *hours* or *tokens* say otherwise. *parallel* is a layout, as of `compare`. A *journal* file keeps what was computed,
-    so that the same call goes on from there. ``DataFrame.attrs`` holds ``best``, ``runner_up`` and ``notes``. Raise `SpecError` where
-    the question is wrong.
+    Pass exactly one of *budget_hours* (finds the cheapest machine that meets it) and *budget_usd* (finds the fastest within it). The job
+    is one epoch unless *epochs*, *hours* or *tokens* is given. *parallel* is a layout, as in `compare`. A *journal* file stores computed
+    rows, so that a repeated call continues where the last one stopped. ``DataFrame.attrs`` holds ``best``, ``runner_up`` and ``notes``.
+    Raise `SpecError` if an argument is invalid.
     """
     import pandas
 
@@ -342,12 +341,12 @@ def goodput(
     prices: object = None,
     **weeks: Any,
 ) -> DataFrame:
-    """Return how weeks of a job go, failures and all: a row for each quantile of *trials* drawn runs.
+    """Simulate a long job with failures *trials* times and return one row per quantile of the outcomes.
 
-    One of *days*, *tokens* (``"15T"``) and *epochs* says how long the job is. *weeks* are further fields of `sim.study.weeks.Weeks`:
-    ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``, ``law`` (a name, or an object of
-    `stallsim.protocols.FailureLaw`). ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
-    Raise `SpecError` where the question is wrong.
+    Exactly one of *days*, *tokens* (``"15T"``) and *epochs* sets the length of the job. *weeks* are further fields of
+    `sim.study.weeks.Weeks`: ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``, ``law`` (a name, or a
+    `stallsim.protocols.FailureLaw` object). ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
+    Raise `SpecError` if an argument is invalid.
     """
     import pandas
 
@@ -389,8 +388,8 @@ def extract(
 ) -> Model:
     """Write the layer table of the torch model that *target* (``my_file.py:build``) returns to *output*, and return it.
 
-    *inputs* are shapes of one sample (``["3x224x224"]``). The model is traced on the meta device: no weights, no GPU. The module's code
-    runs, so extract only what you trust. Raise `SpecError` where the model cannot be traced.
+    *inputs* are the shapes of one sample (``["3x224x224"]``). The model is traced on the meta device, without weights or a GPU. Tracing
+    runs the module's code, so only extract models that you trust. Raise `SpecError` if the model cannot be traced.
     """
     from sim.extract import run_extract
 
