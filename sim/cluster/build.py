@@ -1,8 +1,8 @@
 """Which live resources does a cluster have, with equal nodes and equal GPUs simulated once? From description to network links.
 
-Nodes that are described alike and used alike become one *slot* with a count. Inside a slot, GPUs whose input paths are
-interchangeable become one rank class, links that carry the same become one link (`sim.cluster.symmetry`); a load is then the
-number of members of a class that cross one link. Nothing here but their numbers grows with the number of equal nodes.
+Nodes with equal descriptions and equal use become one *slot* with a count. Inside a slot, GPUs with interchangeable input paths
+become one rank class, and equally loaded links become one link (`sim.cluster.symmetry`). The load of a class on a link is then the
+number of its members that cross it. Only the lists of node numbers grow with the number of equal nodes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Slot:
     count: int
     lent: tuple[tuple[int, tuple[int, ...]], ...]
     serves: tuple[tuple[int, int], ...] = ()
-    """Jobs that have a parameter server on each of these nodes, each with the server's number (-1: one of several alike)."""
+    """(job, server number) of the parameter servers on each of these nodes; the number is -1 if the job's servers are all equal."""
     numbers: tuple[int, ...] = ()
-    """Which of the cluster's nodes they are."""
+    """Numbers of these nodes in the cluster."""
 
     @property
     def first(self) -> int:
@@ -46,7 +46,7 @@ class Slot:
 
     @property
     def cores(self) -> float:
-        """Return what all hardware threads of one of these nodes do together, in cores."""
+        """Return the combined throughput of all hardware threads of one of these nodes, in cores."""
         host = self.node.host
         return host.physical_cores * (host.cpu.smt_gain if host.vcpus > host.physical_cores else 1.0)
 
@@ -61,7 +61,7 @@ class Slot:
 
 
 def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
-    """Return *hardware* with *nodes* nodes; raise SpecError unless it is one group of equal ones."""
+    """Return *hardware* with *nodes* worker nodes; raise SpecError unless it has exactly one group of workers."""
     if nodes < 1:
         raise SpecError(f"--nodes {nodes}: write 1 or more")
     workers = {at: group.count for at, group in enumerate(hardware.groups) if group.role == "worker"}
@@ -76,8 +76,8 @@ def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
 def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = None) -> tuple[Placement, ...]:
     """Return where one job runs on the worker nodes of *hardware*.
 
-    *pattern* gives the GPUs of each node in turn, as in ``1+2``; *gpus* is a total that is spread evenly over all nodes; without
-    either the job takes every GPU. Raise SpecError for no rank, and for more ranks than GPUs.
+    *pattern* is the number of GPUs on each node in order, as in ``1+2``; *gpus* is a total to spread evenly over all nodes. With
+    neither, the job uses every GPU. Raise SpecError for no rank, and for more ranks than GPUs.
     """
     available = _worker_nodes(hardware)
     if pattern is not None:
@@ -125,15 +125,15 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
 
 
 class Serving(NamedTuple):
-    """Where one job's parameter servers go: on the first so many hosts of role ``server``, or of its own nodes (*colocated*)."""
+    """Placement of a job's parameter servers: the first *servers* hosts of role ``server``, or of the job's own nodes (*colocated*)."""
 
     servers: int
     colocated: bool
     alike: bool
-    """Whether all servers carry the same, so that equal hosts may stand for each other."""
+    """Whether all servers carry equal load, so that equal hosts can be simulated once."""
 
     def on_host(self, place: int) -> tuple[int, ...]:
-        """Return the server on the host at *place* in the order of hosts; none beyond the last."""
+        """Return the number of the server on the host at index *place* (-1 if all are equal); empty beyond the last server."""
         return () if place >= self.servers else (-1,) if self.alike else (place,)
 
 
@@ -144,9 +144,9 @@ _Served = tuple[tuple[int, int], ...]
 def slots(
     hardware: Hardware, placements: Sequence[tuple[Placement, ...]], fold: bool = True, serving: Sequence[Serving | None] = ()
 ) -> list[Slot]:
-    """Return the slots that *placements* and parameter servers (one entry per job) make of the cluster.
+    """Return the slots into which *placements* and parameter servers (*serving*), one entry per job, divide the cluster.
 
-    Without *fold* every node is its own slot. Raise SpecError for more servers than hosts that may carry them.
+    Without *fold* every node is its own slot. Raise SpecError for more servers than hosts that can run them.
     """
     lent: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
     served: dict[int, list[tuple[int, int]]] = {}
@@ -163,7 +163,7 @@ def slots(
 
 
 def _server_hosts(hardware: Hardware, serving: Sequence[Serving | None]) -> list[tuple[Node, _Uses, _Served, int]]:
-    """Return the hosts of role ``server`` that carry a server of some job."""
+    """Return the hosts of role ``server`` that run a server of some job."""
     nodes = [group.node for group in hardware.groups if group.role == "server" for _ in range(group.count)]
     apart = [(job, own) for job, own in enumerate(serving) if own and not own.colocated]
     for _, own in apart:
@@ -186,7 +186,7 @@ def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fol
     kept: dict[int, Node] = {}
     for node, uses, served, number in hosts:
         if id(node) not in kept:
-            kept[id(node)] = next((like for like in kept.values() if like == node), node)  # groups described alike are one
+            kept[id(node)] = next((like for like in kept.values() if like == node), node)  # groups with equal descriptions count as one
         key = (id(kept[id(node)]), uses, served, 0 if fold else number)
         alike.setdefault(key, []).append(number)
     return [
@@ -196,7 +196,7 @@ def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fol
 
 
 class RankClass(NamedTuple):
-    """Equal ranks of one job: *gpus* of each of the slot's nodes, and the loads of one member class on live links."""
+    """Equal ranks of one job: *gpus* on each of the slot's nodes, and the loads of the class on live links."""
 
     job: int
     slot: Slot
@@ -216,12 +216,12 @@ class RankClass(NamedTuple):
 
     @property
     def members(self) -> int:
-        """Return the ranks of the class on one node."""
+        """Return the number of ranks of the class on one node."""
         return len(self.gpus)
 
 
 class Built(NamedTuple):
-    """Rank classes of all jobs, the live link that stands for each physical one by slot, and what each live resource carries."""
+    """Rank classes of all jobs, by slot the live link that represents each physical link, and the capacity of each live resource."""
 
     classes: list[RankClass]
     live: dict[str, dict[str, str]]
@@ -229,9 +229,9 @@ class Built(NamedTuple):
 
 
 def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable]], fold: bool = True) -> Built:
-    """Return what is live of *cluster*.
+    """Return the rank classes and live resources of *cluster*.
 
-    *crossings* tells, for each slot name, how often collectives cross each physical link: links that differ in it stay apart.
+    *crossings* holds, by slot name, how often collectives cross each physical link: links that differ in it are not merged.
     """
     classes: list[RankClass] = []
     live: dict[str, dict[str, str]] = {}

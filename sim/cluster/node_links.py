@@ -1,6 +1,6 @@
-"""Which links does a described node have, and what hangs off what? Every port, uplink, NVLink, socket link, DRAM and NIC, checked.
+"""Which links does a node have, and what is attached to what? Every port, uplink, NVLink, socket link, DRAM and NIC, checked.
 
-A link's capacity is what it delivers: its bandwidth times the share that a large copy reaches.
+The capacity of a link is its bandwidth times the share of it that a large copy reaches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sim.spec.yaml import SpecError
 Tier = Literal["interconnect", "network"]
 
 SOCKET_COPIES: Final = re.compile(r"copies\d+to\d+")
-"""Names of links that limit what copies from one socket's memory to the other's carry."""
+"""Names of links that limit copies from one socket to the memory of another."""
 _RESERVED = re.compile(rf"(gpu|nic|socket|dram|bridge)\d+|{SOCKET_COPIES.pattern}|copies|nvswitch|net|.*>.*")
 
 
@@ -26,7 +26,7 @@ class TopologyError(SpecError):
 
 @dataclass(frozen=True)
 class NodeLink:
-    """One direction of a physical link, or a shared resource: *capacity* is what it delivers, in bytes/s."""
+    """One direction of a physical link, or a shared resource; *capacity* is the bytes/s that it delivers."""
 
     name: str
     capacity: float
@@ -35,12 +35,12 @@ class NodeLink:
 
 
 def links_of(node: Node, parents: Mapping[str, str]) -> list[NodeLink]:
-    """Return every link of *node*, whose devices hang off *parents*."""
+    """Return every link of *node*; *parents* maps each device and switch to the one it is attached to."""
     return [*_nvlink_links(node), *_pcie_links(node, parents), *_socket_links(node), *_nic_links(node)]
 
 
 def parents_of(node: Node) -> dict[str, str]:
-    """Return what each device and switch hangs off, after checking that everything hangs somewhere, once."""
+    """Return the switch or socket that each device and switch is attached to, after checking that each has exactly one."""
     topology = node.topology
     parents: dict[str, str] = {}
     for index, socket in enumerate(topology.sockets):
