@@ -1,4 +1,4 @@
-"""Can the fabric of a cluster be built, and does it hold the nodes described? Radix, places, whole rows, rails, one structure."""
+"""Can the fabric of a cluster be built, and does it have room for its nodes? Radix, places, whole rows, rails, one structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are these files right? Finds what kind each is, validates it, and looks across the catalogue; what `sim check` runs."""
+"""Are these files valid? Determines the kind of each file, validates it, and checks across the catalogue, as `sim check` does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Verdict:
 
     file: str
     kind: str
-    """``hardware``, ``workload``, ``gpu`` ...; empty where that cannot be told."""
+    """``hardware``, ``workload``, ``gpu`` ...; empty if it cannot be determined."""
     problems: list[str]
     estimates: list[Estimate] = field(default_factory=list)
     spec: Any = field(default=None, repr=False)
@@ -33,9 +33,9 @@ class Verdict:
 def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = lambda done, of: None) -> list[Verdict]:
     """Return a verdict on each of *names* (files, folders of files or catalogue names), or on the whole catalogue if there are none.
 
-    *progress* hears how many of all files are done.
+    *progress* is called with the number of files that are done and their total.
 
-    Of the catalogue every file has only its own estimates, not those of its parts; the last verdict, on no file, holds problems
+    For the catalogue, every file has only its own estimates, not those of its parts; the last verdict has no file and holds problems
     between files.
     """
     wanted = [file for name in names for file in _files(name)]
@@ -47,7 +47,7 @@ def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = l
 
 
 def validate_path(name: str) -> list[str]:
-    """Return everything wrong with the file *name* (path or catalogue name), each problem with its place."""
+    """Return all problems of the file *name* (path or catalogue name), each with its place."""
     return _verdict_on_name(name).problems
 
 
@@ -58,7 +58,7 @@ def _told(verdicts: Iterable[Verdict], of: int, progress: Callable[[int, int], N
 
 
 def _files(name: str) -> list[str]:
-    """Return *name*, or the YAML files below it where it is a folder that has some."""
+    """Return the YAML files below *name* if it is a folder that has some; else *name* itself."""
     try:
         in_catalogue = not name or any(name in catalogue.every(folder) for _, folder in _folders())
         below = [] if in_catalogue else sorted(str(path) for path in Path(name).rglob("*.yaml"))
@@ -80,7 +80,7 @@ def _verdict_on_name(name: str) -> Verdict:
 
 
 def _found(name: str) -> tuple[Path, type[Any] | None]:
-    """Return the file that *name* stands for, and its kind where its folder in the catalogue tells."""
+    """Return the file that *name* refers to, and its kind if its folder in the catalogue determines it."""
     for kind, folder in _folders():
         for spelling in (name, name.lower()):
             if (path := catalogue.every(folder).get(spelling)) is not None:
@@ -89,12 +89,12 @@ def _found(name: str) -> tuple[Path, type[Any] | None]:
         return catalogue.locate(name, "hardware"), None
     except SpecError:
         if catalogue.suggestions(name, list(catalogue.catalogue("hardware"))):
-            raise  # it names machines that are spelt alike
+            raise  # the error suggests machines with similar names
         return catalogue.locate(name, "workloads"), None
 
 
 def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
-    """Read *path*, as a *kind* if given, else as what its folder or its keys say it is."""
+    """Read and check *path*, as a *kind* if given, else as the kind that its folder or its keys indicate."""
     try:
         kind = kind or _kind_by_folder(path) or _kind_by_keys(path)
         loaded = library.load(kind, path)
@@ -132,7 +132,7 @@ def _kind_by_keys(path: Path) -> type[Any]:
 
 
 def _unlike(value: object) -> str:
-    """Return why *value* is like no kind of description: what it extends does not exist, a key is misspelled, or all are strange."""
+    """Return why *value* matches no kind of description: a key is misspelled, what it extends does not exist, or all keys are unknown."""
     keys = [str(key) for key in value] if isinstance(value, dict) else []
     valid = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
     near = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
@@ -146,7 +146,7 @@ def _unlike(value: object) -> str:
 
 
 def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:
-    """Return the kind of what *value* extends, where it says nothing else that tells: a hardware or a workload of that name."""
+    """Return the kind of the description that *value* extends: the hardware or workload of that name; None if there is none."""
     for kind, folder in ((Hardware, "hardware"), (Workload, "workloads")):
         with suppress(SpecError):
             catalogue.locate(str(value.get("extends", "")), folder, written_in=path)
@@ -155,7 +155,7 @@ def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:
 
 
 def _across(verdicts: list[Verdict]) -> list[str]:
-    """Return problems between files: a name or alias of two files, and a name unlike its file's."""
+    """Return problems between files: a name or alias that two files share, and a name that differs from its file's."""
     problems = []
     for kind in ("hardware", "workload"):
         owner: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Can this workload run on this hardware? Ranks against GPUs, data against disks, precision against the GPU, memory."""
+"""Can this workload run on this hardware? Checks ranks against GPUs, data against disks, precision against the GPU, and memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import Document
 
 MemoryFit = Callable[[Gpu, Workload], str | None]
-"""Says in a sentence what a step needs, what there is and what would fit; None where it fits."""
+"""Returns a sentence with the memory that a step needs, what is available and what would fit; None if it fits."""
 
 NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in MEANING.items() if meaning.needs}
-"""The compute units a precision cannot do without."""
+"""The compute units that a precision requires."""
 
 
 def check_job(
@@ -38,7 +38,7 @@ def check_job(
 ) -> list[str]:
     """Return why *workload* cannot run on *gpus* GPUs (all of them if None) of *nodes* nodes of *hardware*.
 
-    *fit* judges GPU memory. *documents* are those of hardware and workload, for places.
+    *fit* checks GPU memory. *documents* are those of hardware and workload, for the places of problems.
     """
     problems = [*_counts(hardware, nodes, gpus)]
     for_hardware = [*_storage(hardware, workload)]
@@ -56,7 +56,7 @@ def check_run(
     gpus: int | None = None,
     fit: MemoryFit | None = None,
 ) -> list[str]:
-    """Raise SpecError with everything that keeps *workload* from running on *hardware*; return what is odd about it.
+    """Raise SpecError listing everything that prevents *workload* from running on *hardware*; return warnings.
 
     For the other parameters see `check_job`.
     """
@@ -71,7 +71,7 @@ def check_run(
 
 
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
-    """Return what is odd, but not wrong, about *workload* on *hardware*; *ranks* are GPUs in all, every one of them if None."""
+    """Return warnings about *workload* on *hardware*: unusual, but not wrong; *ranks* is the total number of GPUs, all of them if None."""
     ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
     slow = [*_without_half_units(hardware, workload), *recipe_notes(workload), *_short_epoch(workload, ranks), *own_notes(workload)]
     if workload.input.loader == "synthetic":
@@ -82,14 +82,14 @@ def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None 
 
 
 def recipe_notes(workload: Workload) -> Iterator[str]:
-    """Say that a recipe of 8 bits changes nothing where products are in others."""
+    """Yield a warning if an FP8 recipe has no effect because the precision is not FP8."""
     training = workload.training
     if training.fp8_recipe is not None and training.precision != "fp8":
         yield f"training.fp8_recipe: {training.fp8_recipe} changes nothing in {training.precision}; write precision: fp8, or leave it out"
 
 
 def own_notes(workload: Workload) -> Iterator[str]:
-    """Say which loader, exchange or all-reduce of the user's own was compared with no measurement."""
+    """Yield a warning for each user-defined loader, exchange or all-reduce, which is not validated against measurements."""
     if (exchange := workload.training.stack.own_exchange) is not None:
         yield f"exchange {exchange} is your own: it is not validated, and the expected error is that of other exchanges"
     if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
@@ -122,12 +122,12 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator
 
 
 def _nodes_for(gpus: int, each: int) -> int:
-    """Return the fewest nodes of *each* GPUs that lend *gpus* evenly, as they are spread."""
+    """Return the smallest number of nodes of *each* GPUs over which *gpus* can be spread evenly."""
     return next(nodes for nodes in range(-(-gpus // each), gpus + 1) if gpus % nodes == 0)
 
 
 def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
-    """Check that there is a disk where the loader reads real data."""
+    """Check that there is a disk if the loader reads real data."""
     if workload.input.loader == "synthetic":
         return
     for index, group in enumerate(hardware.groups):
@@ -151,7 +151,7 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 
 
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
-    """Find a recipe of 8 bits that the stack lacks, or the GPU."""
+    """Find an FP8 recipe that the stack or the GPU lacks."""
     wanted, stack = workload.training.asked_recipe, workload.training.stack
     can = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
     if wanted is not None and wanted not in can:
@@ -173,7 +173,7 @@ def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> It
 
 
 def _batches(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
-    """Find batches of groups that do not match the groups, or that the model cannot have."""
+    """Find batches by group that do not match the groups, or that the model does not support."""
     batches, groups = workload.training.batches, _workers(hardware)
     if not batches:
         return

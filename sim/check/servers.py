@@ -1,4 +1,4 @@
-"""Can this job exchange through parameter servers? Hosts to carry them, and options that they can honour."""
+"""Can this job exchange through parameter servers? Checks for hosts to run them, and for options that they support."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sim.spec.workload import Workload
 
 _STACK = ("training", "stack")
 _COLLECTIVE = ("broadcast_buffers", "sync_batch_norm", "blocking_scalar_all_reduces", "compression", "wire_dtype", "sparse_embeddings")
-"""Options that are collectives among the ranks, or change what one carries."""
+"""Options that are collectives among the ranks, or change the contents of one."""
 
 
 def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = None) -> Iterator[Problem]:
-    """Yield why *workload* cannot exchange through its parameter servers on *nodes* worker nodes (all if None) of *hardware*."""
+    """Yield why *workload* cannot use its parameter servers on *nodes* worker nodes (all if None) of *hardware*."""
     stack = workload.training.stack
     if stack.servers is None:
         return
@@ -38,7 +38,7 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
 
 
 def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Problem]:
-    """Check that what lies between workers and servers is modelled."""
+    """Check that the fabric between workers and servers is modeled."""
     fabric, key = hardware.fabric, (*_STACK, "strategy")
     spec = fabric.leaf_spine
     if fabric.dragonfly or fabric.torus or (spec and spec.rails):

@@ -1,4 +1,4 @@
-"""Is the link graph of a node whole? Every GPU and NIC hangs in one place, switches form a tree, NVLinks join GPUs that exist."""
+"""Is the link graph of a node complete? Every GPU and NIC is attached once, switches form a tree, NVLinks connect existing GPUs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sim.spec.fields import Key
 from sim.spec.hardware import Node, NvLink
 
 Problem = tuple[Key, str]
-"""The key a problem is about, and what is wrong, what is accepted."""
+"""The key of a problem, and a sentence with what is wrong and what is accepted."""
 
 _PAIR: Final = re.compile(r"(0|[1-9]\d{0,3})-(0|[1-9]\d{0,3})")
 _TAKEN: Final = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|nvswitch|net")
-"""Names that the link graph itself gives."""
+"""Names that the link graph itself uses."""
 
 
 def check_topology(node: Node) -> Iterator[Problem]:
@@ -79,7 +79,7 @@ def _in_circle(name: str, above: dict[str, str]) -> bool:
 
 
 def _places(node: Node, devices: str, count: int, counted: str) -> Iterator[Problem]:
-    """Check that each of *count* devices (``gpus`` or ``nics``) hangs in one place."""
+    """Check that each of *count* devices (``gpus`` or ``nics``) is attached in exactly one place."""
     word = devices[:-1].upper() if devices == "gpus" else "NIC"
     seen: dict[int, str] = {}
     beyond = sorted({number for _, _, numbers in _holders(node, devices) for number in numbers if number >= count})
