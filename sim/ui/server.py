@@ -1,7 +1,7 @@
-"""How does the page reach the simulator? Routes of a local web application: the page, a view, the machines, files; nothing is kept.
+"""How does the page reach the simulator? Through a stateless local web application: routes for page, view, machines and files.
 
-Only this computer is answered (`TrustedHostMiddleware`), and only requests of the page itself reach the simulator. A request whose reader
-has gone is given up, and so is its computation.
+It only answers requests to this computer (`TrustedHostMiddleware`), and only requests from the page itself reach the simulator. If a
+client disconnects, its request and the computation for it are canceled.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Of every answer: a browser loads nothing from elsewhere for this page."""
+"""Headers of every response; with them, a browser loads nothing from other sites for this page."""
 _GONE: Final = 499
-"""Status of an answer that nobody reads."""
+"""Status of the response if the client has disconnected."""
 
 
 def application() -> Starlette:
-    """Return the web application; its processes live as long as it does."""
+    """Return the web application; its worker processes end with it."""
     local = _Local()
     routes = [
         Route("/", local.page),
@@ -52,7 +52,7 @@ def application() -> Starlette:
 
 
 class _Local:
-    """The answers, and who computes them: one process for the run, one for the machines."""
+    """The handlers of requests, with the processes that compute: one for the run, one for the machines."""
 
     def __init__(self) -> None:
         self.run, self.compare = Worker(), Worker()
@@ -63,7 +63,7 @@ class _Local:
 
     @asynccontextmanager
     async def life(self, _: Starlette) -> AsyncIterator[None]:
-        """Compute the first view ahead, so that what every run reads is at hand; end the processes with the application."""
+        """Compute the default view in advance, so that files read by every run are cached; end the processes with the application."""
         ahead = asyncio.create_task(_read(self.run.answers("view", choice_of([]))))
         yield
         ahead.cancel()
@@ -92,7 +92,7 @@ class _Local:
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=HEADERS)
 
     async def _first(self, request: Request, worker: Worker, task: str, *more: Any) -> Response:
-        """Return the only answer of *worker* to *task*."""
+        """Return the response with the only answer of *worker* to *task*."""
         try:
             choice = _choice(request)
         except SpecError as error:
@@ -117,7 +117,7 @@ async def _read(messages: AsyncGenerator[WorkMessage, None]) -> None:
 
 
 def _choice(request: Request) -> Choice:
-    """Return what *request* asks for. Raise SpecError for a request of another site's page, and for an unknown control."""
+    """Return the choice in *request*. Raise SpecError for a request from another site's page, and for an unknown control."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise SpecError("only the page itself may ask this")
     return choice_of(request.query_params.multi_items())
@@ -134,7 +134,7 @@ async def _lines(messages: AsyncIterator[WorkMessage]) -> AsyncIterator[str]:
 
 
 async def _until_gone(request: Request, messages: AsyncGenerator[WorkMessage, None]) -> AsyncIterator[WorkMessage]:
-    """Yield *messages* while there is somebody to read them; then close their iterator, which gives the computation up."""
+    """Yield *messages* until the client disconnects; then close their iterator, which cancels the computation."""
     gone = asyncio.create_task(_gone(request))
     step: asyncio.Future[WorkMessage | None] | None = None
     try:
@@ -153,6 +153,6 @@ async def _until_gone(request: Request, messages: AsyncGenerator[WorkMessage, No
 
 
 async def _gone(request: Request) -> None:
-    """Return when who sent *request* has closed the connection."""
+    """Return when the client of *request* has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
