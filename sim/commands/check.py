@@ -25,7 +25,7 @@ def check(
     ] = [],  # noqa: B006
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="list every estimate")] = False,
 ) -> None:
-    """Validate descriptions: every problem at once, each with file, line and column."""
+    """Validate descriptions and list all problems at once, each with file, line and column."""
     from sim.check import validate
 
     verdicts = validate(files, talk.counting("files"))

@@ -1,4 +1,4 @@
-"""``collective``: the time of one collective operation by message size, and what bounds it."""
+"""``collective``: the time of one collective operation by message size, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def collective(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Time a collective by itself, size by size, as nccl-tests does; or one of a layout's groups, with all like it at once."""
+    """Time a collective in isolation for each size, as nccl-tests does, or all groups of one kind of a layout at the same time."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     if group is None and (layout or stage is not None):

@@ -1,4 +1,4 @@
-"""``new``: a machine's or a workload's description from answers, a name or a model."""
+"""``new``: write the description of a machine or a workload from answers, a name or a model."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def new(
 
 
 class _Traced(NamedTuple):
-    """What a torch model is traced with: texts of its inputs, and of its callable's arguments."""
+    """What to trace a torch model with: its inputs and the arguments of its callable, as typed."""
 
     inputs: list[str]
     arguments: list[str]

@@ -65,9 +65,9 @@ def plan(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Find the best layout of a model on a cluster, and prove it: bound every layout, simulate those that may be best.
+    """Find the best layout of a model on a cluster, and prove it: compute a bound for every layout, and simulate those that may be best.
 
-    Ctrl-C ends the search with the best so far.
+    Ctrl-C ends the search with the best layout so far.
     """
     from sim.report.beside import require_failures
     from sim.report.figures import figures_csv
@@ -114,7 +114,7 @@ def plan(
 
 
 def told(tally: Tally) -> str:
-    """Return how far a search is."""
+    """Return the progress of a search in one line."""
     if tally.best is None or tally.left is None:
         return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, none so far does"
     done, more = len(tally.outcomes), round(tally.left.simulations)
@@ -140,7 +140,7 @@ def _words(texts: Sequence[str]) -> list[str]:
 
 
 def fixed_axes(texts: Sequence[str]) -> dict[str, str]:
-    """Return what ``--fix`` says. Raise SpecError for what is no KEY=VALUE, and for two values of one key."""
+    """Return the axes and values that ``--fix`` sets. Raise SpecError for text other than KEY=VALUE, and for two values of one key."""
     fixed: dict[str, str] = {}
     for word in _words(texts):
         key, equals, value = (part.strip() for part in word.partition("="))

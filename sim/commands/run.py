@@ -1,4 +1,4 @@
-"""``run``: one training job on one machine or a range of nodes, as text, JSON, CSV, page and trace."""
+"""``run``: one training job on one machine or a range of nodes, as text, JSON, CSV, HTML page and trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``study``: published studies in simulation, each brought by a package (entry points ``stallsim.studies``)."""
+"""``study``: published studies in simulation, each provided by a package (entry point group ``stallsim.studies``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``whatif``: which part of the machine to make faster first."""
+"""``whatif``: which part of the machine to upgrade first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def whatif(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Rank upgrades: the step with each resource 2x and infinitely fast, and what an upgrade is worth."""
+    """Rank upgrades: the step time with each resource 2x and infinitely fast, and the value of the upgrade."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text

@@ -1,4 +1,4 @@
-"""What is wrong with what was typed? A value in our words; an option that a command lacks in those of other programs and commands."""
+"""What is wrong with the typed command? Explains invalid values, and options that belong to other programs or commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MEANT: Final[Mapping[str, str]] = {
     "--spot": "--market spot",
     "--budget": "--budget-usd X or --budget-hours X",
 }
-"""What other programs call something, and how it is written here."""
+"""Options of other programs, and how to write the same here."""
 
 
 _WANTED: Final = (
@@ -45,11 +45,11 @@ _WANTED: Final = (
     (r"Input should be less than or equal to (\S+)", r"write \1 or less"),
     (r"Value error, (.*)", r"\1"),
 )
-"""What the parser says of a value, and the same in the words of all other messages."""
+"""Messages of the parser about a value, and their replacements in the style of all other messages."""
 
 
 def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ()) -> Any:
-    """Return the *error* of parsing what was *typed*, in words that say what to write: for a value, or for an option of other programs."""
+    """Return the *error* of parsing *typed* with a message that says what to write, for a value or for an option of other programs."""
     if isinstance(said := getattr(error, "message", None), str):
         error.message = next((re.sub(wanted, words, said) for wanted, words in _WANTED if re.fullmatch(wanted, said)), said)
     if getattr(getattr(error, "param", None), "name", None) == "batch" and command.name == "sweep":
@@ -71,7 +71,7 @@ def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ())
 
 
 def _of_a_flag(error: Any, command: Any, context: Any, typed: Sequence[str]) -> Any:
-    """Return the *error* of one argument too many, where it was typed behind an option that takes no value."""
+    """Return the *error* of a surplus argument, explained if it was typed after an option that takes no value."""
     flags = {name for parameter in command.get_params(context) if getattr(parameter, "is_flag", False) for name in parameter.opts}
     for option, value in pairwise(typed):
         if option in flags and value in error.message:
