@@ -121,7 +121,7 @@ class Scene:
 class _LiveJob:
     """One job while it is simulated: its ranks, and the times (s) at which its first rank started and ended each step.
 
-    With asynchronous *workers*, a step of the job ends each time that as many of their steps have ended as there are workers.
+    Asynchronous *workers* do not wait for each other: a step of the job ends when their steps since the last one add up to *workers*.
     """
 
     ranks: list[Replica]

@@ -35,7 +35,7 @@ class JobRun:
     warm: Epoch
     """A later epoch: the page cache holds as much as it can."""
     hit_ratio: float
-    """Of the page cache in the warm epoch, mean over nodes."""
+    """Hit ratio of the page cache in the warm epoch, mean over nodes."""
 
     @property
     def throughput(self) -> float:
@@ -47,7 +47,7 @@ class CreditsEnd(NamedTuple):
     """When burst credits of a disk run out: in the warm epoch or in a later one, which is not simulated."""
 
     epoch: int
-    """Of the first job; the cold one is 1."""
+    """Number of the epoch of the first job; the cold one is 1."""
     step_times: tuple[float, ...]
     """Seconds of a step from then on, by job."""
 

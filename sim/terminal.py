@@ -31,7 +31,7 @@ SCRIPTS = {"python -m sim": "stallsim", "python -m calibration": "stallsim-calib
 """The two ways to call each program; messages and help are written with the first."""
 
 ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
-"""Options that are taken out before the command line is parsed."""
+"""Options that are removed before the command line is parsed."""
 
 
 INTERRUPTED = 130

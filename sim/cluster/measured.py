@@ -2,7 +2,7 @@
 
 If a layer specifies its work, its measured time is scaled by the ratio of its modeled times (`sim.cluster.gpu`) here and where it was
 measured. Another GPU, batch or precision thus changes the time as in the model, and the model's error for the layer stays. A layer that
-was only traced specifies just its class. A product then takes the time, here, of a product whose size matches the measured time there;
+was only traced specifies just its class: a product is converted to the FLOP that take its measured time there, and these are timed here;
 everything else scales with memory bandwidth. Work that does not depend on the batch also scales with memory bandwidth.
 Limits: for a layer that was only traced, nothing but the efficiency curve of its class accounts for kernels that do not fill a larger GPU.
 """
