@@ -276,7 +276,7 @@ def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence
 
 
 def _entering(workload: Workload, held: Sequence[Unit], chunks: Sequence[tuple[int, ...]]) -> list[float]:
-    """Return the bytes per sample (4 per element) that enter each chunk after the first; an empty chunk passes its input on."""
+    """Return the bytes per sample (4 per element) that enter each chunk of the model; an empty chunk has the input of the next one."""
     starts, layers = _starts(held), workload.model.layers
     entering = [0.0]
     for units in reversed(chunks):

@@ -130,7 +130,7 @@ def simulate(
 
 
 def decided_by(hardware: Hardware, jobs: Sequence[Job]) -> Hashable:
-    """Return a cache key, while a shelf is open: everything that decides the two epochs of a run; None if they cannot be cached."""
+    """Return a cache key for an open shelf: everything that decides the two epochs of a run; None if they cannot be cached."""
     scene, warm_hits = _scene(hardware, jobs, fold=True)
     epochs = tuple(EpochRun(scene, hits, [job.start for job in jobs]).made_of() for hits in (_uncached(warm_hits), warm_hits))
     return None if None in epochs else epochs
