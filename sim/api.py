@@ -85,9 +85,9 @@ def simulate(
     *collective* and *exchange* are your own data loader, all-reduce algorithm and gradient exchange: a name, or an object
     (`stallsim.protocols`). Raise `SpecError` listing everything that is wrong.
     """
-    own = own_parts(loader, collective, exchange)
-    if own and isinstance(overrides, Mapping | None):
-        overrides = {**(overrides or {}), **own}
+    user_parts = own_parts(loader, collective, exchange)
+    if user_parts and isinstance(overrides, Mapping | None):
+        overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
         hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
         plan=plan_of(**part(options, WholeJobOptions)), prices=price_source(prices), **part(options, SimulationOptions),
@@ -129,9 +129,9 @@ def plan(
     from sim.spec.whole_file import write_files
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import PlanQuestion
-    from sim.study.plan.question import plan as planned
+    from sim.study.plan.question import plan as search_plan
     from sim.study.plan.search import Limits
-    from sim.study.plan.sensitivity import sensitivity as turned
+    from sim.study.plan.sensitivity import sensitivity as sensitivities_of
 
     if options["with_failures"] and options["tokens"] is None:
         raise SpecError("with_failures: say how long the job is with tokens")
@@ -145,11 +145,11 @@ def plan(
     limits = Limits(options["simulate"], memory, options["objective"], power_cap=options["power_cap"])
     question = PlanQuestion(scenario, counts(nodes), options["gpus"], options["tokens"], fixed, frozenset(allow), limits)
     with workers(processes, None, lambda text: None) as crew:
-        made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
-        turns = turned(made, None, crew) if options["sensitivity"] and not made.tally.interrupted else []
-    document = plan_document(made, turns, options["with_failures"], options["reliability"], options["spares"])
+        layout_plan = search_plan(question, journal=None if journal is None else Path(journal), crew=crew)
+        sensitivities = sensitivities_of(layout_plan, None, crew) if options["sensitivity"] and not layout_plan.tally.interrupted else []
+    document = plan_document(layout_plan, sensitivities, options["with_failures"], options["reliability"], options["spares"])
     if export is not None:
-        write_files(folder_due(Path(export)) or Path(export), export_files(made).files)
+        write_files(folder_due(Path(export)) or Path(export), export_files(layout_plan).files)
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
     return table
@@ -308,8 +308,8 @@ def recommend(
     )  # fmt: skip
     budget = Budget(None if hours is None else 3600.0 * hours, money)
     names, conditions = several("hardware", hardware), several("where", where)
-    kept = None if journal is None else Path(journal)
-    renting = Renting(budget, names, conditions, counts(nodes), processes=processes, journal=kept, **part(options, RentingOptions))
+    journal_path = None if journal is None else Path(journal)
+    renting = Renting(budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **part(options, RentingOptions))
     document, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
     table.attrs.update(document)
@@ -355,10 +355,10 @@ def goodput(
     from sim.study.whole_job import token_count
 
     allowed = options_of(Weeks)
-    typed = {each.option.flag.split("/")[0].strip("-").replace("-", "_"): name for name, each in allowed.items()}
+    name_by_flag = {each.option.flag.split("/")[0].strip("-").replace("-", "_"): name for name, each in allowed.items()}
     for name in weeks:
-        if name in typed:
-            raise SpecError(f"{name}: write {typed[name]}, as fields of Weeks are called")
+        if name in name_by_flag:
+            raise SpecError(f"{name}: write {name_by_flag[name]}, as fields of Weeks are called")
         if name not in allowed:
             raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
     scenario = scenario_of(
@@ -369,10 +369,10 @@ def goodput(
     if not isinstance(weeks.get("law", ""), str):
         weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)
     weeks = {name: str(value) if isinstance(value, PathLike) else value for name, value in weeks.items()}
-    counted = None if tokens is None else token_count(tokens)
-    drawn = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)
-    drawn.checked()
-    document = weeks_document(scenario, drawn, changes=False)
+    token_total = None if tokens is None else token_count(tokens)
+    settings = Weeks(days=days, tokens=token_total, epochs=epochs, trials=trials, seed=seed, **weeks)
+    settings.checked()
+    document = weeks_document(scenario, settings, changes=False)
     table = pandas.DataFrame(document.pop("distribution"))
     table.attrs.update(document)
     return table
@@ -393,8 +393,8 @@ def extract(
     """
     from sim.extract import run_extract
 
-    given = [f"{key}={value}" for key, value in (arguments or {}).items()]
-    return run_extract(str(target), several("inputs", inputs), Path(output), name, given)
+    argument_texts = [f"{key}={value}" for key, value in (arguments or {}).items()]
+    return run_extract(str(target), several("inputs", inputs), Path(output), name, argument_texts)
 
 
 __all__ = [

@@ -70,8 +70,8 @@ def weeks_document(
         if weeks.tokens is not None:
             parts = parts_of(scenario, run, weeks.tokens, lambda other: layout_answer(other).run)
             laid_out = replace(laid_out, parts=parts)
-        made = goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
-        return made | {"notes": [*made["notes"], *not_validated(run)]}
+        result = goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
+        return result | {"notes": [*result["notes"], *not_validated(run)]}
     answered = _one_job(scenario)
     described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market)
     machine, workload = answered.run.hardware, answered.run.jobs[0].job.workload
@@ -108,20 +108,20 @@ class Documents:
         return self._added(layout_document(answer), answer.run, answer.run.workload, answer.plan)
 
     def _added(self, described: dict[str, Any], run: Run | LayoutRun, workload: Workload, job: JobPlan | None) -> dict[str, Any]:
-        lives = self.mean_lifetime is not None or lifetimes_of(run.hardware.groups[0].node.gpu) is not None
+        has_lifetime = self.mean_lifetime is not None or lifetimes_of(run.hardware.groups[0].node.gpu) is not None
         weeks = {}
-        without = described
+        uncapped = described
         if self.power_cap is not None:
             described = under_power_cap(described, run.hardware, workload, self.power_cap, job)
         if self.plan is None or not self.markets:
             return described
         for market in self.markets:
-            if price(run.hardware, market) is None or (market == "spot" and not lives):
+            if price(run.hardware, market) is None or (market == "spot" and not has_lifetime):
                 continue
-            there = without | {"price": without["price"] | {"market": market}}
-            lasting = self.mean_lifetime if market == "spot" else None
+            base = uncapped | {"price": uncapped["price"] | {"market": market}}
+            mean_lifetime = self.mean_lifetime if market == "spot" else None
             weeks[market] = beside_run(
-                there, run.hardware, workload, self.plan, slowed_beside(run), power_cap=self.power_cap, mean_lifetime=lasting,
+                base, run.hardware, workload, self.plan, slowed_beside(run), power_cap=self.power_cap, mean_lifetime=mean_lifetime,
                 spares=self.spares, reliability=self.reliability,
             )  # fmt: skip
         return described | {"weeks": weeks}
@@ -171,29 +171,31 @@ def recommended(
     names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
     require_priced(scenario.prices, names)
     bare = replace(scenario, plan=None)
-    together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare, max(counts, default=1))
-    alone = replace(bare, global_batch=None)
-    in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
+    global_batch = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare, max(counts, default=1))
+    without_batch = replace(bare, global_batch=None)
+    in_epochs(plan, global_batch or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     markets = MARKETS[:1] if renting.on_demand else MARKETS
-    making = Documents(power_cap=renting.power_cap)
+    make_document = Documents(power_cap=renting.power_cap)
     if renting.with_failures:
-        making = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
-    reasons = {name: unrentable(alone, name, markets, renting.mean_lifetime) for name in names}
-    never = [name for name in names if reasons[name]]  # planning for these would be useless
-    with _computing(alone, names, making, renting) as by:
-        rows = compare(alone, names, making, nodes=counts, global_batch=together, by=by, progress=counting("machines"))
-        laid, hears = needs_layout(alone, rows), counting("machines planned")
-        if laid:
-            together = shared_batch(scenario, names, counts)  # the same as in `plan`
-            able = [name for name in names if not reasons[name]]
-            rows = planned_rows(replace(alone, global_batch=together), able, counts, making.laid, hears, renting.power_cap, by)
-            rows += [ComparedMachine(name, None, None, reasons[name]) for name in never]
+        make_document = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
+    reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
+    excluded = [name for name in names if reasons[name]]  # planning for these would be useless
+    with _computing(without_batch, names, make_document, renting) as by:
+        rows = compare(without_batch, names, make_document, nodes=counts, global_batch=global_batch, by=by, progress=counting("machines"))
+        needs_plan, hears = needs_layout(without_batch, rows), counting("machines planned")
+        if needs_plan:
+            global_batch = shared_batch(scenario, names, counts)  # the same as in `plan`
+            rentable = [name for name in names if not reasons[name]]
+            with_batch = replace(without_batch, global_batch=global_batch)
+            rows = planned_rows(with_batch, rentable, counts, make_document.laid, hears, renting.power_cap, by)
+            rows += [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
         else:
-            rows = laid_out(replace(alone, global_batch=together), rows, making.laid, hears, never, renting.power_cap, by)
-    chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
+            with_batch = replace(without_batch, global_batch=global_batch)
+            rows = laid_out(with_batch, rows, make_document.laid, hears, excluded, renting.power_cap, by)
+    chosen = recommend(without_batch, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch)
     document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
-    document["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
+    document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
     document["notes"] += said_once(
         {named(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
@@ -202,7 +204,7 @@ def recommended(
 
 
 @contextmanager
-def _computing(scenario: Scenario, names: Sequence[str], making: Documents, renting: Renting) -> Iterator[Computing]:
+def _computing(scenario: Scenario, names: Sequence[str], make_document: Documents, renting: Renting) -> Iterator[Computing]:
     """Yield how to compute the rows of *names* for *renting*, with its journal open. Raise SpecError if the journal cannot be opened."""
     if renting.journal is None and renting.cluster is None:
         yield Computing(renting.processes)
@@ -216,7 +218,7 @@ def _computing(scenario: Scenario, names: Sequence[str], making: Documents, rent
         if renting.reliability is not None:
             reliability_of(renting.reliability)
     with Journal(renting.journal) as journal:
-        yield Computing(renting.processes, renting.cluster, journal, question_of(asdict(making), read), read, renting.notice)
+        yield Computing(renting.processes, renting.cluster, journal, question_of(asdict(make_document), read), read, renting.notice)
 
 
 def compared(
@@ -232,10 +234,10 @@ def compared(
     A *power_cap* limits the GPUs, and applies to all figures.
     """
     require_priced(scenario.prices, names)
-    making = Documents(power_cap=power_cap)
+    make_document = Documents(power_cap=power_cap)
     by = Computing(processes)
-    rows = compare(scenario, names, making, nodes=nodes, by=by, progress=counting("machines"))
-    return laid_out(scenario, rows, making.laid, counting("machines planned"), power_cap=power_cap, by=by)
+    rows = compare(scenario, names, make_document, nodes=nodes, by=by, progress=counting("machines"))
+    return laid_out(scenario, rows, make_document.laid, counting("machines planned"), power_cap=power_cap, by=by)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

@@ -101,11 +101,11 @@ class Scene:
     @cached_property
     def built(self) -> Built:
         """Return the rank classes and live links, the same in every epoch."""
-        alike = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
-        key = (build, alike, *map(id, self.rings), self.fold)
-        made = shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
+        slot_keys = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
+        key = (build, slot_keys, *map(id, self.rings), self.fold)
+        cached = shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
         slots = {slot.name: slot for slot in self.cluster}  # the cached result may come from slots that differ in what is not live
-        return made._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in made.classes])
+        return cached._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in cached.classes])
 
     def _crossings(self) -> dict[str, dict[str, Hashable]]:
         """Return, by slot and physical link, which jobs cross it how often: the color that keeps unequal links apart."""
@@ -164,10 +164,10 @@ class EpochRun:
         self._covered: int | None = None
         """Step of the first job up to which windows cover the epoch; None in the warm-up."""
         self._over = False
-        self._told = 0.0
+        self._log_end = 0.0
         """Time up to which the log is complete."""
         self._interval: float | None = None
-        self._most = MOST_DRAWN_STEPS if scene.draws else MOST_LIVE_STEPS
+        self._max_steps = MOST_DRAWN_STEPS if scene.draws else MOST_LIVE_STEPS
         self._burst = {slot: credits.left for slot, credits in scene.credits.items()}
         self._storage = {slot.name: slot.node.storage for slot in scene.cluster if slot.node.storage is not None}
         self._ios: list[dict[str, float]] = []
@@ -210,10 +210,10 @@ class EpochRun:
         levels = {slot: credits.level for slot, credits in self.scene.credits.items()}
         changed = {link: capacity for link, capacity in self.log.capacity.items() if capacity != before[link]}
         epochs = [self._epoch(job) for job in range(len(self.scene.jobs))]
-        self._let_go()
+        self._release_log()
         return epochs, levels, changed
 
-    def _let_go(self) -> None:
+    def _release_log(self) -> None:
         """Keep in the log only what is needed after the epoch, and freeze its clock so that it does not keep the simulation alive."""
         end = self.env.now
         self.log.clock = lambda: end
@@ -243,11 +243,11 @@ class EpochRun:
         return options, jobs, tuple(self.log.ranks), tuple([rank.made_of for rank in ranks]), exchanges, links, disks, credits
 
     def _run(self) -> None:
-        while self._left() > 0:
+        while self._steps_left() > 0:
             self._pause = self.env.event()
             self.env.run_to(self._pause)
-            if self._left() > 0:
-                self._judge_mean()
+            if self._steps_left() > 0:
+                self._update_interval()
                 self.exact = self.exact and self._period is not None and not self.scene.draws
                 self._skip(self._stretch())
         last = len(self._live[0].boundaries) - 1
@@ -266,7 +266,7 @@ class EpochRun:
         first = self._regime_start + warm_up(self._durations())
         return Period(first, len(times) - 1, times[first], times[-1])
 
-    def _judge_mean(self) -> None:
+    def _update_interval(self) -> None:
         """Record the interval of the mean of steps without a period: from batch means, as for drawn steps."""
         if self._period is None and not self.scene.draws and (mean := settled(self._durations())):
             self._interval = max(mean.half_width, self._interval or 0.0)
@@ -295,13 +295,13 @@ class EpochRun:
 
     # --- step boundaries -----------------------------------------------------------------------------------------
 
-    def _left(self) -> int:
+    def _steps_left(self) -> int:
         """Return the number of steps of the first job's epoch that are neither simulated nor skipped.
 
         An epoch of one step with a loader counts as two: the first waits for the loader to start, the second is the steady state.
         """
-        least = 1 if self.scene.jobs[0].workload.input.loader == "synthetic" else 2
-        return max(least, self.scene.steps[0]) - self._skipped_steps - (len(self._live[0].boundaries) - 1)
+        minimum = 1 if self.scene.jobs[0].workload.input.loader == "synthetic" else 2
+        return max(minimum, self.scene.steps[0]) - self._skipped_steps - (len(self._live[0].boundaries) - 1)
 
     def _finished_step(self, rank: int) -> None:
         self.log.steps.setdefault(rank, []).append(self.env.now)
@@ -317,23 +317,23 @@ class EpochRun:
     def _observe(self, done: int) -> None:
         """Look for a period after *done* steps; pause if the epoch ends, or need not be simulated further."""
         if self.scene.draws:
-            self._settle(done)
+            self._check_precision(done)
         elif not (self.scene.exact and self._period):
             self._period = self._detector.observe(done, self.env.now, self._state())
-        if self._left() == 0:
+        if self._steps_left() == 0:
             self._over = True
             self._pause.succeed()
-        elif not self.scene.exact and (self._period or self._enough(done - self._regime_start)):
+        elif not self.scene.exact and (self._period or self._has_enough_steps(done - self._regime_start)):
             self._pause.succeed()
 
-    def _enough(self, lived: int) -> bool:
+    def _has_enough_steps(self, lived: int) -> bool:
         """Return whether the *lived* steps of this regime are enough to represent the others, though no state has recurred."""
         slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.apart() <= ALIKE
-        return slow or lived >= self._most
+        return slow or lived >= self._max_steps
 
-    def _settle(self, done: int) -> None:
+    def _check_precision(self, done: int) -> None:
         """Check every few steps whether the mean of drawn steps is precise enough."""
-        if (done - self._regime_start) % _LOOK_EVERY == 0 or self._left() == 0:
+        if (done - self._regime_start) % _LOOK_EVERY == 0 or self._steps_left() == 0:
             mean = settled(self._durations())
             self._interval = mean.half_width if mean else self._interval
             enough = done - self._regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
@@ -348,15 +348,15 @@ class EpochRun:
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
         exchanges = [played for exchange in meetings for played in sorted(exchange.playing.values()) or [("", now)]]
-        learnt = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
+        learned = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),
             tuple((rank.at, rank.input.state()) for rank in ranks),
-            (*(name for name, _ in exchanges), *learnt),
+            (*(name for name, _ in exchanges), *learned),
         )
-        begun = (start for rank in ranks for start in (*rank.input.since(), rank.host))
-        since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *begun)
+        started = (start for rank in ranks for start in (*rank.input.since(), rank.host))
+        since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *started)
         return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
 
     def _new_regime(self) -> None:
@@ -393,7 +393,7 @@ class EpochRun:
 
     def _skip(self, period: Period) -> None:
         """Use *period* for as much of the rest of the epoch as possible."""
-        repeats, rest = divmod(self._left(), period.steps)
+        repeats, rest = divmod(self._steps_left(), period.steps)
         elapsed = self.env.now + self._skipped_time
         waits = [live.boundaries[0] - elapsed for live in self._live if not live.ranks]
         limits = [wait // period.duration for wait in waits] + [self._periods_until_baseline(slot, period) for slot in self.scene.credits]
@@ -406,9 +406,9 @@ class EpochRun:
         if to_the_end and rest:
             self.windows.append(Window(period.start, times[period.first + rest], rest))
         self._covered = len(times) - 1
-        self._pass(period, periods, rest if to_the_end else 0)
+        self._advance(period, periods, rest if to_the_end else 0)
 
-    def _pass(self, period: Period, periods: int, rest: int) -> None:
+    def _advance(self, period: Period, periods: int, rest: int) -> None:
         """Advance time and credits by *periods* recurrences of *period* and *rest* more steps."""
         times = self._live[0].boundaries
         part = times[period.first + rest] - period.start
@@ -420,7 +420,7 @@ class EpochRun:
                 if seconds > 0:
                     credits.advance(repeats * seconds, spent / seconds)
         self._new_regime()
-        self._over = self._left() == 0
+        self._over = self._steps_left() == 0
         self._skipped.succeed()
         self._skipped = self.env.event()
 
@@ -438,8 +438,8 @@ class EpochRun:
         self._skipped.succeed()
         while any(len(live.boundaries) < 2 for live in self._live):
             self.env.step()
-        self._told = self.env.now  # other ranks may not have ended the same step yet
-        while any(start < self._told for _, start in self.log.waiting_since.values()):
+        self._log_end = self.env.now  # other ranks may not have ended the same step yet
+        while any(start < self._log_end for _, start in self.log.waiting_since.values()):
             self.env.step()
 
     def _own_interval(self, job: int) -> float | None:
@@ -448,15 +448,15 @@ class EpochRun:
         return mean.half_width if mean else None
 
     def _epoch(self, job: int) -> Epoch:
-        times, due = self._live[job].boundaries, self.scene.steps[job]
-        windows = whole_steps(self.windows, times, self._told) if job else self.windows
+        times, epoch_steps = self._live[job].boundaries, self.scene.steps[job]
+        windows = whole_steps(self.windows, times, self._log_end) if job else self.windows
         steps = sum(window.steps * window.repeats for window in windows)
         step_time = sum((window.end - window.start) * window.repeats for window in windows) / steps
-        done = min(due, len(times) - 1)
-        rest = self._skipped_time if job == 0 else (due - done) * step_time
+        done = min(epoch_steps, len(times) - 1)
+        rest = self._skipped_time if job == 0 else (epoch_steps - done) * step_time
         resources = resource_table(self.log, windows, job)
         return Epoch(
-            steps=due,
+            steps=epoch_steps,
             time=times[done] - times[0] + rest,
             step_time=step_time,
             stalls=stall_table(resources),

@@ -104,21 +104,21 @@ _new = tuple.__new__
 class _Waiting:
     """Context manager of one wait of a rank; it is entered more often than any other, so it is a plain class for speed."""
 
-    __slots__ = ("_asked", "_log", "_start")
+    __slots__ = ("_log", "_start", "_wait")
 
     def __init__(self, log: EventLog, rank: int, cause: Cause, resource: str, ident: int) -> None:
         self._log = log
-        self._asked = (rank, cause, resource, ident)
+        self._wait = (rank, cause, resource, ident)
 
     def __enter__(self) -> None:
         self._start = self._log.clock()
-        self._log.waiting_since[self._asked[0]] = (self._asked[1], self._start)
+        self._log.waiting_since[self._wait[0]] = (self._wait[1], self._start)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            del self._log.waiting_since[self._asked[0]]
+            del self._log.waiting_since[self._wait[0]]
             if (end := self._log.clock()) > self._start:
-                self._log.waits.append(_new(WaitSpan, (*self._asked, self._start, end)))
+                self._log.waits.append(_new(WaitSpan, (*self._wait, self._start, end)))
 
 
 @dataclass
@@ -149,12 +149,12 @@ class EventLog:
 
     def interrupt(self, pauses: Sequence[tuple[float, float]], cause: Cause) -> list[tuple[float, float]]:
         """Turn *pauses* (s) in the wait recorded last into waits for *cause*; return the intervals that remain of it."""
-        wait, left = self.waits.pop(), []
+        wait, remaining = self.waits.pop(), []
         for number, (t0, t1) in enumerate(pairwise([wait.t0, *(time for pause in pauses for time in pause), wait.t1])):
             if t1 > t0:
                 self.waits.append(WaitSpan(wait.rank, cause, "", -1, t0, t1) if number % 2 else wait._replace(t0=t0, t1=t1))
-                left += [] if number % 2 else [(t0, t1)]
-        return left
+                remaining += [] if number % 2 else [(t0, t1)]
+        return remaining
 
     def did(
         self,

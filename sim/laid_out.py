@@ -48,8 +48,8 @@ def lay_out(
     spread unevenly over switches.
     Raise `SpecError` with what is wrong, including insufficient GPU memory.
     """
-    if (own := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
-        overrides = {**(overrides or {}), **own}
+    if (user_parts := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
+        overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
         hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, batch=batch,
         plan=plan_of(**part(options, WholeJobOptions)),

@@ -156,35 +156,35 @@ def prepare(
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     try:
-        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
-        if own is None:
+        user_passes = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
+        if user_passes is None:
             check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
-    if ends and own is None:
-        _ends(schedule, parallel, micro_batches)
-    held = split(_as_run(workload), parallel, options.gathers_again)
-    _check_wraps(workload, held)
-    check_saves(training, held)
-    chunks = stages_of(held, parallel, *spread(options, workload.model.transformer, parallel.virtual_stages))
-    _check_shared(workload.model, held, chunks)
+    if ends and user_passes is None:
+        _check_deadlock(schedule, parallel, micro_batches)
+    units = split(_as_run(workload), parallel, options.gathers_again)
+    _check_wraps(workload, units)
+    check_saves(training, units)
+    chunks = stages_of(units, parallel, *spread(options, workload.model.transformer, parallel.virtual_stages))
+    _check_shared(workload.model, units, chunks)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)
     return Layout(
         mesh=mesh,
         options=options,
-        units=held,
+        units=units,
         chunks=chunks,
         schedule=schedule,
         micro_batches=micro_batches,
         gathered=min(activation, WIDTHS[options.weights]),
         reduced=WIDTHS[options.reduction],
-        entering=tuple(width * nbytes for nbytes in _entering(workload, held, chunks)),
+        entering=tuple(width * nbytes for nbytes in _entering(workload, units, chunks)),
         clips=training.stack.gradient_clipping,
-        tied=_tied(workload, options),
+        tied=_tied_gradient_bytes(workload, options),
         synchronizes_each=training.stack.synchronizes_each(parallel.shard),
-        own=own,
+        own=user_passes,
     )
 
 
@@ -213,7 +213,7 @@ def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
         )
 
 
-def _ends(schedule: str, parallel: Parallel, micro_batches: int) -> None:
+def _check_deadlock(schedule: str, parallel: Parallel, micro_batches: int) -> None:
     """Raise SpecError with the cycle of waits if the stages of *schedule* deadlock."""
     cycle = _waits(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     if cycle is not None:
@@ -254,7 +254,7 @@ def mesh_options(workload: Workload) -> MeshOptions:
     return stack.mesh
 
 
-def _starts(units: Sequence[Unit]) -> list[int]:
+def _first_layers(units: Sequence[Unit]) -> list[int]:
     """Return the index of the first layer of each of *units* in the model's own layers: equal units share one unit's layer names."""
     return [0, *accumulate(len(unit.pieces) for unit in units)]
 
@@ -263,7 +263,7 @@ def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence
     """Raise SpecError if layers of two chunks share parameters, except for an embedding table that the head uses again."""
     if len(chunks) == 1 or not shared_layers(Held(model)):
         return
-    starts = _starts(units)
+    starts = _first_layers(units)
     chunk_of: dict[str, int] = {}
     for chunk, numbers in enumerate(chunks):
         for layer in chain.from_iterable(model.layers[starts[unit] : starts[unit + 1]] for unit in numbers):
@@ -275,16 +275,16 @@ def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence
                 )
 
 
-def _entering(workload: Workload, held: Sequence[Unit], chunks: Sequence[tuple[int, ...]]) -> list[float]:
+def _entering(workload: Workload, model_units: Sequence[Unit], chunks: Sequence[tuple[int, ...]]) -> list[float]:
     """Return the bytes per sample (4 per element) that enter each chunk of the model; an empty chunk has the input of the next one."""
-    starts, layers = _starts(held), workload.model.layers
+    starts, layers = _first_layers(model_units), workload.model.layers
     entering = [0.0]
     for units in reversed(chunks):
         entering.append(layers[starts[units[0]]].received if units else entering[-1])
     return entering[:0:-1]
 
 
-def _tied(workload: Workload, options: MeshOptions) -> float:
+def _tied_gradient_bytes(workload: Workload, options: MeshOptions) -> float:
     """Return the bytes of the gradient that the first and the last stage share, of an embedding table that the head uses again; else 0."""
     model = workload.model
     shared = shared_layers(Held(model))
@@ -348,22 +348,22 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 def _intervals(workload: Workload, layout: Layout, times: UnitTimes) -> float:
     """Return how many independent draws of jitter the first stage's ranks have per step, at most one per message inside units."""
-    lasts = workload.training.noise.compute_correlation
-    if lasts is None:
+    correlation_time = workload.training.noise.compute_correlation
+    if correlation_time is None:
         return 1.0
     passes = [times(unit, part) for unit in layout.units_of(0) for part in ("F", "B") if part == "F" or layout.units[unit].has_backward]
     compute = layout.micro_batches * sum(each.compute for each in passes)
     pieces = [piece for unit in layout.units_of(0) for piece in layout.units[unit].pieces]
     messages = layout.micro_batches * sum(len(piece.forward) + len(piece.backward) for piece in pieces)
-    return max(1.0, min(compute / lasts, messages))
+    return max(1.0, min(compute / correlation_time, messages))
 
 
 def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> Ranks:
     """Return which ranks wait for each other, and how their speeds vary."""
-    own, noise = mesh.parallel, workload.training.noise
-    replica = own.tensor * own.context
+    parallel, noise = mesh.parallel, workload.training.noise
+    replica = parallel.tensor * parallel.context
     return Ranks(
-        inside=max(replica, own.expert),
+        inside=max(replica, parallel.expert),
         replica=replica,
         replicas=mesh.data,
         stages=mesh.stages,

@@ -110,10 +110,12 @@ def simulate(
         raise ValueError(f"executor '{executor}': write one of {', '.join(EXECUTORS)}")
     fold = fold and executor == "phase"
     scene, warm_hits = _scene(hardware, jobs, fold)
-    saved = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent] if beside else ()
-    scene = replace(scene, exact=exact, beside=saved, keep_rates=keep_rates, executor=executor, seed=seed, lag=lag, keep_log=keep_log)
-    differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
-    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and differs else None
+    checkpoint_writes = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent] if beside else ()
+    scene = replace(
+        scene, exact=exact, beside=checkpoint_writes, keep_rates=keep_rates, executor=executor, seed=seed, lag=lag, keep_log=keep_log
+    )
+    cold_differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
+    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and cold_differs else None
     levels = {slot: credits.level for slot, credits in scene.credits.items()}
     warm = EpochRun(scene, warm_hits, [0.0 for _ in jobs]).run()
     return Run(
@@ -174,8 +176,8 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     job, stack = jobs[number], jobs[number].workload.training.stack
     if job.ranks == 1 and not stack.uses_servers:
         return None
-    served = {other: serving(each.workload) for other, each in enumerate(jobs)}
-    hosts = {other: hosts_of(hardware, jobs[other].placement, own) for other, own in served.items() if own}
+    servers_of = {other: serving(each.workload) for other, each in enumerate(jobs)}
+    hosts = {other: hosts_of(hardware, jobs[other].placement, own) for other, own in servers_of.items() if own}
     lists = [[part.node for part in other.placement] for other in jobs]
     of_servers = {}
     for other, own in hosts.items():  # these lists tell groups of nodes apart
@@ -190,9 +192,9 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     used, tuning = job_slots(number, cluster), tuning_of(stack)
     if fabric is not NOTHING:
         return plan_collectives(used, hardware.fabric, tuning, fabric)
-    alike = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
+    slot_keys = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
     return shelf.remembered(
-        (plan_collectives, alike, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
+        (plan_collectives, slot_keys, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
     )
 
 

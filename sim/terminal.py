@@ -63,8 +63,8 @@ class Talk:
             now = time.monotonic()
             began = began or (now, done)  # time before the first item, such as starting processes, says nothing about the rest
             left = (now - began[0]) / max(done - began[1], 1) * (of - done)
-            told = left >= 1 and now - began[0] > 1
-            self.progress(f"{done:,} of {of:,} {what}" + (f", about {show(left, 'time', 2)} left" if told else ""))
+            show_left = left >= 1 and now - began[0] > 1
+            self.progress(f"{done:,} of {of:,} {what}" + (f", about {show(left, 'time', 2)} left" if show_left else ""))
 
         return show_done
 
@@ -115,15 +115,15 @@ def in_colour() -> bool:
 def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
     """Return *arguments* without the options of `ANYWHERE`, and the names of these options; everything after ``--`` is kept."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    given = {ANYWHERE[word] for word in arguments[:end] if word in ANYWHERE}
-    return [*(word for word in arguments[:end] if word not in ANYWHERE), *arguments[end:]], given
+    flags = {ANYWHERE[word] for word in arguments[:end] if word in ANYWHERE}
+    return [*(word for word in arguments[:end] if word not in ANYWHERE), *arguments[end:]], flags
 
 
 def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     """Run *app* on *arguments* (None: those of the process) and return the exit code; errors are one sentence on stderr."""
-    words, given = without_anywhere(sys.argv[1:] if arguments is None else arguments)
-    talk.quiet, talk.said = "quiet" in given, time.monotonic()
-    typed = MADE_BY.set(shlex.join([*program().split(), *words]))
+    words, flags = without_anywhere(sys.argv[1:] if arguments is None else arguments)
+    talk.quiet, talk.said = "quiet" in flags, time.monotonic()
+    token = MADE_BY.set(shlex.join([*program().split(), *words]))
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:
@@ -136,13 +136,13 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
-        if "debug" in given:
+        if "debug" in flags:
             raise
         talk.progress("")
-        typer.echo(_sentence(error), err=True)
+        typer.echo(_error_message(error), err=True)
         return 2
     finally:
-        MADE_BY.reset(typed)
+        MADE_BY.reset(token)
     return 0
 
 
@@ -150,7 +150,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Error codes of a disk that cannot be written; these are not bugs of the program."""
 
 
-def _sentence(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     """Return the sentence that reports *error*."""
     if isinstance(error, SpecError):
         return named_as_called(str(error))
@@ -171,9 +171,9 @@ def _interrupted() -> int:
 def _show_example(error: BaseException | None) -> None:
     """Print the example of the command that a usage *error* belongs to."""
     command = getattr(getattr(error, "ctx", None), "command", None)
-    said = getattr(error, "format_message", None)
+    format_message = getattr(error, "format_message", None)
     example = getattr(command, "epilog", None)
-    if example and said is not None and not said().startswith("Usage:"):  # the full help already has the examples
+    if example and format_message is not None and not format_message().startswith("Usage:"):  # the full help already has the examples
         typer.echo(f"\n{named_as_called(example)}", err=True)
 
 
@@ -216,13 +216,13 @@ def write_report(
     from sim.spec.whole_file import write_file, write_files
 
     document, text, table = result
-    made = named_as_called(page()) if html is not None or folder is not None else ""
+    markup = named_as_called(page()) if html is not None or folder is not None else ""
     if html is not None:
-        write_file(html, made)
+        write_file(html, markup)
         talk(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
-            "run.json": json_text(document), "report.txt": named_as_called(text) + "\n", "report.html": made, "run.csv": table, **more(),
+            "run.json": json_text(document), "report.txt": named_as_called(text) + "\n", "report.html": markup, "run.csv": table, **more(),
         }  # fmt: skip
         write_files(folder, files)
         talk(f"wrote {', '.join(str(folder / name) for name in files)}")
@@ -241,16 +241,16 @@ def write_result(
     from sim.spec.whole_file import write_file, write_files
 
     document, text = result
-    told = named_as_called(text) + "\n"
-    made = named_as_called(page(document)) if html is not None or folder is not None else ""
+    report = named_as_called(text) + "\n"
+    markup = named_as_called(page(document)) if html is not None or folder is not None else ""
     if html is not None:
-        write_file(html, made)
+        write_file(html, markup)
         talk(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
             f"{name}.json": json_text(document),
-            f"{name}.txt": told,
-            f"{name}.html": made,
+            f"{name}.txt": report,
+            f"{name}.html": markup,
         }
         files |= {**(more or {}), **(plot(document).files(name) if plot is not None else {})}
         write_files(folder, files)

@@ -120,9 +120,9 @@ def _parse_text(text: str, dimension: str) -> float:
     scale = UNITS[dimension].get(unit)
     if scale is None:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
-        near = _in_bits(str(unit), dimension) or _spelled(str(unit), UNITS[dimension])
-        meant = f" (did you mean {near}?)" if near else ""
-        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}{meant}"
+        similar = _in_bits(str(unit), dimension) or _other_spelling(str(unit), UNITS[dimension])
+        hint = f" (did you mean {similar}?)" if similar else ""
+        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}{hint}"
         raise UnitError(f"{reason}, expected a {dimension}; {accepted(dimension)}")
     # Dividing by a whole number keeps 10 us at 1e-05; 1e-6 itself is no float, and 10 times it is 9.999...e-06.
     return _finite(float(number) * scale if scale >= 1 else float(number) / round(1 / scale), text)
@@ -138,7 +138,7 @@ def _in_bits(unit: str, dimension: str) -> str:
     return f"{match[1]}bps" if match else ""
 
 
-def _spelled(unit: str, units: Iterable[str]) -> str:
+def _other_spelling(unit: str, units: Iterable[str]) -> str:
     """Return which of *units* is *unit* in another case, or with "ps" for "/s"; empty if none is."""
     plain = unit.lower().removesuffix("ps")
     if unit.islower() and unit.endswith("b/s"):

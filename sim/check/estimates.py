@@ -33,14 +33,14 @@ def count_estimates(spec: Spec, document: Document | None = None) -> list[Estima
     return [
         Estimate(document.spelled((*key, *inner)), reason, value, document.mark((*key, *inner)).file)
         for key, block in blocks(spec)
-        for inner, value, reason in _guessed(block)
+        for inner, value, reason in _estimated_numbers(block)
     ]
 
 
-def _guessed(block: Spec) -> Iterator[tuple[Key, Any, str]]:
+def _estimated_numbers(block: Spec) -> Iterator[tuple[Key, Any, str]]:
     """Yield the key, value and reason of the numbers of *block* that are estimates."""
     source = block.__dict__.get("source")  # not all blocks have this field; a model's layers do not
-    if not isinstance(source, dict) and _guess(source) is None:
+    if not isinstance(source, dict) and _estimate_reason(source) is None:
         return
     for key, value in _numbers(block):
         if (reason := _reason(source, key)) is not None:
@@ -72,10 +72,10 @@ def _reason(source: Any, key: Key) -> str | None:
     if isinstance(source, dict):
         spellings = [".".join(map(str, key[:length])) for length in range(len(key), 0, -1)]
         source = next((source[name] for name in (*spellings, "*") if name in source), None)
-    return _guess(source)
+    return _estimate_reason(source)
 
 
-def _guess(source: Any) -> str | None:
+def _estimate_reason(source: Any) -> str | None:
     """Return the reason given in an estimate's *source*; None if it is not an estimate."""
     if not isinstance(source, str) or not source.lower().startswith("estimate"):
         return None

@@ -38,12 +38,12 @@ def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = l
     For the catalogue, every file has only its own estimates, not those of its parts; the last verdict has no file and holds problems
     between files.
     """
-    wanted = [file for name in names for file in _files(name)]
-    if wanted:
-        return list(_told(map(_verdict_on_name, wanted), len(wanted), progress))
+    paths = [file for name in names for file in _files(name)]
+    if paths:
+        return list(_with_progress(map(_verdict_on_name, paths), len(paths), progress))
     files = [(path, kind) for kind, folder in _folders() for path in catalogue.every(folder).values()]
-    verdicts = list(_told((_own(_verdict(path, kind)) for path, kind in files), len(files), progress))
-    return [*verdicts, Verdict("", "catalogue", _across(verdicts))]
+    verdicts = list(_with_progress((_own_estimates(_verdict(path, kind)) for path, kind in files), len(files), progress))
+    return [*verdicts, Verdict("", "catalogue", _problems_across(verdicts))]
 
 
 def validate_path(name: str) -> list[str]:
@@ -51,9 +51,9 @@ def validate_path(name: str) -> list[str]:
     return _verdict_on_name(name).problems
 
 
-def _told(verdicts: Iterable[Verdict], of: int, progress: Callable[[int, int], None]) -> Iterator[Verdict]:
+def _with_progress(verdicts: Iterable[Verdict], total: int, progress: Callable[[int, int], None]) -> Iterator[Verdict]:
     for done, verdict in enumerate(verdicts, 1):
-        progress(done, of)
+        progress(done, total)
         yield verdict
 
 
@@ -73,13 +73,13 @@ def _folders() -> list[tuple[type[Any], str]]:
 
 def _verdict_on_name(name: str) -> Verdict:
     try:
-        path, kind = _found(name)
+        path, kind = _locate(name)
     except SpecError as error:
         return Verdict(name, "", error.problems)
     return _verdict(path, kind)
 
 
-def _found(name: str) -> tuple[Path, type[Any] | None]:
+def _locate(name: str) -> tuple[Path, type[Any] | None]:
     """Return the file that *name* refers to, and its kind if its folder in the catalogue determines it."""
     for kind, folder in _folders():
         for spelling in (name, name.lower()):
@@ -100,15 +100,15 @@ def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
         loaded = library.load(kind, path)
     except SpecError as error:
         return Verdict(str(path), kind.__name__.lower() if kind else "", error.problems)
-    problems = _checked(loaded.spec, loaded.document)
+    problems = _check_spec(loaded.spec, loaded.document)
     return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec)
 
 
-def _own(verdict: Verdict) -> Verdict:
+def _own_estimates(verdict: Verdict) -> Verdict:
     return replace(verdict, estimates=[estimate for estimate in verdict.estimates if estimate.file == verdict.file])
 
 
-def _checked(spec: Spec, document: Document) -> list[str]:
+def _check_spec(spec: Spec, document: Document) -> list[str]:
     if isinstance(spec, Hardware):
         return check_hardware(spec, document)
     if isinstance(spec, Workload):
@@ -135,13 +135,13 @@ def _unlike(value: object) -> str:
     """Return why *value* matches no kind of description: a key is misspelled, what it extends does not exist, or all keys are unknown."""
     keys = [str(key) for key in value] if isinstance(value, dict) else []
     valid = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
-    near = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
-    if near:
-        return "; ".join(f"unknown key '{key}'; did you mean '{meant}'?" for key, meant in near.items())
+    misspelled = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
+    if misspelled:
+        return "; ".join(f"unknown key '{key}'; did you mean '{meant}'?" for key, meant in misspelled.items())
     if isinstance(value, dict) and (origin := value.get("extends")):
         names = [*catalogue.catalogue("hardware"), *catalogue.catalogue("workloads")]
-        alike = catalogue.suggestions(str(origin), names)
-        return f"extends: {shorten(origin)} is not in the catalogue" + (f"; did you mean {any_of(alike)}?" if alike else "")
+        similar = catalogue.suggestions(str(origin), names)
+        return f"extends: {shorten(origin)} is not in the catalogue" + (f"; did you mean {any_of(similar)}?" if similar else "")
     return f"no description that this program knows; it may hold a {', '.join(schema.KINDS)}"
 
 
@@ -154,7 +154,7 @@ def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:
     return None
 
 
-def _across(verdicts: list[Verdict]) -> list[str]:
+def _problems_across(verdicts: list[Verdict]) -> list[str]:
     """Return problems between files: a name or alias that two files share, and a name that differs from its file's."""
     problems = []
     for kind in ("hardware", "workload"):

@@ -111,12 +111,12 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator
         yield f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; leave --nodes out, or set groups.0.count"
         return
     count = sum(nodes or group.count for group in workers)
-    there = sum((nodes or group.count) * group.node.gpu_count for group in workers)
+    total = sum((nodes or group.count) * group.node.gpu_count for group in workers)
     if gpus is not None and gpus < 1:
         yield f"--gpus {gpus}: write 1 or more"
-    elif gpus is not None and gpus > there:
-        more = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if workers and len(hardware.groups) == 1 else ""
-        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {there} GPUs; write at most {there}{more}"
+    elif gpus is not None and gpus > total:
+        hint = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if workers and len(hardware.groups) == 1 else ""
+        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {total} GPUs; write at most {total}{hint}"
     elif gpus is not None and gpus < (nodes or 1):
         yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"
 
@@ -144,31 +144,31 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
     need = NEEDS.get(precision)
     for gpu in {group.node.gpu.name: group.node.gpu for group in _workers(hardware)}.values():
         if need is not None and need not in gpu.peak:
-            able = ["fp32", "amp_fp16", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
-            yield ("training", "precision"), f"{gpu.name} has no {need} units, which {precision} needs; write one of {', '.join(able)}"
+            supported = ["fp32", "amp_fp16", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
+            yield ("training", "precision"), f"{gpu.name} has no {need} units, which {precision} needs; write one of {', '.join(supported)}"
         elif precision == "fp8":
             yield from _recipe(gpu, workload)
 
 
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
     """Find an FP8 recipe that the stack or the GPU lacks."""
-    wanted, stack = workload.training.asked_recipe, workload.training.stack
-    can = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
-    if wanted is not None and wanted not in can:
+    requested, stack = workload.training.asked_recipe, workload.training.stack
+    supported = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
+    if requested is not None and requested not in supported:
         lacks = gpu.name if workload.training.has_recipe else f"stack {stack.name}"
-        others = f"write {' or '.join(can)}" if can else "write another precision"
-        yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {wanted}; {others}"
+        others = f"write {' or '.join(supported)}" if supported else "write another precision"
+        yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {requested}; {others}"
 
 
 def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> Iterator[Problem]:
     training, seen = workload.training, set()
     for number, group in enumerate(_workers(hardware)):
-        own = training.at(number) if number < len(training.batches) else training
+        group_training = training.at(number) if number < len(training.batches) else training
         key = "batches" if training.batches else "batch"
-        if fit is None or (group.node.gpu.name, own.batch) in seen:
+        if fit is None or (group.node.gpu.name, group_training.batch) in seen:
             continue
-        seen.add((group.node.gpu.name, own.batch))
-        if sentence := fit(group.node.gpu, workload.model_copy(update={"training": own})):
+        seen.add((group.node.gpu.name, group_training.batch))
+        if sentence := fit(group.node.gpu, workload.model_copy(update={"training": group_training})):
             yield ("training", key), sentence
 
 

@@ -34,7 +34,7 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
     if stack.gradient_clipping:
         yield (*_STACK, "gradient_clipping"), "needs the norm of the whole summed gradient, which no parameter server has; write false"
     if stack.asynchronous:
-        yield from _by_itself(workload)
+        yield from _asynchronous(workload)
 
 
 def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Problem]:
@@ -64,16 +64,16 @@ def _workers(hardware: Hardware, nodes: int | None) -> int:
 
 def _hosts(hardware: Hardware, servers: Servers, nodes: int | None) -> Iterator[Problem]:
     key = (*_STACK, "servers", "count")
-    there = sum(group.count for group in hardware.groups if group.role == "server")
-    if servers.placement == "colocated" and servers.count > (own := _workers(hardware, nodes)):
-        yield key, f"{servers.count} colocated servers need as many worker nodes, {hardware.name} has {own}; write at most {own}"
-    elif servers.placement == "group" and not there:
+    hosts = sum(group.count for group in hardware.groups if group.role == "server")
+    if servers.placement == "colocated" and servers.count > (workers := _workers(hardware, nodes)):
+        yield key, f"{servers.count} colocated servers need as many worker nodes, {hardware.name} has {workers}; write at most {workers}"
+    elif servers.placement == "group" and not hosts:
         yield (
             (*_STACK, "servers", "placement"),
             f"{hardware.name} has no group of role 'server' to carry servers; add one, or write placement: colocated",
         )
-    elif servers.placement == "group" and servers.count > there:
-        yield key, f"{servers.count} servers need as many hosts of role 'server', {hardware.name} has {there}; write at most {there}"
+    elif servers.placement == "group" and servers.count > hosts:
+        yield key, f"{servers.count} servers need as many hosts of role 'server', {hardware.name} has {hosts}; write at most {hosts}"
 
 
 def _racks(hardware: Hardware, stack: Stack, servers: Servers, nodes: int | None) -> Iterator[Problem]:
@@ -89,7 +89,7 @@ def _racks(hardware: Hardware, stack: Stack, servers: Servers, nodes: int | None
         )
 
 
-def _by_itself(workload: Workload) -> Iterator[Problem]:
+def _asynchronous(workload: Workload) -> Iterator[Problem]:
     training = workload.training
     if training.gradient_accumulation_steps > 1:
         yield (

@@ -39,9 +39,9 @@ def _bridged(node: Node) -> Iterator[Problem]:
 
 
 def _sockets(node: Node) -> Iterator[Problem]:
-    listed, due = len(node.topology.sockets), node.host.sockets
-    if listed != due:
-        yield ("sockets",), f"lists {listed} sockets, but host.sockets is {due}; write one item per socket, {{}} for an empty one"
+    listed, expected = len(node.topology.sockets), node.host.sockets
+    if listed != expected:
+        yield ("sockets",), f"lists {listed} sockets, but host.sockets is {expected}; write one item per socket, {{}} for an empty one"
 
 
 def _names(node: Node) -> Iterator[Problem]:
@@ -62,8 +62,8 @@ def _parents(node: Node) -> Iterator[Problem]:
     for index, switch in enumerate(topology.switches):
         key: Key = ("switches", index, "parent")
         if switch.parent not in above and switch.parent not in sockets:
-            near = suggestions(switch.parent, [*sockets, *above], most=1)
-            hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join([*sockets, *above])}"
+            similar = suggestions(switch.parent, [*sockets, *above], most=1)
+            hint = f"did you mean {similar[0]}?" if similar else f"write one of {', '.join([*sockets, *above])}"
             yield key, f"there is no {switch.parent}; {hint}"
         elif _in_circle(switch.name, above):
             yield key, f"{switch.name} and the switches above it form a circle, cut off from every socket; write a socket above the topmost"
@@ -85,8 +85,8 @@ def _places(node: Node, devices: str, count: int, counted: str) -> Iterator[Prob
     beyond = sorted({number for _, _, numbers in _holders(node, devices) for number in numbers if number >= count})
     if devices == "nics" and len(beyond) > 1:
         first = next(key for key, _, numbers in _holders(node, devices) if beyond[0] in numbers)
-        told = "; for a slower network keep the NICs and lower nic.bandwidth, or write a topology with fewer NICs"
-        yield first, f"places NICs up to {beyond[-1]}, but nic.count is {count}{told}"
+        hint = "; for a slower network keep the NICs and lower nic.bandwidth, or write a topology with fewer NICs"
+        yield first, f"places NICs up to {beyond[-1]}, but nic.count is {count}{hint}"
         return
     for key, place, numbers in _holders(node, devices):
         for number in numbers:

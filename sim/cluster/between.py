@@ -51,9 +51,9 @@ class HostWay(NamedTuple):
 
     def streams(self, of_all: Hosts, server: int, outward: bool) -> tuple[float, float]:
         """Return the streams up and down if each worker sends one to *server* (-1: to each server), or receives one from it."""
-        there = len(of_all.servers) if server < 0 else 1
-        here = len(self.servers) if server < 0 else int(server in self.servers)
-        sent, received = self.workers * (there - here), (len(of_all.workers) - self.workers) * here
+        all_servers = len(of_all.servers) if server < 0 else 1
+        servers_below = len(self.servers) if server < 0 else int(server in self.servers)
+        sent, received = self.workers * (all_servers - servers_below), (len(of_all.workers) - self.workers) * servers_below
         return (float(sent), float(received)) if outward else (float(received), float(sent))
 
 

@@ -64,11 +64,13 @@ def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
     """Return *hardware* with *nodes* worker nodes; raise SpecError unless it has exactly one group of workers."""
     if nodes < 1:
         raise SpecError(f"--nodes {nodes}: write 1 or more")
-    workers = {at: group.count for at, group in enumerate(hardware.groups) if group.role == "worker"}
+    workers = {index: group.count for index, group in enumerate(hardware.groups) if group.role == "worker"}
     if len(workers) != 1:
-        alike = {at: max(1, round(nodes * count / sum(workers.values()))) for at, count in workers.items()}
-        each = " ".join(f"--set groups.{at}.count={count}" for at, count in alike.items())
-        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; write the nodes of each, such as {each}")
+        counts = {index: max(1, round(nodes * count / sum(workers.values()))) for index, count in workers.items()}
+        options = " ".join(f"--set groups.{index}.count={count}" for index, count in counts.items())
+        raise SpecError(
+            f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; write the nodes of each, such as {options}"
+        )
     groups = tuple(group.model_copy(update={"count": nodes}) if group.role == "worker" else group for group in hardware.groups)
     return hardware.model_copy(update={"groups": groups})
 
@@ -115,7 +117,7 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
     placed = []
     for count, (number, node) in zip(counts, available, strict=False):
         if not 0 < count <= node.gpu_count:
-            fits = "+".join(str(min(max(wanted, 1), node.gpu_count)) for wanted, (_, node) in zip(counts, available, strict=False))
+            fits = "+".join(str(min(max(requested, 1), node.gpu_count)) for requested, (_, node) in zip(counts, available, strict=False))
             raise SpecError(
                 f"--placement {pattern}: {count} ranks on node {number}, which has {node.gpu_count} GPUs, one for each rank; "
                 f"--placement {fits} would fit"
@@ -151,47 +153,49 @@ def slots(
     lent: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
     served: dict[int, list[tuple[int, int]]] = {}
     for job, placement in enumerate(placements):
-        own = serving[job] if job < len(serving) else None
-        if own and own.colocated and own.servers > len(placement):
-            raise SpecError(_too_many_servers(own.servers, f"the job runs on {len(placement)} worker nodes"))
+        job_servers = serving[job] if job < len(serving) else None
+        if job_servers and job_servers.colocated and job_servers.servers > len(placement):
+            raise SpecError(_too_many_servers(job_servers.servers, f"the job runs on {len(placement)} worker nodes"))
         for place, (number, gpus) in enumerate(placement):
             lent.setdefault(number, []).append((job, gpus))
-            served.setdefault(number, []).extend((job, server) for server in (own.on_host(place) if own and own.colocated else ()))
+            served.setdefault(number, []).extend(
+                (job, server) for server in (job_servers.on_host(place) if job_servers and job_servers.colocated else ())
+            )
     nodes = dict(_worker_nodes(hardware))
     hosts = [(nodes[number], tuple(uses), tuple(served[number]), number) for number, uses in sorted(lent.items())]
-    return [*_counted(hosts, "n", fold), *_counted(_server_hosts(hardware, serving), "s", fold)]
+    return [*_merge_equal(hosts, "n", fold), *_merge_equal(_server_hosts(hardware, serving), "s", fold)]
 
 
 def _server_hosts(hardware: Hardware, serving: Sequence[Serving | None]) -> list[tuple[Node, _Uses, _Served, int]]:
     """Return the hosts of role ``server`` that run a server of some job."""
     nodes = [group.node for group in hardware.groups if group.role == "server" for _ in range(group.count)]
-    apart = [(job, own) for job, own in enumerate(serving) if own and not own.colocated]
-    for _, own in apart:
-        if own.servers > len(nodes):
-            raise SpecError(_too_many_servers(own.servers, f"{hardware.name} has {len(nodes)} hosts of role 'server'"))
+    separate = [(job, job_servers) for job, job_servers in enumerate(serving) if job_servers and not job_servers.colocated]
+    for _, job_servers in separate:
+        if job_servers.servers > len(nodes):
+            raise SpecError(_too_many_servers(job_servers.servers, f"{hardware.name} has {len(nodes)} hosts of role 'server'"))
     hosts: list[tuple[Node, _Uses, _Served, int]] = []
     for place, node in enumerate(nodes):
-        here = tuple((job, server) for job, own in apart for server in own.on_host(place))
-        if here:
-            hosts.append((node, (), here, place))
+        servers_here = tuple((job, server) for job, job_servers in separate for server in job_servers.on_host(place))
+        if servers_here:
+            hosts.append((node, (), servers_here, place))
     return hosts
 
 
-def _too_many_servers(count: int, there: str) -> str:
-    return f"training.stack.servers.count: {count} parameter servers, but {there}, and each takes a host; write fewer, or add hosts"
+def _too_many_servers(count: int, limit: str) -> str:
+    return f"training.stack.servers.count: {count} parameter servers, but {limit}, and each takes a host; write fewer, or add hosts"
 
 
-def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fold: bool) -> list[Slot]:
-    alike: dict[tuple[int, _Uses, _Served, int], list[int]] = {}
-    kept: dict[int, Node] = {}
+def _merge_equal(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fold: bool) -> list[Slot]:
+    numbers_of: dict[tuple[int, _Uses, _Served, int], list[int]] = {}
+    nodes: dict[int, Node] = {}
     for node, uses, served, number in hosts:
-        if id(node) not in kept:
-            kept[id(node)] = next((like for like in kept.values() if like == node), node)  # groups with equal descriptions count as one
-        key = (id(kept[id(node)]), uses, served, 0 if fold else number)
-        alike.setdefault(key, []).append(number)
+        if id(node) not in nodes:
+            nodes[id(node)] = next((seen for seen in nodes.values() if seen == node), node)  # groups with equal descriptions count as one
+        key = (id(nodes[id(node)]), uses, served, 0 if fold else number)
+        numbers_of.setdefault(key, []).append(number)
     return [
-        Slot(f"{letter}{index}", kept[node], len(numbers), uses, served, tuple(numbers))
-        for index, ((node, uses, served, _), numbers) in enumerate(alike.items())
+        Slot(f"{letter}{index}", nodes[node], len(numbers), uses, served, tuple(numbers))
+        for index, ((node, uses, served, _), numbers) in enumerate(numbers_of.items())
     ]
 
 
@@ -250,16 +254,16 @@ def _fold_slot(slot: Slot, crossings: Mapping[str, Hashable], fold: bool) -> tup
     graph = slot.graph
     ranks = [(job, gpu) for job, gpus in slot.lent for gpu in gpus]
     routes = [Counter(graph.host_to_device(gpu).links) for _, gpu in ranks]
-    asks = [((job, None if fold else gpu), route) for (job, gpu), route in zip(ranks, routes, strict=True)]
+    demands = [((job, None if fold else gpu), route) for (job, gpu), route in zip(ranks, routes, strict=True)]
     colours = {name: (link.capacity, link.tier, crossings.get(name), None if fold else name) for name, link in graph.links.items()}
-    rank_class, link_class = refine(asks, colours)
+    rank_class, link_class = refine(demands, colours)
     names: dict[str, str] = {}
     first: dict[int, str] = {}
     for link, number in link_class.items():
         names[link] = f"{slot.name}.{first.setdefault(number, link)}"
     classes = []
     for number in dict.fromkeys(rank_class):
-        members = [index for index, own in enumerate(rank_class) if own == number]
+        members = [index for index, class_number in enumerate(rank_class) if class_number == number]
         classes.append(_rank_class(slot, [ranks[index] for index in members], [routes[index] for index in members], names))
     return classes, names
 

@@ -91,19 +91,19 @@ class Parts(NamedTuple):
 def checkpoint(node: Node, parts: Parts, store: Store | None) -> Checkpoint:
     """Return the times of a checkpoint in *parts* to *store*, or (None) to each node's own disk. Raise ValueError if it has no disk."""
     writers = range(parts.per_node)
-    copied = _timed(node, {f"gpu{gpu}": node_graph(node).device_to_host(gpu).links for gpu in writers}, parts.nbytes, {})[0]
+    copied = _transfer_time(node, {f"gpu{gpu}": node_graph(node).device_to_host(gpu).links for gpu in writers}, parts.nbytes, {})[0]
     caps = {} if store is None or store.per_writer is None else {"cap": store.per_writer}
-    out = {f"gpu{gpu}": (*_way_out(node, gpu, store), _STORE if store else _DISK) for gpu in writers}
-    written, kept = _timed(node, out, parts.nbytes, caps, _shared(node, parts, store, parts.writing_nodes), parts.traffic)
+    out = {f"gpu{gpu}": (*_links_out(node, gpu, store), _STORE if store else _DISK) for gpu in writers}
+    written, share = _transfer_time(node, out, parts.nbytes, caps, _shared_resource(node, parts, store, parts.writing_nodes), parts.traffic)
     reads = parts.reads
-    read = {f"gpu{gpu}": (*_way_in(node, gpu, store), _STORE if store else _DISK) for gpu in range(reads.readers)}
-    arrived = _timed(node, read, reads.nbytes / reads.readers, caps, _shared(node, parts, store, float(parts.nodes)))[0]
+    read = {f"gpu{gpu}": (*_links_in(node, gpu, store), _STORE if store else _DISK) for gpu in range(reads.readers)}
+    arrived = _transfer_time(node, read, reads.nbytes / reads.readers, caps, _shared_resource(node, parts, store, float(parts.nodes)))[0]
     back = {f"gpu{gpu}": node_graph(node).host_to_device(gpu).links for gpu in range(parts.gpus)}
-    copied_back = _timed(node, back, reads.of_gpu, {})[0]
+    copied_back = _transfer_time(node, back, reads.of_gpu, {})[0]
     start = store.start if store else 0.0
     to_peer = _peers(node, parts, parts.per_node, parts.nbytes, parts.traffic)
     from_peer = _peers(node, parts, reads.readers, reads.nbytes / reads.readers) + copied_back
-    return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, kept, to_peer, from_peer)
+    return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, share, to_peer, from_peer)
 
 
 def _peers(node: Node, parts: Parts, pieces: int, nbytes: float, traffic: float = 0.0) -> float:
@@ -116,7 +116,7 @@ def _peers(node: Node, parts: Parts, pieces: int, nbytes: float, traffic: float 
     graph = node_graph(node)
     nics = {gpu: graph.nearest_nic(gpu) for gpu in range(pieces)}
     routes = {f"gpu{gpu}": (*graph.memory_to_network(nic), *graph.memory_from_network(nic)) for gpu, nic in nics.items()}
-    return _timed(node, routes, nbytes, {}, traffic=traffic)[0]
+    return _transfer_time(node, routes, nbytes, {}, traffic=traffic)[0]
 
 
 def memory_of_peers(node: Node, nodes: int) -> Store:
@@ -137,7 +137,7 @@ def outflows(node: Node, parts: Parts, store: Store | None) -> list[Outflow]:
     if store is None or parts.nbytes <= 0:
         return []
     cap = min(store.per_writer or math.inf, store.bandwidth / parts.writers)
-    return [Outflow(_way_out(node, gpu, store), cap) for gpu in range(parts.per_node)]
+    return [Outflow(_links_out(node, gpu, store), cap) for gpu in range(parts.per_node)]
 
 
 class CheckpointWrites:
@@ -149,26 +149,26 @@ class CheckpointWrites:
 
     def __init__(self, network: Network, flows: Sequence[Outflow], live: Callable[[str], str]) -> None:
         """Start *flows* on *network*; *live* maps a link of the node to the live link that represents it and equal ones."""
-        most: dict[tuple[str, ...], Counter[Outflow]] = {}
+        counts_by_links: dict[tuple[str, ...], Counter[Outflow]] = {}
         for flow in flows:
-            most.setdefault(tuple(map(live, flow.links)), Counter())[flow] += 1
-        for links, alike in most.items():  # a live link represents several equal links; take the load of the busiest
-            flow, count = max(alike.items(), key=lambda item: item[1])
+            counts_by_links.setdefault(tuple(map(live, flow.links)), Counter())[flow] += 1
+        for links, counts in counts_by_links.items():  # a live link represents several equal links; take the load of the busiest
+            flow, count = max(counts.items(), key=lambda item: item[1])
             for _ in range(count):
                 network.start(self.NAME, self._FOR_EVER, {link: float(links.count(link)) for link in links}, cap=flow.cap)
 
 
-def _way_out(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:
+def _links_out(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:
     graph = node_graph(node)
     return graph.memory_to_network(graph.nearest_nic(gpu)) if store is not None else ()
 
 
-def _way_in(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:
+def _links_in(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:
     graph = node_graph(node)
     return graph.memory_from_network(graph.nearest_nic(gpu)) if store is not None else ()
 
 
-def _shared(node: Node, parts: Parts, store: Store | None, nodes: float) -> dict[str, tuple[float, float]]:
+def _shared_resource(node: Node, parts: Parts, store: Store | None, nodes: float) -> dict[str, tuple[float, float]]:
     """Return the capacity of the store or the disk, and the load on it per byte of the simulated node."""
     if store is not None:
         return {_STORE: (store.bandwidth, max(nodes, 1.0))}
@@ -177,7 +177,7 @@ def _shared(node: Node, parts: Parts, store: Store | None, nodes: float) -> dict
     return {_DISK: (most_bandwidth(node.storage), 1.0)}
 
 
-def _timed(
+def _transfer_time(
     node: Node,
     routes: Mapping[str, tuple[str, ...]],
     nbytes: float,
@@ -197,15 +197,15 @@ def _timed(
     for name, (capacity, load) in (shared or {}).items():
         network.add_link(name, capacity)
         loads[name] = load
-    beside = _training(network, node, traffic)
+    training = _training(network, node, traffic)
     copies = [
         network.start(name, nbytes, {link: loads.get(link, 0.0) or float(links.count(link)) for link in links}, **caps)
         for name, links in routes.items()
     ]
     clock.run_to(together(clock, copies))
-    if not beside:
+    if not training:
         return clock.now, 1.0
-    moved = sum(volume - flow.left(clock.now) for flow, volume in beside)
+    moved = sum(volume - flow.left(clock.now) for flow, volume in training)
     return clock.now, min(1.0, moved / (traffic * clock.now))
 
 

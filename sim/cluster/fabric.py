@@ -208,12 +208,12 @@ class Crossed:
     @cached_property
     def capacities(self) -> dict[str, float]:
         """Return the capacity of every live resource (bytes/s)."""
-        return {name: port.capacity for port in self.ports for name in _ways(port)}
+        return {name: port.capacity for port in self.ports for name in _directions(port)}
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
         """Return a description of every live resource."""
-        return {name: port.description for port in self.ports for name in _ways(port)}
+        return {name: port.description for port in self.ports for name in _directions(port)}
 
     def load(self, sent: Iterable[Sent]) -> dict[str, float]:
         """Return the load on each live resource if every node of the job sends *sent*."""
@@ -221,7 +221,7 @@ class Crossed:
         load: dict[str, float] = {}
         for port in self.ports:
             amount = sum(port.streams(each, self.rails) * (each.on_nic if port.relative else each.on_wire) for each in sent)
-            load |= dict.fromkeys(_ways(port), amount) if amount else {}
+            load |= dict.fromkeys(_directions(port), amount) if amount else {}
         return load
 
     def between(self, src: int, dst: int, nic: int, onto: int) -> tuple[str, ...]:
@@ -241,7 +241,7 @@ NOTHING = Crossed()
 """A fabric that limits no traffic."""
 
 
-def _ways(port: Port) -> tuple[str, ...]:
+def _directions(port: Port) -> tuple[str, ...]:
     return (f"{port.name}.up", f"{port.name}.down") if port.each_way else (port.name,)
 
 
@@ -283,11 +283,11 @@ def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool, 
     name_of = {}
     for group in sorted(counted[job]):
         vector = tuple(counts[group] for counts in counted) + tuple(counts[group // above] for counts in outer if above > 1)
-        alike = kinds.setdefault(vector if fold else (*vector, group), [])
-        alike.append(group)
-        name_of[group] = alike[0]
+        equal_groups = kinds.setdefault(vector if fold else (*vector, group), [])
+        equal_groups.append(group)
+        name_of[group] = equal_groups[0]
     sizes = tuple(counted[job][group] for group in sorted(counted[job]))
-    return _Tier({vector: (alike[0], len(alike)) for vector, alike in kinds.items()}, sizes, name_of)
+    return _Tier({vector: (equal_groups[0], len(equal_groups)) for vector, equal_groups in kinds.items()}, sizes, name_of)
 
 
 def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, TierGroup]]:
@@ -304,19 +304,19 @@ def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[
     rails: tuple[int | None, ...] = tuple(range(nic.count)) if spec.rails else (None,)
     ports = []
     for first, count, group in _groups(leaves, job, fabric):
-        what = f"uplinks of leaf {first}" if count == 1 else f"uplinks of {count} leaves like leaf {first}"
-        what = what if fabric.leaf_spine else "links between nodes"
+        description = f"uplinks of leaf {first}" if count == 1 else f"uplinks of {count} leaves like leaf {first}"
+        description = description if fabric.leaf_spine else "links between nodes"
         for rail in rails:
             name, of_rail = (f"leaf{first}", "") if rail is None else (f"leaf{first}.rail{rail}", f", rail {rail}")
             below = range(first * spec.nodes_per_leaf, (first + 1) * spec.nodes_per_leaf)
-            ports.append(Port(name, filled * uplinks(spec, nic), what + of_rail + ratio, group, relative, rail=rail, nodes=below))
+            ports.append(Port(name, filled * uplinks(spec, nic), description + of_rail + ratio, group, relative, rail=rail, nodes=below))
     if spec.pods is not None:
         size = spec.nodes_per_leaf * spec.pods.leaves
         pods = _tier(placements, job, size, fold)
         capacity = filled * spec.pods.leaves * len(rails) * uplinks(spec, nic) / spec.pods.oversubscription
         for first, count, group in _groups(pods, job, fabric):
-            what = f"uplinks of pod {first}" if count == 1 else f"uplinks of {count} pods like pod {first}"
-            ports.append(Port(f"pod{first}", capacity, what, group, relative, nodes=range(first * size, (first + 1) * size)))
+            description = f"uplinks of pod {first}" if count == 1 else f"uplinks of {count} pods like pod {first}"
+            ports.append(Port(f"pod{first}", capacity, description, group, relative, nodes=range(first * size, (first + 1) * size)))
     order = fabric.rank_order == "by_switch"
     tiers = [("leaf", spec.nodes_per_leaf), *([("pod", spec.nodes_per_leaf * spec.pods.leaves)] if spec.pods else [])]
     groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if order else {}
@@ -333,12 +333,12 @@ def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[in
     for first, _, group in _groups(small, job, fabric) if routers > 1 else ():
         above = groups_of[large.name_of[first // routers]]
         capacity, weight = fabric.path_efficiency * (routers - 1) * spec.local_bandwidth, min(routers - 1.0, detour)
-        what = f"local links of router {first} and those like it"
-        ports.append(LocalPort(f"router{first}", capacity, what, group, of_pair=weight, whole=above, routers=routers))
+        description = f"local links of router {first} and those like it"
+        ports.append(LocalPort(f"router{first}", capacity, description, group, of_pair=weight, whole=above, routers=routers))
     for first, group in groups_of.items() if groups > 1 else ():
         capacity = fabric.path_efficiency * routers * spec.global_links * spec.global_bandwidth
-        what = f"global links of group {first} and those like it"
-        ports.append(Port(f"group{first}", capacity, what, group, of_pair=min(groups - 1.0, detour)))
+        description = f"global links of group {first} and those like it"
+        ports.append(Port(f"group{first}", capacity, description, group, of_pair=min(groups - 1.0, detour)))
     return Crossed(tuple(ports))
 
 
@@ -351,13 +351,13 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
     for axis, (full, stride) in enumerate(zip(spec.dimensions, strides, strict=False)):
         length = min(full, -(-len(nodes) // stride))
         if length > 1:
-            what = f"links of dimension {axis} of the torus"
+            description = f"links of dimension {axis} of the torus"
             name = f"job{_overlapping(placements, job)}.dimension{axis}"
             ports.append(
                 TorusPort(
                     name,
                     fabric.path_efficiency * spec.link_bandwidth,
-                    what,
+                    description,
                     everyone,
                     each_way=False,
                     length=length,

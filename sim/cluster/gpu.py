@@ -105,11 +105,11 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     peak = _peak(layer, gpu, precision, stack)
     shaped = _shaped(layer, gpu, peak)
     fused = _traffic(layer, stack) if layer.op in FUSIBLE else 1.0
-    beside = _beside_products(layer) if backward else 0.0
-    moved = (traffic - beside) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
+    extra = _separate_bytes(layer) if backward else 0.0
+    moved = (traffic - extra) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
     if shaped:
         moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
-    converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision, stack)) * batch
+    converted = (_layout_bytes(layer, precision, stack, peak, backward) + extra * _element_scale(layer, precision, stack)) * batch
     converted += _cast_bytes(layer, precision, backward)
     few_bits = peak in _FEW_BITS
     if shaped and few_bits and layer.channels:
@@ -136,8 +136,8 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
 
 def _traffic(layer: Layer, stack: Stack) -> float:
     """Return the bytes that an element-wise layer moves, relative to those of the layer table."""
-    named = stack.operator_traffic.get(layer.name.rpartition(".")[2]) if stack.operator_traffic else None
-    return stack.elementwise_traffic if named is None else named
+    factor = stack.operator_traffic.get(layer.name.rpartition(".")[2]) if stack.operator_traffic else None
+    return stack.elementwise_traffic if factor is None else factor
 
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
@@ -240,7 +240,7 @@ def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
     return element_bytes(layer.op, precision) / 4.0
 
 
-def _beside_products(layer: Layer) -> float:
+def _separate_bytes(layer: Layer) -> float:
     """Return the bytes per sample that backward moves in separate kernels: sums of bias gradients, gradients added up or copied.
 
     Backward's two products read the output gradient twice and the input once, and write the input gradient.
@@ -298,12 +298,12 @@ def efficiency_class(layer: Layer, gpu: Gpu, stack: Stack) -> OperatorClass:
     "Binary Compatibility"). That there was no such kernel for Pascal is an estimate: VGG-16 under cuDNN 5.0 reaches 0.72 of the peak on
     a GTX 1080 and 0.85 on a Maxwell Titan X; under 5.1 it reaches 1.05 on a Pascal Titan X (jcjohnson/cnn-benchmarks).
     """
-    own: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
+    op_class: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
     if layer.op == "conv" and layer.kernel_size == 1:
-        own = "pointwise_conv"
+        op_class = "pointwise_conv"
     elif layer.op == "conv" and layer.kernel_size and not (_winograd(layer) and _has_winograd(gpu, stack)):
-        own = "direct_conv"
-    return own if own in gpu.efficiency or own == "gemm" else layer.op
+        op_class = "direct_conv"
+    return op_class if op_class in gpu.efficiency or op_class == "gemm" else layer.op
 
 
 def _winograd(layer: Layer) -> bool:
@@ -371,8 +371,9 @@ def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack,
         slowness = _recurrent_slowness(layer, batch, gpu, peak, units, backward)
     else:
         slowness = 1.0 / at(_curve(curves, peak), _kernel_size(layer, batch) / units)
-    held = units > gpu.peak[peak]
-    return _network_factor(layer, gpu, peak) * work / units * slowness, work / (gpu.peak[peak] * _best_share(gpu, peak)) if held else 0.0
+    throttled = units > gpu.peak[peak]
+    lower_bound = work / (gpu.peak[peak] * _best_share(gpu, peak)) if throttled else 0.0
+    return _network_factor(layer, gpu, peak) * work / units * slowness, lower_bound
 
 
 def _recurrent_slowness(layer: Layer, batch: int, gpu: Gpu, peak: Peak, units: float, backward: bool) -> float:

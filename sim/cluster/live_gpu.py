@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping
 from sim.cluster.network import Activity, Network, fire
 
 _NO_CORES: Mapping[str, float] = {}
-_STANDING = 1e-9
+_STALLED_SPEED = 1e-9
 """Speed of stalled compute; the network needs a rate above 0."""
 
 
@@ -47,7 +47,7 @@ class LiveGpu:
         self._shares = shares
         self._beside = 1.0
         self._communicating = False
-        self._stands = False
+        self._stalled = False
         self._changes = 0
         self._current: Activity | None = None
         self._since = 0.0
@@ -76,31 +76,31 @@ class LiveGpu:
         """Make compute take *factor* times as long from now on, because collectives use part of the GPU."""
         if factor != self._beside:
             self._beside = factor
-            self._changed()
+            self._update_cap()
 
     def communicating(self, active: bool) -> None:
         """Set whether a collective runs concurrently with compute from now on."""
-        if self._stands:
+        if self._stalled:
             self.stood.append((self._since, self._network.env.now))
-        self._communicating, self._stands = active, False
+        self._communicating, self._stalled = active, False
         self._changes += 1
         if active and self._patience < math.inf:
             event, change = self._network.env.event(), self._changes
-            event.callbacks.append(lambda _: self._stand(change))
+            event.callbacks.append(lambda _: self._stall(change))
             fire(self._network.env, event, self._patience)
-        self._changed()
+        self._update_cap()
 
-    def _stand(self, change: int) -> None:
+    def _stall(self, change: int) -> None:
         """Stall from now on, unless `communicating` was called again after *change*."""
         if change == self._changes:
-            self._stands, self._since = True, self._network.env.now
-            self._changed()
+            self._stalled, self._since = True, self._network.env.now
+            self._update_cap()
 
-    def _changed(self) -> None:
+    def _update_cap(self) -> None:
         if self._current is not None:
             self._network.set_cap(self._current, self._speed())
 
     def _speed(self) -> float:
-        if self._stands:
-            return _STANDING
+        if self._stalled:
+            return _STALLED_SPEED
         return (self._slow if self._communicating else 1.0) / self._beside

@@ -132,7 +132,7 @@ class Network:
         self.active[activity.number] = activity
         activity.since, activity.rate, activity.finish = now, 1.0, finish
         if self.log.keep_rates:
-            self._note(activity, 1.0)
+            self._log_rate(activity, 1.0)
         return activity
 
     def set_cap(self, activity: Activity, cap: float) -> None:
@@ -198,7 +198,7 @@ class Network:
 
     def _rate(self, activities: list[Activity]) -> None:
         for activity, (rate, bottleneck) in zip(activities, self._shares([activity.asks for activity in activities]), strict=True):
-            self._give(activity, rate, bottleneck)
+            self._set_rate(activity, rate, bottleneck)
 
     def _shares(self, flows: list[Flow]) -> list[FlowShare]:
         """Return the shares of *flows*, which are one component; the cache keeps the flows as well, so that no id in a key is reused."""
@@ -210,7 +210,7 @@ class Network:
             solved = self._solved[key] = (max_min_rates(flows, self.capacity), flows)
         return solved[0]
 
-    def _give(self, activity: Activity, rate: float, bottleneck: str) -> None:
+    def _set_rate(self, activity: Activity, rate: float, bottleneck: str) -> None:
         """Set the rate of *activity*, and the *bottleneck* that limits it, from now on."""
         now = self.env.now
         if bottleneck != activity.bottleneck or not activity.history:
@@ -226,9 +226,9 @@ class Network:
         if rate > 0:
             heapq.heappush(self._heap, (activity.finish, activity.number, activity._version))
         if self.log.keep_rates:
-            self._note(activity, rate)
+            self._log_rate(activity, rate)
 
-    def _note(self, activity: Activity, rate: float) -> None:
+    def _log_rate(self, activity: Activity, rate: float) -> None:
         self.log.rates.append(RateChange(self.env.now, activity.number, activity.name, rate, tuple(activity.asks.usage.items())))
 
     def _arm(self) -> None:
@@ -271,14 +271,14 @@ class Network:
     def _finish(self, activity: Activity) -> None:
         del self.active[activity.number]
         for link in activity.asks.usage:
-            beside = self._on[link]
-            del beside[activity.number]
-            if beside:
+            others = self._on[link]
+            del others[activity.number]
+            if others:
                 self._freed[link] = None
         activity.remaining = 0.0
         activity.rate = 0.0
         if self.log.keep_rates:
-            self._note(activity, 0.0)
+            self._log_rate(activity, 0.0)
         if activity.asks is not ALONE:
             activity.done.succeed(activity)
 

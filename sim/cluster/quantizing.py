@@ -29,21 +29,21 @@ def recipe_of(precision: Precision, stack: Stack, gpu: Gpu) -> Fp8Recipe | None:
 
 def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, stack: Stack, backward: bool) -> float:
     """Return the bytes moved to quantize the operands of the product *layer*, with *rows* rows of activations."""
-    own = quantizing(precision, next(iter(stack.fp8_recipes), None), gpu)
-    if own is None:
+    recipe = quantizing(precision, next(iter(stack.fp8_recipes), None), gpu)
+    if recipe is None:
         return 0.0
     k, n = layer.channels
     trains = bool(layer.gradients) or not layer.frozen  # a tied head has neither, and its weight trains
     if backward:
-        again = rows * k * columns_alone(own, stack.fused_maxima) if stack.casts_again and trains else 0.0
-        return rows * n * operand(own, gpu, trains, stack.fused_maxima and own.norm == "amax") + again
+        column_bytes = rows * k * columns_alone(recipe, stack.fused_maxima) if stack.casts_again and trains else 0.0
+        return rows * n * operand(recipe, gpu, trains, stack.fused_maxima and recipe.norm == "amax") + column_bytes
     fused = layer.name.endswith(stack.fused_casts) if stack.fused_casts else False
-    activations = rows * k * operand(own, gpu, trains and not stack.casts_again, fused)
+    activations = rows * k * operand(recipe, gpu, trains and not stack.casts_again, fused)
     trained, frozen = sum(layer.gradients), sum(layer.frozen)
     if not trained + frozen:
         return activations
-    kept = _kept_narrow(own, stack)
-    weights = trained * weight(own, gpu, stack, kept) + frozen * weight(own, gpu, stack, kept or _frozen_narrow(stack))
+    kept = _kept_narrow(recipe, stack)
+    weights = trained * weight(recipe, gpu, stack, kept) + frozen * weight(recipe, gpu, stack, kept or _frozen_narrow(stack))
     return activations + stack.weight_casts * weights
 
 

@@ -283,12 +283,12 @@ class _Wired:
         return hash((self.node.gpu_count, self.node.nic.bandwidth, self.node.topology.model_dump_json()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Wired) and (self.node is other.node or self._said == other._said)
+        return isinstance(other, _Wired) and (self.node is other.node or self._content == other._content)
 
     @cached_property
-    def _said(self) -> tuple[object, ...]:
+    def _content(self) -> tuple[object, ...]:
         node, blocks = self.node, ((self.node, _NOT_WIRED), (self.node.host, _NOT_WIRED_OF_HOST), (self.node.host.cpu, _NOT_WIRED_OF_CPU))
-        fields = [{name: value for name, value in block.__dict__.items() if name not in besides} for block, besides in blocks]
+        fields = [{name: value for name, value in block.__dict__.items() if name not in excluded} for block, excluded in blocks]
         return node.gpu.compute_capability, node.gpu.bridge, *fields
 
 

@@ -38,9 +38,9 @@ def check(
                 typer.echo(f"{in_library(verdict.file)}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
-    told = [f"{counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
-    told += [counted(problems, "problem")] if problems else []
-    told += [f"{counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
-    typer.echo(", ".join(told))
+    summary = [f"{counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
+    summary += [counted(problems, "problem")] if problems else []
+    summary += [f"{counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
+    typer.echo(", ".join(summary))
     if problems:
         raise typer.Exit(2)

@@ -82,7 +82,7 @@ def collective(
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
         if algo or proto or channels or per_process > 1 or shares:
             raise SpecError("--op parameter_server has no NCCL options; leave --algo, --proto, --channels and -g out")
-        return _bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
+        return _server_bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
     from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
@@ -106,13 +106,13 @@ def collective(
             per_process=per_process, shares=shares,
         )  # fmt: skip
     document, text = collective_document(table), collective_text(table)
-    more: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
+    extra_files: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
     page = partial(collective_page, read=Descriptions([table.machine] if table.machine else [], []))
-    write_result(output, html, "collective", (document, text), page, lambda _: collective_plot(table), more)
+    write_result(output, html, "collective", (document, text), page, lambda _: collective_plot(table), extra_files)
     show_table(document, text, collective_csv(table), as_json, as_csv)
 
 
-def _bound(
+def _server_bound(
     hardware: str, sizes: str, compute_time: str, nodes: int | None, sets: Sequence[str], shown: tuple[bool, bool],
     output: Path | None, html: Path | None,
 ) -> None:  # fmt: skip

@@ -49,7 +49,7 @@ def _page(run: GraphRun, document: dict[str, Any]) -> str:
 def only_of_workloads(scenario: Scenario, others: Mapping[str, object]) -> None:
     """Raise SpecError if *scenario* or *others* (values by option) set an option that a trace determines itself."""
     plan = scenario.plan
-    given = {
+    values = {
         "--batch": scenario.batch,
         "--global-batch": scenario.global_batch,
         "--sequence": scenario.sequence,
@@ -60,6 +60,6 @@ def only_of_workloads(scenario: Scenario, others: Mapping[str, object]) -> None:
         **{option: value for option, _, value in scenario.layout},
         **others,
     }
-    for option, value in given.items():
+    for option, value in values.items():
         if value:
             raise SpecError(f"{option}: {scenario.workload} is a Chakra trace, which says what each rank does; leave {option} out")

@@ -39,13 +39,13 @@ _TYPES: Final = {"str": "TEXT", "path": "FILE", "int": "N", "int range": "N", "f
 
 def under_headings(entries: Mapping[str, T], headings: Mapping[str, str], rest: str) -> dict[str, dict[str, T]]:
     """Return *entries* grouped under *headings*, in the order of headings; entries without a heading come under *rest*."""
-    left = dict(entries)
-    grouped = {heading: {name: left.pop(name) for name in names.split() if name in left} for heading, names in headings.items()}
-    grouped[rest] = grouped.get(rest, {}) | left
+    ungrouped = dict(entries)
+    grouped = {heading: {name: ungrouped.pop(name) for name in names.split() if name in ungrouped} for heading, names in headings.items()}
+    grouped[rest] = grouped.get(rest, {}) | ungrouped
     return {heading: inside for heading, inside in grouped.items() if inside}
 
 
-def _record(parameter: Any, context: Any) -> tuple[str, str]:
+def _help_record(parameter: Any, context: Any) -> tuple[str, str]:
     """Return the names and the help text of *parameter*, without redundant words about its type."""
     names, text = parameter.get_help_record(context)
     names = re.sub(r" <(\w+(?: range)?)>", lambda match: f" {_TYPES.get(match[1], match[1].upper())}", names)
@@ -58,7 +58,7 @@ def _record(parameter: Any, context: Any) -> tuple[str, str]:
 def option_groups(command: Any, context: Any) -> dict[str, dict[str, tuple[str, str]]]:
     """Return the options of *command* by heading: name to (spelling, help)."""
     options = {
-        max(parameter.opts, key=len): _record(parameter, context)
+        max(parameter.opts, key=len): _help_record(parameter, context)
         for parameter in command.get_params(context)
         if parameter.param_type_name == "option" and not parameter.hidden
     }
@@ -67,7 +67,7 @@ def option_groups(command: Any, context: Any) -> dict[str, dict[str, tuple[str, 
 
 def argument_rows(command: Any, context: Any) -> list[tuple[str, str]]:
     """Return (name, help) of each argument of *command*."""
-    return [_record(parameter, context) for parameter in command.get_params(context) if parameter.param_type_name == "argument"]
+    return [_help_record(parameter, context) for parameter in command.get_params(context) if parameter.param_type_name == "argument"]
 
 
 def command_groups(group: Any, context: Any) -> dict[str, dict[str, Any]]:
@@ -120,7 +120,7 @@ class Command(TyperCommand):
 
 
 def _usage(parameter: Any, context: Any) -> str:
-    name = _record(parameter, context)[0].split(", ")[0 if parameter.param_type_name == "argument" else -1].strip("[]")
+    name = _help_record(parameter, context)[0].split(", ")[0 if parameter.param_type_name == "argument" else -1].strip("[]")
     return name if parameter.required else f"[{name}]"
 
 
@@ -198,13 +198,13 @@ class CommandLine(typer.Typer):
         import_module(self.modules[name])
         self._commands, self.registered_commands = self._commands + self.registered_commands, []
         self._groups, self.registered_groups = self._groups + self.registered_groups, []
-        alone = typer.Typer(rich_markup_mode=None)
-        alone.callback()(lambda: None)
-        alone.registered_commands = [
+        single = typer.Typer(rich_markup_mode=None)
+        single.callback()(lambda: None)
+        single.registered_commands = [
             registered for registered in self._commands if name == (registered.name or getattr(registered.callback, "__name__", ""))
         ]
-        alone.registered_groups = [registered for registered in self._groups if registered.name == name]
-        return typer.main.get_group(alone).commands[name]
+        single.registered_groups = [registered for registered in self._groups if registered.name == name]
+        return typer.main.get_group(single).commands[name]
 
 
 def walked(command: Any, context: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

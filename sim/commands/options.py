@@ -113,8 +113,8 @@ def as_typed(name: str, declared: Declared) -> Any:
     words = option.words
     completed = getattr(names, words) if isinstance(words, str) else names.of_words(*words) if words else None
     flags = (option.flag or f"--{name.replace('_', '-')}",) if option.flag or option.switch else ()
-    said = typer.Option(*flags, min=option.least, metavar=option.metavar, help=option.help, autocompletion=completed)
-    return Annotated[declared.type if option.typed is None else option.typed, said]
+    typer_option = typer.Option(*flags, min=option.least, metavar=option.metavar, help=option.help, autocompletion=completed)
+    return Annotated[declared.type if option.typed is None else option.typed, typer_option]
 
 
 def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) -> Callable[..., None]:
@@ -126,12 +126,13 @@ def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) 
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     groups = {name: options_of(hints[name]) for name in signature.parameters if is_typeddict(hints[name]) or is_dataclass(hints[name])}
-    laid = tuple(layout) if "layout" in signature.parameters else ()
+    layout_options = tuple(layout) if "layout" in signature.parameters else ()
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         if name == "layout":
             parameters += [
-                parameter.replace(name=option, default=[] if option == "parallel" else None, annotation=LAYOUT[option]) for option in laid
+                parameter.replace(name=option, default=[] if option == "parallel" else None, annotation=LAYOUT[option])
+                for option in layout_options
             ]
         elif name in groups:
             parameters += [
@@ -142,11 +143,11 @@ def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) 
             parameters.append(parameter.replace(annotation=hints[name]))
 
     @wraps(command)
-    def called(**given: Any) -> None:
-        grouped = {name: hints[name](**{option: given.pop(option) for option in group}) for name, group in groups.items()}
-        if laid:
-            given["layout"] = layout_of(**{option: given.pop(option) for option in laid})
-        command(**grouped, **given)
+    def called(**values: Any) -> None:
+        grouped = {name: hints[name](**{option: values.pop(option) for option in group}) for name, group in groups.items()}
+        if layout_options:
+            values["layout"] = layout_of(**{option: values.pop(option) for option in layout_options})
+        command(**grouped, **values)
 
     called.__dict__["__signature__"] = signature.replace(parameters=parameters)
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -87,7 +87,7 @@ def sweep(
     journal = output.with_name(output.name + ".journal")
     progress = talk.counting("points")
     with (
-        _kept(journal, force),
+        _report_on_interrupt(journal, force),
         swept(
             scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
         ) as rows,
@@ -109,7 +109,7 @@ def sweep(
 
 
 @contextmanager
-def _kept(journal: Path, forced: bool) -> Iterator[None]:
+def _report_on_interrupt(journal: Path, forced: bool) -> Iterator[None]:
     """Report where the computed points are saved if Ctrl-C ends the sweep inside the block."""
     try:
         yield

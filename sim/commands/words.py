@@ -37,7 +37,7 @@ MEANT: Final[Mapping[str, str]] = {
 """Options of other programs, and how to write the same here."""
 
 
-_WANTED: Final = (
+_MESSAGES: Final = (
     (r"Input should be a valid integer.*", "write a whole number"),
     (r"Input should be a valid number.*", "write a number"),
     (r"Input should be a finite number", "write a finite number"),
@@ -50,27 +50,27 @@ _WANTED: Final = (
 
 def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ()) -> Any:
     """Return the *error* of parsing *typed* with a message that says what to write, for a value or for an option of other programs."""
-    if isinstance(said := getattr(error, "message", None), str):
-        error.message = next((re.sub(wanted, words, said) for wanted, words in _WANTED if re.fullmatch(wanted, said)), said)
+    if isinstance(message := getattr(error, "message", None), str):
+        error.message = next((re.sub(pattern, words, message) for pattern, words in _MESSAGES if re.fullmatch(pattern, message)), message)
     if getattr(getattr(error, "param", None), "name", None) == "batch" and command.name == "sweep":
         error.message = f"{error.message}; several are --vary batch=16,32"
     if str(getattr(error, "message", "")).startswith("Got unexpected extra"):
-        return _of_a_flag(error, command, context, typed)
+        return _explain_flag_value(error, command, context, typed)
     name = getattr(error, "option_name", None)
     if not isinstance(name, str) or not hasattr(error, "possibilities"):
         return error
-    own = {option for parameter in command.get_params(context) for option in parameter.opts}
-    meant = MEANT.get(name, "")
-    if meant and own & set(meant.replace(",", " ").split()):
-        return _said(error, meant if meant == _LEFT else f"here that is {meant}")
-    takers = _takers(meant.split()[0] if meant.startswith("--") else name, context)
+    own_options = {option for parameter in command.get_params(context) for option in parameter.opts}
+    suggestion = MEANT.get(name, "")
+    if suggestion and own_options & set(suggestion.replace(",", " ").split()):
+        return _with_words(error, suggestion if suggestion == _LEFT else f"here that is {suggestion}")
+    takers = _commands_with(suggestion.split()[0] if suggestion.startswith("--") else name, context)
     if takers:
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
-        return _said(error, f"{which} {meant or 'it'}")
+        return _with_words(error, f"{which} {suggestion or 'it'}")
     return error
 
 
-def _of_a_flag(error: Any, command: Any, context: Any, typed: Sequence[str]) -> Any:
+def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[str]) -> Any:
     """Return the *error* of a surplus argument, explained if it was typed after an option that takes no value."""
     flags = {name for parameter in command.get_params(context) if getattr(parameter, "is_flag", False) for name in parameter.opts}
     for option, value in pairwise(typed):
@@ -81,12 +81,12 @@ def _of_a_flag(error: Any, command: Any, context: Any, typed: Sequence[str]) -> 
     return error
 
 
-def _said(error: Any, words: str) -> Any:
+def _with_words(error: Any, words: str) -> Any:
     error.message, error.possibilities = f"{error.message}; {words}", []
     return error
 
 
-def _takers(option: str, context: Any) -> list[str]:
+def _commands_with(option: str, context: Any) -> list[str]:
     """Return the other commands of the program that have *option*."""
     group = context.parent and context.parent.command
     if not hasattr(group, "list_commands"):

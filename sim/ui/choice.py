@@ -71,8 +71,10 @@ def choice_of(parameters: Iterable[tuple[str, str]]) -> Choice:
     sets: list[str] = []
     for name, text in parameters:
         if name not in CONTROLS:
-            near = suggestions(name, list(CONTROLS), most=1)
-            raise SpecError(f"{shorten(name)}: there is no such control; " + (f"did you mean {near[0]}?" if near else _all()))
+            similar = suggestions(name, list(CONTROLS), most=1)
+            raise SpecError(
+                f"{shorten(name)}: there is no such control; " + (f"did you mean {similar[0]}?" if similar else _list_controls())
+            )
         if len(text) > _MOST:
             raise SpecError(f"{name} {shorten(text)}: write at most {_MOST:,} characters")
         if name == SETS:
@@ -82,7 +84,7 @@ def choice_of(parameters: Iterable[tuple[str, str]]) -> Choice:
     return Choice(values, tuple(sets))
 
 
-def _all() -> str:
+def _list_controls() -> str:
     return f"the controls are {', '.join(CONTROLS)}"
 
 
@@ -140,13 +142,13 @@ def _amount(choice: Choice, control: str) -> float | None:
 
 def _sets(choice: Choice) -> tuple[str, ...]:
     market = choice.get("market").replace("-", "_")
-    made = [
+    own_sets = [
         place + text.format(choice.get(name), market=market)
         for name, text in FIELDS.items()
         if choice.get(name)
         for place in (_workers(choice.get("hardware")) if name in OF_NODES else [""])
     ]
-    return (*made, *choice.sets)
+    return (*own_sets, *choice.sets)
 
 
 def _workers(hardware: str) -> list[str]:
@@ -155,7 +157,7 @@ def _workers(hardware: str) -> list[str]:
         groups = load_hardware(hardware).spec.groups
     except SpecError:  # reported when the description is read to run it
         return [""]
-    return [f"groups.{at}." for at, group in enumerate(groups) if group.role == "worker"] if len(groups) > 1 else [""]
+    return [f"groups.{index}." for index, group in enumerate(groups) if group.role == "worker"] if len(groups) > 1 else [""]
 
 
 def command_of(choice: Choice) -> list[str]:

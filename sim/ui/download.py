@@ -44,11 +44,11 @@ def file_of(choice: Choice, name: str) -> File:
     if name not in FILES:
         raise SpecError(f"{name}: there is no such file; write one of {', '.join(FILES)}")
     kind = FILES[name]
-    made = MADE_BY.set(f"{program()} {typed(command_of(choice))}")
+    token = MADE_BY.set(f"{program()} {typed(command_of(choice))}")
     try:
         content = kind.make(choice)
     finally:
-        MADE_BY.reset(made)
+        MADE_BY.reset(token)
     return File(name, kind.type, content.encode() if isinstance(content, str) else content)
 
 
@@ -73,7 +73,7 @@ def _trace(choice: Choice) -> bytes:
 
 
 def _hardware(choice: Choice) -> str:
-    return _written(loaded_hardware(scenario_of(choice)).document.value, choice)
+    return _yaml_text(loaded_hardware(scenario_of(choice)).document.value, choice)
 
 
 def _workload(choice: Choice) -> str:
@@ -82,7 +82,7 @@ def _workload(choice: Choice) -> str:
     if scenario.batch == "max":
         scenario = replace(scenario, batch=jobs_of(outcome_of(scenario).document)[0]["batch_per_gpu"])
     _, overrides = sorted_overrides(scenario)
-    return _written(load_workload(scenario.workload, overrides).document.value, choice)
+    return _yaml_text(load_workload(scenario.workload, overrides).document.value, choice)
 
 
 class _Plain(yaml.SafeDumper):
@@ -92,7 +92,7 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _written(value: object, choice: Choice) -> str:
+def _yaml_text(value: object, choice: Choice) -> str:
     head = f"# As set on the page of: {program()} {typed(command_of(choice))}\n# Run with: {program()} run hardware.yaml workload.yaml\n"
     return head + str(yaml.dump(value, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120))
 

@@ -54,12 +54,12 @@ def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
     scenario = elsewhere(choice)
     counts = [scenario.nodes] if scenario.nodes else []
     rows: list[ComparedMachine] = []
-    drawn = time.monotonic()
+    last_drawn = time.monotonic()
     for name in names:
         rows += compare(scenario, [name], document, nodes=counts, by=Computing(1))
-        if time.monotonic() - drawn > _BETWEEN:
+        if time.monotonic() - last_drawn > _BETWEEN:
             yield _view(choice, names, rows)
-            drawn = time.monotonic()
+            last_drawn = time.monotonic()
     yield _view(choice, names, rows)
 
 

@@ -127,8 +127,8 @@ def _select(name: str, label: str, options: Iterable[Html], hint: str = "", empt
     return _control(name, label, tag("select", *first, *options, id=f"c-{name}", name=name, aria_describedby=described), hint)
 
 
-def _plain(names: Iterable[str], says: Mapping[str, str] | None = None) -> list[Html]:
-    return [tag("option", (says or {}).get(name, name), value=name, selected=name in DEFAULTS.values()) for name in names]
+def _plain(names: Iterable[str], labels: Mapping[str, str] | None = None) -> list[Html]:
+    return [tag("option", (labels or {}).get(name, name), value=name, selected=name in DEFAULTS.values()) for name in names]
 
 
 def _checkpointing() -> tuple[str, ...]:
@@ -203,6 +203,6 @@ def _results() -> Html:
     )
 
 
-def _copied(ident: str, says: str) -> Html:
+def _copied(ident: str, label: str) -> Html:
     """Return a line of code with a button that copies it."""
-    return joined(tag("div", tag("code", "", id=ident), tag("button", says, type="button", data_copy=ident), class_="copied"))
+    return joined(tag("div", tag("code", "", id=ident), tag("button", label, type="button", data_copy=ident), class_="copied"))

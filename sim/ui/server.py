@@ -35,7 +35,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 """Headers of every response; with them, a browser loads nothing from other sites for this page."""
-_GONE: Final = 499
+_DISCONNECTED: Final = 499
 """Status of the response if the client has disconnected."""
 
 
@@ -64,10 +64,10 @@ class _Local:
     @asynccontextmanager
     async def life(self, _: Starlette) -> AsyncIterator[None]:
         """Compute the default view in advance, so that files read by every run are cached; end the processes with the application."""
-        ahead = asyncio.create_task(_read(self.run.answers("view", choice_of([]))))
+        warm_up = asyncio.create_task(_consume(self.run.answers("view", choice_of([]))))
         yield
-        ahead.cancel()
-        await asyncio.wait({ahead})
+        warm_up.cancel()
+        await asyncio.wait({warm_up})
         self.run.end()
         self.compare.end()
 
@@ -85,7 +85,7 @@ class _Local:
             choice = _choice(request)
             names = machines_of(choice, self.rows)
         except SpecError as error:
-            return _refused(error.problems)
+            return _error_response(error.problems)
         if not names:
             return StreamingResponse(iter([json.dumps({"done": 0, "of": 0}) + "\n"]), media_type="application/x-ndjson", headers=HEADERS)
         lines = _lines(_until_gone(request, self.compare.answers("machines", choice, names)))
@@ -96,22 +96,22 @@ class _Local:
         try:
             choice = _choice(request)
         except SpecError as error:
-            return _refused(error.problems)
+            return _error_response(error.problems)
         first: WorkMessage | None = None
         async for message in _until_gone(request, worker.answers(task, choice, *more)):
             first = message
         if first is None:
-            return PlainTextResponse("", _GONE)
-        how, what = first
-        if how == "refused":
-            return _refused(what)
+            return PlainTextResponse("", _DISCONNECTED)
+        kind, payload = first
+        if kind == "refused":
+            return _error_response(payload)
         if task == "file":
-            named = {"Content-Disposition": f'attachment; filename="{what.name}"'}
-            return Response(what.content, headers={**HEADERS, **named}, media_type=what.type)
-        return JSONResponse(what, headers=HEADERS)
+            named = {"Content-Disposition": f'attachment; filename="{payload.name}"'}
+            return Response(payload.content, headers={**HEADERS, **named}, media_type=payload.type)
+        return JSONResponse(payload, headers=HEADERS)
 
 
-async def _read(messages: AsyncGenerator[WorkMessage, None]) -> None:
+async def _consume(messages: AsyncGenerator[WorkMessage, None]) -> None:
     async for _ in messages:
         pass
 
@@ -123,19 +123,19 @@ def _choice(request: Request) -> Choice:
     return choice_of(request.query_params.multi_items())
 
 
-def _refused(problems: Sequence[str]) -> Response:
+def _error_response(problems: Sequence[str]) -> Response:
     return JSONResponse({"problems": list(problems)}, 422, headers=HEADERS)
 
 
 async def _lines(messages: AsyncIterator[WorkMessage]) -> AsyncIterator[str]:
     """Yield each of *messages* as a line of JSON."""
-    async for how, what in messages:
-        yield json.dumps(what if how == "said" else {"problems": what}) + "\n"
+    async for kind, payload in messages:
+        yield json.dumps(payload if kind == "said" else {"problems": payload}) + "\n"
 
 
 async def _until_gone(request: Request, messages: AsyncGenerator[WorkMessage, None]) -> AsyncIterator[WorkMessage]:
     """Yield *messages* until the client disconnects; then close their iterator, which cancels the computation."""
-    gone = asyncio.create_task(_gone(request))
+    gone = asyncio.create_task(_disconnected(request))
     step: asyncio.Future[WorkMessage | None] | None = None
     try:
         while not gone.done():
@@ -152,7 +152,7 @@ async def _until_gone(request: Request, messages: AsyncGenerator[WorkMessage, No
         await messages.aclose()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     """Return when the client of *request* has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -81,16 +81,16 @@ def outcome_of(scenario: Scenario) -> ViewOutcome:
 
 def view_of(choice: Choice) -> View:
     """Return what the page shows for *choice*; if it cannot run, the simulator's messages and the remedies that they suggest."""
-    said: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}, "fixed": {}}
+    view: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}, "fixed": {}}
     try:
         scenario = scenario_of(choice)
-        said |= {"described": described(choice), "fixed": fixed(choice)}
+        view |= {"described": described(choice), "fixed": fixed(choice)}
         outcome = outcome_of(scenario)
     except SpecError as error:
         problems = [named_as_called(problem) for problem in error.problems]
-        return said | {"problems": problems, "remedies": [remedy for problem in problems for remedy in remedies(choice, problem)]}
+        return view | {"problems": problems, "remedies": [remedy for problem in problems for remedy in remedies(choice, problem)]}
     hero, parts = outcome.parts
-    return said | {
+    return view | {
         "title": f"{outcome.document['workload']} on {outcome.document['hardware']}",
         "brief": brief(outcome.document),
         "verdict": jobs_of(outcome.document)[0]["verdict"],
@@ -144,8 +144,8 @@ def brief(document: Mapping[str, Any]) -> str:
     tokens = first.get("tokens_per_s")
     speed = f"{as_number(tokens)} tokens/s" if tokens else f"{as_number(first['throughput_samples_per_s'])} samples/s"
     job = first["whole_job"]
-    cost, what = (job["cost_usd"], "whole job") if job else (first["cost_per_epoch_usd"], "epoch")
-    return ", ".join([f"step {as_time(first['step_time_s'])}", speed, *([] if cost is None else [f"{as_money(cost)} per {what}"])])
+    cost, unit = (job["cost_usd"], "whole job") if job else (first["cost_per_epoch_usd"], "epoch")
+    return ", ".join([f"step {as_time(first['step_time_s'])}", speed, *([] if cost is None else [f"{as_money(cost)} per {unit}"])])
 
 
 def fixed(choice: Choice) -> dict[str, str]:
