@@ -1,9 +1,9 @@
-"""What does a notebook user hold? A `Result`: one finished run, with its stalls as a DataFrame, pictures, a trace and a page.
+"""How is the simulator used from a notebook? Each command has a function, and `simulate` returns a `Result`.
 
-``simulate("p3.16xlarge", "vgg16", nodes=2, overrides={"node.nic.bandwidth": "100 Gbps"})`` takes what the command line takes; `compare`
-puts machines side by side, `sweep` tries many points, `whatif` ranks what to improve, `plan` finds a layout, `recommend` a machine to
-rent, `goodput` draws weeks with failures. Tables are DataFrames, and ``DataFrame.attrs`` holds the rest of the command's JSON document.
-pandas and matplotlib are imported when something of theirs is asked for. `stallsim` is the public name of all this.
+``simulate("p3.16xlarge", "vgg16", nodes=2, overrides={"node.nic.bandwidth": "100 Gbps"})`` takes the arguments of the command line.
+`compare` compares machines, `sweep` simulates many points, `whatif` ranks what to improve, `plan` finds a layout, `recommend` finds a
+machine to rent, and `goodput` simulates long jobs with failures. Tables are DataFrames; ``DataFrame.attrs`` holds the rest of the
+command's JSON document. pandas and matplotlib are imported only when they are needed. `stallsim` is the public name of this module.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
     from sim.spec.workload import Model
 
-"""A YAML file, or a name of the catalogue."""
-
 
 @keywords(PlainRunOptions)
 def simulate(
@@ -79,17 +77,17 @@ def simulate(
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
-    *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
-    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs*, *hours* or *tokens* (``"300B"``) add the
-    whole job, *with_failures* its weeks, at a level of *reliability* (``"high"``, a file) with so many *spares*; *store* a checkpoint
-    written there, *power_cap* (``"500 W"``) a limit on GPUs; *prices* is a price source,
-    *loader* a loader, *collective* an all-reduce and *exchange* a strategy of your own, a name or an object
-    (`stallsim.protocols`).
-    Raise `SpecError` with everything that is wrong.
+    *overrides* maps dotted field names to values, as after ``--set``. *batch* is the number of samples per GPU and *gpus* the total
+    number of GPUs. *thorough* also simulates what freeing each resource would save, and which estimates decide the result. *market* is
+    ``on-demand`` or ``spot``. *epochs*, *hours* or *tokens* (``"300B"``) add time and cost of the whole job; *with_failures* adds
+    failures to it, at a level of *reliability* (``"high"``, or a file) and with the given number of *spares*. *store* adds a checkpoint
+    written to that store, *power_cap* (``"500 W"``) a limit on the power of each GPU. *prices* is a price source. *loader*,
+    *collective* and *exchange* are your own data loader, all-reduce algorithm and gradient exchange: a name, or an object
+    (`stallsim.protocols`). Raise `SpecError` listing everything that is wrong.
     """
-    own = own_parts(loader, collective, exchange)
-    if own and isinstance(overrides, Mapping | None):
-        overrides = {**(overrides or {}), **own}
+    user_parts = own_parts(loader, collective, exchange)
+    if user_parts and isinstance(overrides, Mapping | None):
+        overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
         hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, placement=options["placement"], batch=batch,
         plan=plan_of(**part(options, WholeJobOptions)), prices=price_source(prices), **part(options, SimulationOptions),
@@ -116,12 +114,12 @@ def plan(
     processes: int | None = 1,
     **options: Unpack[PlanOptions],
 ) -> DataFrame:
-    """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
+    """Return the layouts of *workload* on *hardware* that were simulated, best first, one row each; options as for ``sim plan``.
 
-    *max_memory* of each GPU is in bytes, or a text such as ``"70GiB"``, *fix* holds axes by name (``{"tp": 8}``), *schedules* are
-    pipeline schedules of your own to try as well, *export* is a folder for launch files of the best. ``DataFrame.attrs`` holds the
-    rest of the document: how many layouts there are, what was excluded, the gap. *processes* refine layouts side by side (None: one a
-    core). Raise `SpecError` where nothing fits.
+    *max_memory* is the memory limit of each GPU, in bytes or as text such as ``"70GiB"``. *fix* fixes axes of the search by name
+    (``{"tp": 8}``). *schedules* are pipeline schedules of your own to try as well. *export* is a folder for launch files of the best
+    layout. ``DataFrame.attrs`` holds the rest of the document: the number of layouts, what was excluded, and the optimality gap.
+    *processes* is the number of processes that simulate layouts in parallel (None: one per core). Raise `SpecError` if nothing fits.
     """
     import pandas
 
@@ -131,9 +129,9 @@ def plan(
     from sim.spec.whole_file import write_files
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import PlanQuestion
-    from sim.study.plan.question import plan as planned
+    from sim.study.plan.question import plan as search_plan
     from sim.study.plan.search import Limits
-    from sim.study.plan.sensitivity import sensitivity as turned
+    from sim.study.plan.sensitivity import sensitivity as sensitivities_of
 
     if options["with_failures"] and options["tokens"] is None:
         raise SpecError("with_failures: say how long the job is with tokens")
@@ -147,18 +145,18 @@ def plan(
     limits = Limits(options["simulate"], memory, options["objective"], power_cap=options["power_cap"])
     question = PlanQuestion(scenario, counts(nodes), options["gpus"], options["tokens"], fixed, frozenset(allow), limits)
     with workers(processes, None, lambda text: None) as crew:
-        made = planned(question, journal=None if journal is None else Path(journal), crew=crew)
-        turns = turned(made, None, crew) if options["sensitivity"] and not made.tally.interrupted else []
-    document = plan_document(made, turns, options["with_failures"], options["reliability"], options["spares"])
+        layout_plan = search_plan(question, journal=None if journal is None else Path(journal), crew=crew)
+        sensitivities = sensitivities_of(layout_plan, None, crew) if options["sensitivity"] and not layout_plan.tally.interrupted else []
+    document = plan_document(layout_plan, sensitivities, options["with_failures"], options["reliability"], options["spares"])
     if export is not None:
-        write_files(folder_due(Path(export)) or Path(export), export_files(made).files)
+        write_files(folder_due(Path(export)) or Path(export), export_files(layout_plan).files)
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
     return table
 
 
 def _axis(name: str, value: object) -> str:
-    """Return the *value* of an axis as it is typed; a schedule of the user's may be the object itself."""
+    """Return the *value* of an axis as it is written on the command line; a user-defined schedule may be passed as the object itself."""
     if name == "schedule":
         return str(schedule_name(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -178,12 +176,13 @@ def compare(
     prices: object = None,
     **options: Unpack[CompareOptions],
 ) -> DataFrame:
-    """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
+    """Return one row per machine, fastest first or in the order of *sort*; column names include the unit.
 
-    *hardware* defaults to the whole catalogue; *where* are conditions such as ``gpus=8``. Machines that cannot run the workload come
-    last, with the reason in ``problem``. With *epochs*, *hours* or *tokens* (``"300B"``) machines are compared by the whole job, whose
-    figures have columns. *parallel* lays the model out, as after ``--parallel``: ``{"tp": 8, "shard": "optimizer"}``.
-    *processes* simulate side by side (None: one a core). Raise `SpecError` where nothing is left.
+    *hardware* defaults to the whole catalogue; *where* holds conditions such as ``gpus=8``. Machines that cannot run the workload come
+    last, with the reason in ``problem``. With *epochs*, *hours* or *tokens* (``"300B"``) machines are compared by the whole job, and
+    its figures have columns of their own. *parallel* sets the layout of the model, as after ``--parallel``:
+    ``{"tp": 8, "shard": "optimizer"}``. *processes* is the number of processes that simulate machines in parallel (None: one per core).
+    Raise `SpecError` if no machine is left.
     """
     import pandas
 
@@ -218,12 +217,12 @@ def sweep(
     prices: object = None,
     **options: Unpack[SweepOptions],
 ) -> DataFrame:
-    """Return a row for each point of the grid of *vary* (or for *sobol* points in it): its fields, then what a run says.
+    """Return one row per point of the grid of *vary* (or per point of *sobol* many in it): the varied fields, then the results.
 
-    *vary* has values by field, as a list or as after ``--vary``: ``{"node.nic.bandwidth": "10..400 Gbps:7", "batch": [32, 64]}``. Points
-    that cannot run have the reason in ``problem``. *processes* simulate side by side (None: one a core). *power_cap* (``"500 W"``) limits
-    each GPU, and may vary as well.
-    Raise `SpecError` where the question is wrong.
+    *vary* maps each field to its values, as a list or as after ``--vary``: ``{"node.nic.bandwidth": "10..400 Gbps:7", "batch": [32, 64]}``.
+    Points that cannot run have the reason in ``problem``. *processes* is the number of processes that simulate points in parallel (None:
+    one per core). *power_cap* (``"500 W"``) limits the power of each GPU, and can itself be varied.
+    Raise `SpecError` if an argument is invalid.
     """
     import pandas
 
@@ -250,10 +249,10 @@ def whatif(
     prices: object = None,
     **options: Unpack[WhatifOptions],
 ) -> DataFrame:
-    """Return a row for each resource, best first: the step with twice and infinitely much of it, and what that is worth.
+    """Return one row per resource, most useful first: step time and cost with twice and with infinitely much of it.
 
-    Options are those of ``sim whatif``; *parallel* is a layout, as of `compare`. Rows of a layout have the step alone, and
-    ``DataFrame.attrs`` holds the rest of the document, such as what more of all ``links`` at once brings. Raise `SpecError` with
+    The options are those of ``sim whatif``; *parallel* is a layout, as in `compare`. With a layout, rows have the step time only.
+    ``DataFrame.attrs`` holds the rest of the document, such as the gain from more of all ``links`` at once. Raise `SpecError` listing
     everything that is wrong.
     """
     import pandas
@@ -286,12 +285,12 @@ def recommend(
     prices: object = None,
     **options: Unpack[RecommendOptions],
 ) -> DataFrame:
-    """Return a row for each machine and number of *nodes* that could be rented, those within the budget first.
+    """Return one row per machine and number of *nodes* that could be rented, those within the budget first.
 
-    One of *budget_hours* (the cheapest machine that meets it) and *budget_usd* (the fastest within it) is given; the job is one epoch
-    unless *epochs*, *hours* or *tokens* say otherwise. *parallel* is a layout, as of `compare`. A *journal* file keeps what was computed,
-    so that the same call goes on from there. ``DataFrame.attrs`` holds ``best``, ``runner_up`` and ``notes``. Raise `SpecError` where
-    the question is wrong.
+    Pass exactly one of *budget_hours* (finds the cheapest machine that meets it) and *budget_usd* (finds the fastest within it). The job
+    is one epoch unless *epochs*, *hours* or *tokens* is given. *parallel* is a layout, as in `compare`. A *journal* file stores computed
+    rows, so that a repeated call continues where the last one stopped. ``DataFrame.attrs`` holds ``best``, ``runner_up`` and ``notes``.
+    Raise `SpecError` if an argument is invalid.
     """
     import pandas
 
@@ -309,8 +308,8 @@ def recommend(
     )  # fmt: skip
     budget = Budget(None if hours is None else 3600.0 * hours, money)
     names, conditions = several("hardware", hardware), several("where", where)
-    kept = None if journal is None else Path(journal)
-    renting = Renting(budget, names, conditions, counts(nodes), processes=processes, journal=kept, **part(options, RentingOptions))
+    journal_path = None if journal is None else Path(journal)
+    renting = Renting(budget, names, conditions, counts(nodes), processes=processes, journal=journal_path, **part(options, RentingOptions))
     document, _ = recommended(scenario, renting)
     table = pandas.DataFrame([flat(row) for row in document.pop("candidates")])
     table.attrs.update(document)
@@ -342,12 +341,12 @@ def goodput(
     prices: object = None,
     **weeks: Any,
 ) -> DataFrame:
-    """Return how weeks of a job go, failures and all: a row for each quantile of *trials* drawn runs.
+    """Simulate a long job with failures *trials* times and return one row per quantile of the outcomes.
 
-    One of *days*, *tokens* (``"15T"``) and *epochs* says how long the job is. *weeks* are further fields of `sim.study.weeks.Weeks`:
-    ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``, ``law`` (a name, or an object of
-    `stallsim.protocols.FailureLaw`). ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
-    Raise `SpecError` where the question is wrong.
+    Exactly one of *days*, *tokens* (``"15T"``) and *epochs* sets the length of the job. *weeks* are further fields of
+    `sim.study.weeks.Weeks`: ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``, ``law`` (a name, or a
+    `stallsim.protocols.FailureLaw` object). ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
+    Raise `SpecError` if an argument is invalid.
     """
     import pandas
 
@@ -356,10 +355,10 @@ def goodput(
     from sim.study.whole_job import token_count
 
     allowed = options_of(Weeks)
-    typed = {each.option.flag.split("/")[0].strip("-").replace("-", "_"): name for name, each in allowed.items()}
+    name_by_flag = {each.option.flag.split("/")[0].strip("-").replace("-", "_"): name for name, each in allowed.items()}
     for name in weeks:
-        if name in typed:
-            raise SpecError(f"{name}: write {typed[name]}, as fields of Weeks are called")
+        if name in name_by_flag:
+            raise SpecError(f"{name}: write {name_by_flag[name]}, as fields of Weeks are called")
         if name not in allowed:
             raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
     scenario = scenario_of(
@@ -370,10 +369,10 @@ def goodput(
     if not isinstance(weeks.get("law", ""), str):
         weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)
     weeks = {name: str(value) if isinstance(value, PathLike) else value for name, value in weeks.items()}
-    counted = None if tokens is None else token_count(tokens)
-    drawn = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)
-    drawn.checked()
-    document = weeks_document(scenario, drawn, changes=False)
+    token_total = None if tokens is None else token_count(tokens)
+    settings = Weeks(days=days, tokens=token_total, epochs=epochs, trials=trials, seed=seed, **weeks)
+    settings.checked()
+    document = weeks_document(scenario, settings, changes=False)
     table = pandas.DataFrame(document.pop("distribution"))
     table.attrs.update(document)
     return table
@@ -389,13 +388,13 @@ def extract(
 ) -> Model:
     """Write the layer table of the torch model that *target* (``my_file.py:build``) returns to *output*, and return it.
 
-    *inputs* are shapes of one sample (``["3x224x224"]``). The model is traced on the meta device: no weights, no GPU. The module's code
-    runs, so extract only what you trust. Raise `SpecError` where the model cannot be traced.
+    *inputs* are the shapes of one sample (``["3x224x224"]``). The model is traced on the meta device, without weights or a GPU. Tracing
+    runs the module's code, so only extract models that you trust. Raise `SpecError` if the model cannot be traced.
     """
     from sim.extract import run_extract
 
-    given = [f"{key}={value}" for key, value in (arguments or {}).items()]
-    return run_extract(str(target), several("inputs", inputs), Path(output), name, given)
+    argument_texts = [f"{key}={value}" for key, value in (arguments or {}).items()]
+    return run_extract(str(target), several("inputs", inputs), Path(output), name, argument_texts)
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What can be typed after ``python -m sim``? Options of every command; how the program speaks is `sim.terminal`'s."""
+"""What can be typed after ``python -m sim``? The options shared by all commands; `sim.terminal` handles output and exit codes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _common(
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks; before or after the command")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors; before or after the command")] = False,
 ) -> None:
-    """Options of every command; `sim.terminal` has taken --debug and --quiet out, they stand here for --help."""
+    """Options of every command; `sim.terminal` has already removed --debug and --quiet, which are listed here only for --help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; *arguments* default to the process's own."""
+    """Run the command line and return its exit code; *arguments* default to those of the process."""
     return exit_code(app, arguments)

@@ -1,4 +1,4 @@
-"""What is the document, the flat row, or the page of a scenario? The one path from what a user names to the figures that are read."""
+"""What is the document, the flat row, or the page of a scenario? The one path from the user's input to the reported figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from sim.study.whole_job import in_epochs
 
 
 def document(scenario: Scenario) -> dict[str, Any]:
-    """Return the document of the only job of *scenario*. Raise SpecError with all that is wrong, or for a file of several jobs."""
+    """Return the document of the only job of *scenario*. Raise SpecError listing all problems, or for a file with several jobs."""
     if has_layout(scenario):
         return layout_document(layout_answer(scenario))
     answered = _one_job(scenario)
@@ -60,9 +60,9 @@ def _one_job(scenario: Scenario, keep_log: bool = True) -> Answer:
 def weeks_document(
     scenario: Scenario, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> dict[str, Any]:
-    """Return the document of *weeks* of *scenario*; *changes*: with what other set-ups would do. Raise SpecError.
+    """Return the document of *weeks* of *scenario*; with *changes* it also has the effect of other settings. Raise SpecError.
 
-    *progress* hears how many parts of all are drawn.
+    *progress* is called with the number of parts that are done and their total.
     """
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
@@ -70,8 +70,8 @@ def weeks_document(
         if weeks.tokens is not None:
             parts = parts_of(scenario, run, weeks.tokens, lambda other: layout_answer(other).run)
             laid_out = replace(laid_out, parts=parts)
-        made = goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
-        return made | {"notes": [*made["notes"], *not_validated(run)]}
+        result = goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
+        return result | {"notes": [*result["notes"], *not_validated(run)]}
     answered = _one_job(scenario)
     described = run_document(answered.run, answered.inputs, answered.warnings, market=answered.market)
     machine, workload = answered.run.hardware, answered.run.jobs[0].job.workload
@@ -84,8 +84,8 @@ def weeks_document(
 class Documents:
     """Makes documents with more in them than `document`: figures under a *power_cap*, and weeks with failures.
 
-    Under ``weeks`` is what failures make of the job of *plan* on each of the *markets* that has a price. Spot machines live
-    *mean_lifetime*, or as was measured; where nobody did, they have no weeks.
+    The key ``weeks`` holds the outcome of the job of *plan* with failures, for each of the *markets* that has a price. Spot machines last
+    *mean_lifetime* on average, or as long as measured; if neither is available, they have no weeks.
     """
 
     plan: JobPlan | None = None
@@ -108,20 +108,20 @@ class Documents:
         return self._added(layout_document(answer), answer.run, answer.run.workload, answer.plan)
 
     def _added(self, described: dict[str, Any], run: Run | LayoutRun, workload: Workload, job: JobPlan | None) -> dict[str, Any]:
-        lives = self.mean_lifetime is not None or lifetimes_of(run.hardware.groups[0].node.gpu) is not None
+        has_lifetime = self.mean_lifetime is not None or lifetimes_of(run.hardware.groups[0].node.gpu) is not None
         weeks = {}
-        without = described
+        uncapped = described
         if self.power_cap is not None:
             described = under_power_cap(described, run.hardware, workload, self.power_cap, job)
         if self.plan is None or not self.markets:
             return described
         for market in self.markets:
-            if price(run.hardware, market) is None or (market == "spot" and not lives):
+            if price(run.hardware, market) is None or (market == "spot" and not has_lifetime):
                 continue
-            there = without | {"price": without["price"] | {"market": market}}
-            lasting = self.mean_lifetime if market == "spot" else None
+            base = uncapped | {"price": uncapped["price"] | {"market": market}}
+            mean_lifetime = self.mean_lifetime if market == "spot" else None
             weeks[market] = beside_run(
-                there, run.hardware, workload, self.plan, slowed_beside(run), power_cap=self.power_cap, mean_lifetime=lasting,
+                base, run.hardware, workload, self.plan, slowed_beside(run), power_cap=self.power_cap, mean_lifetime=mean_lifetime,
                 spares=self.spares, reliability=self.reliability,
             )  # fmt: skip
         return described | {"weeks": weeks}
@@ -129,29 +129,29 @@ class Documents:
 
 @dataclass(frozen=True)
 class Renting:
-    """What to rent among, for how much; the scenario that goes with it names no hardware and has a plan."""
+    """Which machines may be rented, and for how much; the accompanying scenario names no hardware and has a plan."""
 
     budget: Budget
     hardware: Sequence[str] = ()
-    """Machines to compare; all of the catalogue by default."""
+    """Machines to compare; the whole catalogue by default."""
     where: Sequence[str] = ()
     nodes: Sequence[int] = (1, 2, 3, 4)
     on_demand: bool = False
     """Leave spot prices out."""
     mean_lifetime: str | None = None
-    """What a spot machine lasts on average, such as ``8 h``, where nobody measured it."""
+    """Mean lifetime of a spot machine, such as ``8 h``, if unmeasured."""
     with_failures: bool = False
     power_cap: str | None = None
-    """Limit of each GPU, such as ``500 W``, which the figures of each candidate are with."""
+    """Power limit of each GPU, such as ``500 W``, which applies to the figures of all candidates."""
     processes: int | None = None
     journal: Path | None = None
-    """Where rows of machines are kept, so that a recommendation that was stopped goes on from there."""
+    """File that stores the rows of machines, so that an interrupted recommendation continues from there."""
     cluster: str | None = None
     """Address of a dask scheduler whose workers compute, in place of processes."""
     notice: Callable[[str], None] = lambda text: None
-    """Hears of the troubles of a cluster."""
+    """Called with a message when the cluster has a problem."""
     spares: int | None = None
-    """Nodes that wait for failures, paid for; by default as in weeks."""
+    """Spare nodes, which are paid for; by default as in `Weeks`."""
     reliability: str | None = None
     """How often machines fail: a level or a file; the middle level by default."""
 
@@ -161,7 +161,7 @@ def recommended(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the document of what to rent for *scenario*, and the machines that can run it. Raise SpecError.
 
-    *counting* is told what is counted and returns who hears how many of those are done.
+    *counting* is called with the name of what is counted, and returns a callback for the number of items done and their total.
     """
     plan, counts = scenario.plan, list(renting.nodes)
     require_failures(renting.with_failures, renting.reliability, renting.spares)
@@ -171,29 +171,31 @@ def recommended(
     names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
     require_priced(scenario.prices, names)
     bare = replace(scenario, plan=None)
-    together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare, max(counts, default=1))
-    alone = replace(bare, global_batch=None)
-    in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
+    global_batch = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare, max(counts, default=1))
+    without_batch = replace(bare, global_batch=None)
+    in_epochs(plan, global_batch or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     markets = MARKETS[:1] if renting.on_demand else MARKETS
-    making = Documents(power_cap=renting.power_cap)
+    make_document = Documents(power_cap=renting.power_cap)
     if renting.with_failures:
-        making = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
-    reasons = {name: unrentable(alone, name, markets, renting.mean_lifetime) for name in names}
-    never = [name for name in names if reasons[name]]  # a plan of these would tell nothing
-    with _computing(alone, names, making, renting) as by:
-        rows = compare(alone, names, making, nodes=counts, global_batch=together, by=by, progress=counting("machines"))
-        laid, hears = needs_layout(alone, rows), counting("machines planned")
-        if laid:
-            together = shared_batch(scenario, names, counts)  # that of `plan`
-            able = [name for name in names if not reasons[name]]
-            rows = planned_rows(replace(alone, global_batch=together), able, counts, making.laid, hears, renting.power_cap, by)
-            rows += [ComparedMachine(name, None, None, reasons[name]) for name in never]
+        make_document = Documents(plan, markets, renting.mean_lifetime, renting.power_cap, renting.spares, renting.reliability)
+    reasons = {name: unrentable(without_batch, name, markets, renting.mean_lifetime) for name in names}
+    excluded = [name for name in names if reasons[name]]  # planning for these would be useless
+    with _computing(without_batch, names, make_document, renting) as by:
+        rows = compare(without_batch, names, make_document, nodes=counts, global_batch=global_batch, by=by, progress=counting("machines"))
+        needs_plan, hears = needs_layout(without_batch, rows), counting("machines planned")
+        if needs_plan:
+            global_batch = shared_batch(scenario, names, counts)  # the same as in `plan`
+            rentable = [name for name in names if not reasons[name]]
+            with_batch = replace(without_batch, global_batch=global_batch)
+            rows = planned_rows(with_batch, rentable, counts, make_document.laid, hears, renting.power_cap, by)
+            rows += [ComparedMachine(name, None, None, reasons[name]) for name in excluded]
         else:
-            rows = laid_out(replace(alone, global_batch=together), rows, making.laid, hears, never, renting.power_cap, by)
-    chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
+            with_batch = replace(without_batch, global_batch=global_batch)
+            rows = laid_out(with_batch, rows, make_document.laid, hears, excluded, renting.power_cap, by)
+    chosen = recommend(without_batch, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, global_batch)
     document = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     gaps = [each.document["layout_gap"] for each in rows if each.document and "layout_gap" in each.document]
-    document["notes"] += [batch_note(together, scenario.batch)] if gaps and laid and together is not None else []
+    document["notes"] += [batch_note(global_batch, scenario.batch)] if gaps and needs_plan and global_batch is not None else []
     document["notes"] += [gap_note(gaps)] if gaps else []
     document["notes"] += said_once(
         {named(ran): (ran["expected_error"] or {}).get("not_validated", ()) for each in rows if (ran := each.document) is not None}
@@ -202,8 +204,8 @@ def recommended(
 
 
 @contextmanager
-def _computing(scenario: Scenario, names: Sequence[str], making: Documents, renting: Renting) -> Iterator[Computing]:
-    """Give what computes the rows of *names* as *renting* says, with its journal open. Raise SpecError where that cannot be."""
+def _computing(scenario: Scenario, names: Sequence[str], make_document: Documents, renting: Renting) -> Iterator[Computing]:
+    """Yield how to compute the rows of *names* for *renting*, with its journal open. Raise SpecError if the journal cannot be opened."""
     if renting.journal is None and renting.cluster is None:
         yield Computing(renting.processes)
         return
@@ -211,12 +213,12 @@ def _computing(scenario: Scenario, names: Sequence[str], making: Documents, rent
     with read_files() as read:
         workload_read(scenario)
         for name in names:
-            with suppress(SpecError):  # its row says what is wrong
+            with suppress(SpecError):  # its row reports the error
                 load_hardware(name, for_hardware)
         if renting.reliability is not None:
             reliability_of(renting.reliability)
     with Journal(renting.journal) as journal:
-        yield Computing(renting.processes, renting.cluster, journal, question_of(asdict(making), read), read, renting.notice)
+        yield Computing(renting.processes, renting.cluster, journal, question_of(asdict(make_document), read), read, renting.notice)
 
 
 def compared(
@@ -227,19 +229,19 @@ def compared(
     counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None,
     power_cap: str | None = None,
 ) -> list[ComparedMachine]:
-    """Return a row for each of the machines *names* and number of *nodes*; a decoder that needs a layout somewhere gets one there.
+    """Return a row for each machine of *names* and each number of *nodes*; a decoder gets a layout on machines where it needs one.
 
-    With a *power_cap* figures are those of limited GPUs.
+    A *power_cap* limits the GPUs, and applies to all figures.
     """
     require_priced(scenario.prices, names)
-    making = Documents(power_cap=power_cap)
+    make_document = Documents(power_cap=power_cap)
     by = Computing(processes)
-    rows = compare(scenario, names, making, nodes=nodes, by=by, progress=counting("machines"))
-    return laid_out(scenario, rows, making.laid, counting("machines planned"), power_cap=power_cap, by=by)
+    rows = compare(scenario, names, make_document, nodes=nodes, by=by, progress=counting("machines"))
+    return laid_out(scenario, rows, make_document.laid, counting("machines planned"), power_cap=power_cap, by=by)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:
-    """Return the flat row of the only job of *scenario*, units in its keys; with its power cap, if it has one."""
+    """Return the flat row of the only job of *scenario*, with units in its keys and its power cap applied, if it has one."""
     if has_layout(scenario):
         laid = layout_answer(scenario)
         return run_row(_limited(layout_document(laid), laid.run, laid.run.workload, scenario.power_cap))
@@ -255,5 +257,5 @@ def _limited(described: dict[str, Any], run: Run | LayoutRun, workload: Workload
 def reading(
     page: Callable[[Mapping[str, Any], Descriptions | None], str], scenario: Scenario, machines: Sequence[str] = ()
 ) -> Callable[[Mapping[str, Any]], str]:
-    """Return *page* with the inputs of *scenario*, on *machines* if there are any; they are read when the page is made."""
+    """Return *page* bound to the inputs of *scenario* (on *machines*, if any); these inputs are read when the page is rendered."""
     return lambda document: page(document, descriptions(scenario, machines))

@@ -1,11 +1,11 @@
-"""How does one epoch go? Simulated step by step until it repeats itself, then by arithmetic, up to the next change of regime.
+"""How long does one epoch take? It is simulated step by step until it repeats, and then extrapolated up to the next change of regime.
 
-Fast state (queues, outstanding work) decides the period; slow state (burst credits of a disk, a job that starts later) is advanced
-with it and ends the shortcut where it changes a rate: the epoch then goes on step by step and finds its new period. After a first
-stretch of warm-up, *windows* tile the whole epoch: ``time = warm-up + step_time * steps after it``. Every job trains without end;
-the epoch is the first job's, and what another job does meanwhile stands for its own.
+Fast state (queues, outstanding work) decides the period. Slow state (burst credits of a disk, a job that starts later) is advanced
+along with it, and ends the extrapolation when it changes a rate: the epoch is then simulated step by step again until it finds its new
+period. After an initial warm-up, *windows* tile the whole epoch: ``time = warm-up + step_time * steps after it``. Every job trains
+indefinitely; the epoch is that of the first job, and what another job does in this time represents its own epoch.
 
-Limits: loaders run on into the next epoch, as if it followed at once; burst credits change the disk's rate at the end of a step.
+Limits: loaders continue into the next epoch, as if it followed immediately; burst credits change the disk's rate only at the end of a step.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from sim.training.own_loader import blamed
 from sim.training.step import Replica
 
 MOST_LIVE_STEPS = 400
-"""Steps simulated one by one in a regime before the mean of the later ones stands for an epoch that shows no exact period."""
+"""Steps simulated one by one in a regime without an exact period before the mean of the later ones represents the rest of the epoch."""
 LEAST_LIVE_STEPS = 100
-"""Steps simulated one by one before they may do, where no period shows but they drift slowly: a loader nearly as fast as the GPU."""
+"""Minimum of such steps if they have no period but drift slowly, as with a loader nearly as fast as the GPU (see `ALIKE`)."""
 ALIKE = 1e-3
-"""Share of a step by which states at least half of these steps apart may differ then: their mean is off by a fiftieth of that, and
-that of an epoch, over which they drift on, by a ten-thousandth at most (Stash's cases of DALI on p2.8xlarge, every step)."""
+"""Largest difference, as a share of a step, between two states at least half of these steps apart for the drift to count as slow. The
+mean of the steps in between is then off by a fiftieth of that, and the mean of an epoch, over which the drift goes on, by at most 1e-4
+(Stash's cases of DALI on p2.8xlarge, compared with simulating every step)."""
 MOST_DRAWN_STEPS = 500
-"""Steps drawn in a regime before their mean stands for the rest, however wide its interval."""
+"""Maximum of steps drawn in a regime: their mean then represents the rest, however wide its interval."""
 ENOUGH = 0.005
-"""Half-width of the 95% interval, as a share of the step, at which no more steps are drawn."""
+"""Half-width of the 95% interval, as a share of the step, below which no more steps are drawn."""
 LEAST_DRAWN_STEPS = 100
-"""Steps drawn at least: the interval needs several in each of its twenty batches."""
+"""Minimum of steps drawn: the interval needs several in each of its twenty batches."""
 _LOOK_EVERY = 20
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of one job: its windows stand for all its steps after the warm-up."""
+    """One epoch of one job; its windows represent all of its steps after the warm-up."""
 
     steps: int
     time: float
@@ -65,14 +66,14 @@ class Epoch:
     """Whether the windows are exact periods or every step, not a mean."""
     log: EventLog = field(repr=False)
     interval: float | None = None
-    """Half-width (s) of the 95% interval of ``step_time`` where it is a mean over enough steps, drawn or without a period."""
+    """Half-width (s) of the 95% interval of ``step_time`` if that is a mean over enough steps, drawn or without a period."""
     drawn: int = 0
     """Steps that were drawn one by one; the others are extrapolated."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything the simulation of an epoch is made of; *credits* (by slot) live on from epoch to epoch."""
+    """Everything that defines the simulation of an epoch; *credits* (by slot) carry over from epoch to epoch."""
 
     jobs: Sequence[Job]
     cluster: Sequence[Slot]
@@ -86,28 +87,28 @@ class Scene:
     executor: str = "phase"
     seed: int = 0
     lag: float = 0.0
-    """Seconds that built batches lie still, which moves a loader's work to another moment of the step."""
+    """Seconds that a finished batch waits before it is passed on, which shifts the loader's work within the step."""
     beside: Sequence[tuple[str, Sequence[Outflow]]] = ()
-    """Parts of checkpoints that the nodes of each slot write all along."""
+    """Parts of checkpoints that the nodes of each slot write continuously during the epoch."""
     keep_log: bool = True
-    """Whether waits and work stay in the log once stalls are known: nine tenths of what an epoch takes of memory."""
+    """Whether waits and work stay in the log after stalls are computed: they are nine tenths of the memory of an epoch."""
 
     @property
     def draws(self) -> bool:
-        """Tell whether any job draws its steps at random."""
+        """Return whether any job draws its steps at random."""
         return any(job.workload.training.noise.draw for job in self.jobs)
 
     @cached_property
     def built(self) -> Built:
         """Return the rank classes and live links, the same in every epoch."""
-        alike = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
-        key = (build, alike, *map(id, self.rings), self.fold)
-        made = shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
-        slots = {slot.name: slot for slot in self.cluster}  # what was built may be of slots that differ in what is not live
-        return made._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in made.classes])
+        slot_keys = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
+        key = (build, slot_keys, *map(id, self.rings), self.fold)
+        cached = shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
+        slots = {slot.name: slot for slot in self.cluster}  # the cached result may come from slots that differ in what is not live
+        return cached._replace(classes=[rank_class._replace(slot=slots[rank_class.slot.name]) for rank_class in cached.classes])
 
     def _crossings(self) -> dict[str, dict[str, Hashable]]:
-        """Return, by slot and physical link, who crosses it how often: the colour that keeps unlike links apart."""
+        """Return, by slot and physical link, which jobs cross it how often: the color that keeps unequal links apart."""
         crossings: dict[str, dict[str, Hashable]] = {slot.name: {} for slot in self.cluster}
         for number, plan in enumerate(self.rings):
             for slot, links in crossings.items():
@@ -118,19 +119,19 @@ class Scene:
 
 @dataclass
 class _LiveJob:
-    """One job while it is simulated: its ranks, and when its first rank started and ended each step (s).
+    """One job while it is simulated: its ranks, and the times (s) at which its first rank started and ended each step.
 
-    Of *workers* that do not wait for each other, when as many steps had ended as there are workers.
+    Asynchronous *workers* do not wait for each other: a step of the job ends when their steps since the last one add up to *workers*.
     """
 
     ranks: list[Replica]
     boundaries: list[float]
     workers: int = 0
-    """Ranks of an asynchronous job; 0 where all keep step."""
+    """Ranks of an asynchronous job; 0 if all ranks are synchronous."""
     updates: int = 0
 
     def counts(self, rank: int, size: int) -> bool:
-        """Note that the *size* ranks of the class *rank* have ended a step; tell whether the job has."""
+        """Record that the *size* ranks of the class *rank* have ended a step; return whether the job has ended one."""
         if not self.workers:
             return rank == self.ranks[0].index
         self.updates += size
@@ -161,12 +162,12 @@ class EpochRun:
         self._skipped = self.env.event()
         self._regime_start = 0
         self._covered: int | None = None
-        """Step of the first job up to which windows stand; None in the warm-up."""
+        """Step of the first job up to which windows cover the epoch; None in the warm-up."""
         self._over = False
-        self._told = 0.0
+        self._log_end = 0.0
         """Time up to which the log is complete."""
         self._interval: float | None = None
-        self._most = MOST_DRAWN_STEPS if scene.draws else MOST_LIVE_STEPS
+        self._max_steps = MOST_DRAWN_STEPS if scene.draws else MOST_LIVE_STEPS
         self._burst = {slot: credits.left for slot, credits in scene.credits.items()}
         self._storage = {slot.name: slot.node.storage for slot in scene.cluster if slot.node.storage is not None}
         self._ios: list[dict[str, float]] = []
@@ -188,9 +189,9 @@ class EpochRun:
                 self._launch(number, hits[number])
 
     def run(self) -> Sequence[Epoch]:
-        """Simulate until the epoch's outcome is known; return it by job. Raise SpecError where a loader of the user's own fails.
+        """Simulate until the epoch's outcome is determined; return it by job. Raise SpecError if a user-defined loader fails.
 
-        While a shelf is open, an epoch that is made of the same as an earlier one is not simulated again.
+        While a shelf is open, an epoch with the same inputs as an earlier one is not simulated again.
         """
         made_of = self.made_of() if shelf.is_open() else None
         if made_of is None:
@@ -209,11 +210,11 @@ class EpochRun:
         levels = {slot: credits.level for slot, credits in self.scene.credits.items()}
         changed = {link: capacity for link, capacity in self.log.capacity.items() if capacity != before[link]}
         epochs = [self._epoch(job) for job in range(len(self.scene.jobs))]
-        self._let_go()
+        self._release_log()
         return epochs, levels, changed
 
-    def _let_go(self) -> None:
-        """Leave in the log only what is asked for after the epoch; the simulation itself is not kept for its clock."""
+    def _release_log(self) -> None:
+        """Keep in the log only what is needed after the epoch, and freeze its clock so that it does not keep the simulation alive."""
         end = self.env.now
         self.log.clock = lambda: end
         if not self.scene.keep_log:
@@ -225,9 +226,9 @@ class EpochRun:
         return [name for job in self.scene.jobs if (name := job.workload.input.own_loader) is not None]
 
     def made_of(self) -> Hashable:
-        """Return everything that decides this epoch, which has not begun; None where that is not known.
+        """Return a cache key: everything that decides this epoch, which has not begun; None if it cannot be cached.
 
-        That is so of drawn steps, jobs that start later, loaders of the user's own, and exchanges that learn from step to step.
+        Drawn steps, jobs that start later, user-defined loaders, and exchanges that learn from step to step cannot be cached.
         """
         scene, ranks = self.scene, [rank for live in self._live for rank in live.ranks]
         exchanges = tuple([rank.exchange.made_of() for rank in ranks])
@@ -242,11 +243,11 @@ class EpochRun:
         return options, jobs, tuple(self.log.ranks), tuple([rank.made_of for rank in ranks]), exchanges, links, disks, credits
 
     def _run(self) -> None:
-        while self._left() > 0:
+        while self._steps_left() > 0:
             self._pause = self.env.event()
             self.env.run_to(self._pause)
-            if self._left() > 0:
-                self._judge_mean()
+            if self._steps_left() > 0:
+                self._update_interval()
                 self.exact = self.exact and self._period is not None and not self.scene.draws
                 self._skip(self._stretch())
         last = len(self._live[0].boundaries) - 1
@@ -256,7 +257,7 @@ class EpochRun:
         self._drain()
 
     def _stretch(self) -> Period:
-        """Return the steps that stand for others: a period, or the best there is."""
+        """Return the steps that represent the others: an exact period, or the best approximation of one."""
         if self._period:
             return self._period
         if not self.scene.draws:
@@ -265,8 +266,8 @@ class EpochRun:
         first = self._regime_start + warm_up(self._durations())
         return Period(first, len(times) - 1, times[first], times[-1])
 
-    def _judge_mean(self) -> None:
-        """Note how far the mean of steps without a period may be off: batch means, as for drawn steps."""
+    def _update_interval(self) -> None:
+        """Record the interval of the mean of steps without a period: from batch means, as for drawn steps."""
         if self._period is None and not self.scene.draws and (mean := settled(self._durations())):
             self._interval = max(mean.half_width, self._interval or 0.0)
 
@@ -275,7 +276,7 @@ class EpochRun:
         return [end - start for start, end in pairwise(self._live[0].boundaries[self._regime_start :])]
 
     def _launch_later(self, number: int, hits: Mapping[str, float]) -> Generator[simpy.Event, object, None]:
-        """Start a job when its time has come, or once the first job's epoch is over."""
+        """Start a job at its start time, or when the first job's epoch is over."""
         live = self._live[number]
         while not self._over and (wait := live.boundaries[0] - self.env.now - self._skipped_time) > 0:
             yield self.env.any_of([self.env.timeout(wait), self._skipped])
@@ -294,13 +295,13 @@ class EpochRun:
 
     # --- step boundaries -----------------------------------------------------------------------------------------
 
-    def _left(self) -> int:
-        """Return the steps of the first job's epoch that are neither simulated nor skipped.
+    def _steps_left(self) -> int:
+        """Return the number of steps of the first job's epoch that are neither simulated nor skipped.
 
-        Of one step, which waits for the loader to start, the next is the steady state.
+        An epoch of one step with a loader counts as two: the first waits for the loader to start, the second is the steady state.
         """
-        least = 1 if self.scene.jobs[0].workload.input.loader == "synthetic" else 2
-        return max(least, self.scene.steps[0]) - self._skipped_steps - (len(self._live[0].boundaries) - 1)
+        minimum = 1 if self.scene.jobs[0].workload.input.loader == "synthetic" else 2
+        return max(minimum, self.scene.steps[0]) - self._skipped_steps - (len(self._live[0].boundaries) - 1)
 
     def _finished_step(self, rank: int) -> None:
         self.log.steps.setdefault(rank, []).append(self.env.now)
@@ -314,25 +315,25 @@ class EpochRun:
             self._observe(len(live.boundaries) - 1)
 
     def _observe(self, done: int) -> None:
-        """Look for a period after *done* steps; pause where the epoch ends, or need not be simulated further."""
+        """Look for a period after *done* steps; pause if the epoch ends, or need not be simulated further."""
         if self.scene.draws:
-            self._settle(done)
+            self._check_precision(done)
         elif not (self.scene.exact and self._period):
             self._period = self._detector.observe(done, self.env.now, self._state())
-        if self._left() == 0:
+        if self._steps_left() == 0:
             self._over = True
             self._pause.succeed()
-        elif not self.scene.exact and (self._period or self._enough(done - self._regime_start)):
+        elif not self.scene.exact and (self._period or self._has_enough_steps(done - self._regime_start)):
             self._pause.succeed()
 
-    def _enough(self, lived: int) -> bool:
-        """Tell whether the *lived* steps of this regime stand for others, though none of them has recurred."""
+    def _has_enough_steps(self, lived: int) -> bool:
+        """Return whether the *lived* steps of this regime are enough to represent the others, though no state has recurred."""
         slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.apart() <= ALIKE
-        return slow or lived >= self._most
+        return slow or lived >= self._max_steps
 
-    def _settle(self, done: int) -> None:
-        """Look whether the mean of drawn steps is known well enough, now and then."""
-        if (done - self._regime_start) % _LOOK_EVERY == 0 or self._left() == 0:
+    def _check_precision(self, done: int) -> None:
+        """Check every few steps whether the mean of drawn steps is precise enough."""
+        if (done - self._regime_start) % _LOOK_EVERY == 0 or self._steps_left() == 0:
             mean = settled(self._durations())
             self._interval = mean.half_width if mean else self._interval
             enough = done - self._regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
@@ -342,21 +343,20 @@ class EpochRun:
     def _state(self) -> State:
         now, times = self.env.now, self._live[0].boundaries
         waits = sorted(self.log.waiting_since.items())
-        progress = sorted(
-            each for each in self.network.state() if each[0] != CheckpointWrites.NAME
-        )  # whichever of those alike was started first
+        # sorted, so that the order in which equal activities were started does not matter
+        progress = sorted(each for each in self.network.state() if each[0] != CheckpointWrites.NAME)
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
         exchanges = [played for exchange in meetings for played in sorted(exchange.playing.values()) or [("", now)]]
-        learnt = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
+        learned = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),
             tuple((rank.at, rank.input.state()) for rank in ranks),
-            (*(name for name, _ in exchanges), *learnt),
+            (*(name for name, _ in exchanges), *learned),
         )
-        begun = (start for rank in ranks for start in (*rank.input.since(), rank.host))
-        since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *begun)
+        started = (start for rank in ranks for start in (*rank.input.since(), rank.host))
+        since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *started)
         return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
 
     def _new_regime(self) -> None:
@@ -367,7 +367,7 @@ class EpochRun:
     # --- burst credits -------------------------------------------------------------------------------------------
 
     def _spend_credits(self) -> None:
-        """Charge the reads of the last step; a disk whose credits are gone falls to its baseline for the rest of the epoch."""
+        """Charge the reads of the last step; a disk without credits falls to its baseline for the rest of the epoch."""
         start, end = self._live[0].boundaries[-2:]
         reads = [rank.input.site.take_reads() for live in self._live for rank in live.ranks]
         self._ios.append({slot: sum(ios.get(iops_link(slot), 0.0) for ios in reads) for slot in self.scene.credits})
@@ -379,7 +379,7 @@ class EpochRun:
                 self._new_regime()
 
     def _periods_until_baseline(self, slot: str, period: Period) -> float:
-        """Return how often *period* can recur before the credits of *slot* run out in one of its steps."""
+        """Return how many times *period* can recur before the credits of *slot* run out in one of its steps."""
         credits, times = self.scene.credits[slot], self._live[0].boundaries
         if not self._burst[slot]:
             return math.inf
@@ -392,8 +392,8 @@ class EpochRun:
     # --- arithmetic instead of simulation ------------------------------------------------------------------------
 
     def _skip(self, period: Period) -> None:
-        """Let *period* stand for as much of the rest of the epoch as it can."""
-        repeats, rest = divmod(self._left(), period.steps)
+        """Use *period* for as much of the rest of the epoch as possible."""
+        repeats, rest = divmod(self._steps_left(), period.steps)
         elapsed = self.env.now + self._skipped_time
         waits = [live.boundaries[0] - elapsed for live in self._live if not live.ranks]
         limits = [wait // period.duration for wait in waits] + [self._periods_until_baseline(slot, period) for slot in self.scene.credits]
@@ -406,10 +406,10 @@ class EpochRun:
         if to_the_end and rest:
             self.windows.append(Window(period.start, times[period.first + rest], rest))
         self._covered = len(times) - 1
-        self._pass(period, periods, rest if to_the_end else 0)
+        self._advance(period, periods, rest if to_the_end else 0)
 
-    def _pass(self, period: Period, periods: int, rest: int) -> None:
-        """Let time go by for *periods* recurrences of *period* and *rest* steps more."""
+    def _advance(self, period: Period, periods: int, rest: int) -> None:
+        """Advance time and credits by *periods* recurrences of *period* and *rest* more steps."""
         times = self._live[0].boundaries
         part = times[period.first + rest] - period.start
         self._skipped_steps += periods * period.steps + rest
@@ -420,12 +420,12 @@ class EpochRun:
                 if seconds > 0:
                     credits.advance(repeats * seconds, spent / seconds)
         self._new_regime()
-        self._over = self._left() == 0
+        self._over = self._steps_left() == 0
         self._skipped.succeed()
         self._skipped = self.env.event()
 
     def _cover(self, until: int) -> None:
-        """Let every live step from where windows end up to step *until* stand for itself."""
+        """Add a window with the simulated steps from the end of the last window up to step *until*, without repeats."""
         times, since = self._live[0].boundaries, self._covered
         if since is not None and until > since:
             self.windows.append(Window(times[since], times[until], until - since))
@@ -434,29 +434,29 @@ class EpochRun:
     # --- outcome -------------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Go on until the log tells one whole step of each job, and all of every wait that began before now or that step's end."""
+        """Continue until the log holds one whole step of each job, and every wait that began before that is complete."""
         self._skipped.succeed()
         while any(len(live.boundaries) < 2 for live in self._live):
             self.env.step()
-        self._told = self.env.now  # at which other ranks may still have to end the same step
-        while any(start < self._told for _, start in self.log.waiting_since.values()):
+        self._log_end = self.env.now  # other ranks may not have ended the same step yet
+        while any(start < self._log_end for _, start in self.log.waiting_since.values()):
             self.env.step()
 
     def _own_interval(self, job: int) -> float | None:
-        """Return how far the mean of a later job's steps may be off, where they are not exact."""
+        """Return the half-width (s) of the interval of a later job's mean step; None if steps are exact or too few."""
         mean = None if self.exact else settled([end - start for start, end in pairwise(self._live[job].boundaries)])
         return mean.half_width if mean else None
 
     def _epoch(self, job: int) -> Epoch:
-        times, due = self._live[job].boundaries, self.scene.steps[job]
-        windows = whole_steps(self.windows, times, self._told) if job else self.windows
+        times, epoch_steps = self._live[job].boundaries, self.scene.steps[job]
+        windows = whole_steps(self.windows, times, self._log_end) if job else self.windows
         steps = sum(window.steps * window.repeats for window in windows)
         step_time = sum((window.end - window.start) * window.repeats for window in windows) / steps
-        done = min(due, len(times) - 1)
-        rest = self._skipped_time if job == 0 else (due - done) * step_time
+        done = min(epoch_steps, len(times) - 1)
+        rest = self._skipped_time if job == 0 else (epoch_steps - done) * step_time
         resources = resource_table(self.log, windows, job)
         return Epoch(
-            steps=due,
+            steps=epoch_steps,
             time=times[done] - times[0] + rest,
             step_time=step_time,
             stalls=stall_table(resources),

@@ -1,4 +1,4 @@
-"""What does a notebook user hold of a run with a layout? A `LayoutResult`: figures, stalls and memory as DataFrames, a page, a trace."""
+"""What does a notebook user get from a run with a layout? A `LayoutResult`: figures, stalls and memory as DataFrames, a page, a trace."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ def lay_out(
 ) -> LayoutResult:
     """Simulate one step of *workload* on *hardware* in the layout *parallel* and return the result.
 
-    *parallel* has the keys of ``training.parallel``, or their short forms: ``{"tp": 8, "pp": 4, "shard": "optimizer"}``. *batch* counts
-    samples per micro-batch; *epochs*, *hours* or *tokens* add the whole job, *with_failures* its weeks, at a level of *reliability*
-    (``"high"``, a file) with so many *spares*; *store* a checkpoint written there, *power_cap* (``"500 W"``) a limit on GPUs; *prices*
-    is a price source and *collective* an all-reduce of your own, a name or an object; *seed* is for steps that are drawn, *exact*
-    simulates ranks by themselves also below uneven switches.
-    Raise `SpecError` with what is wrong, also where GPU memory is short.
+    *parallel* has the keys of ``training.parallel``, or their short forms: ``{"tp": 8, "pp": 4, "shard": "optimizer"}``. *batch* is the
+    number of samples per micro-batch. *epochs*, *hours* or *tokens* add time and cost of the whole job; *with_failures* adds failures to
+    it, at a level of *reliability* (``"high"``, or a file) and with the given number of *spares*. *store* adds a checkpoint written to
+    that store, *power_cap* (``"500 W"``) a limit on the power of each GPU. *prices* is a price source and *collective* your own
+    all-reduce algorithm, a name or an object. *seed* is for randomly drawn steps. *exact* simulates ranks individually even if nodes are
+    spread unevenly over switches.
+    Raise `SpecError` with what is wrong, including insufficient GPU memory.
     """
-    if (own := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
-        overrides = {**(overrides or {}), **own}
+    if (user_parts := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
+        overrides = {**(overrides or {}), **user_parts}
     scenario = scenario_of(
         hardware, workload, overrides, options["market"], nodes=nodes, gpus=gpus, batch=batch,
         plan=plan_of(**part(options, WholeJobOptions)),
@@ -78,7 +79,7 @@ class LayoutResult:
 
     @property
     def step_time(self) -> float:
-        """Return the seconds of an optimizer step."""
+        """Return the duration of an optimizer step in seconds."""
         return self.run.step_time
 
     @property
@@ -88,7 +89,7 @@ class LayoutResult:
 
     @property
     def stalls(self) -> DataFrame:
-        """Return where a step goes, mean over ranks, largest first: ``cause``, ``resource``, ``time_s`` and its ``share``."""
+        """Return where the time of a step goes, mean over ranks, largest first: ``cause``, ``resource``, ``time_s`` and its ``share``."""
         import pandas
 
         rows = [
@@ -99,15 +100,15 @@ class LayoutResult:
 
     @property
     def memory(self) -> DataFrame:
-        """Return the bytes of one rank of each stage by use, a row a stage."""
+        """Return the memory of one rank of each stage in bytes, broken down by use: one row per stage."""
         import pandas
 
         return pandas.DataFrame(self.document["memory_by_stage"])
 
     def memory_over_time(self, stage: int = 0) -> DataFrame:
-        """Return the bytes of one rank of *stage* by use over one step: ``begin_s``, ``end_s``, then a column a use.
+        """Return the memory of one rank of *stage* over one step: ``begin_s``, ``end_s``, then the bytes of each use in its own column.
 
-        A row is an instruction of the stage's program, at its fullest moment.
+        A row is one instruction of the stage's program, at the moment when it uses most memory.
         """
         import pandas
 
@@ -120,7 +121,7 @@ class LayoutResult:
         return write_layout_trace(self.run, Path(path))
 
     def page(self, path: Name) -> None:
-        """Write the result to *path* as one page that any browser opens, offline."""
+        """Write the result to *path* as one self-contained HTML page, which needs no network."""
         from sim.report.page.layout import layout_page
 
         write_file(Path(path), layout_page(self.run, self.document))

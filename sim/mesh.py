@@ -1,7 +1,7 @@
-"""How does a job with a layout run? From hardware and workload to a step: mesh, programs, prices, simulation, memory.
+"""How does a job with a layout run? From hardware and workload to a step: mesh, programs, message times, simulation, memory.
 
-Plain data parallelism goes through `sim.simulate`; what shards, splits, pipelines or routes goes through here. Limits: one group of equal
-nodes; copies of samples to the GPU take no time.
+Plain data parallelism uses `sim.simulate`; every layout that shards, splits, pipelines or routes uses this module. Limits: one group of
+equal nodes; copies of samples to the GPU take no time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LayoutRun:
 
     @property
     def node(self) -> Node:
-        """Return the node that all ranks stand on."""
+        """Return the kind of node that all ranks run on."""
         return worker_node(self.hardware)
 
     @property
@@ -77,52 +77,52 @@ class LayoutRun:
 
     @property
     def step_time(self) -> float:
-        """Return the seconds of one optimizer step."""
+        """Return the duration of one optimizer step in seconds."""
         return self.played.time
 
     @property
     def half_width(self) -> float | None:
-        """Return half the 95% confidence interval of the step time; None where steps are not drawn."""
+        """Return the half-width of the 95% confidence interval of the step time (s); None if steps are not drawn."""
         drawn = self.played.drawn
         return 1.96 * stdev(drawn) / math.sqrt(len(drawn)) if len(drawn) > 1 else None
 
     @property
     def replicas(self) -> int:
-        """Return how many groups of GPUs see different samples."""
+        """Return the number of groups of GPUs that see different samples."""
         return self.mesh.data
 
     @property
     def global_batch(self) -> int:
-        """Return the samples of one optimizer step."""
+        """Return the number of samples of one optimizer step."""
         return self.workload.training.batch * self.mesh.data * self.layout.micro_batches
 
     @property
     def throughput(self) -> float:
-        """Return samples per second."""
+        """Return the throughput in samples per second."""
         return self.global_batch / self.step_time
 
     @cached_property
     def stalls(self) -> dict[Cause, float]:
-        """Return seconds of a step by cause, mean over ranks; sums to the step."""
+        """Return seconds per step by cause, mean over ranks; they sum to the step time."""
         return {cause: sum(stage.stalls[cause] for stage in self.played.stages) / self.mesh.stages for cause in LAYOUT_STALLS}
 
     @cached_property
     def exposed(self) -> dict[str, float]:
-        """Return seconds of a step that compute waits for each kind of group, mean over ranks."""
+        """Return the seconds per step during which compute waits for each kind of group, mean over ranks."""
         return {group: sum(stage.exposed[group] for stage in self.played.stages) / self.mesh.stages for group in GROUPS}
 
     @property
     def memory_peak_bytes(self) -> float:
-        """Return what torch's allocator holds at most on any rank."""
+        """Return the peak memory of torch's allocator on the fullest rank, in bytes."""
         return max(stage.allocated for stage in self.memory)
 
     @property
     def memory_verdict(self) -> FitVerdict:
-        """Return whether every rank fits."""
+        """Return whether every rank fits into memory: the worst verdict of all stages."""
         return max((stage.verdict(self.node.gpu) for stage in self.memory), key=VERDICTS.index)
 
     def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
-        """Return (begin, end, memory) of each instruction of *stage* in the step shown: s of simulated time, bytes of one rank."""
+        """Return (begin, end, memory) of each instruction of *stage* in the last simulated step: seconds, and bytes of one rank."""
         played = self.played.stages[stage]
         course = memory_course(self.layout, self.workload, self.node.gpu, stage)
         begins = (played.begin, *played.clock[:-1])
@@ -130,12 +130,12 @@ class LayoutRun:
 
     @property
     def model_flops_utilization(self) -> float | None:
-        """Return the share of their peak in 16 bits that the GPUs use for the model's FLOP; None where they have no units for it."""
+        """Return the share of the GPUs' 16-bit peak used for the model's FLOP (MFU); None if they have no 16-bit units."""
         return model_flops_utilization(self.workload.model.layers, self.global_batch / self.step_time, [(self.node.gpu, self.gpus)])
 
 
 def worker_node(hardware: Hardware) -> Node:
-    """Return the node of the only group of workers. Raise SpecError where there are several kinds."""
+    """Return the node of the only group of workers. Raise SpecError if there are several kinds."""
     groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     if len({id(group.node) for group in groups}) != 1:
         raise SpecError(
@@ -147,7 +147,7 @@ def worker_node(hardware: Hardware) -> Node:
 def prepare(
     hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None, ends: bool = True
 ) -> Layout:
-    """Return the layout of *workload* on *hardware*, checked; its schedule only with *ends*. Raise SpecError where it cannot be."""
+    """Return the checked layout of *workload* on *hardware*. Raise SpecError if it is impossible; *ends* also checks for deadlock."""
     node = worker_node(hardware)
     count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
     training = workload.training
@@ -156,53 +156,53 @@ def prepare(
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     try:
-        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
-        if own is None:
+        user_passes = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
+        if user_passes is None:
             check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
-    if ends and own is None:
-        _ends(schedule, parallel, micro_batches)
-    held = split(_as_run(workload), parallel, options.gathers_again)
-    _check_wraps(workload, held)
-    check_saves(training, held)
-    chunks = stages_of(held, parallel, *spread(options, workload.model.transformer, parallel.virtual_stages))
-    _check_shared(workload.model, held, chunks)
+    if ends and user_passes is None:
+        _check_deadlock(schedule, parallel, micro_batches)
+    units = split(_as_run(workload), parallel, options.gathers_again)
+    _check_wraps(workload, units)
+    check_saves(training, units)
+    chunks = stages_of(units, parallel, *spread(options, workload.model.transformer, parallel.virtual_stages))
+    _check_shared(workload.model, units, chunks)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     width = training.batch * activation / 4.0 / shares * _tokens_share(workload)
     return Layout(
         mesh=mesh,
         options=options,
-        units=held,
+        units=units,
         chunks=chunks,
         schedule=schedule,
         micro_batches=micro_batches,
         gathered=min(activation, WIDTHS[options.weights]),
         reduced=WIDTHS[options.reduction],
-        entering=tuple(width * nbytes for nbytes in _entering(workload, held, chunks)),
+        entering=tuple(width * nbytes for nbytes in _entering(workload, units, chunks)),
         clips=training.stack.gradient_clipping,
-        tied=_tied(workload, options),
+        tied=_tied_gradient_bytes(workload, options),
         synchronizes_each=training.stack.synchronizes_each(parallel.shard),
-        own=own,
+        own=user_passes,
     )
 
 
 def _as_run(workload: Workload) -> Model:
-    """Return the model with its layers as a stack runs them that leaves padding out."""
+    """Return the model with its layers as the stack runs them: without padding, if the stack leaves it out."""
     if not workload.training.stack.unpadded:
         return workload.model
     return workload.model.model_copy(update={"layers": layers_run(workload)})
 
 
 def _tokens_share(workload: Workload) -> float:
-    """Return the share of a sample's tokens that are no padding, where the stack leaves padding out."""
+    """Return the share of a sample's tokens that the stack processes: those that are not padding, if it leaves padding out."""
     lengths = workload.dataset.lengths
     return lengths.mean if workload.training.stack.unpadded and lengths is not None else 1.0
 
 
 def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
-    """Raise SpecError where FSDP wraps parts of a numbered block that backward runs again as a whole."""
+    """Raise SpecError if FSDP wraps parts of a numbered block that backward recomputes as a whole."""
     training = workload.training
     runs_again = training.activation_checkpointing in ("blocks", "operators") or bool(training.recompute_modules)
     cut = block_in_parts(units, workload.model)
@@ -213,8 +213,8 @@ def _check_wraps(workload: Workload, units: Sequence[Unit]) -> None:
         )
 
 
-def _ends(schedule: str, parallel: Parallel, micro_batches: int) -> None:
-    """Raise SpecError with the cycle of waits where the stages of *schedule* wait for each other for ever."""
+def _check_deadlock(schedule: str, parallel: Parallel, micro_batches: int) -> None:
+    """Raise SpecError with the cycle of waits if the stages of *schedule* deadlock."""
     cycle = _waits(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     if cycle is not None:
         raise SpecError(f"training.parallel.schedule: {schedule} never ends: {'; '.join(cycle)}; write schedule: 1f1b")
@@ -222,12 +222,12 @@ def _ends(schedule: str, parallel: Parallel, micro_batches: int) -> None:
 
 @lru_cache(maxsize=256)
 def _waits(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[str] | None:
-    """Return what `deadlock` does of a schedule of the product, whose order these numbers decide."""
+    """Return `deadlock` of a built-in schedule, memoized: these numbers determine its order."""
     return deadlock(schedule, [actions(schedule, stages, chunks, micro_batches, stage) for stage in range(stages)])
 
 
 def mesh_options(workload: Workload) -> MeshOptions:
-    """Return what the workload's stack does about layouts. Raise SpecError where it runs none."""
+    """Return how the workload's stack runs layouts. Raise SpecError if it does not, or not this one."""
     stack, loader = workload.training.stack, workload.input.own_loader
     if loader is not None:
         raise SpecError(f"input.own_loader: {loader} would load, but layouts have torch's loader only; leave it out")
@@ -254,16 +254,16 @@ def mesh_options(workload: Workload) -> MeshOptions:
     return stack.mesh
 
 
-def _starts(units: Sequence[Unit]) -> list[int]:
-    """Return the number of the first layer of each of *units*, in the model's own layers: those of equal units have one's names."""
+def _first_layers(units: Sequence[Unit]) -> list[int]:
+    """Return the index of the first layer of each of *units* in the model's own layers: equal units share one unit's layer names."""
     return [0, *accumulate(len(unit.pieces) for unit in units)]
 
 
 def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence[int]]) -> None:
-    """Raise SpecError where layers of two chunks use the same parameters, but for an embedding's table that the head uses again."""
+    """Raise SpecError if layers of two chunks share parameters, except for an embedding table that the head uses again."""
     if len(chunks) == 1 or not shared_layers(Held(model)):
         return
-    starts = _starts(units)
+    starts = _first_layers(units)
     chunk_of: dict[str, int] = {}
     for chunk, numbers in enumerate(chunks):
         for layer in chain.from_iterable(model.layers[starts[unit] : starts[unit + 1]] for unit in numbers):
@@ -275,17 +275,17 @@ def _check_shared(model: Model, units: Sequence[Unit], chunks: Sequence[Sequence
                 )
 
 
-def _entering(workload: Workload, held: Sequence[Unit], chunks: Sequence[tuple[int, ...]]) -> list[float]:
-    """Return the bytes per sample (elements of 4) that enter each chunk of the model; an empty one hands on what the next one takes."""
-    starts, layers = _starts(held), workload.model.layers
+def _entering(workload: Workload, model_units: Sequence[Unit], chunks: Sequence[tuple[int, ...]]) -> list[float]:
+    """Return the bytes per sample (4 per element) that enter each chunk of the model; an empty chunk has the input of the next one."""
+    starts, layers = _first_layers(model_units), workload.model.layers
     entering = [0.0]
     for units in reversed(chunks):
         entering.append(layers[starts[units[0]]].received if units else entering[-1])
     return entering[:0:-1]
 
 
-def _tied(workload: Workload, options: MeshOptions) -> float:
-    """Return the bytes of a gradient that the first and the last stage share: of an embedding that the head uses again."""
+def _tied_gradient_bytes(workload: Workload, options: MeshOptions) -> float:
+    """Return the bytes of the gradient that the first and the last stage share, of an embedding table that the head uses again; else 0."""
     model = workload.model
     shared = shared_layers(Held(model))
     table = next((layer for layer in model.layers if layer.name in shared and layer.rows), None) if shared else None
@@ -303,11 +303,11 @@ def run_layout(
     exact: bool = False,
     fits: Callable[[Layout, tuple[StageMemory, ...]], None] = lambda layout, memory: None,
 ) -> LayoutRun:
-    """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all).
+    """Simulate one step of *workload* on *hardware*, using *gpus_per_node* GPUs of each node (default: all).
 
-    Layouts of one cluster and stack may share a *book* of prices. *seed* is for steps that are drawn, whose mean is returned; *steadily*
-    simulates few of many equal micro-batches, which the log shows; *exact* ranks by themselves below uneven switches (`play`). *fits*
-    may raise before anything is simulated.
+    Layouts of one cluster and stack may share a *book* of cached message times. *seed* is for randomly drawn steps, whose mean is
+    returned. *steadily* simulates only a few of many equal micro-batches; the log shows these few. *exact* simulates ranks individually
+    even if only switches divide them unevenly (`play`). *fits* is called with layout and memory, and may raise before the simulation.
     """
     layout = prepare(hardware, workload, gpus_per_node)
     memory = memory_by_stage(layout, workload, worker_node(hardware).gpu)
@@ -318,7 +318,7 @@ def run_layout(
 
 
 def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None, seed: int = 0) -> LayoutScene:
-    """Return everything that the simulation of *layout* is made of; *seed* is for steps that are drawn."""
+    """Return everything that defines the simulation of *layout*; *seed* is for randomly drawn steps."""
     node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
     prices = _prices(hardware, workload, layout, book)
     times: dict[object, UnitTimes] = {}
@@ -347,23 +347,23 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 
 def _intervals(workload: Workload, layout: Layout, times: UnitTimes) -> float:
-    """Return how often in a step the first stage's ranks that exchange inside units meet with another jitter: at each message at most."""
-    lasts = workload.training.noise.compute_correlation
-    if lasts is None:
+    """Return how many independent draws of jitter the first stage's ranks have per step, at most one per message inside units."""
+    correlation_time = workload.training.noise.compute_correlation
+    if correlation_time is None:
         return 1.0
     passes = [times(unit, part) for unit in layout.units_of(0) for part in ("F", "B") if part == "F" or layout.units[unit].has_backward]
     compute = layout.micro_batches * sum(each.compute for each in passes)
     pieces = [piece for unit in layout.units_of(0) for piece in layout.units[unit].pieces]
     messages = layout.micro_batches * sum(len(piece.forward) + len(piece.backward) for piece in pieces)
-    return max(1.0, min(compute / lasts, messages))
+    return max(1.0, min(compute / correlation_time, messages))
 
 
 def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> Ranks:
-    """Return who waits for whom, and how ranks differ."""
-    own, noise = mesh.parallel, workload.training.noise
-    replica = own.tensor * own.context
+    """Return which ranks wait for each other, and how their speeds vary."""
+    parallel, noise = mesh.parallel, workload.training.noise
+    replica = parallel.tensor * parallel.context
     return Ranks(
-        inside=max(replica, own.expert),
+        inside=max(replica, parallel.expert),
         replica=replica,
         replicas=mesh.data,
         stages=mesh.stages,
@@ -375,7 +375,7 @@ def _ranks(gpu: Gpu, workload: Workload, mesh: Mesh, intervals: float = 1.0) -> 
 
 
 def _beside(workload: Workload, gpu: Gpu, layout: Layout, prices: LayoutPrices) -> Callable[[int, int, float], UnitTimes]:
-    """Return what gives the times of a stage's units on what collectives leave of the GPU."""
+    """Return a function for the times of a stage's units on the part of the GPU that collectives leave free."""
 
     @cache
     def times(stage: int, blocks: int, rate: float) -> UnitTimes:
@@ -385,9 +385,9 @@ def _beside(workload: Workload, gpu: Gpu, layout: Layout, prices: LayoutPrices) 
 
 
 def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> list[UnitTimes]:
-    """Return the times of units on stages that lie differently in their nodes, which layouts with the same *book* share.
+    """Return the times of units for each different placement of a stage within its nodes; layouts with the same *book* share them.
 
-    Stages of a fabric with structure may differ in messages between nodes as well.
+    With a structured fabric, stages may also differ in messages between nodes.
     """
     gpu, mesh, prices = worker_node(hardware).gpu, layout.mesh, _prices(hardware, workload, layout, book)
     places = {mesh.place(mesh.rank(pipeline=stage))[1]: stage for stage in reversed(range(mesh.stages))}
@@ -409,7 +409,7 @@ def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: LayoutPrices, s
 
 
 def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[float, float]:
-    """Return GPU seconds and launches of the optimizer on one rank of *stage*."""
+    """Return the GPU seconds and launches of the optimizer on one rank of *stage*."""
     mesh, level = layout.mesh, layout.mesh.parallel.shard
     dense, experts = (sum(layout.elements(unit, experts=each, trained=True) for unit in layout.units_of(stage)) for each in (False, True))
     if level != "none":
@@ -419,5 +419,5 @@ def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[f
 
 
 def predict(hardware: Hardware, workload: Workload, nodes: int, gpus_per_node: int | None = None) -> LayoutRun:
-    """Simulate *workload* on *nodes* nodes like those of *hardware*, of many equal micro-batches only few, which its log shows."""
+    """Simulate *workload* on *nodes* nodes like those of *hardware*; of many equal micro-batches, only a few are simulated and logged."""
     return run_layout(with_nodes(hardware, nodes), workload, gpus_per_node, steadily=True)

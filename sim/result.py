@@ -1,4 +1,4 @@
-"""What does a notebook user hold of a run? A `Result`: figures, stalls as a DataFrame, pictures, a trace and a page."""
+"""What does a notebook user get from a run? A `Result`: figures, stalls as a DataFrame, pictures, a trace and a page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """One finished run: what was asked, and what came out; a notebook shows it as a table."""
+    """One finished run: the scenario and its answer; a notebook shows it as a table."""
 
     scenario: Scenario
     answer: Answer
@@ -39,7 +39,7 @@ class Result:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Return what ``sim run --json`` prints; several jobs stand under ``jobs``."""
+        """Return what ``sim run --json`` prints; several jobs are listed under ``jobs``."""
         document = run_document(
             self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks, self.answer.market, self.answer.plan
         )
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def step_time(self) -> float:
-        """Return the seconds of a warm step of the first job."""
+        """Return the duration of a warm step of the first job in seconds."""
         return self.run.jobs[0].warm.step_time
 
     @property
@@ -57,7 +57,7 @@ class Result:
 
     @property
     def stalls(self) -> DataFrame:
-        """Return where a warm step goes, largest first: ``job``, ``cause``, ``resource``, ``time_s`` and its ``share`` of the step."""
+        """Return where the time of a warm step goes, largest first: ``job``, ``cause``, ``resource``, ``time_s`` and its ``share``."""
         import pandas
 
         rows = [
@@ -74,25 +74,25 @@ class Result:
         return pandas.DataFrame(rows)
 
     def plot(self, job: int = 0) -> Picture:
-        """Return the stalls of a warm and of the first epoch, and one warm step in time."""
+        """Plot the stalls of a warm epoch and of the first epoch, and the timeline of one warm step."""
         from sim.report.plots import stall_plot
 
         bottlenecks = self.answer.bottlenecks
         return stall_plot(self.run, job, bottlenecks[job] if bottlenecks else None)
 
     def trace(self, path: Name, steps: int = 3) -> str:
-        """Write a Chrome trace of *steps* warm steps to *path* (.json, .json.gz, or a folder); return what it shows.
+        """Write a Chrome trace of *steps* warm steps to *path* (.json, .json.gz, or a folder); return a description of it.
 
-        The run is simulated once more, so that the use of links is recorded. Raise `SpecError` where it cannot be written.
+        The run is simulated again to record the use of links. Raise `SpecError` if the trace cannot be written.
         """
         from sim.report.trace.run_trace import write_trace
 
         return write_trace(answer(self.scenario, keep_rates=True).run, Path(path), steps)
 
     def page(self, path: Name) -> None:
-        """Write the result to *path* as one page that any browser opens, offline. Raise `SpecError` where that fails.
+        """Write the result to *path* as one self-contained HTML page, which needs no network. Raise `SpecError` if that fails.
 
-        The run is simulated once more, so that the use of links is recorded.
+        The run is simulated again to record the use of links.
         """
         from sim.report.page.run import run_page
 
@@ -107,7 +107,7 @@ class Result:
 
 
 def _line(document: Mapping[str, Any]) -> str:
-    """Return in a line what one job does, how fast, and what bounds it."""
+    """Return a one-line summary of one job: workload, machine, speed and verdict."""
     rate = f"{document['throughput_samples_per_s']:,.0f}"
     gpus = counted(document["gpus"], "GPU")
     speed = f"step {show(document['step_time_s'], 'time')}, {rate} samples/s"
@@ -115,7 +115,7 @@ def _line(document: Mapping[str, Any]) -> str:
 
 
 def _section(document: Mapping[str, Any]) -> str:
-    """Return a heading, the verdict and the stall table of one job as HTML that needs nothing else."""
+    """Return a heading, the verdict and the stall table of one job as self-contained HTML."""
     step = document["step_time_s"]
     head = f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {document['stack']}"
     rows = [

@@ -1,4 +1,4 @@
-"""How does one run go from specs to a `Run`? Simulates a cold and a warm epoch, each once, skipping what repeats exactly."""
+"""How does one run go from specs to a `Run`? It simulates a cold and a warm epoch, once each, and skips what repeats exactly."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ class JobRun:
     first: Epoch
     """The cold epoch: nothing cached yet."""
     warm: Epoch
-    """A later epoch: the page cache has what it can hold."""
+    """A later epoch: the page cache holds as much as it can."""
     hit_ratio: float
-    """Of the page cache in the warm epoch, mean over nodes."""
+    """Hit ratio of the page cache in the warm epoch, mean over nodes."""
 
     @property
     def throughput(self) -> float:
-        """Return samples per second of all ranks in the warm steady state."""
+        """Return the samples per second of all ranks in the warm steady state."""
         return self.job.samples / self.warm.step_time
 
 
 class CreditsEnd(NamedTuple):
-    """The burst credits of a disk run out in a later epoch than those simulated, or in the warm one."""
+    """When burst credits of a disk run out: in the warm epoch or in a later one, which is not simulated."""
 
     epoch: int
-    """Of the first job; the cold one is 1."""
+    """Number of the epoch of the first job; the cold one is 1."""
     step_times: tuple[float, ...]
     """Seconds of a step from then on, by job."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of one simulation: frozen, and the same for the same inputs and seed."""
+    """The outcome of one simulation: immutable, and deterministic for given inputs and seed."""
 
     hardware: Hardware
     jobs: tuple[JobRun, ...]
@@ -68,7 +68,7 @@ class Run:
         return self.nodes(job)[0]
 
     def nodes(self, job: int = 0) -> list[Node]:
-        """Return one node of each kind that *job* runs on, in their order."""
+        """Return one node of each kind that *job* runs on, in order."""
         return list({id(slot.node): slot.node for slot in self.cluster for lent, _ in slot.lent if lent == job}.values())
 
     @property
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def stalls(self) -> Sequence[Blame]:
-        """Return seconds per step by cause and resource of the first job's warm epoch."""
+        """Return the seconds per step by cause and resource of the first job's warm epoch."""
         return self.jobs[0].warm.resources
 
 
@@ -98,22 +98,24 @@ def simulate(
 ) -> Run:
     """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
 
-    *exact* simulates every step of an epoch instead of skipping whole periods; without *fold* every rank is simulated by itself;
-    *keep_rates* records every change of rate for link plots. *executor* plays each all-reduce as one activity (``phase``) or every
-    transfer as a flow (``transfer``: algorithms of your own, small cases, without folding); *seed* is for jobs that draw their steps; *lag*
-    is how long (s) batches lie still once they are built, which shifts loaders against steps; *beside* tells which parts of
-    checkpoints each node of a slot writes all along. Without *keep_log* waits and work are forgotten once stalls are known: a study of
-    figures keeps many runs. Without *cold* the warm epoch stands for the first one too. Raise SpecError where the jobs do not fit the
-    hardware.
+    *exact* simulates every step of an epoch instead of skipping whole periods. Without *fold*, every rank is simulated individually.
+    *keep_rates* records every change of rate for link plots. *executor* simulates each all-reduce as one activity (``phase``) or each of
+    its transfers as a flow (``transfer``: for user-defined algorithms and small cases, without folding). *seed* is for jobs that draw
+    their steps. *lag* is the time (s) that finished batches wait before they are passed on, which shifts loaders relative to steps.
+    *beside* returns the parts of checkpoints that each node of a slot writes continuously. Without *keep_log*, waits and work are
+    discarded after stalls are computed, for studies that keep many runs. Without *cold*, the warm epoch is also used as the first one.
+    Raise SpecError if the jobs do not fit the hardware.
     """
     if executor not in EXECUTORS:
         raise ValueError(f"executor '{executor}': write one of {', '.join(EXECUTORS)}")
     fold = fold and executor == "phase"
     scene, warm_hits = _scene(hardware, jobs, fold)
-    saved = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent] if beside else ()
-    scene = replace(scene, exact=exact, beside=saved, keep_rates=keep_rates, executor=executor, seed=seed, lag=lag, keep_log=keep_log)
-    differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
-    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and differs else None
+    checkpoint_writes = [(slot.name, tuple(beside(slot))) for slot in scene.cluster if slot.lent] if beside else ()
+    scene = replace(
+        scene, exact=exact, beside=checkpoint_writes, keep_rates=keep_rates, executor=executor, seed=seed, lag=lag, keep_log=keep_log
+    )
+    cold_differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
+    first = EpochRun(scene, _uncached(warm_hits), [job.start for job in jobs]).run() if cold and cold_differs else None
     levels = {slot: credits.level for slot, credits in scene.credits.items()}
     warm = EpochRun(scene, warm_hits, [0.0 for _ in jobs]).run()
     return Run(
@@ -130,14 +132,14 @@ def simulate(
 
 
 def decided_by(hardware: Hardware, jobs: Sequence[Job]) -> Hashable:
-    """Return everything that decides the two epochs of a run, on an open shelf; None where that is not known."""
+    """Return a cache key for an open shelf: everything that decides the two epochs of a run; None if they cannot be cached."""
     scene, warm_hits = _scene(hardware, jobs, fold=True)
     epochs = tuple(EpochRun(scene, hits, [job.start for job in jobs]).made_of() for hits in (_uncached(warm_hits), warm_hits))
     return None if None in epochs else epochs
 
 
 def _scene(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Scene, list[dict[str, float]]]:
-    """Return what the epochs of *jobs* are made of, without options, and what the page cache holds in a warm one, by job and slot."""
+    """Return the scene of the epochs of *jobs*, without options, and the page cache's warm hit ratios by job and slot."""
     cluster, rings = _planned(hardware, jobs, fold)
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     steps = [steps_per_epoch(job.workload, job.samples) for job in jobs]
@@ -149,7 +151,7 @@ def _uncached(hits: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
 
 
 def ring_channels_of(hardware: Hardware, job: Job) -> int | None:
-    """Return how many rings *job* would run side by side, alone on *hardware*; None for one rank, and for parameter servers."""
+    """Return the number of parallel rings of *job* in isolation on *hardware*; None for one rank, and for parameter servers."""
     if job.workload.training.stack.uses_servers:
         return None
     _, (plan,) = _planned(hardware, [job], True)
@@ -157,7 +159,7 @@ def ring_channels_of(hardware: Hardware, job: Job) -> int | None:
 
 
 def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Sequence[Slot], tuple[RankWiring | None, ...]]:
-    """Return the slots that *jobs* make of *hardware*, and what each job's gradients travel over."""
+    """Return the slots into which *jobs* divide *hardware*, and the wiring that each job's gradients use."""
     placements, servers = tuple(job.placement for job in jobs), tuple(serving(job.workload) for job in jobs)
 
     def plan() -> tuple[Sequence[Slot], tuple[RankWiring | None, ...]]:
@@ -166,7 +168,7 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
 
     stacks = [job.workload.training.stack for job in jobs]
     if any(stack.uses_servers or stack.gloo_transport for stack in stacks):
-        return plan()  # depends on more than what is in the key
+        return plan()  # depends on more than the key contains
     return shelf.remembered((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
@@ -174,11 +176,11 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     job, stack = jobs[number], jobs[number].workload.training.stack
     if job.ranks == 1 and not stack.uses_servers:
         return None
-    served = {other: serving(each.workload) for other, each in enumerate(jobs)}
-    hosts = {other: hosts_of(hardware, jobs[other].placement, own) for other, own in served.items() if own}
+    servers_of = {other: serving(each.workload) for other, each in enumerate(jobs)}
+    hosts = {other: hosts_of(hardware, jobs[other].placement, own) for other, own in servers_of.items() if own}
     lists = [[part.node for part in other.placement] for other in jobs]
     of_servers = {}
-    for other, own in hosts.items():  # what tells groups of nodes apart
+    for other, own in hosts.items():  # these lists tell groups of nodes apart
         of_servers[other] = len(lists)
         lists += own.lists
     if stack.uses_servers:
@@ -190,19 +192,19 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     used, tuning = job_slots(number, cluster), tuning_of(stack)
     if fabric is not NOTHING:
         return plan_collectives(used, hardware.fabric, tuning, fabric)
-    alike = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
+    slot_keys = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
     return shelf.remembered(
-        (plan_collectives, alike, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
+        (plan_collectives, slot_keys, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
     )
 
 
 def steps_per_epoch(workload: Workload, samples: int) -> int:
-    """Return optimizer steps of *samples* that see every sample of the data set once."""
+    """Return the number of optimizer steps of *samples* samples each that cover the data set once."""
     return max(1, math.ceil(workload.dataset.samples / samples))
 
 
 def _hit_ratios(jobs: Sequence[Job], used: Sequence[tuple[Slot, tuple[int, ...]]]) -> dict[str, float]:
-    """Return the page cache's hit ratio in one job's slots; the data sets of all jobs on a node share its cache by size."""
+    """Return the page cache's hit ratio in one job's slots; the data sets of all jobs on a node share its cache in proportion to size."""
     nodes = sum(slot.count for slot, _ in used)
     ratios = {}
     for slot, _ in used:
@@ -218,12 +220,12 @@ def _mean_hits(hits: Mapping[str, float], used: Sequence[tuple[Slot, tuple[int, 
 
 
 def _credits(cluster: Sequence[Slot]) -> dict[str, Credits]:
-    """Return the burst credits of each slot's volume; kept from the cold epoch to the warm one."""
+    """Return the burst credits of each slot's volume; they carry over from the cold epoch to the warm one."""
     return {slot.name: Credits(slot.node.storage.volume) for slot in cluster if slot.node.storage is not None}
 
 
 def _credits_end(scene: Scene, before: Mapping[str, float], hits: Sequence[Mapping[str, float]]) -> CreditsEnd | None:
-    """Return when burst credits run out, if every epoch takes as many as the warm one did, which found them at *before* (by slot)."""
+    """Return when burst credits run out if every epoch uses as many as the warm one, at whose start they were at *before* (by slot)."""
     ends = {slot: epochs_until_empty(before[slot], credits.level) for slot, credits in scene.credits.items()}
     first = min((end for end in ends.values() if end is not None), default=None)
     if first is None:

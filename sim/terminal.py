@@ -1,7 +1,7 @@
-"""How does the program speak to who started it? Data on stdout, talk on stderr, an exit code, and never a traceback unasked.
+"""How does the program communicate with its user? Data on stdout, messages on stderr, an exit code, and no traceback without ``--debug``.
 
-Exit codes: 0 ok; 1 ran, but a condition failed or nothing qualifies; 2 usage or bad input; 130 interrupted. ``--quiet`` and
-``--debug`` may stand anywhere on the command line.
+Exit codes: 0 success; 1 the command ran, but a condition failed or nothing qualifies; 2 usage error or bad input; 130 interrupted.
+``--quiet`` and ``--debug`` may appear anywhere on the command line.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from sim.report.picture import Picture
 
 SCRIPTS = {"python -m sim": "stallsim", "python -m calibration": "stallsim-calibrate"}
-"""The two ways to call each program; texts are written with the first."""
+"""The two ways to call each program; messages and help are written with the first."""
 
 ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
-"""Options that are taken out before the command line is parsed."""
+"""Options that are removed before the command line is parsed."""
 
 
 INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended: 128 and the number of SIGINT."""
+"""The exit code of a command that Ctrl-C ended: 128 plus the number of SIGINT."""
 
 MINUTE = 60.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress if stderr is not a terminal."""
 
 
 class Talk:
-    """What is said on stderr beside the result."""
+    """Writes messages and progress to stderr."""
 
     quiet = False
 
@@ -50,26 +50,26 @@ class Talk:
         self.said = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        """Say *text* on a line of its own."""
+        """Write *text* on a line of its own, unless quiet."""
         if not self.quiet:
             typer.echo(named_as_called(text), err=True)
 
     def counting(self, what: str) -> Callable[[int, int], None]:
-        """Return what shows how many of all *what* are done, and about how long the others take."""
+        """Return a callback (done, total) that shows progress over *what* and an estimate of the remaining time."""
         began: tuple[float, int] | None = None
 
         def show_done(done: int, of: int) -> None:
             nonlocal began
             now = time.monotonic()
-            began = began or (now, done)  # what comes before the first is done, such as starting processes, tells nothing of the rest
+            began = began or (now, done)  # time before the first item, such as starting processes, says nothing about the rest
             left = (now - began[0]) / max(done - began[1], 1) * (of - done)
-            told = left >= 1 and now - began[0] > 1
-            self.progress(f"{done:,} of {of:,} {what}" + (f", about {show(left, 'time', 2)} left" if told else ""))
+            show_left = left >= 1 and now - began[0] > 1
+            self.progress(f"{done:,} of {of:,} {what}" + (f", about {show(left, 'time', 2)} left" if show_left else ""))
 
         return show_done
 
     def progress(self, text: str) -> None:
-        """Show *text* in place of what was shown before, an empty one clears it; without a terminal, say it once a minute."""
+        """Replace the line of progress by *text*, or clear it if that is empty; without a terminal, print it at most once a minute."""
         if self.quiet:
             return
         if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
@@ -84,7 +84,7 @@ talk = Talk()
 
 
 def json_text(value: Any) -> str:
-    """Return the JSON text of *value*, the program in it named as it was called."""
+    """Return the JSON text of *value*, with the program named as it was called."""
     return named_as_called(json.dumps(value, indent=2)) + "\n"
 
 
@@ -94,9 +94,9 @@ def print_json(value: Any) -> None:
 
 
 def show_text(text: str) -> None:
-    """Print *text* on stdout, the program named as it was called: on a terminal as wide as that is, in colours.
+    """Print *text* on stdout with the program named as it was called; on a terminal, fit it to the width and color it.
 
-    NO_COLOR or TERM=dumb forbid colours.
+    NO_COLOR and TERM=dumb disable colors.
     """
     text = named_as_called(text)
     if sys.stdout.isatty():
@@ -108,22 +108,22 @@ def show_text(text: str) -> None:
 
 
 def in_colour() -> bool:
-    """Return whether the environment allows colours (no-color.org: NO_COLOR, unless it is empty)."""
+    """Return whether the environment allows colors (no-color.org: not if NO_COLOR is set and not empty)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Return *arguments* without the options that may stand anywhere, and the names of those; what follows ``--`` stays."""
+    """Return *arguments* without the options of `ANYWHERE`, and the names of these options; everything after ``--`` is kept."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    given = {ANYWHERE[word] for word in arguments[:end] if word in ANYWHERE}
-    return [*(word for word in arguments[:end] if word not in ANYWHERE), *arguments[end:]], given
+    flags = {ANYWHERE[word] for word in arguments[:end] if word in ANYWHERE}
+    return [*(word for word in arguments[:end] if word not in ANYWHERE), *arguments[end:]], flags
 
 
 def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
-    """Run *app* on *arguments* (None: the process's own) and return the exit code; errors are one sentence on stderr."""
-    words, given = without_anywhere(sys.argv[1:] if arguments is None else arguments)
-    talk.quiet, talk.said = "quiet" in given, time.monotonic()
-    typed = MADE_BY.set(shlex.join([*program().split(), *words]))
+    """Run *app* on *arguments* (None: those of the process) and return the exit code; errors are one sentence on stderr."""
+    words, flags = without_anywhere(sys.argv[1:] if arguments is None else arguments)
+    talk.quiet, talk.said = "quiet" in flags, time.monotonic()
+    token = MADE_BY.set(shlex.join([*program().split(), *words]))
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:
@@ -132,26 +132,26 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
         _show_example(stopped.__context__)
         return stopped.code if isinstance(stopped.code, int) else 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has closed the pipe
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
-        if "debug" in given:
+        if "debug" in flags:
             raise
         talk.progress("")
-        typer.echo(_sentence(error), err=True)
+        typer.echo(_error_message(error), err=True)
         return 2
     finally:
-        MADE_BY.reset(typed)
+        MADE_BY.reset(token)
     return 0
 
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""What the operating system says of a disk that takes no more, which is nobody's slip here."""
+"""Error codes of a disk that cannot be written; these are not bugs of the program."""
 
 
-def _sentence(error: Exception) -> str:
-    """Return what is said of *error*."""
+def _error_message(error: Exception) -> str:
+    """Return the sentence that reports *error*."""
     if isinstance(error, SpecError):
         return named_as_called(str(error))
     if isinstance(error, OSError) and error.errno in _FULL:
@@ -162,23 +162,23 @@ def _sentence(error: Exception) -> str:
 
 
 def _interrupted() -> int:
-    """Say that Ctrl-C ended the command, and return its exit code."""
+    """Report that Ctrl-C ended the command, and return its exit code."""
     talk.progress("")
     talk("interrupted")
     return INTERRUPTED
 
 
 def _show_example(error: BaseException | None) -> None:
-    """Print the example of the command that an *error* of usage is about."""
+    """Print the example of the command that a usage *error* belongs to."""
     command = getattr(getattr(error, "ctx", None), "command", None)
-    said = getattr(error, "format_message", None)
+    format_message = getattr(error, "format_message", None)
     example = getattr(command, "epilog", None)
-    if example and said is not None and not said().startswith("Usage:"):  # the whole help has its examples
+    if example and format_message is not None and not format_message().startswith("Usage:"):  # the full help already has the examples
         typer.echo(f"\n{named_as_called(example)}", err=True)
 
 
 def program() -> str:
-    """Return the program as it was called: ``stallsim``, ``stallsim-calibrate``, ``python -m calibration`` or ``python -m sim``."""
+    """Return the name of the program as called: ``stallsim``, ``stallsim-calibrate``, ``python -m calibration`` or ``python -m sim``."""
     called = Path(sys.argv[0])
     if called.stem in SCRIPTS.values():
         return called.stem
@@ -187,7 +187,7 @@ def program() -> str:
 
 
 def named_as_called(text: str) -> str:
-    """Return *text* with the program in it as it was called."""
+    """Return *text* with the program named as it was called."""
     if program() in SCRIPTS:
         return text
     for module, script in SCRIPTS.items():
@@ -212,17 +212,17 @@ def write_report(
     page: Callable[[], str],
     more: Callable[[], Mapping[str, str | bytes]] = dict,
 ) -> None:
-    """Write the page of the *result* of a run (document, text, CSV) to *html*, and all of it and *more* into *folder*, if given."""
+    """Write the page of a run's *result* (document, text, CSV) to *html*, and the result, the page and *more* files into *folder*."""
     from sim.spec.whole_file import write_file, write_files
 
     document, text, table = result
-    made = named_as_called(page()) if html is not None or folder is not None else ""
+    markup = named_as_called(page()) if html is not None or folder is not None else ""
     if html is not None:
-        write_file(html, made)
+        write_file(html, markup)
         talk(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
-            "run.json": json_text(document), "report.txt": named_as_called(text) + "\n", "report.html": made, "run.csv": table, **more(),
+            "run.json": json_text(document), "report.txt": named_as_called(text) + "\n", "report.html": markup, "run.csv": table, **more(),
         }  # fmt: skip
         write_files(folder, files)
         talk(f"wrote {', '.join(str(folder / name) for name in files)}")
@@ -237,20 +237,20 @@ def write_result(
     plot: Callable[[dict[str, Any]], Picture] | None = None,
     more: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """Write the page of *result* (document, text) to *html*, and all of it with *plot* and *more* files into *folder*, if given."""
+    """Write the page of *result* (document, text) to *html*, and the result, the page, the *plot* and *more* files into *folder*."""
     from sim.spec.whole_file import write_file, write_files
 
     document, text = result
-    told = named_as_called(text) + "\n"
-    made = named_as_called(page(document)) if html is not None or folder is not None else ""
+    report = named_as_called(text) + "\n"
+    markup = named_as_called(page(document)) if html is not None or folder is not None else ""
     if html is not None:
-        write_file(html, made)
+        write_file(html, markup)
         talk(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
             f"{name}.json": json_text(document),
-            f"{name}.txt": told,
-            f"{name}.html": made,
+            f"{name}.txt": report,
+            f"{name}.html": markup,
         }
         files |= {**(more or {}), **(plot(document).files(name) if plot is not None else {})}
         write_files(folder, files)

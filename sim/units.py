@@ -1,9 +1,9 @@
-"""What is '25 Gbps' in SI, and back? The only place that knows a unit.
+"""What is '25 Gbps' in SI, and back? This is the only module that knows units.
 
 A quantity is written as a number and a unit: ``25 Gbps``, ``16 GiB``, ``30 us``, ``24.48 USD/h``. Inside the program every
 quantity is a plain float in SI: seconds, bytes, bytes/s, FLOP, FLOP/s, USD/s. ``bps`` counts bits and ``B/s`` bytes; GB is
-10^9 bytes and GiB 2^30. A number without a unit is refused where a quantity is due, because a silently misread unit is the
-most expensive mistake a performance model can make.
+10^9 bytes and GiB 2^30. A quantity without a unit is rejected, because a silently misread unit is the most expensive mistake that a
+performance model can make.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _COMMON: Final = {
     "frequency": "MHz, GHz",
     "power": "W, kW",
 }
-"""The units worth naming in a message, where there are too many to name all."""
+"""The units to list in a message for dimensions that have too many to list all."""
 
 
 class UnitError(ValueError):
@@ -80,12 +80,12 @@ class UnitError(ValueError):
 
 
 def accepted(dimension: str) -> str:
-    """Say how to write a *dimension*, for error messages."""
+    """Return how to write a quantity of *dimension*, for error messages."""
     return f"write for example {example(dimension)}"
 
 
 def example(dimension: str) -> str:
-    """Return a quantity of *dimension* and the units it may have."""
+    """Return an example of a quantity of *dimension*, and its units."""
     shown = _COMMON.get(dimension) or ", ".join(unit for unit in UNITS[dimension] if unit.isascii())
     return f"'{_EXAMPLE[dimension]}' (units: {shown})"
 
@@ -120,9 +120,9 @@ def _parse_text(text: str, dimension: str) -> float:
     scale = UNITS[dimension].get(unit)
     if scale is None:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
-        near = _in_bits(str(unit), dimension) or _spelled(str(unit), UNITS[dimension])
-        meant = f" (did you mean {near}?)" if near else ""
-        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}{meant}"
+        similar = _in_bits(str(unit), dimension) or _other_spelling(str(unit), UNITS[dimension])
+        hint = f" (did you mean {similar}?)" if similar else ""
+        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}{hint}"
         raise UnitError(f"{reason}, expected a {dimension}; {accepted(dimension)}")
     # Dividing by a whole number keeps 10 us at 1e-05; 1e-6 itself is no float, and 10 times it is 9.999...e-06.
     return _finite(float(number) * scale if scale >= 1 else float(number) / round(1 / scale), text)
@@ -133,16 +133,16 @@ _BITS: Final = re.compile(r"([kKMGT])(?:b/s|b|b[eE]|[bB]its?(?:/s|ps)?)")
 
 
 def _in_bits(unit: str, dimension: str) -> str:
-    """Return the unit of bits per second that *unit* is another spelling of; a small b is a bit, a large B a byte."""
+    """Return the standard spelling of *unit* if it is another spelling of bits per second; b is a bit, B a byte."""
     match = _BITS.fullmatch(unit) if dimension == "bandwidth" else None
     return f"{match[1]}bps" if match else ""
 
 
-def _spelled(unit: str, units: Iterable[str]) -> str:
-    """Return which of *units* is written *unit* in another case, or with "ps" for "/s"; empty where none is."""
+def _other_spelling(unit: str, units: Iterable[str]) -> str:
+    """Return which of *units* is *unit* in another case, or with "ps" for "/s"; empty if none is."""
     plain = unit.lower().removesuffix("ps")
     if unit.islower() and unit.endswith("b/s"):
-        return f"{unit[:-3].upper()}bps or {unit[:-3].upper()}B/s"  # bits or bytes: the case of the b would tell
+        return f"{unit[:-3].upper()}bps or {unit[:-3].upper()}B/s"  # bits or bytes: only the case of the b distinguishes them
     spellings = [
         name for name in units if unit.lower() == name.lower() or (plain != unit.lower() and plain == name.lower().removesuffix("/s"))
     ]
@@ -157,7 +157,7 @@ def _finite(number: float, written: object) -> float:
 
 
 def any_of(choices: Sequence[object]) -> str:
-    """Return *choices* as one reads them: ``1, 2 or 4``."""
+    """Return *choices* as a list in words: ``1, 2 or 4``."""
     first = ", ".join(map(str, choices[:-1]))
     return f"{first} or {choices[-1]}" if first else str(choices[0])
 
@@ -192,8 +192,8 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
     "time per byte": [(1e-9, "s/GB")],
     "fraction": [(0.01, "%")],
 }
-"""Units a dimension is shown in. ``binary size``, ``bit rate`` and ``billed energy`` are other spellings of a size, a bandwidth and
-an energy."""
+"""Units for showing each dimension. ``binary size``, ``bit rate`` and ``billed energy`` are alternative units of size, bandwidth and
+energy."""
 
 
 def counted(count: int, what: str) -> str:
@@ -202,7 +202,7 @@ def counted(count: int, what: str) -> str:
 
 
 def axis_unit(seconds: Sequence[float]) -> tuple[str, float]:
-    """Return in which unit an axis shows *seconds*, and how long it is: the longest that half of them reach, hours at most."""
+    """Return name and length (s) of the unit in which an axis shows *seconds*: the longest that half of them reach, hours at most."""
     middle = sorted(seconds)[(len(seconds) - 1) // 2] if seconds else 0.0
     return next(((name, length) for name, length in (("hours", 3600.0), ("minutes", 60.0)) if middle >= length), ("seconds", 1.0))
 

@@ -1,7 +1,7 @@
-"""Does a whole description make sense? Ranges, link graph, and whether a job fits its machine: what no single key can tell.
+"""Does a description make sense as a whole? Checks beyond single keys: ranges, the link graph, and whether a job fits its machine.
 
 `check_run` raises all problems of a run at once and returns warnings. `check_hardware`, `check_workload` and `check_job` return
-problems, each a sentence with its place, and `require` raises them. `validate` judges files, as `sim check` does.
+problems, each a sentence with its place in the file, and `require` raises them. `validate` checks files, as `sim check` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does one description make sense as a whole? Small checks, run in order, each yielding keys and sentences."""
+"""Does one description make sense as a whole? Small checks run in order, and each yields keys with sentences."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Check = Callable[[Spec], Iterator[Problem]]
 
 
 def check_hardware(hardware: Hardware, document: Document | None = None) -> list[str]:
-    """Return what is wrong with *hardware*, placed at file, line and column where its *document* is given."""
+    """Return what is wrong with *hardware*, with file, line and column if its *document* is given."""
     problems = [*_single_blocks(hardware), *_groups(hardware), *_graphs(hardware), *_rates(hardware), *_dates(hardware)]
     return placed([*problems, *check_fabric(hardware)], document)
 
 
 def check_workload(workload: Workload, document: Document | None = None) -> list[str]:
-    """Return what is wrong with *workload*, placed where its *document* is given."""
-    idle = [problem for problem in _idle(workload) if not _of_stack(problem[0], (), document)]
+    """Return what is wrong with *workload*, with file, line and column if its *document* is given."""
+    idle = [problem for problem in _ineffective_fields(workload) if not _from_stack(problem[0], (), document)]
     return placed([*_single_blocks(workload), *_training(workload), *idle], document)
 
 
@@ -40,25 +40,25 @@ def check_part(part: Spec, document: Document | None = None) -> list[str]:
 
 
 def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
-    """Return what is wrong with a file of several jobs, placed where its *document* is given."""
+    """Return what is wrong with a file of several jobs, with file, line and column if its *document* is given."""
     problems = [*implausible(jobs), *_sources(jobs)]
     for number, entry in enumerate(jobs.jobs):
-        own = ("jobs", number, "workload")
-        problems_of_job = [((*own, *key), text) for key, text in (*_training(entry.workload), *_idle(entry.workload))]
-        problems += [problem for problem in problems_of_job if not _of_stack(problem[0], own, document)]
+        place = ("jobs", number, "workload")
+        problems_of_job = [((*place, *key), text) for key, text in (*_training(entry.workload), *_ineffective_fields(entry.workload))]
+        problems += [problem for problem in problems_of_job if not _from_stack(problem[0], place, document)]
         if entry.gpus and entry.placement is not None:
             problems.append((("jobs", number, "gpus"), "cannot be combined with 'placement'; write one of the two"))
     return placed(problems, document)
 
 
 def require(problems: list[str]) -> None:
-    """Raise SpecError with all *problems*, if there are any."""
+    """Raise SpecError listing all *problems*, if there are any."""
     if problems:
         raise SpecError(problems)
 
 
 def placed(problems: list[Problem], document: Document | None) -> list[str]:
-    """Return *problems* as sentences with their place, in the order of the file."""
+    """Return *problems* as sentences with their place in the file, in the order of the file."""
     document = document or Document(None, Mark(""), IMPLIED)
     texts = []
     for key, text in problems:
@@ -69,28 +69,28 @@ def placed(problems: list[Problem], document: Document | None) -> list[str]:
 
 
 def _single_blocks(spec: Spec) -> Iterator[Problem]:
-    """Check what each block says by itself; a part in which nothing was wrong before is not looked at again."""
-    skip = _sound if shelf.is_open() else lambda _: False
+    """Check each block in isolation; a part that was found valid before is not checked again while a shelf is open."""
+    skip = _is_valid_part if shelf.is_open() else lambda _: False
     yield from implausible(spec, skip)
     yield from _sources(spec, skip)
 
 
-def _sound(block: Spec) -> bool:
-    """Tell whether *block* is a part in which nothing is wrong."""
+def _is_valid_part(block: Spec) -> bool:
+    """Return whether *block* is a part without problems."""
     if type(block) not in FOLDERS:
         return False
-    return shelf.remembered((_sound, id(block)), lambda: not [*_single_blocks(block)], block)
+    return shelf.remembered((_is_valid_part, id(block)), lambda: not [*_single_blocks(block)], block)
 
 
 def _sources(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[Problem]:
-    """Check that a source per key names keys of its block."""
+    """Check that a block's sources by key name keys of the block."""
     for key, block in blocks(spec, skip=skip):
         source = getattr(block, "source", None)
         for name in source if isinstance(source, dict) else ():
             fields = [field for field in type(block).model_fields if field != "source"]
             if name != "*" and name.partition(".")[0] not in fields:
-                near = suggestions(name, fields, most=1)
-                hint = f"did you mean '{near[0]}'?" if near else "write a key of the block, or '*' for the rest"
+                similar = suggestions(name, fields, most=1)
+                hint = f"did you mean '{similar[0]}'?" if similar else "write a key of the block, or '*' for the rest"
                 yield (*key, "source", name), f"names no key of this block; {hint}"
 
 
@@ -107,7 +107,7 @@ def _graphs(hardware: Hardware) -> Iterator[Problem]:
 
 
 def _rates(hardware: Hardware) -> Iterator[Problem]:
-    """Check that a volume's ceilings stand above its floors."""
+    """Check that a volume's limits are consistent: upper limits above lower ones, credits with bursts."""
     for index, group in enumerate(hardware.groups):
         volume = group.node.storage.volume if group.node.storage else None
         start: Key = ("groups", index, "node", "storage", "volume")
@@ -126,8 +126,8 @@ def _dates(hardware: Hardware) -> Iterator[Problem]:
             yield ("groups", index, "price", "date"), f"'{group.price.date}' is not a date; write for example 2026-07-20 or 2026-07"
 
 
-def _narrow(model: Model) -> str:
-    """Return the one 16-bit type of all gradients of *model*; empty where there are others."""
+def _narrow_type(model: Model) -> str:
+    """Return the 16-bit type of all gradients of *model*; empty if they have other types or several."""
     types = {dtype for layer in model.layers if layer.gradients for dtype in layer.dtypes or ("fp32",)}
     return types.pop() if len(types) == 1 and types <= {"fp16", "bf16"} else ""
 
@@ -138,13 +138,13 @@ def _training(workload: Workload) -> Iterator[Problem]:
         yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'python -m sim extract' write the table"
     if not any(layer.gradients for layer in model.layers):
         yield ("model", "layers"), "have no gradients, so there is nothing to train; write the elements of each gradient tensor"
-    elif (due := known_parameters(model)) != model.parameters:
+    elif (total := known_parameters(model)) != model.parameters:
         yield (
             ("model", "parameters"),
-            f"{model.parameters} are not the {due} of the layers' gradients and frozen tensors and of 'unused'; write parameters: {due}"
-            + (f", or unused: {model.unused + model.parameters - due} for those that nothing trains" if due < model.parameters else ""),
+            f"{model.parameters} are not the {total} of the layers' gradients and frozen tensors and of 'unused'; write parameters: {total}"
+            + (f", or unused: {model.unused + model.parameters - total} for those that nothing trains" if total < model.parameters else ""),
         )
-    if training.precision in ("fp32", "tf32") and (narrow := _narrow(model)):
+    if training.precision in ("fp32", "tf32") and (narrow := _narrow_type(model)):
         yield (
             ("training", "precision"),
             f"{training.precision}, but the model's code makes its parameters {narrow}, and so computes in that; write {narrow}",
@@ -161,8 +161,8 @@ def _training(workload: Workload) -> Iterator[Problem]:
         yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"
 
 
-def _idle(workload: Workload) -> Iterator[Problem]:
-    """Find fields of the stack that change nothing for the model: only who wrote them for this model meant something by them."""
+def _ineffective_fields(workload: Workload) -> Iterator[Problem]:
+    """Find fields of the stack that have no effect for the model; a problem only if they were set for this model (`_from_stack`)."""
     model, training = workload.model, workload.training
     if training.stack.sparse_embeddings and not any(layer.rows_per_sample for layer in model.layers):
         yield (
@@ -179,8 +179,8 @@ def _idle(workload: Workload) -> Iterator[Problem]:
         )
 
 
-def _of_stack(key: Key, workload: Key, document: Document | None) -> bool:
-    """Tell whether the value at *key* comes with the stack that *workload* names, rather than from its own file or an option."""
+def _from_stack(key: Key, workload: Key, document: Document | None) -> bool:
+    """Return whether the value at *key* comes from the stack that *workload* names, not from the workload's own file or an option."""
     if document is None or key[: len(workload) + 2] != (*workload, "training", "stack"):
         return False
     mark, named = document.mark(key), document.mark((*workload, "training"))

@@ -21,26 +21,26 @@ class Estimate:
     value: Any
     """In SI units; a curve is a tuple of (size, value) points."""
     file: str = ""
-    """Where it stands; for a default, the file of the block that leaves it out."""
+    """The file with the number; for a default, the file of the block that omits it."""
 
     def __str__(self) -> str:
         return f"{self.key}: estimate ({self.reason})"
 
 
 def count_estimates(spec: Spec, document: Document | None = None) -> list[Estimate]:
-    """Return every number of *spec* whose source says ``estimate``, in the order of its keys; *document* gives their spelling."""
+    """Return every number of *spec* with the source ``estimate``, in the order of its keys; *document* gives their spelling."""
     document = document or Document(None, Mark(""), IMPLIED)
     return [
         Estimate(document.spelled((*key, *inner)), reason, value, document.mark((*key, *inner)).file)
         for key, block in blocks(spec)
-        for inner, value, reason in _guessed(block)
+        for inner, value, reason in _estimated_numbers(block)
     ]
 
 
-def _guessed(block: Spec) -> Iterator[tuple[Key, Any, str]]:
-    """Yield the numbers of *block* that are estimates: key, value and why."""
-    source = block.__dict__.get("source")  # a field of some blocks; of a model's layers it is not
-    if not isinstance(source, dict) and _guess(source) is None:
+def _estimated_numbers(block: Spec) -> Iterator[tuple[Key, Any, str]]:
+    """Yield the key, value and reason of the numbers of *block* that are estimates."""
+    source = block.__dict__.get("source")  # not all blocks have this field; a model's layers do not
+    if not isinstance(source, dict) and _estimate_reason(source) is None:
         return
     for key, value in _numbers(block):
         if (reason := _reason(source, key)) is not None:
@@ -48,7 +48,7 @@ def _guessed(block: Spec) -> Iterator[tuple[Key, Any, str]]:
 
 
 def _numbers(block: Spec) -> Iterator[tuple[Key, Any]]:
-    """Yield the numbers and curves that the source of *block* speaks of: those written there, or the defaults of a default source."""
+    """Yield the numbers and curves that the source of *block* covers: those written there, or the defaults if the source is a default."""
     by_default = "source" not in block.model_fields_set
     for name in type(block).model_fields:
         if (name in block.model_fields_set) != by_default:
@@ -72,11 +72,11 @@ def _reason(source: Any, key: Key) -> str | None:
     if isinstance(source, dict):
         spellings = [".".join(map(str, key[:length])) for length in range(len(key), 0, -1)]
         source = next((source[name] for name in (*spellings, "*") if name in source), None)
-    return _guess(source)
+    return _estimate_reason(source)
 
 
-def _guess(source: Any) -> str | None:
-    """Return why what one *source* speaks of is an estimate; None if it is none."""
+def _estimate_reason(source: Any) -> str | None:
+    """Return the reason given in an estimate's *source*; None if it is not an estimate."""
     if not isinstance(source, str) or not source.lower().startswith("estimate"):
         return None
     return source[len("estimate") :].strip(" ():") or "no reason given"

@@ -1,4 +1,4 @@
-"""Can the fabric of a cluster be built, and does it hold the nodes described? Radix, places, whole rows, rails, one structure."""
+"""Can the fabric of a cluster be built, and does it have room for its nodes? Radix, places, whole rows, rails, one structure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _KINDS = ("leaf_spine", "dragonfly", "torus")
 def check_fabric(hardware: Hardware) -> Iterator[Problem]:
     """Yield what is wrong with the fabric of *hardware*."""
     fabric = hardware.fabric
-    given = [kind for kind in _KINDS if getattr(fabric, kind) is not None]
-    for kind in given[1:]:
-        yield ("fabric", kind), f"cannot be combined with '{given[0]}'; a fabric has one structure, so write one of the two"
-    if given and fabric.core_bandwidth is not None:
-        yield ("fabric", "core_bandwidth"), f"cannot be combined with '{given[0]}', which says what each link carries; write one of the two"
-    if fabric.rank_order == "scattered" and not given:
+    kinds = [kind for kind in _KINDS if getattr(fabric, kind) is not None]
+    for kind in kinds[1:]:
+        yield ("fabric", kind), f"cannot be combined with '{kinds[0]}'; a fabric has one structure, so write one of the two"
+    if kinds and fabric.core_bandwidth is not None:
+        yield ("fabric", "core_bandwidth"), f"cannot be combined with '{kinds[0]}', which says what each link carries; write one of the two"
+    if fabric.rank_order == "scattered" and not kinds:
         yield ("fabric", "rank_order"), f"matters only with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; describe one, or leave it out"
     if fabric.in_network_reduction and (fabric.dragonfly or fabric.torus):
-        yield ("fabric", "in_network_reduction"), f"is modelled for switches in a tree, not for a {given[0]}; write false, or leaf_spine"
+        yield ("fabric", "in_network_reduction"), f"is modelled for switches in a tree, not for a {kinds[0]}; write false, or leaf_spine"
     workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     nodes = sum(group.count for group in workers)
     nics = {(group.node.nic.count, group.node.nic.bandwidth) for group in workers}
-    if fabric.path_efficiency < 1 and not given and len(nics) > 1:
+    if fabric.path_efficiency < 1 and not kinds and len(nics) > 1:
         yield ("fabric", "path_efficiency"), "needs the same NICs on every node where no structure is given; describe a leaf_spine"
     if workers and fabric.leaf_spine is not None:
         yield from _leaf_spine(fabric.leaf_spine, [group.node.nic for group in workers], nodes)
@@ -80,12 +80,12 @@ def _dragonfly(spec: Dragonfly, nic: Nic, nodes: int) -> Iterator[Problem]:
         yield key, f"has places for {places} nodes, but {nodes} are described; write more groups, routers or nodes_per_router"
     elif nodes > spec.nodes_per_router and nodes % spec.nodes_per_router:
         yield (*key, "nodes_per_router"), _uneven(nodes, spec.nodes_per_router, "routers")
-    most = spec.routers_per_group * spec.global_links + 1
-    if spec.groups > most:
+    max_groups = spec.routers_per_group * spec.global_links + 1
+    if spec.groups > max_groups:
         yield (
             (*key, "groups"),
             f"{spec.groups} groups need {spec.groups - 1} global links each; {spec.routers_per_group} routers with "
-            f"{spec.global_links} have {most - 1}: write {most} or fewer, or more global_links",
+            f"{spec.global_links} have {max_groups - 1}: write {max_groups} or fewer, or more global_links",
         )
     needed = spec.nodes_per_router * nic.count + spec.routers_per_group - 1 + spec.global_links
     if spec.radix is not None and needed > spec.radix:

@@ -1,4 +1,4 @@
-"""Are these files right? Finds what kind each is, validates it, and looks across the catalogue; what `sim check` runs."""
+"""Are these files valid? Determines the kind of each file, validates it, and checks across the catalogue, as `sim check` does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Verdict:
 
     file: str
     kind: str
-    """``hardware``, ``workload``, ``gpu`` ...; empty where that cannot be told."""
+    """``hardware``, ``workload``, ``gpu`` ...; empty if it cannot be determined."""
     problems: list[str]
     estimates: list[Estimate] = field(default_factory=list)
     spec: Any = field(default=None, repr=False)
@@ -33,32 +33,32 @@ class Verdict:
 def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = lambda done, of: None) -> list[Verdict]:
     """Return a verdict on each of *names* (files, folders of files or catalogue names), or on the whole catalogue if there are none.
 
-    *progress* hears how many of all files are done.
+    *progress* is called with the number of files that are done and their total.
 
-    Of the catalogue every file has only its own estimates, not those of its parts; the last verdict, on no file, holds problems
+    For the catalogue, every file has only its own estimates, not those of its parts; the last verdict has no file and holds problems
     between files.
     """
-    wanted = [file for name in names for file in _files(name)]
-    if wanted:
-        return list(_told(map(_verdict_on_name, wanted), len(wanted), progress))
+    paths = [file for name in names for file in _files(name)]
+    if paths:
+        return list(_with_progress(map(_verdict_on_name, paths), len(paths), progress))
     files = [(path, kind) for kind, folder in _folders() for path in catalogue.every(folder).values()]
-    verdicts = list(_told((_own(_verdict(path, kind)) for path, kind in files), len(files), progress))
-    return [*verdicts, Verdict("", "catalogue", _across(verdicts))]
+    verdicts = list(_with_progress((_own_estimates(_verdict(path, kind)) for path, kind in files), len(files), progress))
+    return [*verdicts, Verdict("", "catalogue", _problems_across(verdicts))]
 
 
 def validate_path(name: str) -> list[str]:
-    """Return everything wrong with the file *name* (path or catalogue name), each problem with its place."""
+    """Return all problems of the file *name* (path or catalogue name), each with its place."""
     return _verdict_on_name(name).problems
 
 
-def _told(verdicts: Iterable[Verdict], of: int, progress: Callable[[int, int], None]) -> Iterator[Verdict]:
+def _with_progress(verdicts: Iterable[Verdict], total: int, progress: Callable[[int, int], None]) -> Iterator[Verdict]:
     for done, verdict in enumerate(verdicts, 1):
-        progress(done, of)
+        progress(done, total)
         yield verdict
 
 
 def _files(name: str) -> list[str]:
-    """Return *name*, or the YAML files below it where it is a folder that has some."""
+    """Return the YAML files below *name* if it is a folder that has some; else *name* itself."""
     try:
         in_catalogue = not name or any(name in catalogue.every(folder) for _, folder in _folders())
         below = [] if in_catalogue else sorted(str(path) for path in Path(name).rglob("*.yaml"))
@@ -73,14 +73,14 @@ def _folders() -> list[tuple[type[Any], str]]:
 
 def _verdict_on_name(name: str) -> Verdict:
     try:
-        path, kind = _found(name)
+        path, kind = _locate(name)
     except SpecError as error:
         return Verdict(name, "", error.problems)
     return _verdict(path, kind)
 
 
-def _found(name: str) -> tuple[Path, type[Any] | None]:
-    """Return the file that *name* stands for, and its kind where its folder in the catalogue tells."""
+def _locate(name: str) -> tuple[Path, type[Any] | None]:
+    """Return the file that *name* refers to, and its kind if its folder in the catalogue determines it."""
     for kind, folder in _folders():
         for spelling in (name, name.lower()):
             if (path := catalogue.every(folder).get(spelling)) is not None:
@@ -89,26 +89,26 @@ def _found(name: str) -> tuple[Path, type[Any] | None]:
         return catalogue.locate(name, "hardware"), None
     except SpecError:
         if catalogue.suggestions(name, list(catalogue.catalogue("hardware"))):
-            raise  # it names machines that are spelt alike
+            raise  # the error suggests machines with similar names
         return catalogue.locate(name, "workloads"), None
 
 
 def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
-    """Read *path*, as a *kind* if given, else as what its folder or its keys say it is."""
+    """Read and check *path*, as a *kind* if given, else as the kind that its folder or its keys indicate."""
     try:
         kind = kind or _kind_by_folder(path) or _kind_by_keys(path)
         loaded = library.load(kind, path)
     except SpecError as error:
         return Verdict(str(path), kind.__name__.lower() if kind else "", error.problems)
-    problems = _checked(loaded.spec, loaded.document)
+    problems = _check_spec(loaded.spec, loaded.document)
     return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec)
 
 
-def _own(verdict: Verdict) -> Verdict:
+def _own_estimates(verdict: Verdict) -> Verdict:
     return replace(verdict, estimates=[estimate for estimate in verdict.estimates if estimate.file == verdict.file])
 
 
-def _checked(spec: Spec, document: Document) -> list[str]:
+def _check_spec(spec: Spec, document: Document) -> list[str]:
     if isinstance(spec, Hardware):
         return check_hardware(spec, document)
     if isinstance(spec, Workload):
@@ -132,21 +132,21 @@ def _kind_by_keys(path: Path) -> type[Any]:
 
 
 def _unlike(value: object) -> str:
-    """Return why *value* is like no kind of description: what it extends does not exist, a key is misspelled, or all are strange."""
+    """Return why *value* matches no kind of description: a key is misspelled, what it extends does not exist, or all keys are unknown."""
     keys = [str(key) for key in value] if isinstance(value, dict) else []
     valid = sorted({key for kind in (Hardware, Workload) for key in (*kind.model_fields, *schema.UNFOLDED)})
-    near = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
-    if near:
-        return "; ".join(f"unknown key '{key}'; did you mean '{meant}'?" for key, meant in near.items())
+    misspelled = {key: near_names[0] for key in keys if key not in valid and (near_names := catalogue.suggestions(key, valid, most=1))}
+    if misspelled:
+        return "; ".join(f"unknown key '{key}'; did you mean '{meant}'?" for key, meant in misspelled.items())
     if isinstance(value, dict) and (origin := value.get("extends")):
         names = [*catalogue.catalogue("hardware"), *catalogue.catalogue("workloads")]
-        alike = catalogue.suggestions(str(origin), names)
-        return f"extends: {shorten(origin)} is not in the catalogue" + (f"; did you mean {any_of(alike)}?" if alike else "")
+        similar = catalogue.suggestions(str(origin), names)
+        return f"extends: {shorten(origin)} is not in the catalogue" + (f"; did you mean {any_of(similar)}?" if similar else "")
     return f"no description that this program knows; it may hold a {', '.join(schema.KINDS)}"
 
 
 def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:
-    """Return the kind of what *value* extends, where it says nothing else that tells: a hardware or a workload of that name."""
+    """Return the kind of the description that *value* extends: the hardware or workload of that name; None if there is none."""
     for kind, folder in ((Hardware, "hardware"), (Workload, "workloads")):
         with suppress(SpecError):
             catalogue.locate(str(value.get("extends", "")), folder, written_in=path)
@@ -154,8 +154,8 @@ def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:
     return None
 
 
-def _across(verdicts: list[Verdict]) -> list[str]:
-    """Return problems between files: a name or alias of two files, and a name unlike its file's."""
+def _problems_across(verdicts: list[Verdict]) -> list[str]:
+    """Return problems between files: a name or alias that two files share, and a name that differs from its file's."""
     problems = []
     for kind in ("hardware", "workload"):
         owner: dict[str, str] = {}

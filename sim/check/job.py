@@ -1,4 +1,4 @@
-"""Can this workload run on this hardware? Ranks against GPUs, data against disks, precision against the GPU, memory."""
+"""Can this workload run on this hardware? Checks ranks against GPUs, data against disks, precision against the GPU, and memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import Document
 
 MemoryFit = Callable[[Gpu, Workload], str | None]
-"""Says in a sentence what a step needs, what there is and what would fit; None where it fits."""
+"""Returns a sentence with the memory that a step needs, what is available and what would fit; None if it fits."""
 
 NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in MEANING.items() if meaning.needs}
-"""The compute units a precision cannot do without."""
+"""The compute units that a precision requires."""
 
 
 def check_job(
@@ -38,7 +38,7 @@ def check_job(
 ) -> list[str]:
     """Return why *workload* cannot run on *gpus* GPUs (all of them if None) of *nodes* nodes of *hardware*.
 
-    *fit* judges GPU memory. *documents* are those of hardware and workload, for places.
+    *fit* checks GPU memory. *documents* are those of hardware and workload, for the places of problems.
     """
     problems = [*_counts(hardware, nodes, gpus)]
     for_hardware = [*_storage(hardware, workload)]
@@ -56,7 +56,7 @@ def check_run(
     gpus: int | None = None,
     fit: MemoryFit | None = None,
 ) -> list[str]:
-    """Raise SpecError with everything that keeps *workload* from running on *hardware*; return what is odd about it.
+    """Raise SpecError listing everything that prevents *workload* from running on *hardware*; return warnings.
 
     For the other parameters see `check_job`.
     """
@@ -71,7 +71,7 @@ def check_run(
 
 
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
-    """Return what is odd, but not wrong, about *workload* on *hardware*; *ranks* are GPUs in all, every one of them if None."""
+    """Return warnings about *workload* on *hardware*: unusual, but not wrong; *ranks* is the total number of GPUs, all of them if None."""
     ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
     slow = [*_without_half_units(hardware, workload), *recipe_notes(workload), *_short_epoch(workload, ranks), *own_notes(workload)]
     if workload.input.loader == "synthetic":
@@ -82,14 +82,14 @@ def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None 
 
 
 def recipe_notes(workload: Workload) -> Iterator[str]:
-    """Say that a recipe of 8 bits changes nothing where products are in others."""
+    """Yield a warning if an FP8 recipe has no effect because the precision is not FP8."""
     training = workload.training
     if training.fp8_recipe is not None and training.precision != "fp8":
         yield f"training.fp8_recipe: {training.fp8_recipe} changes nothing in {training.precision}; write precision: fp8, or leave it out"
 
 
 def own_notes(workload: Workload) -> Iterator[str]:
-    """Say which loader, exchange or all-reduce of the user's own was compared with no measurement."""
+    """Yield a warning for each user-defined loader, exchange or all-reduce, which is not validated against measurements."""
     if (exchange := workload.training.stack.own_exchange) is not None:
         yield f"exchange {exchange} is your own: it is not validated, and the expected error is that of other exchanges"
     if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
@@ -111,23 +111,23 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator
         yield f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; leave --nodes out, or set groups.0.count"
         return
     count = sum(nodes or group.count for group in workers)
-    there = sum((nodes or group.count) * group.node.gpu_count for group in workers)
+    total = sum((nodes or group.count) * group.node.gpu_count for group in workers)
     if gpus is not None and gpus < 1:
         yield f"--gpus {gpus}: write 1 or more"
-    elif gpus is not None and gpus > there:
-        more = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if workers and len(hardware.groups) == 1 else ""
-        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {there} GPUs; write at most {there}{more}"
+    elif gpus is not None and gpus > total:
+        hint = f", or --nodes {_nodes_for(gpus, workers[0].node.gpu_count)}" if workers and len(hardware.groups) == 1 else ""
+        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {total} GPUs; write at most {total}{hint}"
     elif gpus is not None and gpus < (nodes or 1):
         yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"
 
 
 def _nodes_for(gpus: int, each: int) -> int:
-    """Return the fewest nodes of *each* GPUs that lend *gpus* evenly, as they are spread."""
+    """Return the smallest number of nodes of *each* GPUs over which *gpus* can be spread evenly."""
     return next(nodes for nodes in range(-(-gpus // each), gpus + 1) if gpus % nodes == 0)
 
 
 def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
-    """Check that there is a disk where the loader reads real data."""
+    """Check that there is a disk if the loader reads real data."""
     if workload.input.loader == "synthetic":
         return
     for index, group in enumerate(hardware.groups):
@@ -144,36 +144,36 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
     need = NEEDS.get(precision)
     for gpu in {group.node.gpu.name: group.node.gpu for group in _workers(hardware)}.values():
         if need is not None and need not in gpu.peak:
-            able = ["fp32", "amp_fp16", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
-            yield ("training", "precision"), f"{gpu.name} has no {need} units, which {precision} needs; write one of {', '.join(able)}"
+            supported = ["fp32", "amp_fp16", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
+            yield ("training", "precision"), f"{gpu.name} has no {need} units, which {precision} needs; write one of {', '.join(supported)}"
         elif precision == "fp8":
             yield from _recipe(gpu, workload)
 
 
 def _recipe(gpu: Gpu, workload: Workload) -> Iterator[Problem]:
-    """Find a recipe of 8 bits that the stack lacks, or the GPU."""
-    wanted, stack = workload.training.asked_recipe, workload.training.stack
-    can = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
-    if wanted is not None and wanted not in can:
+    """Find an FP8 recipe that the stack or the GPU lacks."""
+    requested, stack = workload.training.asked_recipe, workload.training.stack
+    supported = [recipe for recipe in recipes_on(gpu) if not stack.fp8_recipes or recipe in stack.fp8_recipes]
+    if requested is not None and requested not in supported:
         lacks = gpu.name if workload.training.has_recipe else f"stack {stack.name}"
-        others = f"write {' or '.join(can)}" if can else "write another precision"
-        yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {wanted}; {others}"
+        others = f"write {' or '.join(supported)}" if supported else "write another precision"
+        yield ("training", "fp8_recipe"), f"{lacks} has no fp8 recipe {requested}; {others}"
 
 
 def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> Iterator[Problem]:
     training, seen = workload.training, set()
     for number, group in enumerate(_workers(hardware)):
-        own = training.at(number) if number < len(training.batches) else training
+        group_training = training.at(number) if number < len(training.batches) else training
         key = "batches" if training.batches else "batch"
-        if fit is None or (group.node.gpu.name, own.batch) in seen:
+        if fit is None or (group.node.gpu.name, group_training.batch) in seen:
             continue
-        seen.add((group.node.gpu.name, own.batch))
-        if sentence := fit(group.node.gpu, workload.model_copy(update={"training": own})):
+        seen.add((group.node.gpu.name, group_training.batch))
+        if sentence := fit(group.node.gpu, workload.model_copy(update={"training": group_training})):
             yield ("training", key), sentence
 
 
 def _batches(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
-    """Find batches of groups that do not match the groups, or that the model cannot have."""
+    """Find batches by group that do not match the groups, or that the model does not support."""
     batches, groups = workload.training.batches, _workers(hardware)
     if not batches:
         return

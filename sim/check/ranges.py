@@ -1,7 +1,7 @@
-"""Is a number plausible? Bounds that hold for every machine built or announced, an order of magnitude wider at the far end.
+"""Is a number plausible? Bounds that hold for every machine built or announced, with an order of magnitude to spare at the far end.
 
-They catch slips of a unit: Calculon shipped ``"mem1": {"GiB": 80000000000}``, which is 8.6e19 bytes of GPU memory, and nothing
-noticed. What is outside is refused, not warned of; what-if studies stay inside.
+They catch wrong units: Calculon shipped ``"mem1": {"GiB": 80000000000}``, which is 8.6e19 bytes of GPU memory, and nothing
+detected it. Numbers out of bounds are errors, not warnings; what-if studies stay within the bounds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from sim.spec.stores import Store
 from sim.spec.stream import Stream
 
 Bounds = tuple[str | float, str | float]
-"""Least and most, both included: quantities as they are written, or plain numbers."""
+"""Inclusive lower and upper limit: quantities as they are written, or plain numbers."""
 
 _TRUNK: Final[Bounds] = ("10 Mbps", "100000 Tbps")
-"""Of one or many links between switches."""
+"""Bounds of one or many links between switches."""
 
 RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Gpu: {
@@ -159,7 +159,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     PowerModel: {"pue": (1, 5), "pue_interval": (1, 5), "host_gpus": (1, 1024)},
     Compression: {"density": (1e-9, 1), "rank": (1, 100_000)},
 }
-"""Bounds of single fields. Every other quantity has those of its dimension."""
+"""Bounds of single fields. Every other quantity has the bounds of its dimension."""
 
 DIMENSIONS: Final[dict[str, Bounds]] = {
     "time": ("0 s", "1 d"),
@@ -180,12 +180,12 @@ DIMENSIONS: Final[dict[str, Bounds]] = {
 
 
 def implausible(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, str]]:
-    """Yield the key of every number of *spec* (but of blocks to *skip*) that is out of bounds, and a sentence that names the bounds."""
+    """Yield the key of every number of *spec* that is out of bounds, with a sentence that names the bounds; ignore blocks to *skip*."""
     for key, block in blocks(spec, skip=skip):
         values = block.__dict__
         for name, (low, high, bounds, dimension) in _limits(type(block)).items():
             value = values[name]
-            if value is None or (type(value) is float and low <= value <= high):  # most are
+            if value is None or (type(value) is float and low <= value <= high):  # the most frequent case
                 continue
             for inner, number in _numbers(value):
                 if number is not None and not low <= number <= high:
@@ -193,7 +193,7 @@ def implausible(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> I
 
 
 def _numbers(value: Any) -> Iterable[tuple[str | int | None, Any]]:
-    """Return each number of a field and its key below it: of a block, of a list, or the field itself."""
+    """Return each number of a field with its key inside the field: in a mapping, in a list, or None for the field itself."""
     if isinstance(value, Mapping):
         return value.items()
     return enumerate(value) if isinstance(value, tuple) else ((None, value),)
@@ -212,7 +212,7 @@ def _bound(value: str | float) -> str:
 
 @lru_cache(maxsize=256)
 def _limits(kind: type[Spec]) -> dict[str, tuple[float, float, Bounds, str]]:
-    """Return, for every field of *kind* with bounds: least, most, both as written, and the dimension."""
+    """Return, for every field of *kind* with bounds: lower and upper limit, both as written, and the dimension."""
     limits = {}
     for name, field in kind.model_fields.items():
         dimension = _dimension((field.annotation, *field.metadata)) or ""

@@ -1,4 +1,4 @@
-"""Can this job exchange through parameter servers? Hosts to carry them, and options that they can honour."""
+"""Can this job exchange through parameter servers? Checks for hosts to run them, and for options that they support."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sim.spec.workload import Workload
 
 _STACK = ("training", "stack")
 _COLLECTIVE = ("broadcast_buffers", "sync_batch_norm", "blocking_scalar_all_reduces", "compression", "wire_dtype", "sparse_embeddings")
-"""Options that are collectives among the ranks, or change what one carries."""
+"""Options that are collectives among the ranks, or change the contents of one."""
 
 
 def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = None) -> Iterator[Problem]:
-    """Yield why *workload* cannot exchange through its parameter servers on *nodes* worker nodes (all if None) of *hardware*."""
+    """Yield why *workload* cannot use its parameter servers on *nodes* worker nodes (all if None) of *hardware*."""
     stack = workload.training.stack
     if stack.servers is None:
         return
@@ -34,11 +34,11 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
     if stack.gradient_clipping:
         yield (*_STACK, "gradient_clipping"), "needs the norm of the whole summed gradient, which no parameter server has; write false"
     if stack.asynchronous:
-        yield from _by_itself(workload)
+        yield from _asynchronous(workload)
 
 
 def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Problem]:
-    """Check that what lies between workers and servers is modelled."""
+    """Check that the fabric between workers and servers is modeled."""
     fabric, key = hardware.fabric, (*_STACK, "strategy")
     spec = fabric.leaf_spine
     if fabric.dragonfly or fabric.torus or (spec and spec.rails):
@@ -64,16 +64,16 @@ def _workers(hardware: Hardware, nodes: int | None) -> int:
 
 def _hosts(hardware: Hardware, servers: Servers, nodes: int | None) -> Iterator[Problem]:
     key = (*_STACK, "servers", "count")
-    there = sum(group.count for group in hardware.groups if group.role == "server")
-    if servers.placement == "colocated" and servers.count > (own := _workers(hardware, nodes)):
-        yield key, f"{servers.count} colocated servers need as many worker nodes, {hardware.name} has {own}; write at most {own}"
-    elif servers.placement == "group" and not there:
+    hosts = sum(group.count for group in hardware.groups if group.role == "server")
+    if servers.placement == "colocated" and servers.count > (workers := _workers(hardware, nodes)):
+        yield key, f"{servers.count} colocated servers need as many worker nodes, {hardware.name} has {workers}; write at most {workers}"
+    elif servers.placement == "group" and not hosts:
         yield (
             (*_STACK, "servers", "placement"),
             f"{hardware.name} has no group of role 'server' to carry servers; add one, or write placement: colocated",
         )
-    elif servers.placement == "group" and servers.count > there:
-        yield key, f"{servers.count} servers need as many hosts of role 'server', {hardware.name} has {there}; write at most {there}"
+    elif servers.placement == "group" and servers.count > hosts:
+        yield key, f"{servers.count} servers need as many hosts of role 'server', {hardware.name} has {hosts}; write at most {hosts}"
 
 
 def _racks(hardware: Hardware, stack: Stack, servers: Servers, nodes: int | None) -> Iterator[Problem]:
@@ -89,7 +89,7 @@ def _racks(hardware: Hardware, stack: Stack, servers: Servers, nodes: int | None
         )
 
 
-def _by_itself(workload: Workload) -> Iterator[Problem]:
+def _asynchronous(workload: Workload) -> Iterator[Problem]:
     training = workload.training
     if training.gradient_accumulation_steps > 1:
         yield (

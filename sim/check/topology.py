@@ -1,4 +1,4 @@
-"""Is the link graph of a node whole? Every GPU and NIC hangs in one place, switches form a tree, NVLinks join GPUs that exist."""
+"""Is the link graph of a node complete? Every GPU and NIC is attached once, switches form a tree, NVLinks connect existing GPUs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sim.spec.fields import Key
 from sim.spec.hardware import Node, NvLink
 
 Problem = tuple[Key, str]
-"""The key a problem is about, and what is wrong, what is accepted."""
+"""The key of a problem, and a sentence with what is wrong and what is accepted."""
 
 _PAIR: Final = re.compile(r"(0|[1-9]\d{0,3})-(0|[1-9]\d{0,3})")
 _TAKEN: Final = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|nvswitch|net")
-"""Names that the link graph itself gives."""
+"""Names that the link graph itself uses."""
 
 
 def check_topology(node: Node) -> Iterator[Problem]:
@@ -39,9 +39,9 @@ def _bridged(node: Node) -> Iterator[Problem]:
 
 
 def _sockets(node: Node) -> Iterator[Problem]:
-    listed, due = len(node.topology.sockets), node.host.sockets
-    if listed != due:
-        yield ("sockets",), f"lists {listed} sockets, but host.sockets is {due}; write one item per socket, {{}} for an empty one"
+    listed, expected = len(node.topology.sockets), node.host.sockets
+    if listed != expected:
+        yield ("sockets",), f"lists {listed} sockets, but host.sockets is {expected}; write one item per socket, {{}} for an empty one"
 
 
 def _names(node: Node) -> Iterator[Problem]:
@@ -62,8 +62,8 @@ def _parents(node: Node) -> Iterator[Problem]:
     for index, switch in enumerate(topology.switches):
         key: Key = ("switches", index, "parent")
         if switch.parent not in above and switch.parent not in sockets:
-            near = suggestions(switch.parent, [*sockets, *above], most=1)
-            hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join([*sockets, *above])}"
+            similar = suggestions(switch.parent, [*sockets, *above], most=1)
+            hint = f"did you mean {similar[0]}?" if similar else f"write one of {', '.join([*sockets, *above])}"
             yield key, f"there is no {switch.parent}; {hint}"
         elif _in_circle(switch.name, above):
             yield key, f"{switch.name} and the switches above it form a circle, cut off from every socket; write a socket above the topmost"
@@ -79,14 +79,14 @@ def _in_circle(name: str, above: dict[str, str]) -> bool:
 
 
 def _places(node: Node, devices: str, count: int, counted: str) -> Iterator[Problem]:
-    """Check that each of *count* devices (``gpus`` or ``nics``) hangs in one place."""
+    """Check that each of *count* devices (``gpus`` or ``nics``) is attached in exactly one place."""
     word = devices[:-1].upper() if devices == "gpus" else "NIC"
     seen: dict[int, str] = {}
     beyond = sorted({number for _, _, numbers in _holders(node, devices) for number in numbers if number >= count})
     if devices == "nics" and len(beyond) > 1:
         first = next(key for key, _, numbers in _holders(node, devices) if beyond[0] in numbers)
-        told = "; for a slower network keep the NICs and lower nic.bandwidth, or write a topology with fewer NICs"
-        yield first, f"places NICs up to {beyond[-1]}, but nic.count is {count}{told}"
+        hint = "; for a slower network keep the NICs and lower nic.bandwidth, or write a topology with fewer NICs"
+        yield first, f"places NICs up to {beyond[-1]}, but nic.count is {count}{hint}"
         return
     for key, place, numbers in _holders(node, devices):
         for number in numbers:

@@ -1,1 +1,1 @@
-"""What machine is that? GPUs, links, disks, caches and hosts as they live in simulated time; knows nothing of training."""
+"""What is the machine made of? GPUs, links, disks, caches and hosts in simulated time; this package knows nothing about training."""

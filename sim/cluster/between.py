@@ -1,14 +1,14 @@
-"""What do workers and parameter servers put on the links between switches? Every worker's stream to every server beyond its group.
+"""What load do workers and parameter servers put on links between switches? Each worker's streams to all servers outside its group.
 
-A group of nodes (a leaf, a pod) has R of the job's W workers and s of a site's S servers below it. Where each worker sends each server
-one stream, of these cross the group's links::
+A group of nodes (a leaf, a pod) has R of the job's W workers and s of its S servers below it. If each worker sends one stream to each
+server, the group's links carry::
 
     up      R (S - s)          from its workers to servers of other groups
     down    (W - R) s          from workers of other groups to its servers
 
-and the other way round where servers answer; of servers that all carry the same each has its part of what all put there. Hosts of
-role server have the places after all workers. Limits: switches in a tree without rails; a link whose capacity is a ratio of the NICs'
-carries what workers' NICs cannot use as well.
+and the reverse when servers answer. If all servers carry equal load, each one counts for an equal part of the total. Hosts of role
+``server`` are numbered after all workers. Limits: switches form a tree without rails; if the capacity of a link is specified as a ratio
+of the NICs' bandwidth, a stream loads it as much as a worker's NIC.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sim.spec.hardware import Hardware
 
 
 class Hosts(NamedTuple):
-    """Where the job's workers and servers are: node numbers, one for each worker, and those of each server in its order."""
+    """Node numbers of the job's workers, one per rank, and of its servers, in order."""
 
     workers: tuple[int, ...]
     servers: tuple[int, ...]
 
     @property
     def lists(self) -> list[list[int]]:
-        """Return what tells groups apart: all hosts, its workers, and each server."""
+        """Return the node lists that tell groups of nodes apart: all hosts, the workers, and each server."""
         return [sorted({*self.workers, *self.servers}), list(self.workers), *([server] for server in self.servers)]
 
 
@@ -43,17 +43,17 @@ def hosts_of(hardware: Hardware, placement: Sequence[Placement], serving: Servin
 
 
 class HostWay(NamedTuple):
-    """One port, and who is below it: workers, and servers by number."""
+    """One port, with the number of workers and the numbers of the servers below it."""
 
     port: Port
     workers: int
     servers: tuple[int, ...]
 
     def streams(self, of_all: Hosts, server: int, outward: bool) -> tuple[float, float]:
-        """Return the streams up and down where each worker sends one to *server* (-1: to each of all), or gets one from it."""
-        there = len(of_all.servers) if server < 0 else 1
-        here = len(self.servers) if server < 0 else int(server in self.servers)
-        sent, received = self.workers * (there - here), (len(of_all.workers) - self.workers) * here
+        """Return the streams up and down if each worker sends one to *server* (-1: to each server), or receives one from it."""
+        all_servers = len(of_all.servers) if server < 0 else 1
+        servers_below = len(self.servers) if server < 0 else int(server in self.servers)
+        sent, received = self.workers * (all_servers - servers_below), (len(of_all.workers) - self.workers) * servers_below
         return (float(sent), float(received)) if outward else (float(received), float(sent))
 
 
@@ -70,13 +70,13 @@ class Ways(NamedTuple):
 
     @property
     def descriptions(self) -> dict[str, str]:
-        """Return what each live resource is."""
+        """Return a description of every live resource."""
         return {f"{way.port.name}.{side}": way.port.description for way in self.ways for side in ("up", "down")}
 
     def load(self, server: int, outward: bool, weight: float, alike: int = 0) -> dict[str, float]:
-        """Return the load of one byte between each worker and *server*; *weight* is what it weighs on a NIC.
+        """Return the load on each live resource of one byte between each worker and *server*; *weight* is its load on a NIC.
 
-        -1 stands for all servers, or for the part of so many *alike* of them.
+        A *server* of -1 means all servers, or the share of *alike* of them if that is not 0.
         """
         part = alike / len(self.hosts.servers) if alike and self.ways else 1.0
         load: dict[str, float] = {}
@@ -88,11 +88,11 @@ class Ways(NamedTuple):
 
 
 NOWHERE = Ways()
-"""Between hosts whom the fabric does not hold back."""
+"""For hosts that the fabric does not limit."""
 
 
 def ways_between(hardware: Hardware, lists: Sequence[Sequence[int]], job: int, hosts: Hosts, fold: bool) -> Ways:
-    """Return the ways of the job whose *hosts* stand in *lists*, the node numbers of all jobs, from place *job* on."""
+    """Return the ways of a job with servers; *lists* are node lists of all jobs, with those of *hosts* (`Hosts.lists`) from *job* on."""
     fabric = crossed(hardware, lists, job, fold)
     ways = []
     for port in fabric.ports:

@@ -1,10 +1,10 @@
-"""How many bytes/s cross the narrowest cut that halves a cluster, each way? Closed forms of each structure, beside what its NICs give.
+"""How many bytes/s cross the narrowest bisection of a cluster in each direction? A closed form per structure, limited by the NICs.
 
-NICs of half of the nodes bound every cut: N/2 B. Leaves that are an even number: the uplinks of half of them; pods likewise. Dragonfly
-of g groups: (g/2)^2 pairs of groups with a h/(g - 1) global links each (Kim et al., ISCA 2008); of one group (a/2)^2 local links.
-Torus: across its longest even dimension k, whose rings close: 2 N/k links (N/2 of dimensions of 2, whose ends are joined once each way).
+The NICs of half of the nodes limit every cut: N/2 B. Leaves: the uplinks of half of them; the same for pods. Dragonfly with g groups:
+(g/2)^2 pairs of groups with a h/(g - 1) global links each (Kim et al., ISCA 2008); with one group, (a/2)^2 local links. Torus: 2 N/k
+links across its longest even dimension k, whose rings wrap around (N/2 links if k = 2, where one link per direction joins both ends).
 
-Limits: of an odd number of groups the smaller half is cut off; parts of a torus or a dragonfly are not told from the whole.
+Limits: with an odd number of groups, the smaller half is cut off; a torus or dragonfly that is only partly used counts as a full one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.spec.hardware import Hardware, Nic
 
 
 def bisection_bandwidth(hardware: Hardware) -> float:
-    """Return the bytes/s between two halves of the worker nodes of *hardware*, each way; 0 for fewer than two nodes."""
+    """Return the bytes/s between two halves of the worker nodes of *hardware*, in each direction; 0 for fewer than two nodes."""
     workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     nodes, fabric = sum(group.count for group in workers), hardware.fabric
     if nodes < 2:

@@ -1,8 +1,8 @@
 """Which live resources does a cluster have, with equal nodes and equal GPUs simulated once? From description to network links.
 
-Nodes that are described alike and used alike become one *slot* with a count. Inside a slot, GPUs whose input paths are
-interchangeable become one rank class, links that carry the same become one link (`sim.cluster.symmetry`); a load is then the
-number of members of a class that cross one link. Nothing here but their numbers grows with the number of equal nodes.
+Nodes with equal descriptions and equal use become one *slot* with a count. Inside a slot, GPUs with interchangeable input paths
+become one rank class, and equally loaded links become one link (`sim.cluster.symmetry`). The load of a class on a link is then the
+number of its members that cross it. Only the lists of node numbers grow with the number of equal nodes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Slot:
     count: int
     lent: tuple[tuple[int, tuple[int, ...]], ...]
     serves: tuple[tuple[int, int], ...] = ()
-    """Jobs that have a parameter server on each of these nodes, each with the server's number (-1: one of several alike)."""
+    """(job, server number) of the parameter servers on each of these nodes; the number is -1 if the job's servers are all equal."""
     numbers: tuple[int, ...] = ()
-    """Which of the cluster's nodes they are."""
+    """Numbers of these nodes in the cluster."""
 
     @property
     def first(self) -> int:
@@ -46,7 +46,7 @@ class Slot:
 
     @property
     def cores(self) -> float:
-        """Return what all hardware threads of one of these nodes do together, in cores."""
+        """Return the combined throughput of all hardware threads of one of these nodes, in cores."""
         host = self.node.host
         return host.physical_cores * (host.cpu.smt_gain if host.vcpus > host.physical_cores else 1.0)
 
@@ -61,14 +61,16 @@ class Slot:
 
 
 def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
-    """Return *hardware* with *nodes* nodes; raise SpecError unless it is one group of equal ones."""
+    """Return *hardware* with *nodes* worker nodes; raise SpecError unless it has exactly one group of workers."""
     if nodes < 1:
         raise SpecError(f"--nodes {nodes}: write 1 or more")
-    workers = {at: group.count for at, group in enumerate(hardware.groups) if group.role == "worker"}
+    workers = {index: group.count for index, group in enumerate(hardware.groups) if group.role == "worker"}
     if len(workers) != 1:
-        alike = {at: max(1, round(nodes * count / sum(workers.values()))) for at, count in workers.items()}
-        each = " ".join(f"--set groups.{at}.count={count}" for at, count in alike.items())
-        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; write the nodes of each, such as {each}")
+        counts = {index: max(1, round(nodes * count / sum(workers.values()))) for index, count in workers.items()}
+        options = " ".join(f"--set groups.{index}.count={count}" for index, count in counts.items())
+        raise SpecError(
+            f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; write the nodes of each, such as {options}"
+        )
     groups = tuple(group.model_copy(update={"count": nodes}) if group.role == "worker" else group for group in hardware.groups)
     return hardware.model_copy(update={"groups": groups})
 
@@ -76,8 +78,8 @@ def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
 def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = None) -> tuple[Placement, ...]:
     """Return where one job runs on the worker nodes of *hardware*.
 
-    *pattern* gives the GPUs of each node in turn, as in ``1+2``; *gpus* is a total that is spread evenly over all nodes; without
-    either the job takes every GPU. Raise SpecError for no rank, and for more ranks than GPUs.
+    *pattern* is the number of GPUs on each node in order, as in ``1+2``; *gpus* is a total to spread evenly over all nodes. With
+    neither, the job uses every GPU. Raise SpecError for no rank, and for more ranks than GPUs.
     """
     available = _worker_nodes(hardware)
     if pattern is not None:
@@ -115,7 +117,7 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
     placed = []
     for count, (number, node) in zip(counts, available, strict=False):
         if not 0 < count <= node.gpu_count:
-            fits = "+".join(str(min(max(wanted, 1), node.gpu_count)) for wanted, (_, node) in zip(counts, available, strict=False))
+            fits = "+".join(str(min(max(requested, 1), node.gpu_count)) for requested, (_, node) in zip(counts, available, strict=False))
             raise SpecError(
                 f"--placement {pattern}: {count} ranks on node {number}, which has {node.gpu_count} GPUs, one for each rank; "
                 f"--placement {fits} would fit"
@@ -125,15 +127,15 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
 
 
 class Serving(NamedTuple):
-    """Where one job's parameter servers go: on the first so many hosts of role ``server``, or of its own nodes (*colocated*)."""
+    """Placement of a job's parameter servers: the first *servers* hosts of role ``server``, or of the job's own nodes (*colocated*)."""
 
     servers: int
     colocated: bool
     alike: bool
-    """Whether all servers carry the same, so that equal hosts may stand for each other."""
+    """Whether all servers carry equal load, so that equal hosts can be simulated once."""
 
     def on_host(self, place: int) -> tuple[int, ...]:
-        """Return the server on the host at *place* in the order of hosts; none beyond the last."""
+        """Return the number of the server on the host at index *place* (-1 if all are equal); empty beyond the last server."""
         return () if place >= self.servers else (-1,) if self.alike else (place,)
 
 
@@ -144,59 +146,61 @@ _Served = tuple[tuple[int, int], ...]
 def slots(
     hardware: Hardware, placements: Sequence[tuple[Placement, ...]], fold: bool = True, serving: Sequence[Serving | None] = ()
 ) -> list[Slot]:
-    """Return the slots that *placements* and parameter servers (one entry per job) make of the cluster.
+    """Return the slots into which *placements* and parameter servers (*serving*), one entry per job, divide the cluster.
 
-    Without *fold* every node is its own slot. Raise SpecError for more servers than hosts that may carry them.
+    Without *fold* every node is its own slot. Raise SpecError for more servers than hosts that can run them.
     """
     lent: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
     served: dict[int, list[tuple[int, int]]] = {}
     for job, placement in enumerate(placements):
-        own = serving[job] if job < len(serving) else None
-        if own and own.colocated and own.servers > len(placement):
-            raise SpecError(_too_many_servers(own.servers, f"the job runs on {len(placement)} worker nodes"))
+        job_servers = serving[job] if job < len(serving) else None
+        if job_servers and job_servers.colocated and job_servers.servers > len(placement):
+            raise SpecError(_too_many_servers(job_servers.servers, f"the job runs on {len(placement)} worker nodes"))
         for place, (number, gpus) in enumerate(placement):
             lent.setdefault(number, []).append((job, gpus))
-            served.setdefault(number, []).extend((job, server) for server in (own.on_host(place) if own and own.colocated else ()))
+            served.setdefault(number, []).extend(
+                (job, server) for server in (job_servers.on_host(place) if job_servers and job_servers.colocated else ())
+            )
     nodes = dict(_worker_nodes(hardware))
     hosts = [(nodes[number], tuple(uses), tuple(served[number]), number) for number, uses in sorted(lent.items())]
-    return [*_counted(hosts, "n", fold), *_counted(_server_hosts(hardware, serving), "s", fold)]
+    return [*_merge_equal(hosts, "n", fold), *_merge_equal(_server_hosts(hardware, serving), "s", fold)]
 
 
 def _server_hosts(hardware: Hardware, serving: Sequence[Serving | None]) -> list[tuple[Node, _Uses, _Served, int]]:
-    """Return the hosts of role ``server`` that carry a server of some job."""
+    """Return the hosts of role ``server`` that run a server of some job."""
     nodes = [group.node for group in hardware.groups if group.role == "server" for _ in range(group.count)]
-    apart = [(job, own) for job, own in enumerate(serving) if own and not own.colocated]
-    for _, own in apart:
-        if own.servers > len(nodes):
-            raise SpecError(_too_many_servers(own.servers, f"{hardware.name} has {len(nodes)} hosts of role 'server'"))
+    separate = [(job, job_servers) for job, job_servers in enumerate(serving) if job_servers and not job_servers.colocated]
+    for _, job_servers in separate:
+        if job_servers.servers > len(nodes):
+            raise SpecError(_too_many_servers(job_servers.servers, f"{hardware.name} has {len(nodes)} hosts of role 'server'"))
     hosts: list[tuple[Node, _Uses, _Served, int]] = []
     for place, node in enumerate(nodes):
-        here = tuple((job, server) for job, own in apart for server in own.on_host(place))
-        if here:
-            hosts.append((node, (), here, place))
+        servers_here = tuple((job, server) for job, job_servers in separate for server in job_servers.on_host(place))
+        if servers_here:
+            hosts.append((node, (), servers_here, place))
     return hosts
 
 
-def _too_many_servers(count: int, there: str) -> str:
-    return f"training.stack.servers.count: {count} parameter servers, but {there}, and each takes a host; write fewer, or add hosts"
+def _too_many_servers(count: int, limit: str) -> str:
+    return f"training.stack.servers.count: {count} parameter servers, but {limit}, and each takes a host; write fewer, or add hosts"
 
 
-def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fold: bool) -> list[Slot]:
-    alike: dict[tuple[int, _Uses, _Served, int], list[int]] = {}
-    kept: dict[int, Node] = {}
+def _merge_equal(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fold: bool) -> list[Slot]:
+    numbers_of: dict[tuple[int, _Uses, _Served, int], list[int]] = {}
+    nodes: dict[int, Node] = {}
     for node, uses, served, number in hosts:
-        if id(node) not in kept:
-            kept[id(node)] = next((like for like in kept.values() if like == node), node)  # groups described alike are one
-        key = (id(kept[id(node)]), uses, served, 0 if fold else number)
-        alike.setdefault(key, []).append(number)
+        if id(node) not in nodes:
+            nodes[id(node)] = next((seen for seen in nodes.values() if seen == node), node)  # groups with equal descriptions count as one
+        key = (id(nodes[id(node)]), uses, served, 0 if fold else number)
+        numbers_of.setdefault(key, []).append(number)
     return [
-        Slot(f"{letter}{index}", kept[node], len(numbers), uses, served, tuple(numbers))
-        for index, ((node, uses, served, _), numbers) in enumerate(alike.items())
+        Slot(f"{letter}{index}", nodes[node], len(numbers), uses, served, tuple(numbers))
+        for index, ((node, uses, served, _), numbers) in enumerate(numbers_of.items())
     ]
 
 
 class RankClass(NamedTuple):
-    """Equal ranks of one job: *gpus* of each of the slot's nodes, and the loads of one member class on live links."""
+    """Equal ranks of one job: *gpus* on each of the slot's nodes, and the loads of the class on live links."""
 
     job: int
     slot: Slot
@@ -216,12 +220,12 @@ class RankClass(NamedTuple):
 
     @property
     def members(self) -> int:
-        """Return the ranks of the class on one node."""
+        """Return the number of ranks of the class on one node."""
         return len(self.gpus)
 
 
 class Built(NamedTuple):
-    """Rank classes of all jobs, the live link that stands for each physical one by slot, and what each live resource carries."""
+    """Rank classes of all jobs, by slot the live link that represents each physical link, and the capacity of each live resource."""
 
     classes: list[RankClass]
     live: dict[str, dict[str, str]]
@@ -229,9 +233,9 @@ class Built(NamedTuple):
 
 
 def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable]], fold: bool = True) -> Built:
-    """Return what is live of *cluster*.
+    """Return the rank classes and live resources of *cluster*.
 
-    *crossings* tells, for each slot name, how often collectives cross each physical link: links that differ in it stay apart.
+    *crossings* holds, by slot name, how often collectives cross each physical link: links that differ in it are not merged.
     """
     classes: list[RankClass] = []
     live: dict[str, dict[str, str]] = {}
@@ -250,16 +254,16 @@ def _fold_slot(slot: Slot, crossings: Mapping[str, Hashable], fold: bool) -> tup
     graph = slot.graph
     ranks = [(job, gpu) for job, gpus in slot.lent for gpu in gpus]
     routes = [Counter(graph.host_to_device(gpu).links) for _, gpu in ranks]
-    asks = [((job, None if fold else gpu), route) for (job, gpu), route in zip(ranks, routes, strict=True)]
+    demands = [((job, None if fold else gpu), route) for (job, gpu), route in zip(ranks, routes, strict=True)]
     colours = {name: (link.capacity, link.tier, crossings.get(name), None if fold else name) for name, link in graph.links.items()}
-    rank_class, link_class = refine(asks, colours)
+    rank_class, link_class = refine(demands, colours)
     names: dict[str, str] = {}
     first: dict[int, str] = {}
     for link, number in link_class.items():
         names[link] = f"{slot.name}.{first.setdefault(number, link)}"
     classes = []
     for number in dict.fromkeys(rank_class):
-        members = [index for index, own in enumerate(rank_class) if own == number]
+        members = [index for index, class_number in enumerate(rank_class) if class_number == number]
         classes.append(_rank_class(slot, [ranks[index] for index in members], [routes[index] for index in members], names))
     return classes, names
 

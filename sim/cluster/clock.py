@@ -1,7 +1,7 @@
-"""When is what due? SimPy's environment with a leaner loop, as a run passes a hundred thousand events.
+"""When does each event happen? SimPy's environment with a faster loop, because a run has about a hundred thousand events.
 
-``now`` is an attribute instead of a property, and `run_to` takes events from the queue itself; `event` and `timeout` make the two kinds of
-which most events are without going through their classes. Order and meaning are SimPy's own.
+``now`` is an attribute instead of a property, and `run_to` pops events from the queue directly; `event` and `timeout` create the two most
+frequent kinds of events without calling their constructors. Order and semantics are those of SimPy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Clock(simpy.Environment):
     now = 0.0
 
     def event(self) -> simpy.Event:
-        """Return an event that nothing has triggered yet."""
+        """Return a new event that is not triggered."""
         event = _new_event(simpy.Event)
         event.env = self
         event.callbacks = []
         return event
 
     def timeout(self, delay: float = 0.0, value: object = None) -> simpy.Timeout:
-        """Return an event that happens in *delay* seconds."""
+        """Return an event that fires after *delay* seconds."""
         if delay < 0:
             raise ValueError(f"Negative delay {delay}")
         event = _new_timeout(simpy.Timeout)
@@ -40,11 +40,11 @@ class Clock(simpy.Environment):
         return event
 
     def step(self) -> None:
-        """Let the next event happen."""
+        """Process the next event."""
         self.run_to(self._queue[0][3])
 
     def run_to(self, end: simpy.Event) -> None:
-        """Go on until *end* has happened. Raise RuntimeError where nothing is due before."""
+        """Process events until *end* has fired. Raise RuntimeError if the queue is empty before that."""
         queue = self._queue
         while end.callbacks is not None:
             if not queue:

@@ -1,13 +1,13 @@
-"""What does the traffic of one job put on the links between switches? So many streams for every stream that one node sends.
+"""How much load does a job put on the links between switches? A number of streams for every stream that one node sends.
 
-Groups of nodes (leaves, pods, routers, dragonfly groups) have ports towards the rest; groups in which all jobs have as many nodes carry
-the same, so one stands for all. How many streams each kind of traffic puts on a port: docs/model/links.md. Rails: a node's NIC k hangs
-off leaf k of its group, and what arrives at another NIC than it left from goes through the spine. Dragonfly: Kim et al., ISCA 2008.
-Torus: a job has a block of whole rows, in order along a snake, whose ring crosses each link once.
+Groups of nodes (leaves, pods, routers, dragonfly groups) have ports to the rest of the fabric. Groups in which every job has the same
+number of nodes carry equal load, so one represents all of them. docs/model/links.md lists the streams that each kind of traffic puts on
+a port. Rails: NIC k of a node connects to leaf k of its group; traffic to a NIC of another number goes through the spine. Dragonfly:
+Kim et al., ISCA 2008. Torus: a job occupies a block of whole rows, ordered along a snake, so that its ring crosses each link once.
 
-Limits: the busiest group of a tree stands for all like it; links of a torus carry the mean of a tree; jobs whose blocks of a torus overlap
-load all links of these alike; switches have no latency of their own beyond the fabric's; hash collisions take one share of every link
-between switches (``path_efficiency``), however many flows there are.
+Limits: the busiest group of a tree represents all groups of its size; links of a torus carry the mean load of a tree; jobs with
+overlapping blocks of a torus load all links of these blocks equally; switches add no latency beyond that of the fabric; hash collisions
+take the same share of every link between switches (``path_efficiency``), however many flows there are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sim.spec.yaml import SpecError
 
 
 class Pattern(NamedTuple):
-    """Who sends to whom among a job's nodes; *distance* is that of pairs, or the nodes of a rack. In ``one`` all send to one node."""
+    """Which nodes of a job communicate; *distance* is the distance of pairs, or the nodes per rack. In ``one``, all send to one node."""
 
     kind: Literal["inside", "ring", "tree", "all", "one", "pairs", "racks", "switch"]
     distance: int = 1
@@ -37,7 +37,7 @@ SWITCH, INSIDE = Pattern("switch"), Pattern("inside")
 
 
 class Sent(NamedTuple):
-    """Streams that leave one node: by which NIC, at which they arrive (None: at any), and what they weigh on the NIC and on a wire."""
+    """Streams that leave one node: the NIC they leave from, the NIC they arrive at (None: any), and their load on a NIC and on a wire."""
 
     pattern: Pattern
     nic: int
@@ -48,7 +48,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class TierGroup:
-    """Where a job is in one tier: *members* of its nodes in this group, *sizes* of all groups that have some, in order."""
+    """A job's place in one tier: the number of its nodes in this group (*members*), and in all its groups in order (*sizes*)."""
 
     members: int
     sizes: tuple[int, ...]
@@ -56,16 +56,16 @@ class TierGroup:
 
     @property
     def nodes(self) -> int:
-        """Return the job's nodes."""
+        """Return the number of the job's nodes."""
         return sum(self.sizes)
 
     @property
     def spread(self) -> float:
-        """Return what leaves where every node sends to any other alike."""
+        """Return the streams that leave the group if every node sends equally to all others."""
         return self.members * (self.nodes - self.members) / (self.nodes - 1)
 
     def leaving(self, pattern: Pattern) -> float:
-        """Return the streams that leave the group for every stream out of one node."""
+        """Return the streams that leave the group for every stream that one node sends."""
         kind, distance = pattern
         if self.members == self.nodes or kind == "inside":
             return 0.0
@@ -84,7 +84,7 @@ class TierGroup:
 
 @lru_cache(maxsize=256)
 def _tree_edges(sizes: tuple[int, ...]) -> Mapping[int, int]:
-    """Return the most edges of a double binary tree that join a group to others, by the nodes of the group."""
+    """Return, by group size, the largest number of edges of a double binary tree between a group of that size and other groups."""
     nodes = sum(sizes)
     of_node = [number for number, size in enumerate(sizes) for _ in range(size)]
     edges: Counter[int] = Counter()
@@ -101,24 +101,24 @@ def _tree_edges(sizes: tuple[int, ...]) -> Mapping[int, int]:
 
 @dataclass(frozen=True)
 class Port:
-    """One live resource of a fabric, which stands for all that carry the same: *capacity* in bytes/s, each way."""
+    """One live resource of a fabric, which represents all with equal load; *capacity* is in bytes/s, in each direction."""
 
     name: str
     capacity: float
     description: str
     group: TierGroup
     relative: bool = False
-    """Whether the capacity is a ratio of the NICs', so that what they cannot use weighs here too."""
+    """Whether the capacity is specified as a ratio of the NICs' bandwidth, so that streams load the port as they load a NIC."""
     of_pair: float = 1.0
-    """What a stream to one other group weighs, which finds only that share of the links."""
+    """Load of a stream to a single other group: such a stream can use only one of *of_pair* parts of the links."""
     rail: int | None = None
-    """The NIC whose traffic goes here; None for all."""
+    """The NIC whose traffic uses the port; None for all NICs."""
     each_way: bool = True
     nodes: range = range(0)
     """Numbers of the nodes below a leaf or pod."""
 
     def streams(self, sent: Sent, rails: int) -> float:
-        """Return how many streams cross the port for each that a node sends as *sent*."""
+        """Return the streams that cross the port for every stream of *sent* that one node sends."""
         if self.rail is not None and sent.nic != self.rail:
             return 0.0
         leaving = self.leaving(sent.pattern)
@@ -128,21 +128,21 @@ class Port:
         return away * self.group.members + (1.0 - away) * leaving
 
     def leaving(self, pattern: Pattern) -> float:
-        """Return the streams of *pattern* that leave by this port, with what they weigh."""
+        """Return the streams of *pattern* that leave by this port, weighted by their load."""
         spread = pattern.kind in ("all", "one") or not self.group.in_order
         return self.group.leaving(pattern) * (1.0 if spread else self.of_pair)
 
 
 @dataclass(frozen=True)
 class LocalPort(Port):
-    """The links of one dragonfly router to its group, which also carry what comes from and goes to other groups."""
+    """The links of one dragonfly router to its group, which also carry traffic from and to other groups."""
 
     whole: TierGroup | None = None
-    """Where the job is in dragonfly groups."""
+    """The job's place in the tier of dragonfly groups."""
     routers: int = 1
 
     def leaving(self, pattern: Pattern) -> float:
-        """Return the streams of *pattern* on local links, those on their way between groups twice."""
+        """Return the streams of *pattern* on local links; streams between groups use local links in both groups."""
         if self.whole is None or pattern.kind == "one" or (pattern.kind != "all" and self.group.in_order):
             return super().leaving(pattern)
         others = self.group.nodes - self.whole.members
@@ -152,17 +152,17 @@ class LocalPort(Port):
 
 @dataclass(frozen=True)
 class TorusPort(Port):
-    """A directed link of one dimension of a torus: *length* positions of *full*, neighbours *stride* nodes apart."""
+    """A directed link in one dimension of a torus; the job has *length* of its *full* positions, neighbors are *stride* nodes apart."""
 
     length: int = 1
     full: int = 1
     stride: int = 1
 
     def leaving(self, pattern: Pattern) -> float:
-        """Return the streams of *pattern* on a link for every stream out of one node."""
+        """Return the streams of *pattern* on a link for every stream that one node sends."""
         nodes, (kind, distance) = self.group.nodes, pattern
         if kind == "one":
-            return nodes / self.length * (self.length // 2)  # of the dimension that is taken last, the busiest
+            return nodes / self.length * (self.length // 2)  # in the dimension that is routed last, the busiest one
         if kind == "all" or not self.group.in_order:
             return self._pairs * nodes / self.length / (nodes - 1)
         if kind == "tree":
@@ -172,13 +172,13 @@ class TorusPort(Port):
 
     @property
     def _pairs(self) -> float:
-        """Pairs of positions of one row whose way crosses a given link, the busiest where the row is open."""
+        """Return the pairs of positions in one row whose route crosses a given link; the busiest link if the row does not wrap around."""
         if self.length == self.full:
             return self.length**2 // 4 / 2
         return self.length // 2 * math.ceil(self.length / 2)
 
     def _hops(self, distance: int) -> int:
-        """Return the links of this dimension between nodes *distance* apart."""
+        """Return the number of links in this dimension between nodes *distance* apart."""
         apart = distance // self.stride % self.full
         return min(apart, self.full - apart) if self.length > apart else 0
 
@@ -190,44 +190,44 @@ class Crossed:
     ports: tuple[Port, ...] = ()
     rails: int = 1
     leaves: tuple[int, ...] = ()
-    """Nodes that the job has below each of its leaf switches, in order; empty where they are numbered as it happens."""
+    """Number of the job's nodes below each of its leaf switches, in order; empty if ranks are not ordered by switch."""
     groups_of: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    """The leaf, and pod, of each of its nodes by number, where these are in order: what a single transfer crosses."""
+    """Leaf and pod of each of the job's nodes, by node number, for `between`; empty if ranks are not ordered by switch."""
 
     @property
     def per_leaf(self) -> int:
-        """Return the nodes below each leaf where they are as many everywhere and more than one leaf; else 0."""
+        """Return the number of nodes below each leaf if it is the same for several leaves; else 0."""
         return self.leaves[0] if len(self.leaves) > 1 and len(set(self.leaves)) == 1 else 0
 
     @cached_property
     def in_turn(self) -> tuple[bool, ...]:
-        """Return, node by node in the order of the leaves, whether the next one is below another; what repeats stands once."""
+        """Return, for each node in the order of leaves, whether the next node is below another leaf; equal leaves are listed once."""
         leaves = self.leaves[:1] if self.per_leaf else self.leaves
         return tuple(place == count - 1 for count in leaves for place in range(count)) if len(self.leaves) > 1 else ()
 
     @cached_property
     def capacities(self) -> dict[str, float]:
         """Return the capacity of every live resource (bytes/s)."""
-        return {name: port.capacity for port in self.ports for name in _ways(port)}
+        return {name: port.capacity for port in self.ports for name in _directions(port)}
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
-        """Return what each live resource is."""
-        return {name: port.description for port in self.ports for name in _ways(port)}
+        """Return a description of every live resource."""
+        return {name: port.description for port in self.ports for name in _directions(port)}
 
     def load(self, sent: Iterable[Sent]) -> dict[str, float]:
-        """Return what *sent*, by every node of the job, puts on each live resource."""
+        """Return the load on each live resource if every node of the job sends *sent*."""
         sent = list(sent)
         load: dict[str, float] = {}
         for port in self.ports:
             amount = sum(port.streams(each, self.rails) * (each.on_nic if port.relative else each.on_wire) for each in sent)
-            load |= dict.fromkeys(_ways(port), amount) if amount else {}
+            load |= dict.fromkeys(_directions(port), amount) if amount else {}
         return load
 
     def between(self, src: int, dst: int, nic: int, onto: int) -> tuple[str, ...]:
-        """Return what one transfer crosses from NIC *nic* of node *src* to NIC *onto* of node *dst*.
+        """Return the ports that one transfer crosses from NIC *nic* of node *src* to NIC *onto* of node *dst*.
 
-        These are live resources where every node stands for itself.
+        They are live resources only if nodes are not folded.
         """
         links: list[str] = []
         for tier, (one, other) in enumerate(zip(self.groups_of.get(src, ()), self.groups_of.get(dst, ()), strict=True)):
@@ -238,15 +238,15 @@ class Crossed:
 
 
 NOTHING = Crossed()
-"""A fabric that holds nobody back."""
+"""A fabric that limits no traffic."""
 
 
-def _ways(port: Port) -> tuple[str, ...]:
+def _directions(port: Port) -> tuple[str, ...]:
     return (f"{port.name}.up", f"{port.name}.down") if port.each_way else (port.name,)
 
 
 def crossed(hardware: Hardware, placements: Sequence[Sequence[int]], job: int, fold: bool = True) -> Crossed:
-    """Return the fabric of *hardware* as job *job* crosses it; *placements* are the numbers of every job's nodes."""
+    """Return the fabric of *hardware* as job number *job* crosses it; *placements* are the node numbers of every job."""
     fabric, nodes = hardware.fabric, placements[job]
     if len(nodes) < 2:
         return NOTHING
@@ -259,7 +259,7 @@ def crossed(hardware: Hardware, placements: Sequence[Sequence[int]], job: int, f
 
 
 def uplinks(spec: LeafSpine, nic: Nic) -> float:
-    """Return the bytes/s of all uplinks of one leaf, each way; with rails of one leaf of one rail. Hash collisions apart."""
+    """Return the bytes/s of all uplinks of one leaf (with rails, of the leaf of one rail) in each direction, without hash collisions."""
     if spec.uplink_bandwidth is not None:
         return spec.uplink_bandwidth
     below = spec.nodes_per_leaf * (1 if spec.rails else nic.count) * nic.bandwidth * nic.transport.total_efficiency
@@ -267,31 +267,31 @@ def uplinks(spec: LeafSpine, nic: Nic) -> float:
 
 
 class _Tier(NamedTuple):
-    """One tier of groups: those of a job by what all jobs have there, with the number of the first and how many are alike."""
+    """One tier of a job's groups: *kinds* maps the node counts of all jobs in a group to its first such group and their number."""
 
     kinds: Mapping[tuple[int, ...], tuple[int, int]]
     sizes: tuple[int, ...]
     name_of: Mapping[int, int]
-    """The group that stands for each that the job is in."""
+    """The first group equal to each group that the job is in."""
 
 
 def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool, above: int = 1) -> _Tier:
-    """Return the groups of *size* nodes; those alike are also in groups of *above* times as many that are alike."""
+    """Return the tier of groups of *size* nodes; equal groups must also be in equal groups of the next tier, *above* times as large."""
     counted = [Counter(node // size for node in nodes) for nodes in placements]
     outer = [Counter(node // (size * above) for node in nodes) for nodes in placements]
     kinds: dict[tuple[int, ...], list[int]] = {}
     name_of = {}
     for group in sorted(counted[job]):
         vector = tuple(counts[group] for counts in counted) + tuple(counts[group // above] for counts in outer if above > 1)
-        alike = kinds.setdefault(vector if fold else (*vector, group), [])
-        alike.append(group)
-        name_of[group] = alike[0]
+        equal_groups = kinds.setdefault(vector if fold else (*vector, group), [])
+        equal_groups.append(group)
+        name_of[group] = equal_groups[0]
     sizes = tuple(counted[job][group] for group in sorted(counted[job]))
-    return _Tier({vector: (alike[0], len(alike)) for vector, alike in kinds.items()}, sizes, name_of)
+    return _Tier({vector: (equal_groups[0], len(equal_groups)) for vector, equal_groups in kinds.items()}, sizes, name_of)
 
 
 def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, TierGroup]]:
-    """Yield the number of the first of each kind of group, how many are alike, and where the job is in it."""
+    """Yield, for each kind of group, the number of the first one, the number of equal ones, and the job's place in it."""
     for vector, (first, count) in tier.kinds.items():
         yield first, count, TierGroup(vector[job], tier.sizes, fabric.rank_order == "by_switch")
 
@@ -304,19 +304,19 @@ def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[
     rails: tuple[int | None, ...] = tuple(range(nic.count)) if spec.rails else (None,)
     ports = []
     for first, count, group in _groups(leaves, job, fabric):
-        what = f"uplinks of leaf {first}" if count == 1 else f"uplinks of {count} leaves like leaf {first}"
-        what = what if fabric.leaf_spine else "links between nodes"
+        description = f"uplinks of leaf {first}" if count == 1 else f"uplinks of {count} leaves like leaf {first}"
+        description = description if fabric.leaf_spine else "links between nodes"
         for rail in rails:
             name, of_rail = (f"leaf{first}", "") if rail is None else (f"leaf{first}.rail{rail}", f", rail {rail}")
             below = range(first * spec.nodes_per_leaf, (first + 1) * spec.nodes_per_leaf)
-            ports.append(Port(name, filled * uplinks(spec, nic), what + of_rail + ratio, group, relative, rail=rail, nodes=below))
+            ports.append(Port(name, filled * uplinks(spec, nic), description + of_rail + ratio, group, relative, rail=rail, nodes=below))
     if spec.pods is not None:
         size = spec.nodes_per_leaf * spec.pods.leaves
         pods = _tier(placements, job, size, fold)
         capacity = filled * spec.pods.leaves * len(rails) * uplinks(spec, nic) / spec.pods.oversubscription
         for first, count, group in _groups(pods, job, fabric):
-            what = f"uplinks of pod {first}" if count == 1 else f"uplinks of {count} pods like pod {first}"
-            ports.append(Port(f"pod{first}", capacity, what, group, relative, nodes=range(first * size, (first + 1) * size)))
+            description = f"uplinks of pod {first}" if count == 1 else f"uplinks of {count} pods like pod {first}"
+            ports.append(Port(f"pod{first}", capacity, description, group, relative, nodes=range(first * size, (first + 1) * size)))
     order = fabric.rank_order == "by_switch"
     tiers = [("leaf", spec.nodes_per_leaf), *([("pod", spec.nodes_per_leaf * spec.pods.leaves)] if spec.pods else [])]
     groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if order else {}
@@ -333,12 +333,12 @@ def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[in
     for first, _, group in _groups(small, job, fabric) if routers > 1 else ():
         above = groups_of[large.name_of[first // routers]]
         capacity, weight = fabric.path_efficiency * (routers - 1) * spec.local_bandwidth, min(routers - 1.0, detour)
-        what = f"local links of router {first} and those like it"
-        ports.append(LocalPort(f"router{first}", capacity, what, group, of_pair=weight, whole=above, routers=routers))
+        description = f"local links of router {first} and those like it"
+        ports.append(LocalPort(f"router{first}", capacity, description, group, of_pair=weight, whole=above, routers=routers))
     for first, group in groups_of.items() if groups > 1 else ():
         capacity = fabric.path_efficiency * routers * spec.global_links * spec.global_bandwidth
-        what = f"global links of group {first} and those like it"
-        ports.append(Port(f"group{first}", capacity, what, group, of_pair=min(groups - 1.0, detour)))
+        description = f"global links of group {first} and those like it"
+        ports.append(Port(f"group{first}", capacity, description, group, of_pair=min(groups - 1.0, detour)))
     return Crossed(tuple(ports))
 
 
@@ -351,13 +351,13 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
     for axis, (full, stride) in enumerate(zip(spec.dimensions, strides, strict=False)):
         length = min(full, -(-len(nodes) // stride))
         if length > 1:
-            what = f"links of dimension {axis} of the torus"
+            description = f"links of dimension {axis} of the torus"
             name = f"job{_overlapping(placements, job)}.dimension{axis}"
             ports.append(
                 TorusPort(
                     name,
                     fabric.path_efficiency * spec.link_bandwidth,
-                    what,
+                    description,
                     everyone,
                     each_way=False,
                     length=length,
@@ -369,7 +369,7 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
 
 
 def _check_block(spec: Torus, nodes: Sequence[int]) -> None:
-    """Raise SpecError unless *nodes* are a block of a torus: they follow one another, in whole rows (planes, ...) from where one starts."""
+    """Raise SpecError unless *nodes* are a block of a torus: consecutive, in whole rows (planes, ...), from the start of one."""
     first, count, block = min(nodes), len(nodes), 1
     for length in spec.dimensions:  # part of one row, or whole rows in one plane, and so on
         if count <= block * length:

@@ -1,8 +1,8 @@
 """How fast does each activity run when several share links? Weighted max-min fairness by progressive filling.
 
-All rates rise together, each in proportion to its weight, until a link is full or an activity reaches its own cap; whoever is
-held by that link or cap keeps its rate, the rest go on. An activity that crosses a link *u* times (a ring with *u* hops over
-it) loads it with *u* times its rate, so a ring hop and a copy on one link get half each. See Bertsekas and Gallager, Data
+All rates rise together, each in proportion to its weight, until a link is full or an activity reaches its own cap. The activities
+limited by that link or cap keep their rate; the others continue to rise. An activity that crosses a link *u* times (a ring with *u*
+hops over it) loads it with *u* times its rate, so a ring hop and a copy on one link get half each. See Bertsekas and Gallager, Data
 Networks, section 6.5.2; SimGrid's ``maxmin`` solver is the oracle of the tests.
 """
 
@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-_SLACK = 1e-12  # two levels closer than this, relative, are one
+_SLACK = 1e-12  # relative difference below which two levels are equal
 
 
 class Flow(NamedTuple):
-    """What one activity asks: load per unit of its rate on each link, its weight, and the most it can use (units/s)."""
+    """The demand of one activity: its load on each link per unit of its rate, its weight, and its maximum rate (units/s)."""
 
     usage: Mapping[str, float]
     weight: float = 1.0
@@ -24,7 +24,7 @@ class Flow(NamedTuple):
 
 
 class FlowShare(NamedTuple):
-    """What it gets: a rate (units/s), and the link that holds it back ("" where its own cap does)."""
+    """The share of one activity: a rate (units/s), and the link that limits it ("" if its own cap does)."""
 
     rate: float
     bottleneck: str
@@ -59,7 +59,7 @@ def max_min_rates(flows: Sequence[Flow], capacity: Mapping[str, float]) -> list[
 
 
 def _alone(flow: Flow, capacity: Mapping[str, float]) -> FlowShare:
-    """Return the share of a *flow* that is beside no other: most are, and need no filling by rounds."""
+    """Return the share of a *flow* in isolation; this is the most frequent case, and needs no iteration."""
     usage, weight, cap = flow
     level, by_link = cap / weight, False
     for link, use in usage.items():
@@ -72,9 +72,9 @@ def _alone(flow: Flow, capacity: Mapping[str, float]) -> FlowShare:
 
 
 def _rise(level: float, flows: Sequence[Flow], left: Mapping[str, float]) -> tuple[float, set[str]]:
-    """Return how far (rate per weight) *flows* can rise together beyond *level*, and the links that are full then."""
+    """Return the level (rate per weight) up to which *flows* can rise together from *level*, and the links that are full there."""
     highest = math.inf
-    demand: dict[str, float] = {}  # summed anew: what a subtraction leaves of very unequal weights is noise
+    demand: dict[str, float] = {}  # summed again each round: subtracting very unequal weights would leave rounding errors
     for usage, weight, cap in flows:
         if cap < highest * weight:
             highest = cap / weight
@@ -85,7 +85,7 @@ def _rise(level: float, flows: Sequence[Flow], left: Mapping[str, float]) -> tup
     for link, load in demand.items():
         if left[link] < highest * load * (1 - _SLACK):
             highest, by_link = left[link] / load, True
-    highest = max(highest, level)  # rounding may have left a link a trifle less than it had to give
+    highest = max(highest, level)  # rounding errors may put it slightly below the old level
     if not by_link:
         return highest, set()
     return highest, {link for link, load in demand.items() if left[link] <= highest * load * (1 + _SLACK)}

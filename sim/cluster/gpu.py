@@ -1,14 +1,13 @@
-"""How long does a GPU take for an operator, and for a memory pass? The roofline, pure; `sim.cluster.live_gpu` computes in time.
+"""How long does a GPU take for an operator, or for a memory pass? The roofline model as pure functions.
 
-A layer takes ``max(FLOP / (peak * e_op(time of one kernel at peak)), bytes / (memory bandwidth * e_mem))`` plus the least time of
-its kernels (Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus the passes that only the software stack needs:
-tensor cores want channels last, so with channels first cuDNN transposes what a convolution reads and writes, before and after
-(cuDNN's nchwToNhwcKernel), and TensorFlow does around BatchNorm unless cuDNN's persistent kernels are asked for; autocast converts
-weights and their gradients between 16 and 32 bits. Tensor cores take multiples of 8 channels (NVIDIA, Deep Learning Performance Guide):
-cuDNN pads convolutions to them; before cuBLAS 11 matrix products of other shapes run on vector units, unless the software pads them too.
-Layers that say their shape, on GPUs that say what kernels of known shape reach, go by `sim.cluster.kernels` instead.
-Limits: kernels of one layer run one after another; nothing overlaps inside the GPU but collectives, which slow compute by the stack's
-``overlap_slowdown``.
+A layer takes ``max(FLOP / (peak * e_op(time of one kernel at peak)), bytes / (memory bandwidth * e_mem))`` plus the minimum time of
+its kernels (Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus passes that only the software stack needs.
+Tensor cores need channels last: with channels first, cuDNN transposes the inputs and outputs of convolutions (nchwToNhwcKernel), and
+TensorFlow those of BatchNorm unless it uses cuDNN's persistent kernels. Autocast converts weights and gradients between 16 and 32 bits.
+Tensor cores need multiples of 8 channels (NVIDIA, Deep Learning Performance Guide): cuDNN pads convolutions; before cuBLAS 11, other
+matrix products run on vector units unless the software pads them. If a layer specifies its shape and the GPU describes kernels of known
+shape, `sim.cluster.kernels` is used instead.
+Limits: kernels of one layer run sequentially; only collectives overlap with compute, and slow it by the stack's ``overlap_slowdown``.
 """
 
 from __future__ import annotations
@@ -30,31 +29,32 @@ from sim.spec.stack import Stack
 from sim.spec.workload import Layer
 
 _LIKE: dict[Peak, Peak] = {"tf32": "fp16", "bf16": "fp16"}
-"""Whose curve serves tensor cores where they have none of their own: the same units, at another rate."""
+"""The peak whose efficiency curve is used for a peak without one of its own: the same tensor cores, at another rate."""
 PRODUCTS: frozenset[OperatorClass] = frozenset({"conv", "gemm", "attention", "rnn"})
 """Classes whose weights autocast converts."""
 FUSIBLE: frozenset[OperatorClass] = frozenset({"elementwise", "norm", "softmax", "pool", "loss"})
-"""Classes that a compiler or hand-written kernels merge with their neighbours."""
+"""Classes that a compiler or hand-written kernels fuse with their neighbors."""
 ALIGNMENT = 8
-"""Channels that tensor cores take at a time in 16 bits (NVIDIA, Deep Learning Performance Guide)."""
+"""Tensor cores process channels in multiples of this in 16 bits (NVIDIA, Deep Learning Performance Guide)."""
 LIBRARY_LAUNCH = 0.1
-"""Host time of a kernel that cuDNN launches for a recurrent layer's time step, over that of an operator: estimate (2.5 to 5 us from C)."""
+"""Host time of a kernel that cuDNN launches per time step of a recurrent layer, relative to an operator: estimate (2.5 to 5 us from C)."""
 NATIVE_BATCH_NORM = 1.75
-"""Time of torch's own batch norm, which alone takes BF16 (aten/src/ATen/native/Normalization.cpp), over that of as many bytes in 32 bits:
-fitted to ResNet-50 at 128 of an H100 in records/blind; an H200's, whose memory it does not wait for, then takes a fifth longer still."""
+"""Time of torch's native batch norm, the only one for BF16 (aten/src/ATen/native/Normalization.cpp), relative to moving the same number
+of elements in 32 bits: fitted to ResNet-50 at batch 128 on an H100 in records/blind. On an H200, where memory bandwidth does not limit
+this kernel, it takes a fifth longer than that."""
 _ELEMENT = 4.0
 """Bytes of an element in the layer table."""
 _CAST_BYTES = 4.0 + 2.0
-"""Of an element that is read in 32 bits and written in 16, or the reverse."""
+"""Bytes moved for an element that is read in 32 bits and written in 16, or the reverse."""
 _MATRIX_PRODUCTS: frozenset[OperatorClass] = frozenset({"gemm", "attention"})
 _BY_ELEMENT: frozenset[OperatorClass] = frozenset({"norm", "pool"})
 _FEW_BITS: frozenset[Peak] = frozenset({"fp8", "nvfp4"})
-"""Units that take operands which are brought to fewer bits than all else has."""
+"""Units whose operands are quantized to fewer bits than all other tensors."""
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
 
 
 class KernelWork(NamedTuple):
-    """GPU time in seconds, and the number of launches it takes the host."""
+    """GPU time in seconds, and the number of launches by the host."""
 
     time: float
     launches: float
@@ -66,28 +66,28 @@ def element_bytes(op: str, precision: Precision) -> float:
 
 
 def peaks_for(op: str, precision: Precision, stack: Stack) -> tuple[Peak, ...]:
-    """Return the peaks that an operator may use, best first: units that the GPU lacks, or has no kernels for, give way to the next."""
+    """Return the peaks that an operator may use, best first; if the GPU lacks the units or kernels for one, the next one is used."""
     if precision == "fp32":
         return (stack.fp32_convolution if op == "conv" else stack.fp32_matmul, "fp32")
     return MEANING[precision].units
 
 
 class LayerWork(NamedTuple):
-    """What one pass of a layer asks of the GPU: seconds of products, bytes beside them, bytes of layouts and casts, kernels."""
+    """The work of one pass of a layer: seconds of products, bytes moved meanwhile, bytes of layout conversions and casts, kernels."""
 
     products: float
     least: float
-    """Seconds below which the peak that the board lets through keeps ``products``, whatever else slows or spares them."""
+    """Lower bound of ``products`` in seconds at the peak that the board allows, whatever other factors apply."""
     peak: Peak
     moved: float
     """Bytes moved while products compute."""
     converted: float
-    """Bytes of passes before and after, those over gradients as they become ready among them."""
+    """Bytes of passes before and after the products, including passes over gradients as they become ready."""
     kernels: float
     launches: float
-    """What the kernels cost the host, in launches of one operator each."""
+    """Host time of the kernels, in launches of one operator each."""
     shaped: bool
-    """Whether ``products`` are those of kernels of this shape: no factor of whole networks applies to them."""
+    """Whether ``products`` is computed from the shape of the kernels, so that factors of whole networks do not apply to it."""
 
 
 def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> LayerWork:
@@ -96,7 +96,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
-    if layer.dropped and not stack.fused_dropout and kernels:  # backward has a kernel for it in any case, and reads once more
+    if layer.dropped and not stack.fused_dropout and kernels:  # backward has a kernel for it anyway, and reads once more
         traffic += (1.0 if backward else 2.0) * _ELEMENT * layer.dropped
         kernels += not backward
     composed = composed_elements(layer, stack) if kernels else 0
@@ -105,18 +105,18 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     peak = _peak(layer, gpu, precision, stack)
     shaped = _shaped(layer, gpu, peak)
     fused = _traffic(layer, stack) if layer.op in FUSIBLE else 1.0
-    beside = _beside_products(layer) if backward else 0.0
-    moved = (traffic - beside) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
+    extra = _separate_bytes(layer) if backward else 0.0
+    moved = (traffic - extra) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
     if shaped:
         moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
-    converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision, stack)) * batch
+    converted = (_layout_bytes(layer, precision, stack, peak, backward) + extra * _element_scale(layer, precision, stack)) * batch
     converted += _cast_bytes(layer, precision, backward)
     few_bits = peak in _FEW_BITS
     if shaped and few_bits and layer.channels:
         converted += quantizing_bytes(layer, _tokens(layer) * batch, gpu, precision, stack, backward)
     if composed:
         converted += composed_bytes(layer, precision, backward) * composed * batch
-    of_gelu = 0 if layer.op == "norm" else composed  # its result is cast for the product after it
+    of_gelu = 0 if layer.op == "norm" else composed  # the result of a GELU is cast for the next product
     casts = layer.casts + of_gelu if MEANING[precision].autocast and kernels else 0
     converted += _CAST_BYTES * casts * batch
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
@@ -135,13 +135,13 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
 
 
 def _traffic(layer: Layer, stack: Stack) -> float:
-    """Return the bytes that an element-wise layer moves over those of the layer table."""
-    named = stack.operator_traffic.get(layer.name.rpartition(".")[2]) if stack.operator_traffic else None
-    return stack.elementwise_traffic if named is None else named
+    """Return the bytes that an element-wise layer moves, relative to those of the layer table."""
+    factor = stack.operator_traffic.get(layer.name.rpartition(".")[2]) if stack.operator_traffic else None
+    return stack.elementwise_traffic if factor is None else factor
 
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
-    """Return whether the times of *layer* go by its shape: it says one, and the GPU says what kernels of known shape reach."""
+    """Return whether *layer* is timed by its shape: it specifies one, and the GPU describes kernels of known shape."""
     kernels = kernels_of.described(gpu, peak)
     if kernels is None:
         return False
@@ -153,21 +153,21 @@ def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
 
 
 def _tokens(layer: Layer) -> float:
-    """Return the rows per sample of a layer's matrix product: those it says, or what its FLOP say; of other layers those they say."""
+    """Return the rows per sample of a layer: as specified, or for a matrix product without them, as computed from its FLOP."""
     if layer.tokens or layer.op != "gemm" or len(layer.channels) != 2:
         return float(layer.tokens)
     return layer.forward / (2.0 * math.prod(layer.channels))
 
 
 def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> float:
-    """Return the seconds of attention's two products where each is a kernel of its own, the masked half of the square included."""
+    """Return the seconds of attention's two products as separate kernels, including the masked half of the scores."""
     groups = shape.heads * batch
     scores = kernels_of.product_time(gpu, peak, shape.queries, shape.keys, shape.head_dim, groups)
     return scores + kernels_of.product_time(gpu, peak, shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups)
 
 
 def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -> float:
-    """Return the bytes that softmax, mask and dropout move over attention's scores in one pass of a layer, in kernels of their own."""
+    """Return the bytes that separate kernels for softmax, mask and dropout of attention's scores move in one pass of a layer."""
     if layer.attention is None or not stack.score_passes:
         return 0.0
     scores = layer.attention.heads * layer.attention.queries * layer.attention.keys * batch
@@ -175,7 +175,7 @@ def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -
 
 
 def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Recipe | None, batch: int, backward: bool) -> float:
-    """Return the seconds of a layer's products by their shape; backward of a matrix product is two, for each gradient that is wanted."""
+    """Return the seconds of a layer's products by their shape; backward of a matrix product runs one for each gradient it needs."""
     if layer.attention is not None:
         if stack.score_passes:
             return _composed_attention(layer.attention, gpu, peak, batch) * (2.0 if backward else 1.0)
@@ -186,7 +186,7 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, recipe: Fp8Re
     groups = max(layer.groups, 1)
     tokens = _tokens(layer)
     rows = tokens * batch / groups
-    scale = layer.forward / (2.0 * tokens * k * n)  # 1, unless a layer is cut otherwise than its shape says
+    scale = layer.forward / (2.0 * tokens * k * n)  # 1, unless a layer is split differently from its shape
     if not backward:
         return scale * kernels_of.product_time(gpu, peak, rows, n, k, groups, recipe=recipe)
     products = layer.backward / layer.forward
@@ -212,7 +212,7 @@ def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
 
 
 def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: Stack, batch: int) -> KernelMix | None:
-    """Return what bounds the kernels of one forward and backward pass of *layers*; None where they take no time."""
+    """Return the shares of time that products and memory bound in one forward and backward pass of *layers*; None if it takes no time."""
     products = memory = starts = 0.0
     for layer in layers:
         for backward in (False, True):
@@ -227,12 +227,12 @@ def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: S
 
 
 def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
-    """Return the bytes of an activation element over the 4 that the layer table counts with.
+    """Return the bytes of an activation element, relative to the 4 bytes of the layer table.
 
-    Norms and pools of autocast that work channels first gain nothing from 16 bits: a norm of layers runs in 32 bits (torch.amp
-    documentation), one of batches and a pool take element by element: estimate (with it, chips left out are 24 instead of 28% off at the
-    90th percentile, 9 instead of 8% in the median). The statistics that a norm of layers writes for each sample tell it from one of
-    batches.
+    Under autocast with channels first, norms and pools gain nothing from 16 bits: layer norm runs in 32 bits (torch.amp documentation),
+    and batch norm and pooling process element by element: estimate (with it, the error on chips left out of the fit is 24 instead of 28%
+    at the 90th percentile, and 9 instead of 8% in the median). Layer norm differs from batch norm in the statistics that it writes for
+    each sample.
     """
     if layer.op in _BY_ELEMENT and MEANING[precision].autocast and not stack.channels_last:
         native = "bf16" in MEANING[precision].units and layer.op == "norm" and layer.write <= layer.read
@@ -240,10 +240,10 @@ def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
     return element_bytes(layer.op, precision) / 4.0
 
 
-def _beside_products(layer: Layer) -> float:
-    """Return the bytes per sample that backward moves in kernels of their own: sums of bias gradients, gradients added up or copied.
+def _separate_bytes(layer: Layer) -> float:
+    """Return the bytes per sample that backward moves in separate kernels: sums of bias gradients, gradients added up or copied.
 
-    Its two products read the output's gradient twice, the input once, and write the input's gradient.
+    Backward's two products read the output gradient twice and the input once, and write the input gradient.
     """
     if layer.op not in _MATRIX_PRODUCTS:
         return 0.0
@@ -251,10 +251,10 @@ def _beside_products(layer: Layer) -> float:
 
 
 def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bool) -> float:
-    """Return the bytes of weights read, and in *backward* of gradients written, once a batch: copies in 16 bits where products use them.
+    """Return the bytes of weights read, and in *backward* of gradients written, once per batch; products use 16-bit copies of weights.
 
-    A look-up reads the rows it wants, which the layer table counts; its backward fills a gradient of the table's size with zeros, unless
-    that is sparse (torch.nn.Embedding). A frozen weight has no gradient.
+    An embedding reads only the rows it looks up, which the layer table counts; its backward fills a gradient of the table's size with
+    zeros, unless that is sparse (torch.nn.Embedding). A frozen weight has no gradient.
     """
     width = MEANING[precision].activation if layer.op in PRODUCTS else 4.0
     trained = layer.gradient_bytes(width)
@@ -264,49 +264,50 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
 
 
 def _cast_weights(layer: Layer, precision: Precision, backward: bool) -> tuple[int, ...]:
-    """Return the elements of the weights that autocast casts for a product, each in a kernel, or of gradients, which frozen ones lack."""
-    if layer.dtypes or layer.op not in PRODUCTS or not MEANING[precision].autocast:  # what is not FP32 is not converted
+    """Return the sizes of the weights (in *backward*, of the gradients) that autocast casts for a product, in one kernel each."""
+    if layer.dtypes or layer.op not in PRODUCTS or not MEANING[precision].autocast:  # autocast converts only FP32
         return ()
     return layer.gradients if backward else layer.gradients + layer.frozen
 
 
 def _cast_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
-    """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient."""
+    """Return the bytes that autocast moves: it reads 4 and writes 2 for each weight, or the reverse for its gradient."""
     return _CAST_BYTES * sum(_cast_weights(layer, precision, backward))
 
 
 def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, backward: bool) -> float:
-    """Return the bytes per sample that transposing what a convolution reads and writes moves, each element read once and written once.
+    """Return the bytes per sample moved to transpose the inputs and outputs of a convolution; each element is read and written once.
 
-    Backward is two convolutions: one reads the output's gradient and writes the input's, the other reads both. A norm that works channels
-    first has one input and one output; its backward takes both gradients' and the input's (tensorflow/core/kernels/fused_batch_norm_op.cc).
+    Backward is two convolutions: one reads the output gradient and writes the input gradient, the other reads input and output gradient.
+    A norm with channels first has one input and one output; its backward has two gradients and the input
+    (tensorflow/core/kernels/fused_batch_norm_op.cc).
     """
     if layer.op == "norm" and stack.transposed_norms and MEANING[precision].activation < 4.0:
         return 2.0 * layer.write * _element_scale(layer, precision, stack) * (3.0 if backward else 2.0)
     if layer.op != "conv" or stack.channels_last or peak == "fp32" or layer.kernel_size == 1:
-        return 0.0  # of windows of one element, channels first is a matrix product as it lies
+        return 0.0  # with channels first, a 1x1 convolution is a matrix product that needs no transpose
     return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision, stack) * (2.0 if backward else 1.0)
 
 
 def efficiency_class(layer: Layer, gpu: Gpu, stack: Stack) -> OperatorClass:
-    """Return whose efficiency curve a layer follows.
+    """Return the operator class whose efficiency curve a layer uses.
 
-    Winograd serves 3x3 windows of stride 1 alone, so other convolutions have classes of their own, where the GPU gives them. Before cuDNN
-    5.1, whose kernels of separate transforms run everywhere (NVIDIA, cuDNN 5.1 release notes), it serves Maxwell alone: the kernel there
-    was is Maxwell's machine code, and that runs on its own major compute capability only (NVIDIA, CUDA C Programming Guide, "Binary
-    Compatibility"). That no other was made for Pascal is an estimate: a GTX 1080 under cuDNN 5.0 does VGG-16 at 0.72 of its peak,
-    a Titan X of Maxwell under it at 0.85, one of Pascal under 5.1 at 1.05 (jcjohnson/cnn-benchmarks).
+    Winograd supports only 3x3 windows with stride 1, so other convolutions have classes of their own if the GPU describes them. Since
+    cuDNN 5.1, Winograd kernels with separate transforms run on all GPUs (NVIDIA, cuDNN 5.1 release notes). Before, Winograd ran only on
+    Maxwell: its kernel was Maxwell machine code, which runs only on its own major compute capability (NVIDIA, CUDA C Programming Guide,
+    "Binary Compatibility"). That there was no such kernel for Pascal is an estimate: VGG-16 under cuDNN 5.0 reaches 0.72 of the peak on
+    a GTX 1080 and 0.85 on a Maxwell Titan X; under 5.1 it reaches 1.05 on a Pascal Titan X (jcjohnson/cnn-benchmarks).
     """
-    own: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
+    op_class: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
     if layer.op == "conv" and layer.kernel_size == 1:
-        own = "pointwise_conv"
+        op_class = "pointwise_conv"
     elif layer.op == "conv" and layer.kernel_size and not (_winograd(layer) and _has_winograd(gpu, stack)):
-        own = "direct_conv"
-    return own if own in gpu.efficiency or own == "gemm" else layer.op
+        op_class = "direct_conv"
+    return op_class if op_class in gpu.efficiency or op_class == "gemm" else layer.op
 
 
 def _winograd(layer: Layer) -> bool:
-    """Return whether a convolution's window is 3x3 and its stride 1; of 1x3 and 3x1, which have 3's edge, the weights tell."""
+    """Return whether a convolution has a 3x3 window and stride 1; the number of weights tells 3x3 from 1x3 and 3x1."""
     square = not layer.gradients or not layer.channels or max(layer.gradients) >= 9 * math.prod(layer.channels)
     return layer.kernel_size == 3 and layer.stride == 1 and square
 
@@ -321,45 +322,45 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _kernel_size(layer: Layer, batch: int) -> float:
-    """Return the FLOP of one kernel, over which efficiency is given: one product, as backward takes two of forward's size.
+    """Return the FLOP of one kernel, on which efficiency depends: one product of forward; backward runs two of the same size.
 
-    A recurrent layer runs a kernel for each time step; elsewhere further kernels (bias, counters) do no products.
+    A recurrent layer runs one kernel per time step; the additional kernels of other layers (bias, counters) do no products.
     """
     return layer.forward * batch / (max(layer.forward_kernels, 1) if layer.op == "rnn" else 1)
 
 
 def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
-    """Return the peak that a layer's kernels work at: the best that its stack allows, the GPU has, and its shape suits."""
+    """Return the peak that a layer's kernels use: the best that its stack allows, the GPU has, and its shape supports."""
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
     usable = peaks_for(layer.op, precision, stack)
     if layer.attention is not None:
-        usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits unless asked otherwise
+        usable = tuple(peak for peak in usable if peak not in _FEW_BITS)  # fused attention stays in 16 bits
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
     if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):
         return next((peak for peak in peaks if peak in gpu.kernels.product_share), peaks[0])
-    # where the class was measured on none of them, its share of another peak says more than nothing
+    # if the class was measured on none of them, its share of another peak is better than none
     return next((peak for peak in peaks if _LIKE.get(peak, peak) in curves or peak in curves), peaks[0])
 
 
 def _aligned(layer: Layer, gpu: Gpu, stack: Stack) -> bool:
-    """Return whether tensor cores serve the layer's channels, padded or as they are; GPUs since Ampere come with cuBLAS 11."""
+    """Return whether tensor cores support the layer's channels, padded or not; GPUs since Ampere require cuBLAS 11."""
     if layer.op == "conv" or stack.unaligned_products or _version(gpu.compute_capability) >= (8, 0):
         return True
     return all(channels % ALIGNMENT == 0 for channels in layer.channels)
 
 
 def _padding(layer: Layer, peak: Peak) -> float:
-    """Return the FLOP on tensor cores over the layer's own: a convolution's channels are padded."""
+    """Return the FLOP on tensor cores, relative to the layer's own: the channels of convolutions are padded."""
     if peak == "fp32" or layer.op != "conv":
         return 1.0
     return math.prod(math.ceil(channels / ALIGNMENT) * ALIGNMENT / channels for channels in layer.channels)
 
 
 def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack, peak: Peak, backward: bool = False) -> tuple[float, float]:
-    """Return the seconds that products take, and the least that they can.
+    """Return the seconds of the products, and their lower bound.
 
-    A board that holds its tensor cores back keeps what else bounds them, the feeding from caches and registers among it: products take
-    as long as on a board with the same multiprocessors that does not, unless the rate that is left over asks for more.
+    A board that throttles its tensor cores does not change their other limits, such as feeding from caches and registers: products take
+    as long as on an unthrottled board with the same multiprocessors, unless the throttled rate makes them slower.
     """
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack))
     if not curves or flop <= 0:
@@ -370,15 +371,16 @@ def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack,
         slowness = _recurrent_slowness(layer, batch, gpu, peak, units, backward)
     else:
         slowness = 1.0 / at(_curve(curves, peak), _kernel_size(layer, batch) / units)
-    held = units > gpu.peak[peak]
-    return _network_factor(layer, gpu, peak) * work / units * slowness, work / (gpu.peak[peak] * _best_share(gpu, peak)) if held else 0.0
+    throttled = units > gpu.peak[peak]
+    lower_bound = work / (gpu.peak[peak] * _best_share(gpu, peak)) if throttled else 0.0
+    return _network_factor(layer, gpu, peak) * work / units * slowness, lower_bound
 
 
 def _recurrent_slowness(layer: Layer, batch: int, gpu: Gpu, peak: Peak, units: float, backward: bool) -> float:
-    """Return a recurrent layer's time over that at peak: step by step, but for the half of backward that makes the weights' gradients.
+    """Return the time of a recurrent layer, relative to its time at peak; it runs step by step, except for weight gradients.
 
-    That is one matrix product over all time steps, as DeepBench's times of it show (13 of 15.7 TFLOP/s on a V100 where steps take 1 to 12).
-    Steps larger than any that was measured are taken as matrix products too.
+    These are half of backward and one matrix product over all time steps, as DeepBench's times show (13 of 15.7 TFLOP/s on a V100, where
+    steps reach 1 to 12). Steps larger than any measured one count as matrix products, too.
     """
     steps = _curve(gpu.efficiency["rnn"], peak)
     gemm = _curve(gpu.efficiency["gemm"], peak) if "gemm" in gpu.efficiency else steps
@@ -392,7 +394,7 @@ def _curve(curves: Mapping[Peak, Curve], peak: Peak) -> Curve:
 
 
 def _best_share(gpu: Gpu, peak: Peak) -> float:
-    """Return the share of a peak that the largest matrix products reach."""
+    """Return the largest share of a peak that matrix products reach."""
     return max(share for _, share in _curve(gpu.efficiency["gemm"], peak)) if "gemm" in gpu.efficiency else 1.0
 
 
@@ -409,14 +411,14 @@ def _stack_factor(layer: Layer, stack: Stack, peak: Peak) -> float:
 
 
 def memory_time(nbytes: float, gpu: Gpu) -> float:
-    """Return the time of moving *nbytes* to and from the GPU's memory."""
+    """Return the time to move *nbytes* to and from the GPU's memory."""
     return nbytes / (gpu.memory_bandwidth * gpu.memory_efficiency)
 
 
 def roofline_time(flop: float, nbytes: float, gpu: Gpu, peak: Peak) -> float:
-    """Return the time of a kernel of which only *flop* and the *nbytes* it moves are known: the longer of the two.
+    """Return the time of a kernel given only its *flop* and the *nbytes* it moves: the longer of compute and memory time.
 
-    Products reach what matrix products of that many FLOP do.
+    Compute has the efficiency of matrix products with that many FLOP.
     """
     curves = gpu.efficiency.get("gemm", {})
     share = at(_curve(curves, peak), flop / gpu.peak[peak]) if curves and flop else 1.0

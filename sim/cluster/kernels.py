@@ -1,12 +1,12 @@
-"""How long does a kernel of known shape take? Matrix products, fused attention and element-wise passes, pure.
+"""How long does a kernel of known shape take? Pure functions for matrix products, fused attention and element-wise passes.
 
-A product is cut into tiles, one thread block each, and the blocks run on the multiprocessors in waves. A block takes
-``(k + fill) * 2 * tile_m * tile_n`` FLOP over the multiprocessor's rate, which small tiles do not reach: each element that they load
-serves fewer products. Memory is read meanwhile, by as many multiprocessors as have a block; the library takes the fastest tile and split
-along k (cuBLAS and CUTLASS do; NVIDIA, "Matrix Multiplication Background User's Guide"). Fused attention walks over the keys that a block
-of queries sees, products and exponentials beside each other (Dao 2023; Shah and others 2024).
-Limits: one kernel at a time; rows spread evenly over experts; what the operands' layout costs is in the shares. The floor of a kernel,
-``Gpu.kernel_time``, comes on top.
+A product is divided into tiles, one thread block each, and the blocks run on the multiprocessors in waves. A block takes
+``(k + fill) * 2 * tile_m * tile_n`` FLOP at the multiprocessor's rate. Small tiles do not reach this rate, because each element that they
+load serves fewer products. Meanwhile the multiprocessors that have a block read memory. The library chooses the fastest tile and split
+along k (as cuBLAS and CUTLASS do; NVIDIA, "Matrix Multiplication Background User's Guide"). Fused attention walks over the keys that a
+block of queries sees, with products and exponentials in parallel (Dao 2023; Shah and others 2024).
+Limits: one kernel at a time; rows are spread evenly over experts; the cost of operand layouts is part of the shares. The minimum time of a
+kernel, ``Gpu.kernel_time``, is not included.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sim.spec.workload import Attention
 TILES: Final = tuple((m, n) for m in (16, 32, 64, 128, 256) for n in (32, 64, 128, 256) if m * n >= 1024)
 """Rows and columns of the tiles that libraries choose from."""
 SPLITS: Final = (1, 2, 4, 8, 16)
-"""Into how many parts they cut a product along k."""
+"""Numbers of parts into which libraries split a product along k."""
 STEP: Final = 128
-"""Bytes of k that one step of a block's main loop takes."""
+"""Bytes along k per step of a block's main loop."""
 BLOCK: Final = 128
-"""Queries that one thread block of fused attention holds, and keys it takes at a time."""
+"""Queries per thread block of fused attention, and keys per step of its loop."""
 ELEMENT: Final[dict[Peak, float]] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "nvfp4": 0.5625}
-"""Bytes of an operand's element; NVFP4 has a scale of 8 bits for each 16."""
+"""Bytes of an operand's element; NVFP4 has an 8-bit scale per 16 elements."""
 WIDE_HEAD: Final = 128
-"""Elements of a head beyond which ``wide_backward`` counts."""
+"""Head size above which ``wide_backward`` applies."""
 BACKWARD_PRODUCTS: Final = 2.5
-"""Products of attention's backward over those of its forward: scores again, and the gradients of values, scores, queries and keys."""
+"""Products of attention's backward, relative to forward: scores again, and the gradients of values, scores, queries and keys."""
 
 
 class Speeds(NamedTuple):
-    """What a product meets on one GPU: FLOP/s of a multiprocessor, bytes/s of memory, and the constants of `Kernels`."""
+    """One GPU's parameters for products: number and FLOP/s of multiprocessors, bytes/s of memory, and the constants of `Kernels`."""
 
     units: int
     rate: float
@@ -69,18 +69,17 @@ class ProductShape(NamedTuple):
 
 
 def described(gpu: Gpu, peak: Peak) -> Kernels | None:
-    """Return the description of the GPU's kernels where it has one with a share of *peak*."""
+    """Return the description of the GPU's kernels if it has one with a share of *peak*; else None."""
     return gpu.kernels if gpu.kernels is not None and peak in gpu.kernels.product_share else None
 
 
 def product_time(
     gpu: Gpu, peak: Peak, m: float, n: int, k: float, groups: int = 1, count: int = 1, burst: bool = False, recipe: Fp8Recipe | None = None
 ) -> float:
-    """Return the seconds of *count* launches, each *groups* products of (m, k) with (k, n); *burst*: before power limits the clock.
+    """Return the seconds of *count* launches, each with *groups* products of (m, k) with (k, n).
 
-    *recipe*: how operands in 8 bits are scaled; None: by tensor.
-
-    Raise ValueError where the GPU's kernels are not described for *peak*.
+    *burst*: before the power limit lowers the clock. *recipe*: how 8-bit operands are scaled; None: per tensor. Raise ValueError if the
+    GPU's kernels are not described for *peak*.
     """
     kernels = described(gpu, peak)
     if kernels is None:
@@ -115,7 +114,7 @@ def _product_time(on: Speeds, shape: ProductShape) -> float:
 
 
 def _splits(on: Speeds, shape: ProductShape, tile: tuple[int, int]) -> Iterator[int]:
-    """Yield the splits along k worth trying: only where blocks without would leave multiprocessors idle."""
+    """Yield the splits along k worth trying: more than 1 only if there are fewer tiles than multiprocessors."""
     tiles = _tiles(shape, tile)
     yield from (split for split in SPLITS if split == 1 or (tiles * split < 4 * on.units and tiles < on.units))
 
@@ -140,20 +139,20 @@ def _candidate(on: Speeds, shape: ProductShape, tile: tuple[int, int], split: in
 
 
 def waves(filled: float, loss: float) -> float:
-    """Return the waves that *filled* multiprocessors' worth of blocks take; *loss* of a last wave's idle share is lost."""
+    """Return the number of waves for *filled* blocks per multiprocessor; the share *loss* of the last wave's idle time is lost."""
     return 1.0 if filled <= 1.0 else filled + loss * (ceil(filled) - filled)
 
 
 def both(one: float, other: float, sharpness: float) -> float:
-    """Return the seconds of two things that go on beside each other: the longer at high *sharpness*, their sum at 1."""
+    """Return the seconds of two overlapping activities: the longer one at high *sharpness*, their sum at 1."""
     longer = max(one, other)
     return longer * (1.0 + (min(one, other) / longer) ** sharpness) ** (1.0 / sharpness) if longer > 0 else 0.0
 
 
 def attention_rate(gpu: Gpu, peak: Peak, kernel: str = "") -> AttentionRate | None:
-    """Return what the GPU's fused attention *kernel* reaches, or the first it has where it lacks that; None: nothing is described.
+    """Return the rates of the GPU's fused attention *kernel*, or of its first one if it lacks that; None if none is described.
 
-    32 bits have the memory-efficient kernel alone.
+    32 bits only have the memory-efficient kernel.
     """
     rates = [rate for rate in (gpu.kernels.attention if gpu.kernels else ()) if (rate.kernel == "efficient") is (ELEMENT[peak] == 4)]
     return next((rate for rate in rates if rate.kernel == kernel), rates[0] if rates else None)
@@ -162,9 +161,9 @@ def attention_rate(gpu: Gpu, peak: Peak, kernel: str = "") -> AttentionRate | No
 def attention_time(
     gpu: Gpu, peak: Peak, shape: Attention, batch: float, backward: bool = False, kernel: str = "", burst: bool = False
 ) -> float:
-    """Return the seconds of one fused attention call over *batch* samples, or of its backward, by the *kernel* named.
+    """Return the seconds of one fused attention call over *batch* samples, or of its *backward*, with the given *kernel*.
 
-    Raise ValueError where the GPU's kernels are not described for *peak*, or have no attention.
+    Raise ValueError if the GPU's kernels are not described for *peak*, or have no attention.
     """
     kernels, rate = described(gpu, peak), attention_rate(gpu, peak, kernel)
     if kernels is None or rate is None:
@@ -187,10 +186,10 @@ def attention_time(
 
 
 def visible_keys(shape: Attention) -> float:
-    """Return the keys that a block of queries walks over in the mean, in multiples of the block: those its mask shows.
+    """Return the mean number of keys that a block of queries walks over: those visible under its mask, in whole blocks.
 
-    Ranks of a context group take pieces from both ends of the sequence, so that each sees the mean of all (Transformer Engine,
-    attention/dot_product_attention/context_parallel.py; torch.distributed.tensor.experimental, ``context_parallel``).
+    Ranks of a context group take pieces from both ends of the sequence, so each rank sees the mean over the sequence (Transformer
+    Engine, attention/dot_product_attention/context_parallel.py; torch.distributed.tensor.experimental, ``context_parallel``).
     """
     queries = shape.queries * shape.shares
     blocks = ceil(queries / BLOCK)
@@ -206,12 +205,12 @@ def visible_keys(shape: Attention) -> float:
 
 
 def _reach(shape: Attention, every: int) -> int:
-    """Return the most keys that a block of queries walks over, of *every* key."""
+    """Return the largest number of keys that a block of queries walks over; *every* is the number of all keys."""
     return min(every, (ceil(shape.window / BLOCK) + 1) * BLOCK) if shape.window else every
 
 
 def _attention_bytes(shape: Attention, batch: float, element: float, backward: bool) -> float:
-    """Return the bytes of queries, keys, values and the result; backward reads all, and the result's gradient, and writes three more."""
+    """Return the bytes of queries, keys, values and result; backward reads all and the result's gradient, and writes three gradients."""
     value_dim = shape.value_dim or shape.head_dim
     queries = shape.queries * shape.heads * (shape.head_dim + value_dim)
     keys = shape.keys * shape.kv_heads * (shape.head_dim + value_dim)
@@ -219,9 +218,9 @@ def _attention_bytes(shape: Attention, batch: float, element: float, backward: b
 
 
 def pass_time(nbytes: float, gpu: Gpu) -> float:
-    """Return the seconds that an element-wise kernel takes to move *nbytes*: large passes reach the share of bandwidth, small ones less.
+    """Return the seconds of an element-wise kernel that moves *nbytes*: large ones reach ``pass_share`` of the bandwidth, small ones less.
 
-    Raise ValueError where the GPU's kernels are not described.
+    Raise ValueError if the GPU's kernels are not described.
     """
     if gpu.kernels is None:
         raise ValueError(f"{gpu.name} has no kernels block")

@@ -1,10 +1,10 @@
-"""How does a GPU compute while a simulation runs? At full speed, or slower while a collective runs beside it.
+"""How fast does a GPU compute during a simulation? At full speed, or slower while a collective runs on it.
 
-Collectives take multiprocessors and memory bandwidth: compute beside them is slower by the stack's ``overlap_slowdown``. cuDNN's persistent
-kernels of BatchNorm do not end at all before the collective does: their blocks wait for each other, and for those that have no place on the
-GPU (PyTorch issue 80259; NVIDIA/nccl issues 338 and 661, where such a kernel takes 4 to 8 ms in place of 2). Compute goes on until it
-comes to one of them, and stands still: waiting for the exchange, not computing. Limits: ranks that wait inside a collective for slower
-ones are not held up by it yet.
+Collectives use multiprocessors and memory bandwidth: concurrent compute is slower by the stack's ``overlap_slowdown``. cuDNN's persistent
+BatchNorm kernels do not finish at all before the collective: their blocks wait for each other, including blocks that find no room on
+the GPU (PyTorch issue 80259; NVIDIA/nccl issues 338 and 661, where such a kernel takes 4 to 8 ms instead of 2). Compute continues until
+it reaches one of them, and then stalls until the exchange ends. Limits: while a collective still waits for slower ranks, it does not slow
+the compute of the others.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Hashable, Mapping
 from sim.cluster.network import Activity, Network, fire
 
 _NO_CORES: Mapping[str, float] = {}
-_STANDING = 1e-9
-"""Speed of compute that stands still: for the network a rate above 0."""
+_STALLED_SPEED = 1e-9
+"""Speed of stalled compute; the network needs a rate above 0."""
 
 
 class LiveGpu:
-    """One GPU (or a class of equal ones) while a simulation runs: computes, slower while a collective runs beside it.
+    """One GPU (or a class of equal ones) during a simulation: it computes, more slowly while a collective runs.
 
-    A processor that trains itself loads *cores* of its host, which it shares with loaders and sockets by *weight*. After *patience*
-    seconds beside a collective compute comes to a kernel that does not end before it, and stands still. Where it *shares* the GPU with
-    collectives, `beside` says what they leave.
+    A CPU that trains loads *cores* of its host, which it shares with loaders and sockets by *weight*. After *patience* seconds of a
+    concurrent collective, compute reaches a kernel that does not finish before the collective, and stalls. If it *shares* the GPU with
+    collectives, `beside` sets how much they slow it.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class LiveGpu:
         self._shares = shares
         self._beside = 1.0
         self._communicating = False
-        self._stands = False
+        self._stalled = False
         self._changes = 0
         self._current: Activity | None = None
         self._since = 0.0
         self.stood: list[tuple[float, float]] = []
-        """From when to when (s) the present work stood still."""
+        """Intervals (s) in which the current work stalled."""
 
     def compute(self, duration: float) -> Activity:
-        """Begin *duration* seconds of work at full speed."""
+        """Start work that takes *duration* seconds at full speed."""
         if not self.slows and not self._usage:
             return self._network.start_alone(self._name, duration)
         self.stood, self._since = [], self._network.env.now
@@ -64,43 +64,43 @@ class LiveGpu:
 
     @property
     def made_of(self) -> Hashable:
-        """Return everything that decides how it computes."""
+        """Return a cache key: everything that decides how it computes."""
         return self._name, self._slow, self._beside, self._network.asked(self._usage), self._weight, self._patience
 
     @property
     def slows(self) -> bool:
-        """Tell whether a collective beside it slows its compute."""
+        """Return whether a concurrent collective slows its compute."""
         return self._slow != 1.0 or self._patience < math.inf or self._shares
 
     def beside(self, factor: float) -> None:
-        """Let compute take *factor* times as long from now on, by what collectives leave of the GPU."""
+        """Make compute take *factor* times as long from now on, because collectives use part of the GPU."""
         if factor != self._beside:
             self._beside = factor
-            self._changed()
+            self._update_cap()
 
     def communicating(self, active: bool) -> None:
-        """Tell whether a collective runs beside the compute from now on."""
-        if self._stands:
+        """Set whether a collective runs concurrently with compute from now on."""
+        if self._stalled:
             self.stood.append((self._since, self._network.env.now))
-        self._communicating, self._stands = active, False
+        self._communicating, self._stalled = active, False
         self._changes += 1
         if active and self._patience < math.inf:
             event, change = self._network.env.event(), self._changes
-            event.callbacks.append(lambda _: self._stand(change))
+            event.callbacks.append(lambda _: self._stall(change))
             fire(self._network.env, event, self._patience)
-        self._changed()
+        self._update_cap()
 
-    def _stand(self, change: int) -> None:
-        """Stand still from now on, unless the collective meant by *change* has ended."""
+    def _stall(self, change: int) -> None:
+        """Stall from now on, unless `communicating` was called again after *change*."""
         if change == self._changes:
-            self._stands, self._since = True, self._network.env.now
-            self._changed()
+            self._stalled, self._since = True, self._network.env.now
+            self._update_cap()
 
-    def _changed(self) -> None:
+    def _update_cap(self) -> None:
         if self._current is not None:
             self._network.set_cap(self._current, self._speed())
 
     def _speed(self) -> float:
-        if self._stands:
-            return _STANDING
+        if self._stalled:
+            return _STALLED_SPEED
         return (self._slow if self._communicating else 1.0) / self._beside

@@ -1,10 +1,10 @@
-"""How long does a layer take on another GPU than the one it was measured on? Measured times, scaled; pure.
+"""How long does a layer take on a GPU other than the one it was measured on? Pure functions that scale its measured time.
 
-A layer that says its work takes its measured time in the ratio of what `sim.cluster.gpu` computes for it here and where it was measured: so
-another GPU, batch or precision changes it as it changes the model, and what the model misses of a layer stays. A layer of a trace alone
-says only its class: products take as long here as a product of a size that takes as long there, everything else goes by the bandwidth
-of memory. What does not depend on the batch goes by that bandwidth as well.
-Limits: of a trace alone, kernels that a larger GPU cannot fill are told by the class's efficiency curve only.
+If a layer specifies its work, its measured time is scaled by the ratio of its modeled times (`sim.cluster.gpu`) here and where it was
+measured. Another GPU, batch or precision thus changes the time as in the model, and the model's error for the layer stays. A layer that
+was only traced specifies just its class: a product is converted to the FLOP that take its measured time there, and these are timed here;
+everything else scales with memory bandwidth. Work that does not depend on the batch also scales with memory bandwidth.
+Limits: for a layer that was only traced, nothing but the efficiency curve of its class accounts for kernels that do not fill a larger GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_FLOP: Final = 1e18
 
 
 class PassSetting(NamedTuple):
-    """What a pass of a layer takes its time from, the layer aside."""
+    """Everything that determines the time of a pass, except the layer."""
 
     gpu: Gpu
     precision: Precision
@@ -35,7 +35,7 @@ class PassSetting(NamedTuple):
 
 
 def pass_time(layer: Layer, on: MeasuredOn | None, here: PassSetting, backward: bool = False) -> KernelWork:
-    """Return the GPU time and launches of one pass of *layer*: computed, or scaled from what was measured *on* another setting."""
+    """Return the GPU time and launches of one pass of *layer*: modeled, or scaled from a measurement *on* another setting."""
     if layer.measured is None or on is None:
         return layer_time(layer, *here, backward)
     measured = layer.measured
@@ -49,7 +49,7 @@ def pass_time(layer: Layer, on: MeasuredOn | None, here: PassSetting, backward: 
 
 
 def _ratio(layer: Layer, seconds: float, here: PassSetting, there: PassSetting, backward: bool) -> float:
-    """Return the time of a pass *here* over its time *there*, where it took so many *seconds*."""
+    """Return the time of a pass *here*, relative to its measured time *there* (*seconds*)."""
     if any(getattr(layer, name) for name in _WORK):
         modeled = layer_time(layer, *there, backward).time
         return layer_time(layer, *here, backward).time / modeled if modeled else 1.0
@@ -63,7 +63,7 @@ def _ratio(layer: Layer, seconds: float, here: PassSetting, there: PassSetting, 
 
 
 def _equal_flop(op: OperatorClass, there: PassSetting, seconds: float) -> float:
-    """Return the FLOP of a product of class *op* that takes *seconds*; 0 where the GPU does not tell."""
+    """Return the FLOP of a product of class *op* that takes *seconds*; 0 if the GPU has no efficiency for the class."""
     return _worked_out(Same((op, id(there.gpu), id(there.stack), there.precision, seconds), op, there, seconds))
 
 

@@ -1,9 +1,9 @@
-"""How do activities that share resources progress in time? A fluid model: everything that takes time on a shared resource is here.
+"""How do activities that share resources progress over time? A fluid model of everything that takes time on a shared resource.
 
-A link, a disk, the cores of a host and a GPU are all resources with a capacity; a copy, a read, the decoding of a batch, a
-collective and a GPU kernel are activities with a volume and a load per unit of progress on each resource. Between two changes
-all rates are constant (`sim.cluster.fairshare`); a change re-rates only the activities that share a resource with it, directly
-or through others. All changes of one instant are taken together.
+A link, a disk, the cores of a host and a GPU are all resources with a capacity. A copy, a read, the decoding of a batch, a
+collective and a GPU kernel are activities with a volume, and with a load on each resource per unit of progress. Between two changes
+all rates are constant (`sim.cluster.fairshare`). A change updates only the rates of activities that share a resource with it,
+directly or through others. All changes at the same instant are processed together.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from sim.cluster.fairshare import Flow, FlowShare, max_min_rates
 from sim.events import EventLog, RateChange
 
 _AFTER_EVERYTHING = EventPriority(2)  # SimPy runs priorities 0 and 1 of an instant first
-_INSTANT = 1e-12  # of the clock: two finishes closer than this are one
-_MOST_SOLVED = 4096  # where no step is like another, questions do not repeat either
+_INSTANT = 1e-12  # relative to the clock: finishes closer than this coincide
+_MOST_SOLVED = 4096  # size limit of the cache: if steps do not repeat, its keys do not either
 
 ALONE = Flow({}, cap=1.0)
-"""What an activity asks that takes its time and nothing else."""
+"""The demand of an activity that takes a fixed time and no shared resource."""
 
 
 def fire(env: simpy.Environment, event: simpy.Event, delay: float, priority: EventPriority = NORMAL) -> None:
-    """Let *event* happen in *delay* seconds, as a simpy.Timeout does, whose waiters need not know of it before; once."""
+    """Schedule *event* to fire once after *delay* seconds, like a simpy.Timeout but for an event that may already have waiters."""
     event._ok = True
     event._value = None
     env.schedule(event, priority, delay)
 
 
 class Activity:
-    """Something in progress: *volume* units in all, at most *cap* units/s; ``done`` fires when it ends."""
+    """An activity in progress: *volume* units in total, with the demand *asks*; ``done`` fires when it ends."""
 
     __slots__ = ("_version", "asks", "bottleneck", "done", "finish", "history", "name", "number", "rate", "remaining", "since")
 
@@ -49,15 +49,15 @@ class Activity:
         self.since = math.nan
         self.finish = math.inf
         self.history: list[tuple[float, str]] = []
-        """When each bottleneck began to bind, in order."""
+        """(time, bottleneck) for each bottleneck that began to bind, in order."""
         self._version = 0
 
     def left(self, now: float) -> float:
-        """Return the volume still to do at time *now*."""
+        """Return the remaining volume at time *now*."""
         return max(0.0, self.remaining - self.rate * (now - self.since)) if self.rate else self.remaining
 
     def bound(self, end: float) -> Iterator[tuple[str, float, float]]:
-        """Yield which bottleneck bound it from when to when, in order, the last one until *end*."""
+        """Yield (bottleneck, begin, end) of each interval in which one bottleneck was binding, in order, up to time *end*."""
         for number, (begin, bottleneck) in enumerate(self.history, 1):
             yield bottleneck, begin, self.history[number][0] if number < len(self.history) else end
 
@@ -78,19 +78,19 @@ class Network:
         self._planned = False
         self._wake_at = math.inf
         self._timers: set[float] = set()
-        """Finishes for which a timer runs already."""
+        """Finish times for which a timer is already running."""
         self._solved: dict[tuple[tuple[int, float, float], ...], tuple[list[FlowShare], list[Flow]]] = {}
-        """Shares by what was asked for (see `_shares`); steps repeat themselves, and so do the questions."""
+        """Cache of shares by demand (see `_shares`); steps repeat, and so do their demands."""
 
     def add_link(self, link: str, capacity: float) -> None:
-        """Describe a resource before anything uses it."""
+        """Add a resource, before any activity uses it."""
         if not capacity > 0:
             raise ValueError(f"capacity of {link} (={capacity}) must be > 0")
         self.capacity[link] = capacity
         self._on[link] = {}
 
     def set_capacity(self, link: str, capacity: float) -> None:
-        """Change what a resource carries, from now on."""
+        """Change the capacity of a resource from now on."""
         if not capacity > 0:
             raise ValueError(f"capacity of {link} (={capacity}) must be > 0")
         if capacity != self.capacity[link]:
@@ -102,7 +102,7 @@ class Network:
     def start(self, name: str, volume: float, usage: Mapping[str, float], cap: float = math.inf, weight: float = 1.0) -> Activity:
         """Begin an activity of *volume* units; ``yield activity.done`` waits for its end.
 
-        *usage* gives the load on each resource per unit of progress, *cap* the most units/s, *weight* its part when sharing.
+        *usage* is its load on each resource per unit of progress, *cap* its maximum units/s, *weight* its weight in max-min fairness.
         """
         if not volume >= 0:
             raise ValueError(f"volume of {name} (={volume}) must be >= 0")
@@ -121,7 +121,7 @@ class Network:
         return activity
 
     def start_alone(self, name: str, duration: float) -> Activity:
-        """Begin an activity that shares no resource and takes *duration* seconds whatever else goes on."""
+        """Begin an activity that shares no resource and takes *duration* seconds, independent of all others."""
         if not duration > 0:
             raise ValueError(f"duration of {name} (={duration}) must be > 0")
         self._started += 1
@@ -132,26 +132,26 @@ class Network:
         self.active[activity.number] = activity
         activity.since, activity.rate, activity.finish = now, 1.0, finish
         if self.log.keep_rates:
-            self._note(activity, 1.0)
+            self._log_rate(activity, 1.0)
         return activity
 
     def set_cap(self, activity: Activity, cap: float) -> None:
-        """Change the most that *activity* can use, from now on."""
+        """Change the maximum rate of *activity* from now on."""
         if activity.number in self.active and cap != activity.asks.cap:
             activity.asks = Flow(activity.asks.usage, activity.asks.weight, cap)
             self._changed[activity.number] = activity
             self._plan()
 
     def state(self) -> tuple[tuple[str, float], ...]:
-        """Return what is in progress and the seconds it has left at its present rate: part of what decides the future.
+        """Return each activity in progress with its remaining seconds at its current rate: part of the state that decides the future.
 
-        What has no rate (yet: it was started this instant) tells its volume instead, as a negative number.
+        An activity without a rate, such as one that was started at this instant, has its negative volume instead.
         """
         now = self.env.now
         return tuple((activity.name, activity.finish - now if activity.rate else -activity.remaining) for activity in self.active.values())
 
     def asked(self, usage: Mapping[str, float]) -> tuple[tuple[str, float, float | None], ...]:
-        """Return the load of *usage* on each link and what that carries now, if it exists: all that decides an activity's share."""
+        """Return the load of *usage* on each link, with its current capacity (None: no such link): all that decides an activity's share."""
         return tuple([(link, load, self.capacity.get(link)) for link, load in usage.items()])
 
     # --- planning ------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Network:
         for activity in self._changed.values():
             reached.update(dict.fromkeys(activity.asks.usage))
         links = list(reached)
-        for link in links:  # grows while it is read
+        for link in links:  # grows during the iteration
             for number, activity in self._on[link].items():
                 if number not in component:
                     component[number] = activity
@@ -198,10 +198,10 @@ class Network:
 
     def _rate(self, activities: list[Activity]) -> None:
         for activity, (rate, bottleneck) in zip(activities, self._shares([activity.asks for activity in activities]), strict=True):
-            self._give(activity, rate, bottleneck)
+            self._set_rate(activity, rate, bottleneck)
 
     def _shares(self, flows: list[Flow]) -> list[FlowShare]:
-        """Return what each of *flows* gets, which are one component; kept with them, so that no id in a key is used again."""
+        """Return the shares of *flows*, which are one component; the cache keeps the flows as well, so that no id in a key is reused."""
         key = tuple([(id(usage), weight, cap) for usage, weight, cap in flows])
         solved = self._solved.get(key)
         if solved is None:
@@ -210,8 +210,8 @@ class Network:
             solved = self._solved[key] = (max_min_rates(flows, self.capacity), flows)
         return solved[0]
 
-    def _give(self, activity: Activity, rate: float, bottleneck: str) -> None:
-        """Let *activity* go on at *rate*, held back by *bottleneck*, from now on."""
+    def _set_rate(self, activity: Activity, rate: float, bottleneck: str) -> None:
+        """Set the rate of *activity*, and the *bottleneck* that limits it, from now on."""
         now = self.env.now
         if bottleneck != activity.bottleneck or not activity.history:
             activity.history.append((now, bottleneck))
@@ -226,13 +226,13 @@ class Network:
         if rate > 0:
             heapq.heappush(self._heap, (activity.finish, activity.number, activity._version))
         if self.log.keep_rates:
-            self._note(activity, rate)
+            self._log_rate(activity, rate)
 
-    def _note(self, activity: Activity, rate: float) -> None:
+    def _log_rate(self, activity: Activity, rate: float) -> None:
         self.log.rates.append(RateChange(self.env.now, activity.number, activity.name, rate, tuple(activity.asks.usage.items())))
 
     def _arm(self) -> None:
-        """Wake up at the earliest finish."""
+        """Set a timer for the earliest finish."""
         heap = self._heap
         while heap and self._stale(heap[0]):
             heapq.heappop(heap)
@@ -255,7 +255,7 @@ class Network:
     def _wake(self, timeout: simpy.Event) -> None:
         self._timers.discard(timeout.value)
         if timeout.value != self._wake_at:
-            return  # planned before a change that moved the finish
+            return  # set before a change that moved the finish
         self._wake_at = math.inf
         heap, now = self._heap, self.env.now
         horizon = now + _INSTANT * max(1.0, now)
@@ -271,14 +271,14 @@ class Network:
     def _finish(self, activity: Activity) -> None:
         del self.active[activity.number]
         for link in activity.asks.usage:
-            beside = self._on[link]
-            del beside[activity.number]
-            if beside:
+            others = self._on[link]
+            del others[activity.number]
+            if others:
                 self._freed[link] = None
         activity.remaining = 0.0
         activity.rate = 0.0
         if self.log.keep_rates:
-            self._note(activity, 0.0)
+            self._log_rate(activity, 0.0)
         if activity.asks is not ALONE:
             activity.done.succeed(activity)
 

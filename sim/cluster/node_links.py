@@ -1,6 +1,6 @@
-"""Which links does a described node have, and what hangs off what? Every port, uplink, NVLink, socket link, DRAM and NIC, checked.
+"""Which links does a node have, and what is attached to what? Every port, uplink, NVLink, socket link, DRAM and NIC, checked.
 
-A link's capacity is what it delivers: its bandwidth times the share that a large copy reaches.
+The capacity of a link is its bandwidth times the share of it that a large copy reaches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sim.spec.yaml import SpecError
 Tier = Literal["interconnect", "network"]
 
 SOCKET_COPIES: Final = re.compile(r"copies\d+to\d+")
-"""Names of links that limit what copies from one socket's memory to the other's carry."""
+"""Names of links that limit copies from one socket to the memory of another."""
 _RESERVED = re.compile(rf"(gpu|nic|socket|dram|bridge)\d+|{SOCKET_COPIES.pattern}|copies|nvswitch|net|.*>.*")
 
 
@@ -26,7 +26,7 @@ class TopologyError(SpecError):
 
 @dataclass(frozen=True)
 class NodeLink:
-    """One direction of a physical link, or a shared resource: *capacity* is what it delivers, in bytes/s."""
+    """One direction of a physical link, or a shared resource; *capacity* is the bytes/s that it delivers."""
 
     name: str
     capacity: float
@@ -35,30 +35,30 @@ class NodeLink:
 
 
 def links_of(node: Node, parents: Mapping[str, str]) -> list[NodeLink]:
-    """Return every link of *node*, whose devices hang off *parents*."""
+    """Return every link of *node*; *parents* maps each device and switch to the one it is attached to."""
     return [*_nvlink_links(node), *_pcie_links(node, parents), *_socket_links(node), *_nic_links(node)]
 
 
 def parents_of(node: Node) -> dict[str, str]:
-    """Return what each device and switch hangs off, after checking that everything hangs somewhere, once."""
+    """Return the switch or socket that each device and switch is attached to, after checking that each has exactly one."""
     topology = node.topology
     parents: dict[str, str] = {}
     for index, socket in enumerate(topology.sockets):
-        _hang(parents, f"socket{index}", socket.gpus, socket.nics)
+        _attach(parents, f"socket{index}", socket.gpus, socket.nics)
     for switch in topology.switches:
         if switch.name in parents or _RESERVED.fullmatch(switch.name):
             raise TopologyError(
                 f"topology.switches: '{switch.name}' already names something; every switch needs a name of its own, for example plx0"
             )
         parents[switch.name] = switch.parent
-        _hang(parents, switch.name, switch.gpus, switch.nics)
+        _attach(parents, switch.name, switch.gpus, switch.nics)
     _check_devices(node, parents)
     _check_switches(topology, parents)
     _check_pairs(node)
     return parents
 
 
-def _hang(parents: dict[str, str], holder: str, gpus: tuple[int, ...], nics: tuple[int, ...]) -> None:
+def _attach(parents: dict[str, str], holder: str, gpus: tuple[int, ...], nics: tuple[int, ...]) -> None:
     for name in (*(f"gpu{gpu}" for gpu in gpus), *(f"nic{nic}" for nic in nics)):
         if name in parents:
             raise TopologyError(f"topology: {name} hangs off {parents[name]} and off {holder}; it has one PCIe port")
@@ -66,12 +66,12 @@ def _hang(parents: dict[str, str], holder: str, gpus: tuple[int, ...], nics: tup
 
 
 def _check_devices(node: Node, parents: Mapping[str, str]) -> None:
-    due = {f"gpu{gpu}" for gpu in range(node.gpu_count)} | {f"nic{nic}" for nic in range(node.nic.count)}
+    expected = {f"gpu{gpu}" for gpu in range(node.gpu_count)} | {f"nic{nic}" for nic in range(node.nic.count)}
     switches = {switch.name for switch in node.topology.switches}
-    missing = sorted(due - set(parents))
+    missing = sorted(expected - set(parents))
     if missing:
         raise TopologyError(f"topology: {', '.join(missing)} hangs off no socket and no switch; list it under topology.sockets or a switch")
-    surplus = sorted(set(parents) - switches - due)
+    surplus = sorted(set(parents) - switches - expected)
     if surplus:
         raise TopologyError(f"topology: there is no {', '.join(surplus)}: the node has {node.gpu_count} GPUs and {node.nic.count} NICs")
 
@@ -103,7 +103,7 @@ def _check_pairs(node: Node) -> None:
         seen.add(frozenset(ends))
 
 
-def _both(one: str, other: str, capacity: float, tier: Tier, description: str) -> list[NodeLink]:
+def _two_way(one: str, other: str, capacity: float, tier: Tier, description: str) -> list[NodeLink]:
     return [NodeLink(f"{one}>{other}", capacity, tier, description), NodeLink(f"{other}>{one}", capacity, tier, description)]
 
 
@@ -118,11 +118,11 @@ def _nvlink_links(node: Node) -> list[NodeLink]:
     links: list[NodeLink] = []
     for pair, count in nvlink.pairs.items():
         one, other = pair.split("-")
-        many = {1: "single NVLink", 2: "double NVLink"}.get(count, f"{count} NVLinks")
-        links += _both(f"gpu{one}", f"gpu{other}", count * _delivered(nvlink.link), "interconnect", f"{many} GPU{one}-GPU{other}")
+        count_text = {1: "single NVLink", 2: "double NVLink"}.get(count, f"{count} NVLinks")
+        links += _two_way(f"gpu{one}", f"gpu{other}", count * _delivered(nvlink.link), "interconnect", f"{count_text} GPU{one}-GPU{other}")
     for gpu in range(node.gpu_count) if nvlink.switch_links else ():
         capacity = nvlink.switch_links * _delivered(nvlink.link)
-        links += _both(f"gpu{gpu}", "nvswitch", capacity, "interconnect", f"{nvlink.switch_links} NVLinks GPU{gpu}-NVSwitch")
+        links += _two_way(f"gpu{gpu}", "nvswitch", capacity, "interconnect", f"{nvlink.switch_links} NVLinks GPU{gpu}-NVSwitch")
     return links
 
 
@@ -133,7 +133,7 @@ def _pcie_links(node: Node, parents: Mapping[str, str]) -> list[NodeLink]:
         is_switch = _RESERVED.fullmatch(device) is None
         kind = own.get(device if is_switch else holder) or node.topology.pcie
         what = f"PCIe uplink of {device}" if is_switch else f"PCIe port of {device.upper()}"
-        links += _both(device, holder, _delivered(kind), "interconnect", what)
+        links += _two_way(device, holder, _delivered(kind), "interconnect", what)
     return links
 
 
@@ -148,8 +148,8 @@ def _socket_links(node: Node) -> list[NodeLink]:
             links.append(NodeLink(f"bridge{index}", node.topology.host_bridge_bandwidth, "interconnect", f"host bridge of socket {index}"))
         for other in range(index):
             between = f"socket link {cpu.socket_link.name} {other}-{index}"
-            links += _both(f"socket{other}", f"socket{index}", _delivered(cpu.socket_link), "interconnect", between)
-            links += [_copies(node.topology, *way) for way in ((other, index), (index, other)) if node.topology.socket_copy_bandwidth]
+            links += _two_way(f"socket{other}", f"socket{index}", _delivered(cpu.socket_link), "interconnect", between)
+            links += [_copies(node.topology, *pair) for pair in ((other, index), (index, other)) if node.topology.socket_copy_bandwidth]
     if node.topology.host_copy_bandwidth:
         links.append(NodeLink("copies", node.topology.host_copy_bandwidth, "interconnect", "all copies through host memory"))
     return links
@@ -165,5 +165,5 @@ def _nic_links(node: Node) -> list[NodeLink]:
     capacity = nic.bandwidth * nic.transport.total_efficiency
     links: list[NodeLink] = []
     for index in range(nic.count):
-        links += _both(f"nic{index}", "net", capacity, "network", f"NIC {index}, {nic.bandwidth * 8e-9:g} Gbps")
+        links += _two_way(f"nic{index}", "net", capacity, "network", f"NIC {index}, {nic.bandwidth * 8e-9:g} Gbps")
     return links

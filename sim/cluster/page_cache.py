@@ -1,11 +1,11 @@
-"""How many reads does the page cache serve? A closed form of the cached fraction, for a fresh random order each epoch.
+"""How many reads does the page cache serve? A closed form in the cached fraction, for a new random order in each epoch.
 
-A node caches c = min(1, capacity / data set); every epoch deals a fresh uniform permutation to N nodes (torch's DistributedSampler).
+A node caches c = min(1, capacity / data set); each epoch distributes a new uniform permutation to N nodes (torch's DistributedSampler).
 Policies: never evict (MinIO of CoorDL, arXiv 2007.06775), LRU, partitioned (CoorDL: each node keeps its own part and serves it to the
-others), and Linux, which lies between the first two by a weight to be calibrated. Equations: docs/model/input.md.
+others), and Linux, a weighted mean of the first two whose weight must be calibrated. Equations: docs/model/input.md.
 
-Limits: samples of equal size, large data sets (no 1/samples terms), means over an epoch, no readahead, nothing else uses the cache; what
-caches send each other takes NICs and cores, but no links between switches.
+Limits: samples of equal size, large data sets (no 1/samples terms), means over an epoch, no readahead, nothing else uses the cache;
+transfers between caches use NICs and cores, but no links between switches.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import math
 from sim.spec.hardware import PageCache
 
 _NEGLIGIBLE = 1e-12
-"""Probability below which older last uses are left out of the sum."""
+"""Probability below which the sum omits older last uses."""
 
 
 def capacity(memory: float, cache: PageCache, resident: float = 0.0) -> float:
-    """Return the bytes that file pages may fill in *memory* bytes of DRAM, *resident* of which running processes hold."""
+    """Return the bytes available to file pages in *memory* bytes of DRAM, of which running processes hold *resident*."""
     return max(0.0, cache.memory_share * memory - resident)
 
 
@@ -34,7 +34,7 @@ def hit_ratio(cache: PageCache, fraction: float, nodes: int = 1, epoch: int | No
     """Return the share of reads served from memory under *cache*'s policy.
 
     *fraction* of the data set fits into each node's cache; *nodes* read disjoint shards. *epoch* counts from 0, the cold epoch,
-    which hits nothing; None is the steady state. Of a partitioned cache hits in other nodes' memory count: see `from_others`.
+    which hits nothing; None is the steady state. For a partitioned cache, hits in other nodes' memory count as well: see `from_others`.
     """
     if cache.policy == "partitioned":
         _check(fraction, nodes, epoch)
@@ -44,7 +44,7 @@ def hit_ratio(cache: PageCache, fraction: float, nodes: int = 1, epoch: int | No
 
 
 def from_others(cache: PageCache, hits: float, nodes: int) -> float:
-    """Return the share of reads that the memory of other nodes serves, of the share *hits* that memory does."""
+    """Return the share of reads served from the memory of other nodes; *hits* is the share served from any memory."""
     return hits * (1.0 - 1.0 / nodes) if cache.policy == "partitioned" else 0.0
 
 
@@ -61,7 +61,7 @@ def lru_hit_ratio(fraction: float, nodes: int = 1, epoch: int | None = None) -> 
     if fraction == 1.0:
         return never_evict_hit_ratio(fraction, nodes, epoch)
     share = 1.0 / nodes
-    hits, not_read, age = 0.0, 1.0, 0  # not_read = q^age: share of samples that age whole epochs in between leave unread
+    hits, not_read, age = 0.0, 1.0, 0  # not_read = q^age: share of samples not read during age whole epochs in between
     while (epoch is None or age < epoch) and not_read > max(1.0 - fraction, _NEGLIGIBLE):
         hits += share * not_read * _product_exceeds((1.0 - fraction) / not_read, 1.0 - share)
         not_read *= 1.0 - share

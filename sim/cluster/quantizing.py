@@ -1,9 +1,9 @@
-"""How many bytes does it move to bring a product's operands to 8 or 4 bits? Activations, in backward their gradients, and weights.
+"""How many bytes are moved to quantize a product's operands to 8 or 4 bits? Activations, in backward their gradients, and weights.
 
-Each is read in the width it has, and written for the rows of one product and the columns of another (`sim.spec.fp8_recipe`). What only
-gradients of weights want is spared where weights are frozen (NVIDIA/TransformerEngine, module/linear.py: ``weight.requires_grad``).
-Weights that the optimizer writes in 8 bits (``fp8_param_gather``) are only transposed; with scales of blocks they are gathered in 16
-bits and cast all the same (megatron/core/distributed/param_and_grad_buffer.py, ``reuse_grad_buf_for_mxfp8_param_ag``).
+Each operand is read in its original width, and written by rows for one product and by columns for another (`sim.spec.fp8_recipe`).
+Copies that only weight gradients need are omitted for frozen weights (NVIDIA/TransformerEngine, module/linear.py:
+``weight.requires_grad``). Weights that the optimizer writes in 8 bits (``fp8_param_gather``) are only transposed; with block scales they
+are still gathered in 16 bits and cast (megatron/core/distributed/param_and_grad_buffer.py, ``reuse_grad_buf_for_mxfp8_param_ag``).
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from sim.spec.stack import Stack
 NARROW: Final[float] = 2.0
 """Bytes of an element of activations, and of the weights that layouts keep or gather."""
 WIDE: Final[float] = 4.0
-"""The same of weights where nothing keeps narrower ones."""
+"""Bytes of an element of weights if no narrower copy is kept."""
 
 
 def recipe_of(precision: Precision, stack: Stack, gpu: Gpu) -> Fp8Recipe | None:
-    """Return how *stack* scales 8 bits on *gpu*; None where *precision* has none."""
+    """Return how *stack* scales 8-bit operands on *gpu*; None if *precision* is not FP8."""
     return (next(iter(stack.fp8_recipes), None) or usual_recipe(gpu)) if precision == "fp8" else None
 
 
 def quantizing_bytes(layer: Layer, rows: float, gpu: Gpu, precision: Precision, stack: Stack, backward: bool) -> float:
-    """Return the bytes that bringing operands of the product *layer* to few bits moves, of *rows* rows of activations."""
-    own = quantizing(precision, next(iter(stack.fp8_recipes), None), gpu)
-    if own is None:
+    """Return the bytes moved to quantize the operands of the product *layer*, with *rows* rows of activations."""
+    recipe = quantizing(precision, next(iter(stack.fp8_recipes), None), gpu)
+    if recipe is None:
         return 0.0
     k, n = layer.channels
     trains = bool(layer.gradients) or not layer.frozen  # a tied head has neither, and its weight trains
     if backward:
-        again = rows * k * columns_alone(own, stack.fused_maxima) if stack.casts_again and trains else 0.0
-        return rows * n * operand(own, gpu, trains, stack.fused_maxima and own.norm == "amax") + again
+        column_bytes = rows * k * columns_alone(recipe, stack.fused_maxima) if stack.casts_again and trains else 0.0
+        return rows * n * operand(recipe, gpu, trains, stack.fused_maxima and recipe.norm == "amax") + column_bytes
     fused = layer.name.endswith(stack.fused_casts) if stack.fused_casts else False
-    activations = rows * k * operand(own, gpu, trains and not stack.casts_again, fused)
+    activations = rows * k * operand(recipe, gpu, trains and not stack.casts_again, fused)
     trained, frozen = sum(layer.gradients), sum(layer.frozen)
     if not trained + frozen:
         return activations
-    kept = _kept_narrow(own, stack)
-    weights = trained * weight(own, gpu, stack, kept) + frozen * weight(own, gpu, stack, kept or _frozen_narrow(stack))
+    kept = _kept_narrow(recipe, stack)
+    weights = trained * weight(recipe, gpu, stack, kept) + frozen * weight(recipe, gpu, stack, kept or _frozen_narrow(stack))
     return activations + stack.weight_casts * weights
 
 
 def operand(own: Quantizing, gpu: Gpu, both: bool, fused: bool = False) -> float:
-    """Return the bytes an element of an activation or gradient that products want by rows, and by columns if *both*.
+    """Return the bytes moved per element to quantize an activation or gradient by rows, and by columns as well if *both*.
 
-    *fused*: the operator before it is one that may cast, which spares what it wrote in 16 bits.
+    *fused*: the operator before the product can do part of this (`Quantizing.norm`), which saves a pass in 16 bits.
     """
     if fused and own.norm == "writes":
         return own.activation - NARROW + (2.0 * own.activation if both and transposes(gpu) else 0.0)
@@ -59,12 +59,12 @@ def operand(own: Quantizing, gpu: Gpu, both: bool, fused: bool = False) -> float
 
 
 def columns_alone(own: Quantizing, scaled: bool = False) -> float:
-    """Return the bytes an element of an activation that a product wants by columns alone; *scaled*: the scale of its tensor is known."""
+    """Return the bytes moved per element to quantize an activation by columns only; *scaled*: the scale of its tensor is available."""
     return NARROW * (own.column_reads or own.reads - (scaled and own.norm == "amax")) + own.activation
 
 
 def weight(own: Quantizing, gpu: Gpu, stack: Stack, kept: bool) -> float:
-    """Return the bytes an element of a weight that products want both ways; *kept*: it is there in few bits."""
+    """Return the bytes moved per element to quantize a weight by rows and by columns; *kept*: it is already stored in few bits."""
     if kept:
         return 2.0 * own.weight if transposes(gpu) else 0.0
     return (NARROW if stack.mesh is not None else WIDE) * own.weight_reads + own.weight * own.copies(gpu)

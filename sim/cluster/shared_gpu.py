@@ -1,15 +1,13 @@
-"""What does a collective leave of the GPU that it runs on? Multiprocessors but for its thread blocks, memory bandwidth but for its bytes.
+"""How much of a GPU does a collective leave for compute? Multiprocessors without its thread blocks, and the remaining memory bandwidth.
 
-NCCL runs one thread block a channel, which keeps its multiprocessor from launch to end (NVIDIA/nccl src/enqueue.cc; docs: NCCL_MAX_CTAS):
-products run in waves over the others. Its blocks move bytes through memory: a copy reads and writes each once, a reduction reads two
-and writes one (src/device/prims_simple.h), so that of the share (n-1)/n of an operation's bytes that a rank passes on
+NCCL runs one thread block per channel, which occupies a multiprocessor until it ends (NVIDIA/nccl src/enqueue.cc; docs: NCCL_MAX_CTAS).
+Products run in waves over the others. The blocks also move bytes through memory: a copy reads and writes each byte once, a reduction
+reads two and writes one (src/device/prims_simple.h). A rank passes on (n-1)/n of an operation's bytes; for each of these, its memory moves
 
     all-gather, all-to-all 2    reduce-scatter 3    all-reduce 5    send 1, receive 1
 
-pass its memory.
-
-Limits: blocks of a product are not moved once they run; a GPU without a kernel model has no multiprocessors to lose; a board at its power
-limit would clock fewer multiprocessors higher.
+Limits: running blocks of a product do not move; a GPU without a kernel model loses no multiprocessors; the higher clock of fewer active
+multiprocessors on a board at its power limit is not modeled.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from sim.spec.hardware import Gpu
 PASSES: Final[Mapping[str, float]] = {"all_gather": 2.0, "all_to_all": 2.0, "reduce_scatter": 3.0, "all_reduce": 5.0}
 """Bytes through a rank's memory for each byte that it passes on."""
 LEAST: Final = 0.1
-"""Share of either that is left at least: what runs beside is slow, not stopped."""
+"""Minimum share of each that is left: concurrent compute is slowed, not stopped."""
 
 
 def traffic_of(op: str, ranks: int, nbytes: float) -> float:
@@ -31,7 +29,7 @@ def traffic_of(op: str, ranks: int, nbytes: float) -> float:
 
 
 def left_of(gpu: Gpu, blocks: int, rate: float) -> Gpu:
-    """Return what *blocks* thread blocks that move *rate* bytes/s leave of *gpu*."""
+    """Return the part of *gpu* that remains when *blocks* thread blocks move *rate* bytes/s."""
     bandwidth = max(LEAST * gpu.memory_bandwidth, gpu.memory_bandwidth - rate)
     kernels, peak = gpu.kernels, gpu.peak
     if kernels is not None:

@@ -1,13 +1,13 @@
-"""How fast does a volume deliver samples? As fast as the tightest of its IOPS, its bandwidth and the node's ceilings allow.
+"""How fast does a volume deliver samples? At the lowest of the rates that IOPS, bandwidth and the limits of the node allow.
 
-``rate = min(bandwidth, node bandwidth, min(IOPS, node IOPS) * sample / I/Os per sample)``. A sample that is a file of its own
-costs ``ceil(sample / io_size)`` I/Os; packed records are read in full I/Os. Volumes sold by size (Amazon EBS gp2) have
-``clamp(IOPS per GiB * size, least, most)`` IOPS, and exceed that up to ``burst_iops`` while a bucket of I/O credits lasts, which
+``rate = min(bandwidth, node bandwidth, min(IOPS, node IOPS) * sample / I/Os per sample)``. A sample in a file of its own takes
+``ceil(sample / io_size)`` I/Os; packed records are read in full I/Os. Volumes whose IOPS depend on size (Amazon EBS gp2) have
+``clamp(IOPS per GiB * size, least, most)`` IOPS. They exceed that up to ``burst_iops`` while a bucket of I/O credits lasts, which
 refills at the baseline rate. Without credits, throughput is baseline IOPS x 256 KiB (EBS user guide, "General Purpose SSD").
 
-Limits: enough reads are outstanding to fill the volume, so latency does not lower the rate; neighbouring files are not merged into
-one I/O and metadata reads are free; no first-touch penalty of volumes restored from snapshots; credits of throughput (st1) are
-described as credits of I/Os of the largest size.
+Limits: enough reads are outstanding to fill the volume, so latency does not lower the rate; adjacent files are not merged into
+one I/O and metadata reads take no time; no first-touch penalty for volumes restored from snapshots; throughput credits (st1) are
+described as credits for I/Os of the largest size.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sim.spec.workload import Dataset
 
 _GIB = 2.0**30
 _ROUNDING = 1e-9
-"""Share of a full bucket below which a level is empty, and above whose complement it is full: floating-point residue of a drain."""
+"""A level within this share of empty or full counts as empty or full, because draining leaves rounding errors."""
 
 
 def baseline_iops(volume: Volume) -> float:
-    """Return the I/Os per second that *volume*, all its stripes together, sustains for ever."""
+    """Return the I/Os per second that *volume*, all its stripes together, sustains indefinitely."""
     of_each = max(volume.baseline_iops, volume.iops_per_gib * volume.size / _GIB)
     return volume.count * min(of_each, volume.max_iops)
 
@@ -37,7 +37,7 @@ def burst_iops(volume: Volume) -> float:
 
 
 def bandwidth(volume: Volume) -> float:
-    """Return the bytes/s that *volume*, all its stripes together, never exceeds."""
+    """Return the maximum bytes/s of *volume*, all its stripes together."""
     of_each = volume.bandwidth
     if volume.small is not None and volume.size <= volume.small.size:
         of_each = min(of_each, volume.small.bandwidth)
@@ -45,7 +45,7 @@ def bandwidth(volume: Volume) -> float:
 
 
 def ios_per_sample(volume: Volume, dataset: Dataset) -> float:
-    """Return the I/Os that reading one sample of *dataset* takes. Raise ValueError for samples without bytes."""
+    """Return the number of I/Os to read one sample of *dataset*. Raise ValueError for samples without bytes."""
     if dataset.sample <= 0:
         raise ValueError(f"a sample of {dataset.sample:g} bytes cannot be read: its size must be positive")
     ios = dataset.sample / volume.io_size
@@ -53,12 +53,12 @@ def ios_per_sample(volume: Volume, dataset: Dataset) -> float:
 
 
 def most_iops(storage: Storage, burst: bool) -> float:
-    """Return the I/Os per second that *storage* serves, by volume and node; *burst* tells whether credits are left."""
+    """Return the maximum I/Os per second of *storage*, given volume and node; *burst* tells whether credits are left."""
     return min(burst_iops(storage.volume) if burst else baseline_iops(storage.volume), storage.iops or math.inf)
 
 
 def most_bandwidth(storage: Storage) -> float:
-    """Return the bytes/s that *storage* delivers at most, by volume and node."""
+    """Return the maximum bytes/s of *storage*, given volume and node."""
     return min(bandwidth(storage.volume), storage.bandwidth or math.inf)
 
 
@@ -68,9 +68,9 @@ def read_rate(storage: Storage, dataset: Dataset, burst: bool) -> float:
 
 
 def epochs_until_empty(before: float, after: float) -> int | None:
-    """Return how many epochs pass, after one that took a bucket from *before* to *after* credits, until one like it empties it.
+    """Return how many more epochs empty a bucket, if each uses as many credits as one that took it from *before* to *after*.
 
-    0 where that one did itself; None where none ever will: ``after / (before - after)``, rounded up.
+    This is ``after / (before - after)``, rounded up: 0 if that epoch already emptied it. None if it never runs empty.
     """
     if before <= 0 or after >= before:
         return None
@@ -78,9 +78,9 @@ def epochs_until_empty(before: float, after: float) -> int | None:
 
 
 class Credits:
-    """The bucket of I/O credits of one volume, full at the start: every I/O takes one, and they return at the baseline rate.
+    """The bucket of I/O credits of one volume, initially full: every I/O takes one, and they refill at the baseline rate.
 
-    A volume that cannot burst has an empty bucket for ever.
+    The bucket of a volume that cannot burst is always empty.
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -91,7 +91,7 @@ class Credits:
         """I/O operations left above the baseline."""
 
     def emptied(self) -> Credits:
-        """Return the same bucket with nothing in it."""
+        """Return an empty copy of the bucket."""
         empty = copy(self)
         empty.level = 0.0
         return empty
@@ -102,9 +102,9 @@ class Credits:
         return self.level > 0
 
     def advance(self, duration: float, iops: float) -> None:
-        """Let *duration* seconds pass at *iops* I/Os per second; the level stays within empty and full.
+        """Advance by *duration* seconds at *iops* I/Os per second; the level stays between empty and full.
 
-        End the interval at `time_to_empty` where *iops* is above the baseline: an empty bucket no longer allows that rate.
+        If *iops* is above the baseline, end the interval at `time_to_empty`: an empty bucket no longer allows that rate.
         """
         if duration < 0 or iops < 0:
             raise ValueError(f"{duration:g} s at {iops:g} IOPS: neither may be negative")
@@ -117,5 +117,5 @@ class Credits:
         self.level = level
 
     def time_to_empty(self, iops: float) -> float:
-        """Return the seconds until the bucket is empty at *iops*, infinite at or below the baseline."""
+        """Return the seconds until the bucket is empty at *iops*: infinite at or below the baseline."""
         return self.level / (iops - self.baseline) if iops > self.baseline else math.inf

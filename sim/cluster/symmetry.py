@@ -1,8 +1,8 @@
-"""Which activities and links are interchangeable? The coarsest equitable partition of their incidence graph, by colour refinement.
+"""Which activities and links are interchangeable? The coarsest equitable partition of their incidence graph, by color refinement.
 
-Activities are coloured by what they ask, links by what they carry; two activities stay together while they cross equally many
-links of every colour, two links while they carry equally many activities of every colour. The quotient of an equitable
-partition has exactly the max-min rates of the whole: by induction over saturations, equal members saturate together.
+Activities are colored by their demand, links by their capacity and use. Two activities stay in one class while they cross the same
+number of links of every color; two links, while they carry the same number of activities of every color. The quotient of an equitable
+partition has exactly the max-min rates of the full graph: by induction over saturations, equal members saturate together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 def refine(
     activities: Sequence[tuple[Hashable, Mapping[str, Hashable]]], links: Mapping[str, Hashable]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return the class of each of *activities* (colour, load per link) and of each of *links* (name to colour)."""
+    """Return the class of each of *activities* (color, load per link) and of each of *links* (name to color)."""
     activity_class = _number([colour for colour, _ in activities])
     link_class = dict(zip(links, _number(list(links.values())), strict=True))
     crossing: dict[str, list[int]] = {link: [] for link in links}
@@ -36,6 +36,6 @@ def _counted(items: Iterable[Hashable]) -> frozenset[tuple[Hashable, int]]:
 
 
 def _number(colours: Sequence[Hashable]) -> list[int]:
-    """Return the colours as small integers, in order of first appearance."""
+    """Return the colors as small integers, in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(colour, len(numbers)) for colour in colours]

@@ -1,13 +1,13 @@
 """Which links does a byte cross between two devices of a node? Fixed shortest routes on the node's directed link graph.
 
 Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and ``nic0..``; links are named ``gpu0>gpu3``, ``gpu0>plx0``,
-``socket0>socket1``, ``nic0>net``. A socket's DRAM (``dram0``) and, where they are known to be narrow, its root complex (``bridge0``), GPUs'
-copies to another socket's memory (``copies0to1``) and all of them (``copies``) are links too, all but the third shared by both directions.
-Path classes are NCCL's (`src/graph/topo.h`). GPUs address each other up to ``topology.peer_to_peer``; beyond it bytes pass through host
-memory in two copies (`Route.stages`), as do those for a NIC without GPUDirect. Background: docs/model/links.md.
-
-Does not model: NVLink relays through a third GPU (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA placement of pinned
-memory (a GPU's buffers lie on its own socket).
+``socket0>socket1``, ``nic0>net``. A socket's DRAM (``dram0``) is a link, too. So are, if the node specifies their bandwidth, a socket's
+root complex (``bridge0``), copies by GPUs to another socket's memory (``copies0to1``), and all copies through host memory (``copies``).
+All of these except ``copies0to1`` are shared by both directions. Path classes are NCCL's (`src/graph/topo.h`). GPUs access each other
+directly up to ``topology.peer_to_peer``; beyond it, bytes pass through host memory in two copies (`Route.stages`), as do bytes for a NIC
+without GPUDirect. Background: docs/model/links.md.
+Not modeled: NVLink relays through a third GPU (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA placement of pinned
+memory (a GPU's buffers are on its own socket).
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PHB", "SYS"]
 PATH_CLASSES: tuple[PathClass, ...] = ("NVL", "NVS", "PIX", "PXB", "PHB", "SYS")
 """Closest first."""
 INTEL_RELAY = 6 / 5
-"""Bytes on PCIe per byte that an Intel processor relays from GPU to GPU: it cuts them into packets of 64 bytes (NVIDIA/nccl
-src/graph/topo.h, ``INTEL_P2P_OVERHEAD``, of paths of class PHB: search.cc)."""
+"""Bytes on PCIe per byte that an Intel processor relays from GPU to GPU: it splits them into packets of 64 bytes (NVIDIA/nccl
+src/graph/topo.h, ``INTEL_P2P_OVERHEAD``, for paths of class PHB: search.cc)."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """The links of one transfer. *stages* follow one another in series; a link named twice is crossed twice by every byte."""
+    """The links of one transfer. *stages* run in series; every byte crosses a link that is named twice two times."""
 
     stages: tuple[tuple[str, ...], ...]
     path_class: PathClass
     transport: Transport
     staged: bool = False
-    """Whether the bytes rest in host memory on the way."""
+    """Whether the bytes are stored in host memory on the way."""
     copies: Transport | None = None
-    """The class whose efficiency tells how far the stages overlap, where *transport* is another: the network's."""
+    """The transport whose efficiency determines how far stages overlap, if it is not *transport* (which is then the network's)."""
     relayed: bool = False
-    """Whether an Intel processor passes on what one GPU writes to another, each of whose bytes then counts as `INTEL_RELAY` on PCIe."""
+    """Whether an Intel processor relays the bytes from GPU to GPU; each byte then counts as `INTEL_RELAY` bytes on PCIe."""
 
     @cached_property
     def links(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class Route:
 
 @dataclass(frozen=True, eq=False)
 class NodeGraph:
-    """The link graph of one node, and its fixed routes. One object stands for all equal descriptions, so it compares by identity."""
+    """The link graph of one node, and its fixed routes. Equal descriptions share one object, so it compares by identity."""
 
     node: Node
     links: Mapping[str, NodeLink]
@@ -64,7 +64,7 @@ class NodeGraph:
     _classes: dict[tuple[str, str], PathClass] = field(default_factory=dict, repr=False)
 
     def above(self, device: str) -> tuple[str, ...]:
-        """Return the switches above *device*, nearest first, and at last its socket."""
+        """Return the switches above *device*, nearest first, and finally its socket."""
         chain = []
         while device in self.parents:
             device = self.parents[device]
@@ -72,7 +72,7 @@ class NodeGraph:
         return tuple(chain)
 
     def socket_of(self, device: str) -> str:
-        """Return the socket whose host bridge *device* hangs off."""
+        """Return the socket whose host bridge *device* is attached to, directly or through switches."""
         return self.above(device)[-1]
 
     def memory_of(self, gpu: int) -> str:
@@ -80,7 +80,7 @@ class NodeGraph:
         return _memory(self.socket_of(f"gpu{gpu}"))
 
     def nvlinks(self, src: int, dst: int) -> int:
-        """Return the number of NVLinks straight from GPU *src* to GPU *dst*; none between isolated containers."""
+        """Return the number of NVLinks directly from GPU *src* to GPU *dst*; 0 between isolated containers."""
         nvlink = self.node.nvlink
         if nvlink is None or self.isolated:
             return 0
@@ -88,13 +88,13 @@ class NodeGraph:
 
     @property
     def switch_links(self) -> int:
-        """Return the number of NVLinks from every GPU to NVSwitch; none between isolated containers."""
+        """Return the number of NVLinks from every GPU to NVSwitch; 0 between isolated containers."""
         nvlink = self.node.nvlink
         return nvlink.switch_links if nvlink and not self.isolated else 0
 
     @property
     def isolated(self) -> bool:
-        """Tell whether each GPU has a container of its own."""
+        """Return whether each GPU has a container of its own."""
         return self.node.topology.isolated != "none"
 
     def pcie_class(self, one: str, other: str) -> PathClass:
@@ -113,7 +113,7 @@ class NodeGraph:
         return "PIX" if len(up) == len(down) == 1 else "PXB"
 
     def alone(self, route: Route) -> float:
-        """Return the rate (bytes/s) of *route* with its links to itself: stages add in series, 1/rate = 1/first + 1/second."""
+        """Return the rate (bytes/s) of *route* in isolation: stages add in series, 1/rate = 1/first + 1/second."""
         return 1 / sum(1 / min(self.links[link].capacity for link in stage) for stage in route.stages)
 
     def route(self, src: int, dst: int) -> Route:
@@ -132,7 +132,7 @@ class NodeGraph:
         return Route((self._to_memory(f"gpu{gpu}", self.socket_of(f"gpu{gpu}")),), "PHB", self.node.host_transport)
 
     def to_nic(self, gpu: int, nic: int) -> Route:
-        """Return the route from *gpu* out of the node through *nic*: straight, or by a copy to host memory that the card reads."""
+        """Return the route from *gpu* out of the node through *nic*: direct, or through a copy in host memory that the NIC reads."""
         source, port = f"gpu{gpu}", f"nic{nic}"
         path_class, direct = self._gpudirect(source, port)
         if direct:
@@ -167,14 +167,14 @@ class NodeGraph:
         return [nic for nic, distance in enumerate(classes) if distance == min(classes)]
 
     def nearest_nic(self, gpu: int, turn: int = 0) -> int:
-        """Return a NIC with the closest PCIe path to *gpu*; GPUs with several such, and a GPU's channels (*turn*), take turns."""
+        """Return a NIC with the closest PCIe path to *gpu*; of several, GPUs and a GPU's channels (*turn*) use them in rotation."""
         near = self.near_nics(gpu)
         return near[(gpu + turn) % len(near)]
 
     def loopback(self, src: int, dst: int, turn: int = 0) -> Route:
-        """Return the way from GPU *src* out of one NIC and back in to GPU *dst*; channels (*turn*) take turns.
+        """Return the route from GPU *src* out through one NIC and back in to GPU *dst*; channels (*turn*) use NICs in rotation.
 
-        A copy to host memory comes before the card reads it; what follows is taken to be pipelined.
+        A copy to host memory ends before the NIC reads it; everything after it is assumed to be pipelined.
         """
         out, into = self.to_nic(src, self.nearest_nic(src, turn)), self.from_nic(self.nearest_nic(dst, turn), dst)
         if out.staged:
@@ -225,7 +225,7 @@ class NodeGraph:
         return path_class, nic.gpudirect and _is_within(path_class, nic.gpudirect_level)
 
     def _pcie_climb(self, one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what lies above each of two devices, up to and with the first they share (or their sockets)."""
+        """Return the switches and sockets above each of two devices, up to the first that they share (or their sockets)."""
         up, down = self.above(one), self.above(other)
         shared = next((name for name in up if name in down), None)
         if shared is None:
@@ -251,7 +251,7 @@ class NodeGraph:
         return (*self._bridge(top), f"{top}>{other}", *self._bridge(other))
 
     def _copies(self, device: str, socket: str) -> tuple[str, ...]:
-        """Return what a copy from *device* to the memory of *socket* shares with all of the node, and beside the socket link."""
+        """Return the links that limit copies from *device* to the memory of *socket*, beyond the links on its path."""
         name = f"copies{self.socket_of(device).removeprefix('socket')}to{socket.removeprefix('socket')}"
         return tuple(link for link in ("copies", name) if link in self.links)
 
@@ -261,9 +261,9 @@ class NodeGraph:
 
 
 def node_graph(node: Node) -> NodeGraph:
-    """Return the link graph of *node*; nodes that are wired alike share one. Raise TopologyError where a device hangs nowhere.
+    """Return the link graph of *node*, shared by all nodes with equal wiring. Raise TopologyError if a device is not attached.
 
-    What one of them computes, prepares and stores, and how fast, is no part of it: `NodeGraph.node` may be another one in that.
+    GPU, CPU speed, memory and storage are not part of the wiring: `NodeGraph.node` may differ from *node* in these.
     """
     return _cached_graph(_Wired(node))
 
@@ -275,7 +275,7 @@ _NOT_WIRED_OF_CPU = {"speed", "smt_gain"}
 
 @dataclass(frozen=True, eq=False)
 class _Wired:
-    """The wires of a node as cache key: specs hold mappings, so they compare by what they say."""
+    """The wiring of a node as a cache key: specs contain mappings, so it compares their contents."""
 
     node: Node
 
@@ -283,12 +283,12 @@ class _Wired:
         return hash((self.node.gpu_count, self.node.nic.bandwidth, self.node.topology.model_dump_json()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Wired) and (self.node is other.node or self._said == other._said)
+        return isinstance(other, _Wired) and (self.node is other.node or self._content == other._content)
 
     @cached_property
-    def _said(self) -> tuple[object, ...]:
+    def _content(self) -> tuple[object, ...]:
         node, blocks = self.node, ((self.node, _NOT_WIRED), (self.node.host, _NOT_WIRED_OF_HOST), (self.node.host.cpu, _NOT_WIRED_OF_CPU))
-        fields = [{name: value for name, value in block.__dict__.items() if name not in besides} for block, besides in blocks]
+        fields = [{name: value for name, value in block.__dict__.items() if name not in excluded} for block, excluded in blocks]
         return node.gpu.compute_capability, node.gpu.bridge, *fields
 
 
@@ -300,7 +300,7 @@ def _cached_graph(wired: _Wired) -> NodeGraph:
 
 
 def _is_within(path_class: PathClass, level: str) -> bool:
-    """Tell whether a path is no farther than a *level* of NCCL's (``pxb``)."""
+    """Return whether a path is at most as far as NCCL's *level* (``pxb``)."""
     return PATH_CLASSES.index(path_class) <= [name.lower() for name in PATH_CLASSES].index(level)
 
 

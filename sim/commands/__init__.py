@@ -1,1 +1,1 @@
-"""What can be typed after ``python -m sim``? One file a command: parse, call one function, print. No physics."""
+"""What can be typed after ``python -m sim``? One file per command, which parses, calls one function and prints. No physics."""

@@ -1,4 +1,4 @@
-"""The program that commands register with, each in its file; only the file of the command that is typed is imported."""
+"""The program that commands register with, each in its own file; only the file of the requested command is imported."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -10,7 +10,7 @@ COMMANDS: Final = (
     "batches", "prices", "goodput", "sweep", "share", "diff", "study", "ui",
 )  # fmt: skip
 _OF_CATALOGUE: Final = ("list", "schema", "show")
-"""Commands of one file."""
+"""Commands that share one file."""
 
 app = CommandLine(
     {
@@ -29,16 +29,16 @@ app = CommandLine(
 
 
 class Study(Protocol):
-    """A study as a command of its own; docs/develop/own-study.md has one as an example."""
+    """A user-defined study as a command; docs/develop/own-study.md has an example."""
 
     @property
     def name(self) -> str:
-        """What is typed after ``sim study``."""
+        """The name to type after ``sim study``."""
 
     @property
     def examples(self) -> Sequence[str]:
-        """Commands for its help, two lines."""
+        """Two example command lines for its help."""
 
     @property
     def run(self) -> Callable[..., None]:
-        """The command: its parameters are arguments and options, as Typer reads them, its docstring says in a line what it does."""
+        """The command: its parameters are arguments and options in Typer's notation, and its docstring is one line of help."""

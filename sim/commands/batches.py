@@ -1,4 +1,4 @@
-"""``batches``: how unlike machines share a batch."""
+"""``batches``: how different machines share a batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batches(
 ) -> None:
     """Balance the batches of different machines in one data-parallel job, for the shortest step.
 
-    HW has several groups of workers. DDP, Horovod and parameter servers that keep step are simulated with each share.
+    HW has several groups of workers. DDP, Horovod and synchronous parameter servers are simulated with each division of the batch.
     """
     from sim.report.batches import batches_document, batches_text
     from sim.study.batches import batches as searched

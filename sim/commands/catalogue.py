@@ -1,4 +1,4 @@
-"""``list show schema``: what the catalogue holds, one entry of it, and the schemas of its files."""
+"""``list``, ``show`` and ``schema``: the catalogue, the layers of its workloads, and the schemas of its files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def list_(
     where: Where = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
-    """Show the catalogue: hardware and workloads, or one kind of part."""
+    """Show the catalogue: hardware and workloads, or one kind of entry."""
     from sim.report.listing import listing
 
     listed = listing(kind, where)
@@ -54,7 +54,7 @@ def schema(
         Path | None, typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="write one file per kind there")
     ] = None,
 ) -> None:
-    """Write JSON schemas of all kinds of description, for editors."""
+    """Write JSON schemas of all kinds of descriptions, for editors."""
     from sim.spec.json_schema import json_schemas, write_schemas
 
     if output is None:

@@ -25,7 +25,7 @@ def check(
     ] = [],  # noqa: B006
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="list every estimate")] = False,
 ) -> None:
-    """Validate descriptions: every problem at once, each with file, line and column."""
+    """Validate descriptions and list all problems at once, each with file, line and column."""
     from sim.check import validate
 
     verdicts = validate(files, talk.counting("files"))
@@ -38,9 +38,9 @@ def check(
                 typer.echo(f"{in_library(verdict.file)}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
-    told = [f"{counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
-    told += [counted(problems, "problem")] if problems else []
-    told += [f"{counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
-    typer.echo(", ".join(told))
+    summary = [f"{counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
+    summary += [counted(problems, "problem")] if problems else []
+    summary += [f"{counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
+    typer.echo(", ".join(summary))
     if problems:
         raise typer.Exit(2)

@@ -1,4 +1,4 @@
-"""``collective``: the time of one collective operation by message size, and what bounds it."""
+"""``collective``: the time of one collective operation by message size, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def collective(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Time a collective by itself, size by size, as nccl-tests does; or one of a layout's groups, with all like it at once."""
+    """Time a collective in isolation for each size, as nccl-tests does, or all groups of one kind of a layout at the same time."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     if group is None and (layout or stage is not None):
@@ -82,7 +82,7 @@ def collective(
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
         if algo or proto or channels or per_process > 1 or shares:
             raise SpecError("--op parameter_server has no NCCL options; leave --algo, --proto, --channels and -g out")
-        return _bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
+        return _server_bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
     from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
@@ -106,13 +106,13 @@ def collective(
             per_process=per_process, shares=shares,
         )  # fmt: skip
     document, text = collective_document(table), collective_text(table)
-    more: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
+    extra_files: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
     page = partial(collective_page, read=Descriptions([table.machine] if table.machine else [], []))
-    write_result(output, html, "collective", (document, text), page, lambda _: collective_plot(table), more)
+    write_result(output, html, "collective", (document, text), page, lambda _: collective_plot(table), extra_files)
     show_table(document, text, collective_csv(table), as_json, as_csv)
 
 
-def _bound(
+def _server_bound(
     hardware: str, sizes: str, compute_time: str, nodes: int | None, sets: Sequence[str], shown: tuple[bool, bool],
     output: Path | None, html: Path | None,
 ) -> None:  # fmt: skip

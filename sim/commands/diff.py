@@ -20,7 +20,7 @@ def diff(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Show what changed between two runs, and which causes changed."""
+    """Show how the results of two runs differ, and which stall causes changed."""
     from sim.report.difference import difference, difference_text, read_document
     from sim.report.page.difference import difference_page
 

@@ -39,10 +39,10 @@ def extract(
     name: Annotated[str | None, typer.Option(help="name of the model; the file's by default")] = None,
     arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
 ) -> None:
-    """Write the layer table of a torch model, traced on the meta device: no weights, no GPU.
+    """Write the layer table of a torch model, traced on the meta device without weights or a GPU.
 
-    The module and the callable run as code, and torch evaluates expressions in a .pt2 file: extract only what you trust. A .pt2 file that
-    holds pickles or compiled code is refused.
+    The module and the callable run as code, and torch evaluates expressions in a .pt2 file: extract only files that you trust. A .pt2 file
+    that contains pickles or compiled code is rejected.
     """
     from sim.extract import run_extract
     from sim.extract.samples import dataset_like

@@ -38,7 +38,7 @@ def goodput(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Simulate weeks of training with failures: goodput, days and cost to completion, where time is lost, energy and CO2."""
+    """Simulate weeks of training with failures: goodput, days and cost to completion, lost time, energy and CO2."""
     from sim.study.scenario import Scenario, market_of
     from sim.study.whole_job import token_count
 
@@ -57,7 +57,7 @@ def goodput(
 
 
 def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: Path | None, html: Path | None) -> None:
-    """Draw *weeks* of *scenario*, print them and write what is options for."""
+    """Simulate *weeks* of *scenario*, print the results and write the requested files."""
     from sim.documents import reading, weeks_document
     from sim.report.figures import figures_csv
     from sim.report.goodput import goodput_plot, goodput_text

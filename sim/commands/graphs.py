@@ -1,4 +1,4 @@
-"""How is a simulated Chakra trace printed? As text, JSON, CSV, page and Chrome trace."""
+"""How is a simulated Chakra trace printed? As text, JSON, CSV, HTML page and Chrome trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def show_graph(
     html: Path | None,
     trace: Path | None,
 ) -> None:
-    """Simulate the trace that the only one of *scenarios* names, and print the outcome; *groups* is the file of its communicators."""
+    """Simulate the trace named by the only one of *scenarios*, and print the outcome; *groups* is the file of its communicators."""
     if len(scenarios) > 1:
         raise SpecError(f"{scenarios[0].workload}: a Chakra trace has one number of ranks; write one number of nodes or GPUs")
     from sim.report.figures import figures_csv
@@ -47,9 +47,9 @@ def _page(run: GraphRun, document: dict[str, Any]) -> str:
 
 
 def only_of_workloads(scenario: Scenario, others: Mapping[str, object]) -> None:
-    """Raise SpecError for an option that says what a trace says itself, those of *scenario* and *others* (by option)."""
+    """Raise SpecError if *scenario* or *others* (values by option) set an option that a trace determines itself."""
     plan = scenario.plan
-    given = {
+    values = {
         "--batch": scenario.batch,
         "--global-batch": scenario.global_batch,
         "--sequence": scenario.sequence,
@@ -60,6 +60,6 @@ def only_of_workloads(scenario: Scenario, others: Mapping[str, object]) -> None:
         **{option: value for option, _, value in scenario.layout},
         **others,
     }
-    for option, value in given.items():
+    for option, value in values.items():
         if value:
             raise SpecError(f"{option}: {scenario.workload} is a Chakra trace, which says what each rank does; leave {option} out")

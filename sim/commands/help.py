@@ -31,22 +31,22 @@ HEADINGS: Final[Mapping[str, str]] = {
     "--workload-out --write --by --port --open --show-completion --install-completion",
     "Other": "--version --debug --quiet --help",
 }
-"""Which options stand under which heading, in the order of the headings; a name means the same in every command."""
+"""The options under each heading, in the order of the headings; a name means the same in every command."""
 
 _TYPES: Final = {"str": "TEXT", "path": "FILE", "int": "N", "int range": "N", "float": "X", "float range": "X"}
-"""What stands for a value, where the option does not say."""
+"""Placeholder for a value by its type, if the option does not specify one."""
 
 
 def under_headings(entries: Mapping[str, T], headings: Mapping[str, str], rest: str) -> dict[str, dict[str, T]]:
-    """Return *entries* under their *headings*, in the order of both; what has none comes under *rest*."""
-    left = dict(entries)
-    grouped = {heading: {name: left.pop(name) for name in names.split() if name in left} for heading, names in headings.items()}
-    grouped[rest] = grouped.get(rest, {}) | left
+    """Return *entries* grouped under *headings*, in the order of headings; entries without a heading come under *rest*."""
+    ungrouped = dict(entries)
+    grouped = {heading: {name: ungrouped.pop(name) for name in names.split() if name in ungrouped} for heading, names in headings.items()}
+    grouped[rest] = grouped.get(rest, {}) | ungrouped
     return {heading: inside for heading, inside in grouped.items() if inside}
 
 
-def _record(parameter: Any, context: Any) -> tuple[str, str]:
-    """Return what names *parameter* and what explains it, without the words of its type."""
+def _help_record(parameter: Any, context: Any) -> tuple[str, str]:
+    """Return the names and the help text of *parameter*, without redundant words about its type."""
     names, text = parameter.get_help_record(context)
     names = re.sub(r" <(\w+(?: range)?)>", lambda match: f" {_TYPES.get(match[1], match[1].upper())}", names)
     if parameter.param_type_name == "argument":
@@ -56,9 +56,9 @@ def _record(parameter: Any, context: Any) -> tuple[str, str]:
 
 
 def option_groups(command: Any, context: Any) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return under each heading the options of *command*: name to (spelling, help)."""
+    """Return the options of *command* by heading: name to (spelling, help)."""
     options = {
-        max(parameter.opts, key=len): _record(parameter, context)
+        max(parameter.opts, key=len): _help_record(parameter, context)
         for parameter in command.get_params(context)
         if parameter.param_type_name == "option" and not parameter.hidden
     }
@@ -67,11 +67,11 @@ def option_groups(command: Any, context: Any) -> dict[str, dict[str, tuple[str, 
 
 def argument_rows(command: Any, context: Any) -> list[tuple[str, str]]:
     """Return (name, help) of each argument of *command*."""
-    return [_record(parameter, context) for parameter in command.get_params(context) if parameter.param_type_name == "argument"]
+    return [_help_record(parameter, context) for parameter in command.get_params(context) if parameter.param_type_name == "argument"]
 
 
 def command_groups(group: Any, context: Any) -> dict[str, dict[str, Any]]:
-    """Return under each heading the commands of *group* by name."""
+    """Return the commands of *group* by heading and name."""
     commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
     return under_headings({name: command for name, command in commands.items() if not command.hidden}, group.headings, "Commands")
 
@@ -86,7 +86,7 @@ def _write_options(command: Any, context: Any, formatter: Any) -> None:
 
 
 def _write_examples(command: Any, formatter: Any) -> None:
-    """Write the examples line by line: one that is wrapped could not be copied."""
+    """Write the examples line by line, because a wrapped example could not be copied."""
     if command.epilog:
         formatter.write("\n")
         for line in named_as_called(command.epilog).splitlines():
@@ -94,10 +94,10 @@ def _write_examples(command: Any, formatter: Any) -> None:
 
 
 class Command(TyperCommand):
-    """A command whose options come under headings."""
+    """A command whose options are grouped under headings."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse *args*; of an option that is not there, say what it may have meant."""
+        """Parse *args*; for an unknown option, add what may have been meant to the error."""
         typed = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -105,7 +105,7 @@ class Command(TyperCommand):
             raise explained(error, self, ctx, typed) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what follows the name of the command: arguments and required options; what is in brackets may be left out."""
+        """Return the usage after the name of the command: arguments and required options; brackets mark optional ones."""
         arguments = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
         needed = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option" and parameter.required]
         return [*(_usage(parameter, ctx) for parameter in arguments), *(_usage(parameter, ctx) for parameter in needed), "[OPTIONS]"]
@@ -120,12 +120,12 @@ class Command(TyperCommand):
 
 
 def _usage(parameter: Any, context: Any) -> str:
-    name = _record(parameter, context)[0].split(", ")[0 if parameter.param_type_name == "argument" else -1].strip("[]")
+    name = _help_record(parameter, context)[0].split(", ")[0 if parameter.param_type_name == "argument" else -1].strip("[]")
     return name if parameter.required else f"[{name}]"
 
 
 class Commands(MutableMapping[str, Any]):
-    """The commands of *program* by name: those that typer has *made*, and those of its modules, which are made when asked for."""
+    """The commands of *program* by name: those *made* by typer already, and those of its modules, which are made on first access."""
 
     def __init__(self, program: CommandLine, made: Mapping[str, Any]) -> None:
         self._program, self._made = program, dict(made)
@@ -149,13 +149,13 @@ class Commands(MutableMapping[str, Any]):
 
 
 class HeadedGroup(TyperGroup):
-    """A program whose commands come under headings."""
+    """A program whose commands are grouped under headings."""
 
     program: CommandLine
     headings: Mapping[str, str] = {}
 
     def __init__(self, **settings: Any) -> None:
-        """Take *settings* as typer does."""
+        """Take the same *settings* as typer's class."""
         super().__init__(**settings)
         self.commands: Any = Commands(self.program, self.commands)
 
@@ -173,12 +173,12 @@ class HeadedGroup(TyperGroup):
 
 
 class CommandLine(typer.Typer):
-    """A command line with all its help laid out alike."""
+    """A command line with one layout for all its help."""
 
     def __init__(self, headings: Mapping[str, str] | None = None, modules: Mapping[str, str] | None = None, **settings: Any) -> None:
-        """Lay out the commands named in *headings* under them, the others under "Commands"; *settings* are typer's.
+        """Group commands under *headings*, and all others under "Commands"; *settings* are typer's.
 
-        Of a command named in *modules* the module, which registers it, is imported when the command is asked for.
+        *modules* maps commands to the modules that register them; a module is imported when its command is first needed.
         """
         self.modules = modules or {}
         self._commands: list[Any] = []
@@ -190,25 +190,25 @@ class CommandLine(typer.Typer):
         super().__init__(cls=group, context_settings=context, **(fixed | settings))
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """Register a command: as typer does, with this layout."""
+        """Register a command as typer does, but with this layout."""
         return super().command(name, **({"cls": Command} | settings))
 
     def imported(self, name: str) -> Any:
-        """Return the command *name*, made anew, of the module that registers it. Raise KeyError where there is none."""
+        """Import the module that registers the command *name*, and return the command. Raise KeyError if there is none."""
         import_module(self.modules[name])
         self._commands, self.registered_commands = self._commands + self.registered_commands, []
         self._groups, self.registered_groups = self._groups + self.registered_groups, []
-        alone = typer.Typer(rich_markup_mode=None)
-        alone.callback()(lambda: None)
-        alone.registered_commands = [
+        single = typer.Typer(rich_markup_mode=None)
+        single.callback()(lambda: None)
+        single.registered_commands = [
             registered for registered in self._commands if name == (registered.name or getattr(registered.callback, "__name__", ""))
         ]
-        alone.registered_groups = [registered for registered in self._groups if registered.name == name]
-        return typer.main.get_group(alone).commands[name]
+        single.registered_groups = [registered for registered in self._groups if registered.name == name]
+        return typer.main.get_group(single).commands[name]
 
 
 def walked(command: Any, context: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield the names that lead to each command below *command*, the command, and the context that its help is made with."""
+    """Yield each command below *command*, as the names that lead to it, the command itself, and the context for its help."""
     if not hasattr(command, "commands"):
         yield path, command, context
         return

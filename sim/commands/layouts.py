@@ -1,4 +1,4 @@
-"""How are runs with a layout printed? One run or a table of several, as text, JSON, CSV, page and trace."""
+"""How are runs with a layout printed? One run or a table of several, as text, JSON, CSV, HTML page and trace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def show_layouts(
     chakra: Path | None,
     beside: Beside,
 ) -> None:
-    """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome, with what is asked for *beside* it."""
+    """Simulate *scenario* for each number of *nodes* or *gpus* and print the results, with the requested additions of *beside*."""
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
     from sim.report.layouts.layout import flat_figures, layout_document, layout_scaling_text, layout_text

@@ -1,4 +1,4 @@
-"""Which words may follow? Names of the catalogue for shell completion; where none begins alike, the shell offers files."""
+"""Which words can complete the command line? Names of the catalogue for shell completion; if none matches, the shell offers files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import get_args
 
 
 def of_folders(*folders: str) -> Callable[[str], list[str]]:
-    """Return what completes a name in *folders* of the catalogue, such as ``hardware``."""
+    """Return a function that completes names in *folders* of the catalogue, such as ``hardware``."""
 
     def complete(incomplete: str) -> list[str]:
         from sim.spec.catalogue import catalogue
@@ -18,7 +18,7 @@ def of_folders(*folders: str) -> Callable[[str], list[str]]:
 
 
 def of_words(*words: str) -> Callable[[str], list[str]]:
-    """Return what completes one of *words*."""
+    """Return a function that completes one of *words*."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
@@ -30,7 +30,7 @@ def precisions(incomplete: str) -> list[str]:
 
 
 def fp8_recipes(incomplete: str) -> list[str]:
-    """Return the recipes of 8 bits that begin with *incomplete*."""
+    """Return the FP8 recipes that begin with *incomplete*."""
     from sim.spec.fields import Fp8Recipe
 
     return [name for name in get_args(Fp8Recipe) if name.startswith(incomplete)]

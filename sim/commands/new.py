@@ -1,4 +1,4 @@
-"""``new``: a machine's or a workload's description from answers, a name or a model."""
+"""``new``: write the description of a machine or a workload from answers, a name or a model."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def new(
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
     if what == "workload":
-        given = [f"@{example}"] if example else inputs
-        _new_workload([*(files or []), *sources], output, name, options["sequence"], force, batch, dataset, _Traced(given, arguments))
+        input_texts = [f"@{example}"] if example else inputs
+        _new_workload([*(files or []), *sources], output, name, options["sequence"], force, batch, dataset, _Traced(input_texts, arguments))
         return
     if files:
         raise SpecError(f"new {what} {files[0]}: a machine is described by its links; write --from-topo FILE")
@@ -89,7 +89,7 @@ def new(
 
 
 class _Traced(NamedTuple):
-    """What a torch model is traced with: texts of its inputs, and of its callable's arguments."""
+    """What to trace a torch model with: its inputs and the arguments of its callable, as typed."""
 
     inputs: list[str]
     arguments: list[str]
@@ -116,20 +116,21 @@ def _new_workload(
             raise SpecError(
                 f"--sequence {sequence}: a torch model is traced with its inputs; write --input, such as input_ids={sequence}:int64"
             )
-        made = _trace(torch, output, name, force, batch, dataset, traced)
+        result = _trace(torch, output, name, force, batch, dataset, traced)
     elif any(traced):
         raise SpecError("--input, --example and --arg: are for a torch model; write --from with what returns it, such as net.py:Net")
     elif sources:
-        made = new_workload(sources, output, name, sequence, force, batch, dataset)
+        result = new_workload(sources, output, name, sequence, force, batch, dataset)
     elif sys.stdin.isatty():
-        told = by_questions(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
-        made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
+        answers = by_questions(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
+        name = name or typer.prompt("name", default=answers.model or "my-model")
+        result = write(answers, name, output, sequence, "answers", overwrite=force)
     else:
         raise SpecError(
             "new workload: write a config.json, its folder, a hub id, a catalogue name or launch files, such as "
             "'python -m sim new workload config.json -o mine.yaml'; without any it asks questions on a terminal"
         )
-    talk("\n".join([f"wrote {made.path}: {made.note}", *(f"note: {note}" for note in made.left_out), f"next: {made.command}"]))
+    talk("\n".join([f"wrote {result.path}: {result.note}", *(f"note: {note}" for note in result.left_out), f"next: {result.command}"]))
 
 
 def _trace(

@@ -1,4 +1,4 @@
-"""How do commands take the options that they share? Those that Python has too are declared in `sim.study.options`, the others here."""
+"""How do commands declare shared options? Options that the Python API has too are declared in `sim.study.options`, the others here."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Folder = Annotated[
 ]
 
 LayoutFields = tuple[tuple[str, str, str | int], ...]
-"""Fields of ``training`` that lay the model out: (option, key, value)."""
+"""Fields of ``training`` that define the layout of the model: (option, key, value)."""
 LAYOUT: Final[dict[str, Any]] = {
     "tensor": Annotated[int | None, typer.Option("--tp", min=1, help="tensor-parallel ranks")],
     "pipeline": Annotated[int | None, typer.Option("--pp", min=1, help="pipeline stages")],
@@ -104,33 +104,35 @@ LAYOUT: Final[dict[str, Any]] = {
         ),
     ],
 }
-"""Options that lay a model out, by the parameter of `layout_of` that each gives."""
+"""Options that define the layout of a model, by the parameter of `layout_of` that each one sets."""
 
 
 def as_typed(name: str, declared: Declared) -> Any:
-    """Return the option *name* as Typer reads it."""
+    """Return the option *name* in Typer's notation."""
     option = declared.option
     words = option.words
     completed = getattr(names, words) if isinstance(words, str) else names.of_words(*words) if words else None
     flags = (option.flag or f"--{name.replace('_', '-')}",) if option.flag or option.switch else ()
-    said = typer.Option(*flags, min=option.least, metavar=option.metavar, help=option.help, autocompletion=completed)
-    return Annotated[declared.type if option.typed is None else option.typed, said]
+    typer_option = typer.Option(*flags, min=option.least, metavar=option.metavar, help=option.help, autocompletion=completed)
+    return Annotated[declared.type if option.typed is None else option.typed, typer_option]
 
 
 def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) -> Callable[..., None]:
-    """Give *command* the options of groups of `sim.study.options` in place of each parameter of such a type, which gets their values.
+    """Decorate *command*: replace each parameter whose type is a group of `sim.study.options` by the options of that group.
 
-    And those of `LAYOUT` named in *layout* in place of its parameter ``layout``, which gets the fields that they set.
+    A parameter ``layout`` is replaced by the options of `LAYOUT` named in *layout*. When called, *command* gets each group with the values
+    of its options, and ``layout`` with the fields that the layout options set.
     """
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     groups = {name: options_of(hints[name]) for name in signature.parameters if is_typeddict(hints[name]) or is_dataclass(hints[name])}
-    laid = tuple(layout) if "layout" in signature.parameters else ()
+    layout_options = tuple(layout) if "layout" in signature.parameters else ()
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         if name == "layout":
             parameters += [
-                parameter.replace(name=option, default=[] if option == "parallel" else None, annotation=LAYOUT[option]) for option in laid
+                parameter.replace(name=option, default=[] if option == "parallel" else None, annotation=LAYOUT[option])
+                for option in layout_options
             ]
         elif name in groups:
             parameters += [
@@ -141,11 +143,11 @@ def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) 
             parameters.append(parameter.replace(annotation=hints[name]))
 
     @wraps(command)
-    def called(**given: Any) -> None:
-        grouped = {name: hints[name](**{option: given.pop(option) for option in group}) for name, group in groups.items()}
-        if laid:
-            given["layout"] = layout_of(**{option: given.pop(option) for option in laid})
-        command(**grouped, **given)
+    def called(**values: Any) -> None:
+        grouped = {name: hints[name](**{option: values.pop(option) for option in group}) for name, group in groups.items()}
+        if layout_options:
+            values["layout"] = layout_of(**{option: values.pop(option) for option in layout_options})
+        command(**grouped, **values)
 
     called.__dict__["__signature__"] = signature.replace(parameters=parameters)
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -153,12 +155,12 @@ def takes_options(command: Callable[..., None], layout: Iterable[str] = LAYOUT) 
 
 
 def takes_mesh(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* those options of a layout that say which ranks meet."""
+    """Decorate *command* like `takes_options`, with the layout options that define the groups of ranks."""
     return takes_options(command, ("tensor", "pipeline", "context", "expert", "replicate", "shard", "parallel"))
 
 
 def trace_due(path: Path | None) -> Path | None:
-    """Return *path*, where a trace can be written: a file, or a folder where its name has no ending. Raise SpecError otherwise."""
+    """Return *path* if a trace can be written there: to a JSON file, or a folder if it has no suffix. Raise SpecError otherwise."""
     if path is None or not path.suffix or path.is_dir():
         return folder_due(path)
     if not path.name.endswith((".json", ".json.gz")):
@@ -177,20 +179,20 @@ TraceOption = Annotated[
 
 
 def positive(value: float | None, option: str, factor: float = 1.0) -> float | None:
-    """Return *value* times *factor*, None for none; raise SpecError where it is not above 0."""
+    """Return *value* times *factor*, or None for None. Raise SpecError unless it is finite and above 0."""
     if value is not None and not 0 < value < float("inf"):
         raise SpecError(f"{option} {value:g}: write {'a finite number' if value > 0 else 'more than 0'}")
     return None if value is None else value * factor
 
 
 def prices_due(prices: str, said: Sequence[str]) -> str:
-    """Return the name of the prices that --prices or --price ask for. Raise SpecError where both do, or a price is none."""
+    """Return the name of the prices that --prices or --price set. Raise SpecError if both do, or for an invalid price."""
     if prices and said:
         raise SpecError("--prices and --price: write one of the two")
     return said_prices(said) if said else prices
 
 
 def check_workers(processes: int | None, cluster: str | None) -> None:
-    """Raise SpecError where both are given."""
+    """Raise SpecError if both are given."""
     if cluster is not None and processes is not None:
         raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")

@@ -65,9 +65,9 @@ def plan(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Find the best layout of a model on a cluster, and prove it: bound every layout, simulate those that may be best.
+    """Find the best layout of a model on a cluster, and prove it: compute a bound for every layout, and simulate those that may be best.
 
-    Ctrl-C ends the search with the best so far.
+    Ctrl-C ends the search with the best layout so far.
     """
     from sim.report.beside import require_failures
     from sim.report.figures import figures_csv
@@ -76,10 +76,10 @@ def plan(
     from sim.study.arguments import size_of
     from sim.study.plan.ahead import workers
     from sim.study.plan.question import PlanQuestion
-    from sim.study.plan.question import plan as planned
+    from sim.study.plan.question import plan as search_plan
     from sim.study.plan.search import Limits
     from sim.study.plan.sensitivity import INTERRUPTED
-    from sim.study.plan.sensitivity import sensitivity as turned
+    from sim.study.plan.sensitivity import sensitivity as sensitivities_of
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario
 
@@ -94,39 +94,43 @@ def plan(
     question = PlanQuestion(scenario, counts, options["gpus"], options["tokens"], fixed_axes(fix), frozenset(_words(allow)), limits)
     check_workers(processes, cluster)
     with workers(processes, cluster, talk) as crew:
-        made = planned(
+        layout_plan = search_plan(
             question,
             lambda tally: talk.progress(told(tally)),
             journal,
             lambda change: talk.progress(f"no layout fits; trying {change}"),
             crew,
         )
-        turns = turned(made, talk.counting("changes"), crew) if options["sensitivity"] and not made.tally.interrupted else []
+        sensitivities = (
+            sensitivities_of(layout_plan, talk.counting("changes"), crew)
+            if options["sensitivity"] and not layout_plan.tally.interrupted
+            else []
+        )
     talk.progress("")
-    document = plan_document(made, turns, options["with_failures"], options["reliability"], options["spares"])
+    document = plan_document(layout_plan, sensitivities, options["with_failures"], options["reliability"], options["spares"])
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
     write_result(output, html, "plan", (document, text), plan_page, None, {"plan.csv": table})
     if export is not None:
-        _export(made, export)
+        _export(layout_plan, export)
     show_table(document, text, table, as_json, as_csv)
-    if made.tally.interrupted or any(turn.problem == INTERRUPTED for turn in turns):
+    if layout_plan.tally.interrupted or any(turn.problem == INTERRUPTED for turn in sensitivities):
         raise typer.Exit(130)
 
 
 def told(tally: Tally) -> str:
-    """Return how far a search is."""
+    """Return the progress of a search in one line."""
     if tally.best is None or tally.left is None:
         return f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, none so far does"
-    done, more = len(tally.outcomes), round(tally.left.simulations)
-    left = f", about {show(tally.left.seconds, 'time', 2)} left" if tally.left.seconds >= 1 else ""
-    return f"{counted(done, 'layout')} simulated, about {more:,} more, best {show(tally.best.step_time, 'time')} a step{left}"
+    done, runs_left = len(tally.outcomes), round(tally.left.simulations)
+    time_left = f", about {show(tally.left.seconds, 'time', 2)} left" if tally.left.seconds >= 1 else ""
+    return f"{counted(done, 'layout')} simulated, about {runs_left:,} more, best {show(tally.best.step_time, 'time')} a step{time_left}"
 
 
-def _export(made: Any, folder: Path) -> None:
+def _export(layout_plan: Any, folder: Path) -> None:
     from sim.report.layouts.layout_files import export_files
     from sim.spec.whole_file import write_files
 
-    written = export_files(made)
+    written = export_files(layout_plan)
     write_files(folder, written.files)
     talk(f"wrote {', '.join(str(folder / name) for name in written.files)}")
     for name, reason in written.left_out.items():
@@ -140,7 +144,7 @@ def _words(texts: Sequence[str]) -> list[str]:
 
 
 def fixed_axes(texts: Sequence[str]) -> dict[str, str]:
-    """Return what ``--fix`` says. Raise SpecError for what is no KEY=VALUE, and for two values of one key."""
+    """Return the axes and values that ``--fix`` sets. Raise SpecError for text other than KEY=VALUE, and for two values of one key."""
     fixed: dict[str, str] = {}
     for word in _words(texts):
         key, equals, value = (part.strip() for part in word.partition("="))

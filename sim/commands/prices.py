@@ -1,4 +1,4 @@
-"""``prices``: list them with their age, or renew them from a local checkout."""
+"""``prices``: list prices with their age, or update them from a local checkout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def prices(
     date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="with --refresh: write the changes, as prices of this day")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what machines cost, on demand and on spot, and how old each price is; nothing is fetched."""
+    """List on-demand and spot prices of machines with their age; nothing is downloaded."""
     if date and not refresh:
         raise SpecError("--date belongs to --refresh; write --refresh DIR, or leave it out")
     if refresh:
@@ -58,7 +58,7 @@ def prices(
 
 
 def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
-    """Show what *folder* would change, and write it where *day* says of when it is."""
+    """Show the prices that *folder* would change; if *day* is given, write them as prices of that day."""
     from sim.spec.price_refresh import HOUR, changes, rewritten
 
     def shown(price: float | None) -> str:

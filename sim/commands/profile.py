@@ -1,4 +1,4 @@
-"""``profile``: one step with and without each resource, the method of Stash."""
+"""``profile``: one step with and without each resource, as Stash measures it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def profile(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Simulate the Stash profiler: runs RUN0 to RUN3, their stalls and costs, next to the direct attribution."""
+    """Simulate the Stash profiler: runs RUN0 to RUN3 with their stalls and costs, compared with the direct attribution of stalls."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.page.profile import profile_page

@@ -1,4 +1,4 @@
-"""``recommend``: which machine to take for a budget of hours or money."""
+"""``recommend``: which machine to rent for a budget of hours or money."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def recommend(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Recommend what to rent for a time or money budget. The job is one epoch unless --epochs or --hours is given.
+    """Recommend what to rent for a time or money budget. The job is one epoch unless --epochs, --hours or --tokens is given.
 
-    Spot machines count only where their price (`list hardware`) and interruption data (K80, P100, V100) are known;
-    --mean-lifetime replaces the data. All candidates train at one global batch unless --batch is given.
+    Spot machines are candidates only if their spot price (`list hardware`) and interruption data (K80, P100, V100) are available;
+    --mean-lifetime replaces these data. All candidates train with the same global batch unless --batch is given.
     """
     from sim.documents import Renting, reading, recommended
     from sim.report.figures import figures_csv

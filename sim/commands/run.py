@@ -1,4 +1,4 @@
-"""``run``: one training job on one machine or a range of nodes, as text, JSON, CSV, page and trace."""
+"""``run``: one training job on one machine or a range of nodes, as text, JSON, CSV, HTML page and trace."""
 
 from __future__ import annotations
 
@@ -99,16 +99,16 @@ def run(
 
 
 def _show_runs(
-    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, beside: Beside
+    scenarios: Sequence[Any], formats: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, beside: Beside
 ) -> None:
-    as_json, as_csv, verbose = shown
+    as_json, as_csv, verbose = formats
     from sim.report.document import infeasible_document, run_document
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
     from sim.study.scaling import answers
 
-    kept = output is not None or html is not None
-    points = answers(scenarios, thorough, talk.counting("runs"), kept, talk.counting("runs that try estimates"))
+    keep_rates = output is not None or html is not None
+    points = answers(scenarios, thorough, talk.counting("runs"), keep_rates, talk.counting("runs that try estimates"))
     talk.progress("")
     documents = [
         run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market, point.plan)
@@ -141,13 +141,13 @@ def _show_runs(
             else reading(scaling_page, scenarios[0])(first_document)
         )
 
-    def drawn() -> Mapping[str, str | bytes]:
+    def plots() -> Mapping[str, str | bytes]:
         from sim.report.plots import pictures
 
         return pictures(runs, len(scenarios) > 1, points[0].bottlenecks)
 
     table = run_csv(rows)
-    write_report(html, output, (first_document, text, table), page, drawn)
+    write_report(html, output, (first_document, text, table), page, plots)
     if as_json:
         print_json(first_document)
     else:

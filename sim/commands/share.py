@@ -31,7 +31,7 @@ def share(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Divide the data-loader workers of a node among its jobs: what each job gains, and when it finishes."""
+    """Divide the data-loader workers of a node among its jobs: show what each job gains, and when it finishes."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.page.share import share_page

@@ -39,7 +39,7 @@ def spot(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Simulate a job on spot machines, with interruptions: the spread of its time and cost, compared with on-demand."""
+    """Simulate a job on spot machines with interruptions: the distribution of its time and cost, compared with on-demand machines."""
     from sim.documents import document, reading
     from sim.report.figures import figures_csv
     from sim.report.page.spot import spot_page

@@ -1,4 +1,4 @@
-"""``study``: published studies in simulation, each brought by a package (entry points ``stallsim.studies``)."""
+"""``study``: published studies in simulation, each provided by a package (entry point group ``stallsim.studies``)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def _study() -> None:
 
 
 for _name in names(STUDIES):
-    _made = cast(Study, extension(STUDIES, _name))
-    _examples = "\n".join(f"  {line}" for line in _made.examples)
-    study.command(_name, epilog=f"Examples:\n{_examples}")(_made.run)
+    _command = cast(Study, extension(STUDIES, _name))
+    _examples = "\n".join(f"  {line}" for line in _command.examples)
+    study.command(_name, epilog=f"Examples:\n{_examples}")(_command.run)

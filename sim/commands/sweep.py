@@ -1,4 +1,4 @@
-"""``sweep``: many points of a grid, kept in a journal."""
+"""``sweep``: many points of a grid, saved in a journal."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def sweep(
     force: Annotated[bool, typer.Option("--force", help="replace an existing file and the saved points of another sweep to it")] = False,
     html: HtmlOption = None,
 ) -> None:
-    """Run many points and write one table; a sweep that was stopped resumes where it was.
+    """Simulate many points and write one table; an interrupted sweep continues where it stopped.
 
-    Each point is saved as soon as it is done, as a JSON line of FILE.journal; the table is written when
-    all are there, in their order.
+    Each point is saved as soon as it is done, as a JSON line of FILE.journal. When all points are done, the table is written in the order
+    of the points.
     """
     from sim.documents import row
     from sim.report.figures import check_table, write_table
@@ -87,13 +87,13 @@ def sweep(
     journal = output.with_name(output.name + ".journal")
     progress = talk.counting("points")
     with (
-        _kept(journal, force),
+        _report_on_interrupt(journal, force),
         swept(
             scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
         ) as rows,
     ):
         talk.progress("")
-        if output.exists() and not force:  # made while this sweep ran
+        if output.exists() and not force:  # another process created it during this sweep
             raise SpecError(f"{output}: exists; --force replaces it")
         write_table(output, rows)
         if html is not None:
@@ -109,8 +109,8 @@ def sweep(
 
 
 @contextmanager
-def _kept(journal: Path, forced: bool) -> Iterator[None]:
-    """Say where the points are that were computed, if Ctrl-C ends the sweep meanwhile."""
+def _report_on_interrupt(journal: Path, forced: bool) -> Iterator[None]:
+    """Report where the computed points are saved if Ctrl-C ends the sweep inside the block."""
     try:
         yield
     except KeyboardInterrupt:

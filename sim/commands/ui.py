@@ -1,4 +1,4 @@
-"""``ui``: a page on this computer where a run is set up with controls."""
+"""``ui``: a page on this computer to set up a run with controls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ui(
     port: Annotated[int, typer.Option(min=0, max=65535, help="port on this computer; 0 takes a free one")] = 8421,
     browse: Annotated[bool, typer.Option("--open", help="open the page in the browser")] = False,
 ) -> None:
-    """Open a local page where model, machine and layout are set with sliders."""
+    """Serve a local page on which sliders set model, machine and layout."""
     try:
         import uvicorn
 

@@ -1,4 +1,4 @@
-"""``whatif``: which part of the machine to make faster first."""
+"""``whatif``: which part of the machine to upgrade first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def whatif(
     output: Folder = None,
     html: HtmlOption = None,
 ) -> None:
-    """Rank upgrades: the step with each resource 2x and infinitely fast, and what an upgrade is worth."""
+    """Rank upgrades: the step time with each resource 2x and infinitely fast, and the value of the upgrade."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.layouts.layout_whatif import layout_whatif_document, layout_whatif_text
@@ -43,13 +43,13 @@ def whatif(
 
     scenario = Scenario(hardware, workload, tuple(sets), one_number(nodes, "--nodes"), layout=layout, prices=prices, **options)
     if has_layout(scenario):
-        laid = layout_whatif(scenario, talk.counting("resources"))
+        layout_answer = layout_whatif(scenario, talk.counting("resources"))
         talk.progress("")
-        document = layout_whatif_document(laid)
-        said, rows = layout_whatif_text(document), figures_csv(document["resources"])
-        page = partial(layout_page, laid.answer.run)
-        write_result(output, html, "whatif", (document, said), page, None, {"whatif.csv": rows})
-        return show_table(document, said, rows, as_json, as_csv)
+        document = layout_whatif_document(layout_answer)
+        layout_text, rows = layout_whatif_text(document), figures_csv(document["resources"])
+        page = partial(layout_page, layout_answer.answer.run)
+        write_result(output, html, "whatif", (document, layout_text), page, None, {"whatif.csv": rows})
+        return show_table(document, layout_text, rows, as_json, as_csv)
     answer = whatif_document(upgrades(scenario, progress=talk.counting("resources")))
     talk.progress("")
     text, table = whatif_text(answer), figures_csv(answer["resources"])

@@ -1,4 +1,4 @@
-"""What is wrong with what was typed? A value in our words; an option that a command lacks in those of other programs and commands."""
+"""What is wrong with the typed command? Explains invalid values, and options that belong to other programs or commands."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ MEANT: Final[Mapping[str, str]] = {
     "--spot": "--market spot",
     "--budget": "--budget-usd X or --budget-hours X",
 }
-"""What other programs call something, and how it is written here."""
+"""Options of other programs, and how to write the same here."""
 
 
-_WANTED: Final = (
+_MESSAGES: Final = (
     (r"Input should be a valid integer.*", "write a whole number"),
     (r"Input should be a valid number.*", "write a number"),
     (r"Input should be a finite number", "write a finite number"),
@@ -45,33 +45,33 @@ _WANTED: Final = (
     (r"Input should be less than or equal to (\S+)", r"write \1 or less"),
     (r"Value error, (.*)", r"\1"),
 )
-"""What the parser says of a value, and the same in the words of all other messages."""
+"""Messages of the parser about a value, and their replacements in the style of all other messages."""
 
 
 def explained(error: Any, command: Any, context: Any, typed: Sequence[str] = ()) -> Any:
-    """Return the *error* of parsing what was *typed*, in words that say what to write: for a value, or for an option of other programs."""
-    if isinstance(said := getattr(error, "message", None), str):
-        error.message = next((re.sub(wanted, words, said) for wanted, words in _WANTED if re.fullmatch(wanted, said)), said)
+    """Return the *error* of parsing *typed* with a message that says what to write, for a value or for an option of other programs."""
+    if isinstance(message := getattr(error, "message", None), str):
+        error.message = next((re.sub(pattern, words, message) for pattern, words in _MESSAGES if re.fullmatch(pattern, message)), message)
     if getattr(getattr(error, "param", None), "name", None) == "batch" and command.name == "sweep":
         error.message = f"{error.message}; several are --vary batch=16,32"
     if str(getattr(error, "message", "")).startswith("Got unexpected extra"):
-        return _of_a_flag(error, command, context, typed)
+        return _explain_flag_value(error, command, context, typed)
     name = getattr(error, "option_name", None)
     if not isinstance(name, str) or not hasattr(error, "possibilities"):
         return error
-    own = {option for parameter in command.get_params(context) for option in parameter.opts}
-    meant = MEANT.get(name, "")
-    if meant and own & set(meant.replace(",", " ").split()):
-        return _said(error, meant if meant == _LEFT else f"here that is {meant}")
-    takers = _takers(meant.split()[0] if meant.startswith("--") else name, context)
+    own_options = {option for parameter in command.get_params(context) for option in parameter.opts}
+    suggestion = MEANT.get(name, "")
+    if suggestion and own_options & set(suggestion.replace(",", " ").split()):
+        return _with_words(error, suggestion if suggestion == _LEFT else f"here that is {suggestion}")
+    takers = _commands_with(suggestion.split()[0] if suggestion.startswith("--") else name, context)
     if takers:
         which = f"{', '.join(takers)} {'has' if len(takers) == 1 else 'have'}"
-        return _said(error, f"{which} {meant or 'it'}")
+        return _with_words(error, f"{which} {suggestion or 'it'}")
     return error
 
 
-def _of_a_flag(error: Any, command: Any, context: Any, typed: Sequence[str]) -> Any:
-    """Return the *error* of one argument too many, where it was typed behind an option that takes no value."""
+def _explain_flag_value(error: Any, command: Any, context: Any, typed: Sequence[str]) -> Any:
+    """Return the *error* of a surplus argument, explained if it was typed after an option that takes no value."""
     flags = {name for parameter in command.get_params(context) if getattr(parameter, "is_flag", False) for name in parameter.opts}
     for option, value in pairwise(typed):
         if option in flags and value in error.message:
@@ -81,12 +81,12 @@ def _of_a_flag(error: Any, command: Any, context: Any, typed: Sequence[str]) -> 
     return error
 
 
-def _said(error: Any, words: str) -> Any:
+def _with_words(error: Any, words: str) -> Any:
     error.message, error.possibilities = f"{error.message}; {words}", []
     return error
 
 
-def _takers(option: str, context: Any) -> list[str]:
+def _commands_with(option: str, context: Any) -> list[str]:
     """Return the other commands of the program that have *option*."""
     group = context.parent and context.parent.command
     if not hasattr(group, "list_commands"):

@@ -1,1 +1,1 @@
-"""A local page where a run is set up with controls and its result follows; the server calls studies and reports, and adds no physics."""
+"""How does the local web page work? Controls set up a run and the page shows its result; the server only calls studies and reports."""

@@ -1,7 +1,7 @@
-"""Which run do the controls of the page ask for? Request parameters in; a scenario, its command line and its URL out.
+"""Which run do the controls of the page select? Request parameters in; a scenario, its command line and its URL out.
 
-A control is named like the option that does the same, so that the page, the command and a shared URL say one thing. Nothing here needs a
-server.
+A control has the name of the equivalent command-line option, so that the page, the command and a shared URL agree. This module does not
+need a server.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ OPTIONS: Final[dict[str, str]] = {
     "pp": "--pp", "cp": "--cp", "ep": "--ep", "shard": "--shard", "micro_batches": "--micro-batches", "schedule": "--schedule",
     "market": "--market", "epochs": "--epochs", "hours": "--hours", "tokens": "--tokens",
 }  # fmt: skip
-"""Options of ``run`` by control."""
+"""The option of ``run`` that each control sets."""
 LAYOUT: Final = ("tp", "pp", "cp", "ep", "shard", "schedule")
-"""Controls that ``compare`` takes in ``--parallel``."""
+"""Controls that become part of ``--parallel`` in ``compare``."""
 FIELDS: Final[dict[str, str]] = {
     "checkpointing": "training.activation_checkpointing={}",
     "nic": "node.nic.bandwidth={} Gbps",
@@ -37,31 +37,31 @@ FIELDS: Final[dict[str, str]] = {
 }
 """Controls that set a field of a description, and the text after ``--set``."""
 OF_NODES: Final = ("nic", "price")
-"""Those of them that belong to nodes: where a machine has several groups of workers, each group is set."""
+"""Those of them that are properties of nodes: if a machine has several groups of workers, they are set for each group."""
 SETS: Final = "set"
-"""The control that may be given several times: a field of any description."""
+"""The only control that may occur several times: any field of a description."""
 AMONG: Final = "among"
-"""With which machines the chosen one is compared."""
+"""The control for the machines to compare the chosen one with."""
 KEYS: Final = {option: name for name, option in OPTIONS.items()}
 CONTROLS: Final = ("workload", "hardware", *OPTIONS, *FIELDS, SETS, AMONG)
 DEFAULTS: Final = {"workload": "resnet50", "hardware": "p4d.24xlarge", "market": "on-demand", AMONG: "size"}
 _MOST: Final = 2_000
-"""Characters of one parameter."""
+"""Maximum characters of one parameter."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the controls say: *values* by control, without those that are left empty, and *sets* of any field."""
+    """The state of the controls: *values* by control, without empty controls, and *sets* of any field."""
 
     values: Mapping[str, str]
     sets: tuple[str, ...] = ()
 
     def get(self, control: str) -> str:
-        """Return what *control* says; its default, or nothing."""
+        """Return the value of *control*, or its default; empty if it has none."""
         return self.values.get(control, DEFAULTS.get(control, ""))
 
     def without(self, *controls: str) -> Choice:
-        """Return the choice with *controls* left empty."""
+        """Return the choice with *controls* emptied."""
         return Choice({name: value for name, value in self.values.items() if name not in controls}, self.sets)
 
 
@@ -71,8 +71,10 @@ def choice_of(parameters: Iterable[tuple[str, str]]) -> Choice:
     sets: list[str] = []
     for name, text in parameters:
         if name not in CONTROLS:
-            near = suggestions(name, list(CONTROLS), most=1)
-            raise SpecError(f"{shorten(name)}: there is no such control; " + (f"did you mean {near[0]}?" if near else _all()))
+            similar = suggestions(name, list(CONTROLS), most=1)
+            raise SpecError(
+                f"{shorten(name)}: there is no such control; " + (f"did you mean {similar[0]}?" if similar else _list_controls())
+            )
         if len(text) > _MOST:
             raise SpecError(f"{name} {shorten(text)}: write at most {_MOST:,} characters")
         if name == SETS:
@@ -82,12 +84,12 @@ def choice_of(parameters: Iterable[tuple[str, str]]) -> Choice:
     return Choice(values, tuple(sets))
 
 
-def _all() -> str:
+def _list_controls() -> str:
     return f"the controls are {', '.join(CONTROLS)}"
 
 
 def query_of(choice: Choice) -> str:
-    """Return *choice* as the query of a URL, in one order and without what is the default."""
+    """Return *choice* as the query of a URL, in a fixed order and without defaults."""
     pairs = [(name, choice.values[name]) for name in CONTROLS if name in choice.values and choice.values[name] != DEFAULTS.get(name)]
     named = {name: choice.get(name) for name in ("workload", "hardware")}
     rest = [pair for pair in pairs if pair[0] not in named]
@@ -95,7 +97,7 @@ def query_of(choice: Choice) -> str:
 
 
 def scenario_of(choice: Choice) -> Scenario:
-    """Return the run that *choice* asks for. Raise SpecError with what an option cannot mean."""
+    """Return the run that *choice* selects. Raise SpecError for an invalid value."""
     number = {name: _count(choice, name) for name in ("nodes", "sequence", "tp", "pp", "cp", "ep", "micro_batches")}
     layout = layout_of(
         [], number["tp"], number["pp"], number["cp"], number["ep"], None, choice.get("shard") or None, number["micro_batches"],
@@ -140,26 +142,26 @@ def _amount(choice: Choice, control: str) -> float | None:
 
 def _sets(choice: Choice) -> tuple[str, ...]:
     market = choice.get("market").replace("-", "_")
-    made = [
+    own_sets = [
         place + text.format(choice.get(name), market=market)
         for name, text in FIELDS.items()
         if choice.get(name)
         for place in (_workers(choice.get("hardware")) if name in OF_NODES else [""])
     ]
-    return (*made, *choice.sets)
+    return (*own_sets, *choice.sets)
 
 
 def _workers(hardware: str) -> list[str]:
-    """Return what comes before a field of nodes of the machine *hardware*: nothing, or each of its several groups of workers."""
+    """Return the prefixes of a node's field of the machine *hardware*: one per group of workers, or only "" if there is one group."""
     try:
         groups = load_hardware(hardware).spec.groups
-    except SpecError:  # told of by whoever reads it to run it
+    except SpecError:  # reported when the description is read to run it
         return [""]
-    return [f"groups.{at}." for at, group in enumerate(groups) if group.role == "worker"] if len(groups) > 1 else [""]
+    return [f"groups.{index}." for index, group in enumerate(groups) if group.role == "worker"] if len(groups) > 1 else [""]
 
 
 def command_of(choice: Choice) -> list[str]:
-    """Return the words after the program that give the same figures as the page: ``run p4d.24xlarge resnet50 --nodes 4``."""
+    """Return the arguments of the program that give the same figures as the page: ``run p4d.24xlarge resnet50 --nodes 4``."""
     words = ["run", choice.get("hardware"), choice.get("workload"), *_options(choice, OPTIONS)]
     for text in _sets(choice):
         words += ["--set", text]
@@ -171,7 +173,7 @@ def command_of(choice: Choice) -> list[str]:
 
 
 def comparison_command(choice: Choice, machines: Iterable[str]) -> list[str]:
-    """Return the words after the program that compare *machines* as the page does."""
+    """Return the arguments of the program that compare *machines* as the page does."""
     parallel = [f"{name}={choice.get(name)}" for name in LAYOUT if choice.get(name)]
     options = {name: option for name, option in OPTIONS.items() if name not in (*LAYOUT, "sequence", "micro_batches", "tokens")}
     if choice.get("micro_batches"):
@@ -184,7 +186,7 @@ def comparison_command(choice: Choice, machines: Iterable[str]) -> list[str]:
 
 
 def elsewhere(choice: Choice) -> Scenario:
-    """Return the run that *choice* asks for on other machines, as their files describe them: its own machine's changes are left out."""
+    """Return the run that *choice* selects for other machines, as described in their files: without changes of the chosen machine."""
     other = choice.without("nic", "price", "tokens")
     of_machine, _ = split_overrides(other.sets)
     kept = Choice(other.values, tuple(text for text in other.sets if text not in of_machine))
@@ -203,5 +205,5 @@ def _options(choice: Choice, options: Mapping[str, str]) -> list[str]:
 
 
 def typed(words: Iterable[str]) -> str:
-    """Return *words* as a shell takes them."""
+    """Return *words* quoted for a shell."""
     return shlex.join(words)

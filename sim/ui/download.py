@@ -1,4 +1,4 @@
-"""Which files can a reader of the page keep? JSON, CSV, the descriptions in YAML, a trace and the report of the run that is shown."""
+"""Which files does the page offer for download? JSON, CSV, descriptions in YAML, a trace and the report of the run that is shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sim.ui.view import jobs_of, outcome_of
 
 @dataclass(frozen=True)
 class File:
-    """A file to keep: its *name*, media *type* and *content*."""
+    """A file to download: its *name*, media *type* and *content*."""
 
     name: str
     type: str
@@ -32,7 +32,7 @@ class File:
 
 
 class PageDownload(NamedTuple):
-    """A file that the page offers: what the link says, and what makes it."""
+    """A file that the page offers: the text of its link, its media type, and the function that makes it."""
 
     title: str
     type: str
@@ -40,15 +40,15 @@ class PageDownload(NamedTuple):
 
 
 def file_of(choice: Choice, name: str) -> File:
-    """Return the file *name* of *choice*. Raise SpecError where the choice cannot run, or for another name."""
+    """Return the file *name* of *choice*. Raise SpecError if the choice cannot run, or for an unknown name."""
     if name not in FILES:
         raise SpecError(f"{name}: there is no such file; write one of {', '.join(FILES)}")
     kind = FILES[name]
-    made = MADE_BY.set(f"{program()} {typed(command_of(choice))}")
+    token = MADE_BY.set(f"{program()} {typed(command_of(choice))}")
     try:
         content = kind.make(choice)
     finally:
-        MADE_BY.reset(made)
+        MADE_BY.reset(token)
     return File(name, kind.type, content.encode() if isinstance(content, str) else content)
 
 
@@ -73,26 +73,26 @@ def _trace(choice: Choice) -> bytes:
 
 
 def _hardware(choice: Choice) -> str:
-    return _written(loaded_hardware(scenario_of(choice)).document.value, choice)
+    return _yaml_text(loaded_hardware(scenario_of(choice)).document.value, choice)
 
 
 def _workload(choice: Choice) -> str:
-    """Return the workload as it is set; ``batch max`` is the number that fits."""
+    """Return the workload as set by the controls; a batch of ``max`` is replaced by the number that fits."""
     scenario = scenario_of(choice)
     if scenario.batch == "max":
         scenario = replace(scenario, batch=jobs_of(outcome_of(scenario).document)[0]["batch_per_gpu"])
     _, overrides = sorted_overrides(scenario)
-    return _written(load_workload(scenario.workload, overrides).document.value, choice)
+    return _yaml_text(load_workload(scenario.workload, overrides).document.value, choice)
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes every value where it stands, without anchors."""
+    """Writes every value in full, without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _written(value: object, choice: Choice) -> str:
+def _yaml_text(value: object, choice: Choice) -> str:
     head = f"# As set on the page of: {program()} {typed(command_of(choice))}\n# Run with: {program()} run hardware.yaml workload.yaml\n"
     return head + str(yaml.dump(value, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120))
 

@@ -1,4 +1,4 @@
-"""Which other machine would be faster, or cheaper? The job of a choice on machines of the catalogue, the front redrawn as they come in."""
+"""Which other machine would be faster or cheaper? The job of a choice on machines of the catalogue, redrawn while results arrive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sim.ui.choice import AMONG, Choice, comparison_command, elsewhere, typed
 from sim.ui.view import View
 
 _BETWEEN: Final = 0.4
-"""Seconds after which the chart is drawn again while machines come in."""
+"""Minimum seconds between two updates of the chart while machines are simulated."""
 _SHOWN: Final = ("money", "table", "left-out")
 """Parts of a comparison's page that are shown."""
 PEERS: Final = {"size": "rentable, same number of GPUs", "priced": "all rentable machines", "none": "none"}
@@ -42,24 +42,24 @@ def machines_of(choice: Choice, rows: Iterable[Row]) -> list[str]:
 
 
 def _gpus_of(own: str) -> int:
-    """Return the GPUs that the description *own*, a file, has. Raise SpecError where it is none."""
+    """Return the number of GPUs in the description *own*, a file. Raise SpecError if it is not a description."""
     return sum(group.count * group.node.gpu_count for group in load_hardware(own).spec.groups if group.role == "worker")
 
 
 def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
-    """Yield what the page shows of the machines *names* for the job of *choice*, again and again while they are simulated.
+    """Yield the page's view of the machines *names* for the job of *choice*, repeatedly while they are simulated.
 
-    Raise SpecError where the question itself is wrong, on any machine.
+    Raise SpecError if the choice itself is invalid for every machine.
     """
     scenario = elsewhere(choice)
     counts = [scenario.nodes] if scenario.nodes else []
     rows: list[ComparedMachine] = []
-    drawn = time.monotonic()
+    last_drawn = time.monotonic()
     for name in names:
         rows += compare(scenario, [name], document, nodes=counts, by=Computing(1))
-        if time.monotonic() - drawn > _BETWEEN:
+        if time.monotonic() - last_drawn > _BETWEEN:
             yield _view(choice, names, rows)
-            drawn = time.monotonic()
+            last_drawn = time.monotonic()
     yield _view(choice, names, rows)
 
 

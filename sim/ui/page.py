@@ -1,4 +1,4 @@
-"""What stands on the page before anything is computed? The controls with their labels, and the places where results will be put."""
+"""What does the page contain before anything is computed? The controls with their labels, and the placeholders for results."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ SLIDERS: Final[Mapping[str, tuple[int, ...]]] = {
     "price": (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 150),
     "epochs": (1, 2, 5, 10, 20, 50, 90, 200, 500),
 }
-"""Where each slider stops; the field beside it takes any number."""
+"""The stops of each slider; the field next to it accepts any number."""
 CHECKPOINTING: Final[Mapping[str, str]] = {
     "model": "as in the model's code",
     "blocks": "whole blocks",
     "selective": "attention (selective)",
     "operators": "selective, by operator",
 }
-"""What the values of ``activation_checkpointing`` mean, where they do not say it."""
+"""Labels for values of ``activation_checkpointing`` that are not self-explanatory."""
 _OTHERS: Final = "others"
 _PLACES: Final = {"time": "Time", "memory": "Memory", "machines": "Machines", "keep": "Keep it"}
 
 
 def control_page(hardware: Sequence[Row], workloads: Sequence[Row]) -> str:
-    """Return the page with the machines and the workloads of these listings to choose from."""
+    """Return the page, with the machines and workloads of these listings to choose from."""
     own = files("sim.ui")
     style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("ui.css", "ui.js"))
     desk = tag("div", _controls(hardware, workloads), _results(), class_="desk")
@@ -127,8 +127,8 @@ def _select(name: str, label: str, options: Iterable[Html], hint: str = "", empt
     return _control(name, label, tag("select", *first, *options, id=f"c-{name}", name=name, aria_describedby=described), hint)
 
 
-def _plain(names: Iterable[str], says: Mapping[str, str] | None = None) -> list[Html]:
-    return [tag("option", (says or {}).get(name, name), value=name, selected=name in DEFAULTS.values()) for name in names]
+def _plain(names: Iterable[str], labels: Mapping[str, str] | None = None) -> list[Html]:
+    return [tag("option", (labels or {}).get(name, name), value=name, selected=name in DEFAULTS.values()) for name in names]
 
 
 def _checkpointing() -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def _checkpointing() -> tuple[str, ...]:
 
 
 def _grouped(rows: Sequence[Row], key: str, name: Callable[[Row], str]) -> list[Html]:
-    """Return the options of *rows* in groups by their value of *key*."""
+    """Return the options of *rows*, grouped by their value of *key*."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(str(row[key] or _OTHERS), []).append(row)
@@ -203,6 +203,6 @@ def _results() -> Html:
     )
 
 
-def _copied(ident: str, says: str) -> Html:
-    """Return a line of code that a button copies."""
-    return joined(tag("div", tag("code", "", id=ident), tag("button", says, type="button", data_copy=ident), class_="copied"))
+def _copied(ident: str, label: str) -> Html:
+    """Return a line of code with a button that copies it."""
+    return joined(tag("div", tag("code", "", id=ident), tag("button", label, type="button", data_copy=ident), class_="copied"))

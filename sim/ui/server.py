@@ -1,7 +1,7 @@
-"""How does the page reach the simulator? Routes of a local web application: the page, a view, the machines, files; nothing is kept.
+"""How does the page reach the simulator? Through a stateless local web application: routes for page, view, machines and files.
 
-Only this computer is answered (`TrustedHostMiddleware`), and only requests of the page itself reach the simulator. A request whose reader
-has gone is given up, and so is its computation.
+It only answers requests to this computer (`TrustedHostMiddleware`), and only requests from the page itself reach the simulator. If a
+client disconnects, its request and the computation for it are canceled.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Of every answer: a browser loads nothing from elsewhere for this page."""
-_GONE: Final = 499
-"""Status of an answer that nobody reads."""
+"""Headers of every response; with them, a browser loads nothing from other sites for this page."""
+_DISCONNECTED: Final = 499
+"""Status of the response if the client has disconnected."""
 
 
 def application() -> Starlette:
-    """Return the web application; its processes live as long as it does."""
+    """Return the web application; its worker processes end with it."""
     local = _Local()
     routes = [
         Route("/", local.page),
@@ -52,7 +52,7 @@ def application() -> Starlette:
 
 
 class _Local:
-    """The answers, and who computes them: one process for the run, one for the machines."""
+    """The handlers of requests, with the processes that compute: one for the run, one for the machines."""
 
     def __init__(self) -> None:
         self.run, self.compare = Worker(), Worker()
@@ -63,11 +63,11 @@ class _Local:
 
     @asynccontextmanager
     async def life(self, _: Starlette) -> AsyncIterator[None]:
-        """Compute the first view ahead, so that what every run reads is at hand; end the processes with the application."""
-        ahead = asyncio.create_task(_read(self.run.answers("view", choice_of([]))))
+        """Compute the default view in advance, so that files read by every run are cached; end the processes with the application."""
+        warm_up = asyncio.create_task(_consume(self.run.answers("view", choice_of([]))))
         yield
-        ahead.cancel()
-        await asyncio.wait({ahead})
+        warm_up.cancel()
+        await asyncio.wait({warm_up})
         self.run.end()
         self.compare.end()
 
@@ -85,57 +85,57 @@ class _Local:
             choice = _choice(request)
             names = machines_of(choice, self.rows)
         except SpecError as error:
-            return _refused(error.problems)
+            return _error_response(error.problems)
         if not names:
             return StreamingResponse(iter([json.dumps({"done": 0, "of": 0}) + "\n"]), media_type="application/x-ndjson", headers=HEADERS)
         lines = _lines(_until_gone(request, self.compare.answers("machines", choice, names)))
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=HEADERS)
 
     async def _first(self, request: Request, worker: Worker, task: str, *more: Any) -> Response:
-        """Return the only answer of *worker* to *task*."""
+        """Return the response with the only answer of *worker* to *task*."""
         try:
             choice = _choice(request)
         except SpecError as error:
-            return _refused(error.problems)
+            return _error_response(error.problems)
         first: WorkMessage | None = None
         async for message in _until_gone(request, worker.answers(task, choice, *more)):
             first = message
         if first is None:
-            return PlainTextResponse("", _GONE)
-        how, what = first
-        if how == "refused":
-            return _refused(what)
+            return PlainTextResponse("", _DISCONNECTED)
+        kind, payload = first
+        if kind == "refused":
+            return _error_response(payload)
         if task == "file":
-            named = {"Content-Disposition": f'attachment; filename="{what.name}"'}
-            return Response(what.content, headers={**HEADERS, **named}, media_type=what.type)
-        return JSONResponse(what, headers=HEADERS)
+            named = {"Content-Disposition": f'attachment; filename="{payload.name}"'}
+            return Response(payload.content, headers={**HEADERS, **named}, media_type=payload.type)
+        return JSONResponse(payload, headers=HEADERS)
 
 
-async def _read(messages: AsyncGenerator[WorkMessage, None]) -> None:
+async def _consume(messages: AsyncGenerator[WorkMessage, None]) -> None:
     async for _ in messages:
         pass
 
 
 def _choice(request: Request) -> Choice:
-    """Return what *request* asks for. Raise SpecError for a request of another site's page, and for an unknown control."""
+    """Return the choice in *request*. Raise SpecError for a request from another site's page, and for an unknown control."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise SpecError("only the page itself may ask this")
     return choice_of(request.query_params.multi_items())
 
 
-def _refused(problems: Sequence[str]) -> Response:
+def _error_response(problems: Sequence[str]) -> Response:
     return JSONResponse({"problems": list(problems)}, 422, headers=HEADERS)
 
 
 async def _lines(messages: AsyncIterator[WorkMessage]) -> AsyncIterator[str]:
     """Yield each of *messages* as a line of JSON."""
-    async for how, what in messages:
-        yield json.dumps(what if how == "said" else {"problems": what}) + "\n"
+    async for kind, payload in messages:
+        yield json.dumps(payload if kind == "said" else {"problems": payload}) + "\n"
 
 
 async def _until_gone(request: Request, messages: AsyncGenerator[WorkMessage, None]) -> AsyncIterator[WorkMessage]:
-    """Yield *messages* while there is somebody to read them; then close their iterator, which gives the computation up."""
-    gone = asyncio.create_task(_gone(request))
+    """Yield *messages* until the client disconnects; then close their iterator, which cancels the computation."""
+    gone = asyncio.create_task(_disconnected(request))
     step: asyncio.Future[WorkMessage | None] | None = None
     try:
         while not gone.done():
@@ -152,7 +152,7 @@ async def _until_gone(request: Request, messages: AsyncGenerator[WorkMessage, No
         await messages.aclose()
 
 
-async def _gone(request: Request) -> None:
-    """Return when who sent *request* has closed the connection."""
+async def _disconnected(request: Request) -> None:
+    """Return when the client of *request* has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

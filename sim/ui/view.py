@@ -1,4 +1,4 @@
-"""What does the page show for a choice? Its outcome and parts as HTML, the command that gives the same, and what empty controls mean."""
+"""What does the page show for a choice? The outcome and its parts as HTML, the equivalent command, and the meaning of empty controls."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from sim.terminal import named_as_called, program
 from sim.ui.choice import KEYS, Choice, command_of, query_of, scenario_of, typed
 
 View = dict[str, Any]
-"""What is sent to the page: plain data."""
+"""The plain data that is sent to the page."""
 _OPTION: Final = re.compile(r"(--[a-z][a-z-]*) ([\w.+=-]*\w)")
 _SUGGESTED: Final = re.compile(rf"(?:{_OPTION.pattern}(?: (?=--)|(?! (?=--))))+")
-"""Options in a sentence, several in a row taken together."""
+"""Options in a sentence; consecutive options are one match."""
 _OF_GROUP: Final = re.compile(r"groups\.\d+\.count=")
 _FIRST: Final = ("time", "steps", "stages", "memory", "job")
-"""Parts that stand before the machines."""
+"""Parts that the page shows before the machines."""
 _GBPS: Final = 1e9 / 8
-"""Bytes per second of 1 Gbit/s."""
+"""1 Gbit/s in bytes per second."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ViewOutcome:
 
 
 def outcome_of(scenario: Scenario) -> ViewOutcome:
-    """Return the finished run of *scenario*, as ``run --fast`` has it. Raise SpecError with all that is wrong."""
+    """Return the finished run of *scenario*, as of ``run --fast``. Raise SpecError listing everything that is wrong."""
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
         return ViewOutcome(laid_out.run, layout_document(laid_out))
@@ -80,17 +80,17 @@ def outcome_of(scenario: Scenario) -> ViewOutcome:
 
 
 def view_of(choice: Choice) -> View:
-    """Return what the page shows for *choice*; where it cannot run, each problem in the simulator's own sentence."""
-    said: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}, "fixed": {}}
+    """Return what the page shows for *choice*; if it cannot run, the simulator's messages and the remedies that they suggest."""
+    view: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}, "fixed": {}}
     try:
         scenario = scenario_of(choice)
-        said |= {"described": described(choice), "fixed": fixed(choice)}
+        view |= {"described": described(choice), "fixed": fixed(choice)}
         outcome = outcome_of(scenario)
     except SpecError as error:
         problems = [named_as_called(problem) for problem in error.problems]
-        return said | {"problems": problems, "remedies": [remedy for problem in problems for remedy in remedies(choice, problem)]}
+        return view | {"problems": problems, "remedies": [remedy for problem in problems for remedy in remedies(choice, problem)]}
     hero, parts = outcome.parts
-    return said | {
+    return view | {
         "title": f"{outcome.document['workload']} on {outcome.document['hardware']}",
         "brief": brief(outcome.document),
         "verdict": jobs_of(outcome.document)[0]["verdict"],
@@ -102,9 +102,9 @@ def view_of(choice: Choice) -> View:
 
 
 def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
-    """Return the changes of *choice* that *problem* suggests: options in its words, with the query that each of them leads to.
+    """Return the changes of *choice* that *problem* suggests: the options in its text, with the query that each of them leads to.
 
-    A word after an option that is no value of it, as in "--nodes needs one group", suggests nothing.
+    If the word after an option is not a value of it, as in "--nodes needs one group", there is no suggestion.
     """
     changes = []
     for words in dict.fromkeys(match[0].strip() for match in _SUGGESTED.finditer(problem) if match.start() > 0):
@@ -112,7 +112,7 @@ def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
         for option, value in _OPTION.findall(words):
             if option == "--set":
                 sets = (*sets, value)
-                if _OF_GROUP.match(value):  # which says in part what --nodes said in all
+                if _OF_GROUP.match(value):  # it sets for one group what --nodes sets for all
                     values.pop("nodes", None)
             elif option in KEYS:
                 values[KEYS[option]] = value
@@ -123,7 +123,7 @@ def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
 
 
 def _readable(choice: Choice) -> bool:
-    """Return whether every control of *choice* says something that it can mean."""
+    """Return whether every control of *choice* has a valid value."""
     try:
         scenario_of(choice)
         described(choice)
@@ -133,23 +133,23 @@ def _readable(choice: Choice) -> bool:
 
 
 def jobs_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the documents of the jobs in *document*, mostly one."""
+    """Return the documents of the jobs in *document*, usually one."""
     jobs: Sequence[Mapping[str, Any]] = document.get("jobs", [document])
     return jobs
 
 
 def brief(document: Mapping[str, Any]) -> str:
-    """Return the main figures of *document* in a line: step, speed, and what an epoch or the whole job costs."""
+    """Return the main figures of *document* in one line: step time, throughput, and the cost of an epoch or the whole job."""
     first = jobs_of(document)[0]
     tokens = first.get("tokens_per_s")
     speed = f"{as_number(tokens)} tokens/s" if tokens else f"{as_number(first['throughput_samples_per_s'])} samples/s"
     job = first["whole_job"]
-    cost, what = (job["cost_usd"], "whole job") if job else (first["cost_per_epoch_usd"], "epoch")
-    return ", ".join([f"step {as_time(first['step_time_s'])}", speed, *([] if cost is None else [f"{as_money(cost)} per {what}"])])
+    cost, unit = (job["cost_usd"], "whole job") if job else (first["cost_per_epoch_usd"], "epoch")
+    return ", ".join([f"step {as_time(first['step_time_s'])}", speed, *([] if cost is None else [f"{as_money(cost)} per {unit}"])])
 
 
 def fixed(choice: Choice) -> dict[str, str]:
-    """Return by control why it changes nothing of this machine or workload, where it does not."""
+    """Return, by control, the reason why it has no effect on this machine or workload."""
     scenario = scenario_of(choice.without("nodes", "batch", "nic", "price", "sequence"))
     workers = [group for group in loaded_hardware(scenario).spec.groups if group.role == "worker"]
     _, of_workload = sorted_overrides(scenario)
@@ -162,9 +162,9 @@ def fixed(choice: Choice) -> dict[str, str]:
 
 
 def described(choice: Choice) -> dict[str, str]:
-    """Return by control what an empty one means: the value of the machine's or the workload's description.
+    """Return, by control, the value of an empty one: that of the machine's or the workload's description.
 
-    Raise SpecError where one of the two cannot be read as *choice* sets it.
+    Raise SpecError if one of the two cannot be read with the settings of *choice*.
     """
     scenario = scenario_of(choice.without("nodes", "batch", "nic", "price"))
     hardware = loaded_hardware(scenario).spec

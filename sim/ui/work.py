@@ -1,7 +1,7 @@
-"""Who computes for the page, and how is it stopped? Processes of their own, each ended as soon as nobody wants its answer any more.
+"""Where are the page's results computed, and how is a computation canceled? In separate processes that can be killed.
 
-A simulation cannot be interrupted from inside, and the server must go on answering: so each `Worker` holds a process that takes one task
-at a time. A task that is cancelled ends the process; the next one starts another, from a server of forks that has everything imported.
+A simulation cannot be interrupted from inside, and the server must stay responsive, so each `Worker` has a process that runs one task at
+a time. Canceling a task kills the process; the next task starts a new one from a fork server that has already imported everything.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def _file(choice: Choice, name: str) -> Iterator[Any]:
 
 
 TASKS: Final[Mapping[str, Callable[..., Iterator[Any]]]] = {"view": _view, "file": _file, "machines": machine_views}
-"""What a worker can be asked: each takes a choice, and yields its answers."""
+"""The tasks of a worker: each takes a choice, and yields answers."""
 
 
 def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[WorkMessage]:
-    """Yield the messages with which a process answers: what the *task* yields, or why it is refused, and the end."""
+    """Yield the messages of a process for one *task*: its answers, or why it is refused, and then the end."""
     own = any(name.endswith(".yaml") for name in (choice.get("hardware"), choice.get("workload")))
     try:
-        with nullcontext() if own else standing("ui"):  # a file of the user's own may be edited between two requests
+        with nullcontext() if own else standing("ui"):  # the user may edit their own file between two requests
             for answer in TASKS[task](choice, *more):
                 yield "said", answer
     except SpecError as error:
@@ -52,7 +52,7 @@ def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[WorkMessage]:
 
 
 def _serve(connection: Connection) -> None:
-    """Answer the tasks that come through *connection* until it is closed."""
+    """Run the tasks received through *connection* until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the server, which ends this process
     while True:
         try:
@@ -64,7 +64,7 @@ def _serve(connection: Connection) -> None:
 
 
 class Worker:
-    """A process that answers one task at a time; a task that is given up ends it."""
+    """A process that runs one task at a time; canceling the task ends it."""
 
     def __init__(self) -> None:
         how = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -77,7 +77,7 @@ class Worker:
         self._connection: Connection | None = None
 
     async def answers(self, task: str, *arguments: Any) -> AsyncGenerator[WorkMessage, None]:
-        """Yield the messages that answer *task*, without the end; closing the iterator before that ends the process."""
+        """Yield the messages of *task*, without the end; closing the iterator early ends the process."""
         loop = asyncio.get_running_loop()
         async with self._lock:
             connection = await loop.run_in_executor(None, self._started)
@@ -94,7 +94,7 @@ class Worker:
                     self.end()
 
     def _started(self) -> Connection:
-        """Return the connection to the process, which is started if need be."""
+        """Return the connection to the process; start it if necessary."""
         with self._starting:
             if self._connection is None or not self._process.is_alive():
                 self._connection, theirs = self._context.Pipe()
@@ -104,18 +104,18 @@ class Worker:
             return self._connection
 
     def start_soon(self) -> None:
-        """Start the process in the background, so that the first task need not wait for it."""
+        """Start the process in the background, so that the first task does not wait for it."""
         threading.Thread(target=self._started, daemon=True).start()
 
     @property
     def process(self) -> int | None:
-        """Return the number of the process, None while there is none."""
+        """Return the ID of the process; None if there is none."""
         return self._process.pid if self._process is not None else None
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, whatever it is doing."""
         with self._starting:
             if self._process is not None:
                 self._process.kill()
                 self._process.join()
-            self._process = self._connection = None  # whoever still reads from the connection closes it
+            self._process = self._connection = None  # not closed here, because a thread may still read from it
