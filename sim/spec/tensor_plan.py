@@ -1,10 +1,11 @@
-"""How do the layers of a traced table divide over tensor ranks, where the user says so for some modules in torch's words?
+"""How do tensor ranks split the layers of a traced table, if the user specifies it for some modules in torch's terms?
 
-A plan maps patterns of module paths to words, as torch's ``parallelize_module`` and transformers' ``tp_plan`` do. Between a ``colwise`` and
-the next ``rowwise`` product, what has no weights works on its share of heads or columns; what no pattern matches is otherwise replicated.
-In a plan with ``sequence`` layers, the stream is split by tokens from the first ``rowwise``, ``vocabulary`` or ``sequence`` layer on.
-Limits: ``colwise`` products that follow each other read one input, which is gathered once (torch: ``PrepareModuleInput`` around them); all
-else is complete or split by tokens, so that layers with weights on split tokens have to be in the plan.
+A plan maps patterns of module paths to split styles, like torch's ``parallelize_module`` and transformers' ``tp_plan``. Between a
+``colwise`` and the next ``rowwise`` product, layers without weights work on their share of heads or columns. Other layers that no pattern
+matches are replicated. If the plan has ``sequence`` layers, the stream is split by tokens from the first ``rowwise``, ``vocabulary`` or
+``sequence`` layer on.
+Limits: consecutive ``colwise`` products read one input, which is gathered once (torch: ``PrepareModuleInput`` around them). Everything
+else is complete or split by tokens, so layers with weights on split tokens must be in the plan.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from sim.spec.layer import Layer, TensorShare
 from sim.spec.module_paths import matches, named, paths
 
 PlanWord = Literal["colwise", "rowwise", "vocabulary", "per_head", "sequence", "replicated"]
-"""A tensor share that a plan can give; ``rowwise`` of an embedding is ``vocabulary``, as in torch."""
+"""A tensor share that a plan can assign; ``rowwise`` of an embedding means ``vocabulary``, as in torch."""
 
 _FLOAT: Final = 4.0
 """Bytes of an element in a layer table."""
 
 
 def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Layer, ...]:
-    """Return *layers* with the shares that *plan* gives them.
+    """Return *layers* with the shares that *plan* assigns to them.
 
-    Raise ValueError for a pattern that matches nothing, and for a word that does not fit a layer or its place.
+    Raise ValueError for a pattern that matches nothing, and for a share that is impossible for a layer or its position.
     """
     _check_patterns(layers, plan)
     split_tokens = "sequence" in plan.values()
-    stream: TensorShare = "replicated"  # what a layer outside of split products gets
+    stream: TensorShare = "replicated"  # share of layers outside of split products
     columns = 0  # of the last colwise product while activations are split
     made = []
     for layer in layers:
@@ -70,7 +71,7 @@ def _weighs(layer: Layer) -> bool:
 
 
 def _word(layer: Layer, plan: Mapping[str, PlanWord]) -> TensorShare:
-    """Return the word of the first pattern that matches *layer*, empty without one; raise ValueError where it cannot be divided so."""
+    """Return the share of the first pattern that matches *layer*, or an empty text; raise ValueError if the layer cannot be split so."""
     word: TensorShare = next((word for pattern, word in plan.items() if matches(pattern, _path(layer))), "")
     if layer.op == "embedding" and word == "rowwise":
         word = "vocabulary"
@@ -100,5 +101,5 @@ def _outside(layer: Layer, stream: TensorShare) -> TensorShare:
 
 
 def _tokens(layer: Layer, columns: int) -> dict[str, int]:
-    """Return the tokens of a loss over split *columns*, which ranks exchange sums of."""
+    """Return the tokens of a loss over split *columns*, for which ranks exchange sums."""
     return {"tokens": round(layer.read / (_FLOAT * columns))} if layer.op == "loss" and columns else {}
