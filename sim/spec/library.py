@@ -1,7 +1,7 @@
-"""What does a description say? Loads hardware, workloads and parts by path or catalogue name, with overrides, validated.
+"""What does a description contain? Loads hardware, workloads and parts by path or catalogue name, with overrides, and validates them.
 
-Order: find the file (``catalogue``), merge ``extends`` (``references``), apply overrides (``overrides``), follow references,
-validate (``validation``). Everything wrong is reported at once, each problem with its place.
+Order: find the file (``catalogue``), merge ``extends`` (``references``), apply overrides (``overrides``), resolve references,
+validate (``validation``). All problems are reported at once, each with its place in the file.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 SYNTHETIC = "synthetic-images"
-"""The data set of a layer table that no workload names: nothing is read or prepared."""
+"""The data set of a model file that is run without a workload: nothing is read or prepared."""
 ALONE = 32
-"""Samples per GPU of such a table."""
+"""Samples per GPU of such a model."""
 
 Spec = TypeVar("Spec", bound=BaseModel)
 T = TypeVar("T", covariant=True)
@@ -51,7 +51,7 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """A validated description, the fingerprint of everything it says, and the document it came from."""
+    """A validated description, the fingerprint of its contents, and its source document."""
 
     spec: T
     sha256: str
@@ -61,19 +61,19 @@ class Loaded(Generic[T]):
 def load_hardware(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Hardware]:
     """Return the hardware that *name* (path or catalogue name) describes, with *overrides* applied.
 
-    *library* are folders of further hardware files, searched before the catalogue. Raise SpecError with all that is wrong.
+    *library* are folders with more hardware files, searched before the catalogue. Raise SpecError with all problems.
     """
     return load(Hardware, _found(name, "hardware", library), overrides, library)
 
 
 def load_workload(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Workload]:
-    """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; a model file is one by itself."""
+    """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; *name* may also be a model file."""
     path = _found(name, "workloads", library)
     return load_model_alone(path, overrides) if _holds_model(path) else load(Workload, path, overrides, library)
 
 
 def is_model(name: str, library: SearchFolders = None) -> bool:
-    """Return whether *name* is that of a model file, so that no workload can extend it."""
+    """Return whether *name* refers to a model file, which a workload cannot extend."""
     return _holds_model(_found(name, "workloads", library))
 
 
@@ -83,7 +83,7 @@ def _holds_model(path: Path) -> bool:
 
 
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
-    """Return a workload for the model file *path* that no other file names: 32 synthetic samples per GPU; a decoder has its defaults."""
+    """Return a workload for the model file *path* on its own: 32 synthetic samples per GPU, or for a decoder its defaults."""
     changes = tuple(overrides)
     return shelf.remembered((Model, Workload, path, changes), lambda: _alone(path, changes))
 
@@ -107,12 +107,12 @@ def _found(name: str, folder: str, library: SearchFolders) -> Path:
 
 
 def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
-    """Return the part *name* of *folder* alone, for example a stack."""
+    """Return the single part *name* of *folder*, for example a stack."""
     return load(kind, _found(name, folder, None)).spec
 
 
 def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Spec]:
-    """Return the *kind* of description that the file *path* holds, with *overrides* applied."""
+    """Return the description of *kind* in the file *path*, with *overrides* applied."""
     changes = tuple(overrides)
     return shelf.remembered((kind, path, changes, library), lambda: _load(kind, path, changes, library))
 
