@@ -154,7 +154,7 @@ class _Table:
             backward_arithmetic=3.0 * self.tokens * shape.vocab,
             read=logits,
             write=logits,
-            backward_traffic=4.0 * logits,  # zeros and one element a row, then softmax: two reads and a write
+            backward_traffic=4.0 * logits,  # zeros and one element per row, then softmax: two reads and a write
             saved=logits,
             forward_kernels=2,
             backward_kernels=2,

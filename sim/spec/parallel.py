@@ -130,7 +130,7 @@ Cuts = Annotated[
         {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}], "description": "modules, such as [layer2.0, fc]"}
     ),
 ]
-"""Modules that stages begin with."""
+"""Modules that begin a new pipeline stage."""
 
 
 class Parallel(Spec):
@@ -145,7 +145,7 @@ class Parallel(Spec):
     context: Count = 1
     """Context parallelism: number of ranks that split each sequence, including attention."""
     context_exchange: Literal["ring", "all_gather"] = "ring"
-    """How keys and values reach the other ranks of a context group."""
+    """How keys and values reach the other ranks of a context group: passed around a ring, or all-gathered at once."""
     expert: Count = 1
     """Expert parallelism: number of ranks that split the experts of a layer; they are taken from the tensor, context and data ranks."""
     replicate: Count = 1

@@ -99,7 +99,7 @@ class Model(Spec):
         stand_in = {"parameters": 1, "input": "0 B", "layers": (Layer(name="tokens", op="embedding"),)}
         try:
             decoder = _Decoder.model_validate({name: said[name] for name in _Decoder.model_fields if said.get(name) is not None})
-        except ValidationError:  # the fields' own validation says what is wrong with them
+        except ValidationError:  # the validation of the fields reports their problems
             return stand_in | said
         layers, sequence = decoder.layers, decoder.sequence or 0
         made = {"parameters": sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers), "input": f"{sequence * TOKEN_INPUT:.0f} B"}

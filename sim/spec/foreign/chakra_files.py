@@ -1,7 +1,7 @@
-"""Which files make up a Chakra trace of several ranks? Those of one name, numbered from 0: ``name.0.et``, ``name.1.et``, ...
+"""Which files make up a Chakra trace of several ranks? Files with the same name, numbered from 0: ``name.0.et``, ``name.1.et``, ...
 
-A trace is named by ``name.et``, by one of its files, by ``name.{rank}.et``, or by a folder that holds one trace and is no workload of the
-catalogue. Groups of ranks stand in ``comm_group.json`` beside the files, as ASTRA-sim takes them: ``{"1": [0, 1], "2": [2, 3]}``.
+A trace is given as ``name.et``, as one of its files, as ``name.{rank}.et``, or as a folder that contains one trace and is not the name of
+a workload. Groups of ranks are in ``comm_group.json`` next to the files, in ASTRA-sim's format: ``{"1": [0, 1], "2": [2, 3]}``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class TraceFiles(NamedTuple):
     paths: tuple[Path, ...]
     ranks: tuple[list[TraceNode], ...]
     groups: Mapping[str, tuple[int, ...]]
-    """Ranks of each communicator that a file names."""
+    """Ranks of each communicator in the file of groups, by name."""
     sha256: str
 
 
 def trace_paths(text: str) -> tuple[str, dict[int, Path]] | None:
-    """Return the name of the trace that *text* stands for, and its files by rank; None where it stands for none.
+    """Return the name of the trace given as *text*, and its files by rank; None if *text* is not a trace.
 
-    Raise SpecError for a folder of several traces.
+    Raise SpecError for a folder with several traces.
     """
     path = Path(text)
     if "{rank}" in path.name:
@@ -61,7 +61,7 @@ def _like(folder: Path, before: str, after: str) -> dict[int, Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return what *folder* holds; nothing where it cannot be read."""
+    """Return the contents of *folder*; nothing if it cannot be read."""
     try:
         return sorted(folder.iterdir())
     except OSError:
@@ -84,9 +84,9 @@ def _of_folder(folder: Path) -> tuple[str, dict[int, Path]] | None:
 
 
 def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
-    """Read the trace that *text* stands for; *groups* is its file of communicators (default: the one beside it, if there is one).
+    """Read the trace given as *text*; *groups* is the file with its communicators (default: ``comm_group.json`` next to it, if any).
 
-    Raise SpecError with the file where that fails.
+    Raise SpecError, with the file, if that fails.
     """
     files = trace_paths(text)
     if files is None or not files[1]:
@@ -105,7 +105,7 @@ def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
 
 
 def _read(path: Path, note: Callable[[bytes], None]) -> list[TraceNode]:
-    """Return the nodes of *path*, whose bytes *note* gets. Raise SpecError where that fails."""
+    """Return the nodes of *path* and pass its bytes to *note*. Raise SpecError if that fails."""
     try:
         data = path.read_bytes()
         note(data)
@@ -117,7 +117,7 @@ def _read(path: Path, note: Callable[[bytes], None]) -> list[TraceNode]:
 
 
 def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
-    """Return the communicators of *path*, by name. Raise SpecError where it is no such file, or names a rank beyond *ranks*."""
+    """Return the communicators in *path* by name. Raise SpecError if it is not a valid file, or has a rank outside of *ranks*."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Which decoder does a Hugging Face ``config.json`` describe? Its fields, what its class adds, and what of it is not read.
+"""Which decoder does a Hugging Face ``config.json`` describe? Its fields, the defaults of its class, and the keys that are not read.
 
-A family that does not read a key which makes layers of another kind is not the family of the file: it is refused, and those that read the
-key are named.
+If the file has a key that changes the kind of layers and that its family does not read, the file is rejected, and the message lists the
+families that read the key.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from sim.spec.foreign.hf_keys import Config, listed
 from sim.spec.yaml import SpecError
 
 _USUAL: Final[tuple[str, ...]] = ("llama", "qwen3_moe", "mixtral", "deepseek_v3")
-"""Families after which others are made, in the order in which they are named."""
+"""Families on which many others are modeled, in the order in which messages list them."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """A decoder: fields of a Transformer, and what a reader of its file has to know."""
+    """A decoder: fields of a Transformer, and notes for the user on how its file was read."""
 
     shape: Shape
     notes: tuple[str, ...] = ()
 
 
 def decoder_of(said: Mapping[str, Any], place: str) -> Described:
-    """Return the decoder that a configuration describes; *place* names its file in messages.
+    """Return the decoder that a configuration describes; *place* is the name of its file in messages.
 
-    Raise SpecError for a family that is not known, for a size that is missing or no number, and for layers that the family does not have.
+    Raise SpecError for an unknown family, for a size that is missing or not a number, and for layers that the family does not have.
     """
     inside = said.get("text_config")
     if isinstance(inside, Mapping):
@@ -44,7 +44,7 @@ def decoder_of(said: Mapping[str, Any], place: str) -> Described:
 
 
 def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> Described:
-    """Return the decoder of the family *kind* that the keys *said* describe, inside those *around* them or not inside others."""
+    """Return the decoder of the family *kind* with the keys *said*, which are nested in the keys *around* (None: at the top level)."""
     if kind not in FAMILIES:
         raise SpecError(f"{place}: {_unknown(kind, said)}")
     config = Config(said, place, DEFAULTS.get(kind, {}), "" if around is None else "text_config.")
@@ -70,7 +70,7 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
 
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:
-    """Return that the family *kind* is not known, and what to do about it."""
+    """Return the message that the family *kind* is unknown, and what to do about it."""
     which = f"model_type {kind} is not known" if kind else f"model_type is missing; known are {', '.join(FAMILIES)}"
     nobodys = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
     lone = f"; no known family has layers with {listed({name: said[name] for name in said if name in nobodys})}" if nobodys else ""
@@ -78,7 +78,7 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
 
 
 def _instead(kind: str, said: Mapping[str, Any]) -> str:
-    """Return what can be done about a configuration whose family *kind* is not known or does not have such layers."""
+    """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
     named = _class(said)
     traced = f"; or trace it where transformers is installed: {_traced(named, said)}" if named else ""
     if named and not named.endswith(_DECODERS):
@@ -95,18 +95,18 @@ def _instead(kind: str, said: Mapping[str, Any]) -> str:
 
 
 _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""How transformers ends the names of classes that write text."""
+"""Ends of the names of classes in transformers that generate text."""
 _NAMED: Final = 3
-"""Workloads of the catalogue that are named."""
+"""Maximum number of the catalogue's workloads in a message."""
 _SIZE: Final = re.compile(
     r"(hidden|intermediate|embedding|vocab|image|patch|type_vocab)_size|num_(\w+_)?(layers|heads|channels|experts|experts_per_tok)|"
     r"\w+_(layers|heads|dim|positions|position_embeddings)|d_(model|ff|kv)"
 )
-"""Settings that tell how large a model is; others stay as its class has them."""
+"""Settings that determine the size of a model; other settings keep the defaults of its class."""
 
 
 def _class(said: Mapping[str, Any]) -> str:
-    """Return the class of transformers that the file names, or nothing."""
+    """Return the class of transformers that the file names; empty if it names none."""
     names = said.get("architectures")
     first = names[0] if isinstance(names, list) and names else ""
     return first if isinstance(first, str) and first.isidentifier() else ""
@@ -126,22 +126,22 @@ def _traced(named: str, said: Mapping[str, Any]) -> str:
 
 
 def _alike(kind: str, said: Mapping[str, Any]) -> list[str]:
-    """Return families that read all of *said* that shapes layers: those of a like name, or the usual ones."""
+    """Return families that read all keys of *said* that affect layers: those with similar names, or else common ones."""
     fitting = [name for name in FAMILIES if _fits(name, said)]
     near = difflib.get_close_matches(kind.removesuffix("_text"), fitting, n=3, cutoff=0.7)
     return near or [name for name in _USUAL if name in fitting][:2] or fitting[:2]
 
 
 def _fits(kind: str, said: Mapping[str, Any]) -> bool:
-    """Return whether the family *kind* finds all that it needs in *said*, and knows all that shapes layers there."""
+    """Return whether the family *kind* finds all keys that it needs in *said*, and reads all keys that affect layers."""
     config, complete = _reading(kind, said)
     return complete and not config.strange()
 
 
 def _reading(kind: str, said: Mapping[str, Any]) -> tuple[Config, bool]:
-    """Return *said* once the family *kind* has read it, and whether it found all that it needs.
+    """Return *said* after the family *kind* has read it, and whether it found all keys that it needs.
 
-    Sizes that every decoder has are taken to be there: they tell no family from another.
+    Sizes that every decoder has are assumed to be there, because they do not distinguish families.
     """
     config = Config({NAMES[name][0]: 64 for name in NEEDED} | dict(said), "", {})
     try:

@@ -1,4 +1,4 @@
-"""What do arguments of Megatron-LM tell of a run? Layout, micro-batches, optimizer (megatron/training/arguments.py, with its defaults)."""
+"""What do Megatron-LM's arguments specify about a run? Layout, micro-batches, optimizer (megatron/training/arguments.py, its defaults)."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "p
     "micro-batch-size",
     "global-batch-size",
 }
-"""Options whose values must be numbers."""
+"""Options with numeric values."""
 _READ: Final = NUMERIC | {
     "sequence-parallel", "use-distributed-optimizer", "multi-latent-attention", "group-query-attention", "disable-bias-linear",
     "untie-embeddings-and-output-weights", "normalization", "position-embedding-type", "recompute-granularity", "hidden-dropout",
     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
     "fp8-format", "fp8-recipe",
 }  # fmt: skip
-"""Options that change what is simulated, by which slips are known."""
+"""Options that affect the simulation, against which other options are checked for typos."""
 
 
 def megatron(text: str, place: str) -> Told:
-    """Return what the arguments of Megatron-LM in *text*, plain or inside a shell script, tell. Raise SpecError for what is missing.
+    """Return the settings in Megatron-LM's arguments in *text*, plain or inside a shell script. Raise SpecError for missing sizes.
 
-    A script without any size of the model tells of layout and batch alone.
+    A script without any size of the model specifies only layout and batch.
     """
     given = Arguments(arguments(text, place, NUMERIC), place)
     sizes = ("num-layers", "hidden-size", "num-attention-heads")
@@ -78,7 +78,7 @@ def megatron(text: str, place: str) -> Told:
 
 
 def _shards(given: Arguments) -> dict[str, Any]:
-    """Return what data-parallel ranks share: states, or with one of FSDP's kinds what the strategy says."""
+    """Return what data-parallel ranks shard: optimizer states, or with a kind of FSDP what its strategy specifies."""
     if "use-torch-fsdp2" in given.said:
         return {"shard": "parameters"}
     if "use-megatron-fsdp" in given.said or "use-custom-fsdp" in given.said:
@@ -90,14 +90,14 @@ def _shards(given: Arguments) -> dict[str, Any]:
 
 
 def _optimizer(name: str, told: Told) -> dict[str, Any]:
-    """Return the optimizer; where it is not modeled adam stands in for it, and *told* has a note."""
+    """Return the optimizer; if it is not modeled, return adam and add a note to *told*."""
     rule = _OPTIMIZERS.get(name)
     told.notes += [] if rule else [f"--optimizer {name} is not modeled: the workload has adam"]
     return {"optimizer": {"name": rule or "adam"}}
 
 
 def _modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
-    """Return which modules of a block are recomputed by themselves, where the options in *text* name some."""
+    """Return which modules of a block are recomputed individually, if the options in *text* name any."""
     named = _MODULES.search(text.replace("\\\n", " "))
     if named is None or said.get("recompute-granularity") != "selective":
         return {}
@@ -112,7 +112,7 @@ def _modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
 
 
 def _exchanges(given: Arguments, told: Told) -> None:
-    """Take over how context ranks exchange keys and values, and say which ways there and over expert ranks are not modeled."""
+    """Set in *told* how context ranks exchange keys and values, and add notes on exchanges that are not modeled."""
     kind = given.said.get("cp-comm-type", "p2p")
     if "context" in told.parallel and kind != "p2p":
         told.parallel |= {"context_exchange": "all_gather"} if kind == "all_gather" else {}
@@ -127,7 +127,7 @@ def _exchanges(given: Arguments, told: Told) -> None:
 
 
 def _stages(given: Arguments, told: Told, layout: str | None) -> dict[str, Any]:
-    """Return how many chunks each rank of a pipeline has, and how many blocks each chunk, where they are not equal."""
+    """Return the number of chunks on each pipeline rank and, if they are uneven, the number of blocks in each chunk."""
     stages = told.parallel.get("pipeline", 1)
     if stages == 1:
         return {}
@@ -157,7 +157,7 @@ def _stages(given: Arguments, told: Told, layout: str | None) -> dict[str, Any]:
 
 
 def _letters(layout: str, place: str) -> list[int]:
-    """Return the blocks of each part of a ``--pipeline-model-parallel-layout`` such as ``Et*3|(tt|)*29,m|L``."""
+    """Return the number of blocks in each part of a ``--pipeline-model-parallel-layout`` such as ``Et*3|(tt|)*29,m|L``."""
     text = layout.replace(",", "")
     for pattern in (r"\(([^()]*)\)\*(\d{1,3})(?!\d)", r"([EtmL])\*(\d{1,3})(?!\d)"):
         text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
@@ -169,7 +169,7 @@ def _letters(layout: str, place: str) -> list[int]:
 
 
 def _ends_apart(given: Arguments, layers: int, stages: int, virtual: int) -> list[int]:
-    """Return the blocks of each chunk where the first or the last stage has others than the rest; nothing where none does."""
+    """Return the number of blocks in each chunk if the first or last stage differs from the rest; empty if none does."""
     first, last = given.number("decoder-first-pipeline-num-layers"), given.number("decoder-last-pipeline-num-layers")
     less = ["account-for-embedding-in-pipeline-split" in given.said, "account-for-loss-in-pipeline-split" in given.said]
     if any(less):

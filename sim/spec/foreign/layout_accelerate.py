@@ -1,4 +1,4 @@
-"""How is a layout written for Accelerate? The YAML of its FSDP."""
+"""How is a layout written for Accelerate? As the YAML file of its FSDP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.spec.yaml import SpecError
 
 
 def accelerate_yaml(launch: Launch) -> str:
-    """Return the YAML of Accelerate's FSDP. Raise SpecError where the layout is no FSDP without a pipeline."""
+    """Return the YAML for Accelerate's FSDP. Raise SpecError if the layout is not FSDP without pipeline and expert ranks."""
     import yaml
 
     own = launch.parallel
@@ -47,7 +47,7 @@ def accelerate_yaml(launch: Launch) -> str:
 
 
 def _accelerate_8bit(launch: Launch) -> dict[str, Any]:
-    """Return the block of the library that brings products to 8 bits. Raise SpecError for a recipe that Accelerate has not."""
+    """Return the block of the library that runs products in FP8. Raise SpecError for a recipe that Accelerate does not have."""
     if launch.precision != "fp8":
         return {}
     block = next((block for recipe, block in ACCELERATE_8BIT.items() if recipe == launch.fp8_recipe), None)

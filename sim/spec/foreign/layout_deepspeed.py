@@ -1,4 +1,4 @@
-"""How is a layout written for DeepSpeed? The JSON of ZeRO."""
+"""How is a layout written for DeepSpeed? As the JSON file of ZeRO."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sim.spec.yaml import SpecError
 
 
 def deepspeed_json(launch: Launch) -> str:
-    """Return the JSON of DeepSpeed. Raise SpecError where the layout needs more than ZeRO."""
+    """Return the JSON for DeepSpeed. Raise SpecError if the layout needs more than ZeRO."""
     own = launch.parallel
     refuse_four_bits(launch, "DeepSpeed")
     if own.model_ranks > 1 or own.expert > 1 or own.replicate > 1:

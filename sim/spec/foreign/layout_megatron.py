@@ -1,4 +1,4 @@
-"""How is a layout written for Megatron-LM? Arguments of its axes, stages, exchanges and precision; the model's are beside it."""
+"""How is a layout written for Megatron-LM? As arguments for axes, stages, exchanges, precision, and the model (layout_megatron_model)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sim.spec.yaml import SpecError
 
 
 def megatron_arguments(launch: Launch) -> str:
-    """Return the arguments of Megatron-LM, one on a line. Raise SpecError for what Megatron-LM has not."""
+    """Return the arguments for Megatron-LM, one per line. Raise SpecError for anything that Megatron-LM does not support."""
     own, shape = launch.parallel, told_shape(launch, "Megatron-LM")
     if own.shard not in ("none", "optimizer"):
         raise SpecError(f"Megatron-LM's arguments here shard the optimizer or nothing, not {own.shard}")
@@ -45,7 +45,7 @@ def megatron_arguments(launch: Launch) -> str:
 
 
 def _stages(launch: Launch) -> dict[str, Any]:
-    """Return how the blocks are spread: a letter each where chunks are not equal (E embedding, t block, m predicted tokens, L loss)."""
+    """Return how blocks are distributed; uneven chunks as letters (E embedding, t block, m multi-token prediction, L loss)."""
     own, predicted = launch.parallel, told_shape(launch, "Megatron-LM").prediction_layers
     counts = blocks_of(launch, 0) if own.pipeline > 1 else [0]
     if own.pipeline > 1 and (predicted or len(set(counts)) > 1):
@@ -59,7 +59,7 @@ def _stages(launch: Launch) -> dict[str, Any]:
 
 
 def _ranks(own: Parallel) -> dict[str, Any]:
-    """Return what says how ranks of the axes of *own* lie and what they exchange, where Megatron-LM's default is another."""
+    """Return the options for the order of the axes of *own* and for their exchanges, if they differ from Megatron-LM's defaults."""
     said: dict[str, Any] = {"use-tp-pp-dp-mapping": ""} if own.order else {}
     if own.expert > 1 and own.tensor > 1:
         said["expert-tensor-parallel-size"] = 1  # else experts are split over the tensor ranks as well
@@ -71,7 +71,7 @@ def _ranks(own: Parallel) -> dict[str, Any]:
 
 
 def _precision(precision: str, recipe: Fp8Recipe | None) -> dict[str, Any]:
-    """Return the options of *precision*: gradients in e5m2 but where blocks have scales of their own (Megatron-Bridge's recipes)."""
+    """Return the options of *precision*: gradients are in e5m2 except with mxfp8 (Megatron-Bridge's recipes)."""
     if precision in ("fp32", "tf32"):
         return {}
     if precision == "fp8" and recipe not in FP8_RECIPES:

@@ -1,4 +1,4 @@
-"""How is a layout written for torchtitan? The TOML of its trainer, and which layouts it does not run."""
+"""How is a layout written for torchtitan? As the TOML file of its trainer; layouts that it does not support are rejected."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PRECISIONS: Final = {
     **dict.fromkeys(("bf16", "amp_bf16", "fp8"), "bfloat16"), **dict.fromkeys(("fp32", "tf32"), "float32"),
 }  # fmt: skip
 _FLEX: Final = ("deepseek_v3", "llama4")
-"""Models of torchtitan whose flavors of the catalogue have ``attn_type`` flex (torchtitan/models/*/__init__.py, model/args.py)."""
+"""Models of torchtitan whose flavors in the catalogue have ``attn_type`` flex (torchtitan/models/*/__init__.py, model/args.py)."""
 
 
 def torchtitan_toml(launch: Launch) -> str:
-    """Return the TOML of torchtitan. Raise SpecError for what torchtitan has not."""
+    """Return the TOML for torchtitan. Raise SpecError for anything that torchtitan does not support."""
     own, name = launch.parallel, _name(launch)
     refuse_four_bits(launch, "torchtitan")
     if own.shard not in ("none", "parameters"):
@@ -77,7 +77,7 @@ def torchtitan_toml(launch: Launch) -> str:
 
 
 def _quantized(launch: Launch) -> dict[str, dict[str, Any]]:
-    """Return the block of the converter that brings products to 8 bits. Raise SpecError for a recipe that torchtitan has not."""
+    """Return the block of the converter to FP8. Raise SpecError for a recipe that torchtitan does not have."""
     if launch.precision != "fp8":
         return {}
     if launch.fp8_recipe == "mxfp8":
@@ -88,7 +88,7 @@ def _quantized(launch: Launch) -> dict[str, dict[str, Any]]:
 
 
 def _whole(launch: Launch, name: tuple[str, str]) -> None:
-    """Raise SpecError where torchtitan does not replicate, split, wrap or cut the model *name* as *launch* does."""
+    """Raise SpecError if torchtitan cannot replicate, split, wrap or cut the model *name* as *launch* does."""
     own = launch.parallel
     if own.shard == "none" and own.context > 1:
         raise SpecError("torchtitan shards parameters over context ranks")
@@ -107,14 +107,14 @@ def _whole(launch: Launch, name: tuple[str, str]) -> None:
 
 
 def unmixed(launch: Launch) -> bool:
-    """Tell whether torchtitan mixes no precisions: where it neither shards parameters nor replicates (``mixed_precision_param``)."""
+    """Return whether torchtitan uses no mixed precision: if it neither shards parameters nor replicates (``mixed_precision_param``)."""
     return launch.parallel.shard == "none" and launch.parallel.model_ranks > 1
 
 
 def _stages(launch: Launch) -> dict[str, Any]:
-    """Return what says which blocks a chunk holds, where torchtitan would take others: their number in each, or their names.
+    """Return the options for the blocks in each chunk, if they differ from torchtitan's default: their number, or their names.
 
-    By default it has one or two chunks on each rank, the embedding and the head counting as a block each
+    By default, torchtitan has one or two chunks on each rank, and counts the embedding and the head as one block each
     (torchtitan/distributed/pipeline_parallel.py).
     """
     own, counts = launch.parallel, blocks_of(launch, 1)
@@ -129,7 +129,7 @@ def _stages(launch: Launch) -> dict[str, Any]:
 
 
 def _name(launch: Launch) -> tuple[str, str]:
-    """Return torchtitan's name and flavor of the model. Raise SpecError for one of other sizes than its own."""
+    """Return torchtitan's name and flavor of the model. Raise SpecError if its sizes differ from torchtitan's."""
     shape, name = told_shape(launch, "torchtitan"), _NAMES.get(launch.model)
     if name is None:
         raise SpecError(f"torchtitan has no configuration for {launch.model}")

@@ -128,7 +128,7 @@ class Exchange(Spec):
 
     @property
     def uses_servers(self) -> bool:
-        """Whether gradients travel through parameter servers."""
+        """Whether gradients are exchanged through parameter servers."""
         return self.strategy.startswith("parameter_server")
 
     @property
