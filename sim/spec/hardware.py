@@ -84,7 +84,7 @@ class Gpu(Spec):
     """Fraction of ``peak`` that each class of operators reaches, as a function of the time that one kernel would take at peak. Over this
     time, GPUs of one architecture share curves whatever their size. Values above 1 are possible: Winograd convolutions save arithmetic."""
     vector_factor: Factor = 1.0
-    """Time of operators on vector units (FP32) inside a whole network, relative to the isolated kernels that ``efficiency`` describes."""
+    """Time of products on vector units (FP32) inside a whole network, relative to the isolated kernels that ``efficiency`` describes."""
     tensor_core_factor: Factor = 1.0
     """The same ratio for convolutions and recurrent layers on tensor cores."""
     tensor_core_gemm_factor: Factor = 1.0
