@@ -66,19 +66,19 @@ def with_lora(layers: Sequence[Layer], rank: int, targets: Sequence[str] = TARGE
 
 def with_frozen(layers: Sequence[Layer], frozen: Sequence[bool]) -> tuple[Layer, ...]:
     """Return *layers* without the gradients of the *frozen* ones, and without backward before the first trained one."""
-    shared = {layer.name for layer, still in zip(layers, frozen, strict=True) if still}
+    shared = {layer.name for layer, is_frozen in zip(layers, frozen, strict=True) if is_frozen}
     trains = [
-        (not still and (bool(layer.gradients) or (bool(layer.shares) and layer.shares not in shared)))
-        for layer, still in zip(layers, frozen, strict=True)
+        (not is_frozen and (bool(layer.gradients) or (bool(layer.shares) and layer.shares not in shared)))
+        for layer, is_frozen in zip(layers, frozen, strict=True)
     ]
     first = trains.index(True) if True in trains else len(layers)
     return tuple(
-        _before(layer, still) if number < first else _frozen(layer) if still else layer
-        for number, (layer, still) in enumerate(zip(layers, frozen, strict=True))
+        _without_backward(layer, is_frozen) if number < first else _without_gradients(layer) if is_frozen else layer
+        for number, (layer, is_frozen) in enumerate(zip(layers, frozen, strict=True))
     )
 
 
-def _frozen(layer: Layer) -> Layer:
+def _without_gradients(layer: Layer) -> Layer:
     """Return *layer* without gradients of its weights; gradients of activations still pass through it."""
     update: dict[str, object] = {"gradients": (), "frozen": layer.frozen + layer.gradients}
     if layer.op == "gemm":
@@ -89,10 +89,10 @@ def _frozen(layer: Layer) -> Layer:
     return layer.model_copy(update=update)
 
 
-def _before(layer: Layer, still: bool) -> Layer:
+def _without_backward(layer: Layer, is_frozen: bool) -> Layer:
     """Return *layer* without backward, because no gradient reaches it."""
     passive = {"backward": 0.0, "backward_arithmetic": 0.0, "backward_traffic": 0.0, "backward_kernels": 0, "saved": 0.0}
-    return (_frozen(layer) if still else layer).model_copy(update=passive)
+    return (_without_gradients(layer) if is_frozen else layer).model_copy(update=passive)
 
 
 def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:

@@ -172,10 +172,10 @@ def _gpu_like(name: str) -> str:
 def _with_gpu_in(name: str, most: int = 3) -> list[str]:
     """Return up to *most* machines with the GPU that is a word of *name*, as in ``hgx-mi300x``: those with the most similar names."""
     gpus = {each.partition("-")[0].lower() for each in catalogue("hardware/parts/gpus")}
-    wanted = [word for word in re.split(r"[-_ ]", name.lower()) if word in gpus]
-    if not wanted:
+    gpu_words = [word for word in re.split(r"[-_ ]", name.lower()) if word in gpus]
+    if not gpu_words:
         return []
-    has = re.compile(rf"gpu: *{re.escape(wanted[0])}\b", re.IGNORECASE)
+    has = re.compile(rf"gpu: *{re.escape(gpu_words[0])}\b", re.IGNORECASE)
     machines = [machine for machine, file in catalogue("hardware").items() if has.search(file.read_text(encoding="utf-8"))]
     orders = _orders(name.lower())
 
@@ -188,28 +188,30 @@ def _with_gpu_in(name: str, most: int = 3) -> list[str]:
 def of_no_machine(name: str) -> str:
     """Return advice on the GPU *name* if no machine of the catalogue has it; empty if one has, or there is no such GPU."""
     gpu = _gpu_like(name)
-    if not gpu or _owned(gpu):
+    if not gpu or _has_machine(gpu):
         return ""
     return f"it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
 
 
-def _owned(gpu: str) -> bool:
+def _has_machine(gpu: str) -> bool:
     """Return whether a machine of the catalogue has *gpu*."""
     return any(gpu.lower() in file.read_text(encoding="utf-8").lower() for file in catalogue("hardware").values())
 
 
 def _provider_like(name: str) -> str:
     """Return the provider with *name*, as it is spelled in the catalogue; empty if there is none."""
-    said = re.compile(rf"^provider: *({re.escape(name)})$", re.IGNORECASE | re.MULTILINE)
-    matched = (said.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
+    pattern = re.compile(rf"^provider: *({re.escape(name)})$", re.IGNORECASE | re.MULTILINE)
+    matched = (pattern.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
     return next((match[1] for match in matched if match), "")
 
 
 def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
     """Return up to *most* of *candidates* that resemble *name* with its words in any order, contain it, or are its beginning."""
-    wanted, by_lower = name.lower(), {known_name.lower(): known_name for known_name in candidates}
-    close = [lower for order in _orders(wanted) for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
-    inside = [lower for lower in by_lower if (len(wanted) >= 2 and wanted in lower) or (len(lower) >= 3 and wanted.startswith(lower))]
+    lower_name, by_lower = name.lower(), {known_name.lower(): known_name for known_name in candidates}
+    close = [lower for order in _orders(lower_name) for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
+    inside = [
+        lower for lower in by_lower if (len(lower_name) >= 2 and lower_name in lower) or (len(lower) >= 3 and lower_name.startswith(lower))
+    ]
     return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
 
 
@@ -246,9 +248,9 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
             )
         return path
     if is_folder(path):
-        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
-    beside = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
-    near = [str(beside[stem]) for stem in suggestions(path.stem, list(beside))]
+        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a catalogue name")
+    neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
+    near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]
     meant = f"; did you mean {any_of(near)}?" if near else ""
     raise UnknownName(f"{_shown(name)}: no such file{meant or nearest(Path(name).stem, folder, path=True)}")
 
@@ -279,7 +281,7 @@ _BEGINNING: Final = 1 << 16
 """Bytes at the beginning of a JSON file that are searched for the key that identifies it."""
 
 
-def _inside(folder: Path) -> str:
+def _example_in(folder: Path) -> str:
     """Return the first YAML file of *folder* as an example; empty if there is none, or the folder cannot be read."""
     try:
         first = min(folder.glob("*.yaml"), default=None)

@@ -43,15 +43,15 @@ def composed_kernels(layer: Layer, precision: Precision, backward: bool) -> int:
     """Return the number of kernels in one pass of *layer*, run operator by operator."""
     if layer.op == "norm":
         spared = _FROZEN_KERNELS if backward and layer.frozen else 0
-        return _NORM_KERNELS[backward] - spared + (2 if _narrow(precision) else 0)
+        return _NORM_KERNELS[backward] - spared + (2 if _is_16_bit(precision) else 0)
     return _GELU_KERNELS[backward]
 
 
 def composed_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
     """Return the bytes per element that the kernels of one pass of *layer* move, run operator by operator."""
     if layer.op == "norm":
-        spared = _FROZEN_BYTES[_narrow(precision)] if backward and layer.frozen else 0.0
-        return _NORM_BYTES[backward] - spared + (_CASTS - _NARROW_PRODUCT[backward] if _narrow(precision) else 0.0)
+        spared = _FROZEN_BYTES[_is_16_bit(precision)] if backward and layer.frozen else 0.0
+        return _NORM_BYTES[backward] - spared + (_CASTS - _NARROW_PRODUCT[backward] if _is_16_bit(precision) else 0.0)
     return _GELU_PASSES[backward] * (4.0 if MEANING[precision].autocast else MEANING[precision].activation)
 
 
@@ -62,10 +62,10 @@ def composed_saved(layer: Layer, precision: Precision) -> float:
     """
     widths = MEANING[precision]
     if layer.op == "norm":
-        return 4.0 - widths.activation if layer.frozen and _narrow(precision) else 0.0 if layer.frozen else 4.0
+        return 4.0 - widths.activation if layer.frozen and _is_16_bit(precision) else 0.0 if layer.frozen else 4.0
     return _GELU_SAVED_AUTOCAST if widths.autocast else _GELU_SAVED * widths.activation
 
 
-def _narrow(precision: Precision) -> bool:
+def _is_16_bit(precision: Precision) -> bool:
     """Return whether the residual stream has 16 bits; under autocast it has 32."""
     return MEANING[precision].activation < 4.0 and not MEANING[precision].autocast

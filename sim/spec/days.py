@@ -20,8 +20,8 @@ TODAY: Final = "STALLSIM_TODAY"
 
 def today() -> date:
     """Return the day from which ages are counted. Raise SpecError if `TODAY` is set to something other than a date."""
-    given = os.environ.get(TODAY)
-    return first_day(given) if given else datetime.now(UTC).date()
+    date_text = os.environ.get(TODAY)
+    return first_day(date_text) if date_text else datetime.now(UTC).date()
 
 
 def stale(written: str) -> bool:

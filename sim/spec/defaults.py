@@ -38,26 +38,26 @@ def completed(workload: Mapping[str, Any]) -> dict[str, Any]:
     decoder = isinstance(model, Mapping) and model.get("transformer") is not None
     if training is None and not decoder:
         return {}
-    given = training if isinstance(training, Mapping) else {}
-    stack = _named(given.get("stack"), stack_of(given), "strategy")
+    settings = training if isinstance(training, Mapping) else {}
+    stack = _part_or_extension(settings.get("stack"), stack_of(settings), "strategy")
     if not decoder:
         return {"training": {"stack": stack}}
-    dataset = _named(workload.get("dataset"), TOKENS, "sample")
+    dataset = _part_or_extension(workload.get("dataset"), TOKENS, "sample")
     model = {"name": workload.get("name", "model"), "source": "the user's choice"}
     return {"model": model, "training": {**DECODER_TRAINING, "stack": stack}, "dataset": dataset, "input": dict(LOADER)}
 
 
-def _named(written: Any, name: str, needed: str) -> Any:
-    """Return the part *name*, or a block that extends it if *written* is a block without the key *needed*, which changes only some keys."""
-    return {"extends": name} if isinstance(written, Mapping) and needed not in written else name
+def _part_or_extension(block: Any, name: str, needed: str) -> Any:
+    """Return the part *name*, or a block that extends it if *block* is a block without the key *needed*, which changes only some keys."""
+    return {"extends": name} if isinstance(block, Mapping) and needed not in block else name
 
 
 def stack_of(training: Mapping[str, Any]) -> str:
     """Return the default stack of a workload with *training* that does not specify one."""
     parallel = training.get("parallel") or {}
-    laid = {key: value for key, value in parallel.items() if key != "micro_batches"} if isinstance(parallel, Mapping) else parallel
+    layout = {key: value for key, value in parallel.items() if key != "micro_batches"} if isinstance(parallel, Mapping) else parallel
     try:
-        trivial = Parallel.model_validate(laid).trivial
+        trivial = Parallel.model_validate(layout).trivial
     except ValidationError:  # reported when the whole workload is validated
         return REPLICATED_STACK
     return REPLICATED_STACK if trivial else PARALLEL_STACK

@@ -70,13 +70,13 @@ def read_elements(text: str, file: str) -> Element:
     """Return the root element of *text*; *file* is the name used in messages. Raise SpecError with the line of the error."""
     body = text.lstrip()
     builder = _Builder(file, text.count("\n", 0, len(text) - len(body)))
-    due = "give the file of NCCL_TOPO_DUMP_FILE as NCCL wrote it"
+    advice = "give the file of NCCL_TOPO_DUMP_FILE as NCCL wrote it"
     try:
         builder.parse(body)
     except expat.ExpatError as error:
-        raise builder.wrong(error.lineno, f"not whole XML ({expat.ErrorString(error.code)}); {due}") from None
+        raise builder.wrong(error.lineno, f"not whole XML ({expat.ErrorString(error.code)}); {advice}") from None
     except SpecError:
         raise
     except ValueError as error:
-        raise builder.wrong(1, f"not plain XML ({error}); {due}") from None
+        raise builder.wrong(1, f"not plain XML ({error}); {advice}") from None
     return builder.roots[0]

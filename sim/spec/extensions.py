@@ -57,7 +57,7 @@ def give(kind: ExtensionKind, value: object, taken: Sequence[str] = ()) -> str:
     """Register *value* under its name and return the name. Raise SpecError if it does not conform to *kind* or its name is *taken*."""
     where = f"the {kind.word} {_shown(value)}"
     try:
-        value = _made(value)
+        value = _instance(value)
     except Exception as error:
         raise SpecError(f"{where}: cannot be made: {raised(error)}") from error
     name = _conforming(kind, value, where)
@@ -96,8 +96,8 @@ def extension(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> obje
     if not entries:
         raise SpecError(unknown(kind, name, taken))
     if len({entry.value for entry in entries}) > 1:
-        told = " and ".join(sorted(_origin(entry) for entry in entries))
-        raise SpecError(f"{kind.word} {name}: is announced by {told}; uninstall one of them, or give one another name")
+        origins = " and ".join(sorted(_origin(entry) for entry in entries))
+        raise SpecError(f"{kind.word} {name}: is announced by {origins}; uninstall one of them, or give one another name")
     return _of_entry(kind, entries[0])
 
 
@@ -154,7 +154,7 @@ def _of_entry(kind: ExtensionKind, entry: EntryPoint) -> object:
     if key not in _loaded:
         where = f"{kind.word} {entry.name}, {_origin(entry)}"
         try:
-            value = _made(entry.load())
+            value = _instance(entry.load())
         except Exception as error:
             raise SpecError(f"{where}: cannot be loaded: {raised(error)}; mend or uninstall that package") from error
         name = _conforming(kind, value, where)
@@ -169,7 +169,7 @@ def _origin(entry: EntryPoint) -> str:
     return f"entry point {entry.value}{package}"
 
 
-def _made(value: object) -> object:
+def _instance(value: object) -> object:
     """Return *value*, or a new object if it is a class."""
     return value() if isinstance(value, type) else value
 

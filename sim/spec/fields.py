@@ -54,7 +54,7 @@ def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: F
     """Yield *spec*, which is at *key*, and every block inside it, each with its key; blocks for which *skip* is true are left out."""
     yield key, spec
     values = spec.__dict__
-    for name in _holders(type(spec)):
+    for name in _block_fields(type(spec)):
         value = values[name]
         if isinstance(value, Spec):
             if not skip(value):
@@ -65,14 +65,14 @@ def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: F
 
 
 @lru_cache(maxsize=256)
-def _holders(kind: type[Spec]) -> tuple[str, ...]:
+def _block_fields(kind: type[Spec]) -> tuple[str, ...]:
     """Return the fields of *kind* that may hold one or more blocks: few do, and checking every value takes ten times as long."""
-    return tuple(name for name, field in kind.model_fields.items() if _may_hold(field.annotation))
+    return tuple(name for name, field in kind.model_fields.items() if _may_hold_block(field.annotation))
 
 
-def _may_hold(annotation: object) -> bool:
+def _may_hold_block(annotation: object) -> bool:
     if arguments := get_args(annotation):
-        return get_origin(annotation) is not dict and any(map(_may_hold, arguments))
+        return get_origin(annotation) is not dict and any(map(_may_hold_block, arguments))
     return annotation is Any or (isinstance(annotation, type) and issubclass(annotation, Spec))
 
 

@@ -114,7 +114,7 @@ class Gpu(Spec):
         return self.peak.get("bf16") or self.peak.get("fp16") or 0.0
 
     @model_validator(mode="after")
-    def _falls_back(self) -> Gpu:
+    def _require_fp32(self) -> Gpu:
         if "fp32" not in self.peak:
             raise ValueError(
                 "peak has no fp32, on which everything runs that has no units of its own; write it, for example {fp32: 15.7 TFLOP/s}"
@@ -364,7 +364,7 @@ class Node(Spec):
         return over_nvlink | {"peer_transport": self.peer_transport, "host_transport": self.host_transport}
 
     @model_validator(mode="after")
-    def _knows_its_nvlinks(self) -> Node:
+    def _require_nvlink_transport(self) -> Node:
         if self.nvlink is not None and self.nvlink_transport is None and self.nvlink.link.transport is None:
             raise ValueError(
                 f"nvlink_transport: {self.nvlink.link.name} names no class of messages over it; write nvlink_transport: nvlink4, or "
@@ -373,7 +373,7 @@ class Node(Spec):
         return self
 
     @model_validator(mode="after")
-    def _has_the_cores(self) -> Node:
+    def _check_cores(self) -> Node:
         if self.gpu.host_cores * self.gpu_count > self.host.physical_cores:
             raise ValueError(
                 f"gpu.host_cores ({self.gpu.host_cores}) of each of {self.gpu_count} are more than host.physical_cores "

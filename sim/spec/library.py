@@ -63,52 +63,52 @@ def load_hardware(name: str, overrides: Iterable[Override] = (), library: Search
 
     *library* are folders with more hardware files, searched before the catalogue. Raise SpecError with all problems.
     """
-    return load(Hardware, _found(name, "hardware", library), overrides, library)
+    return load(Hardware, _located(name, "hardware", library), overrides, library)
 
 
 def load_workload(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Workload]:
     """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; *name* may also be a model file."""
-    path = _found(name, "workloads", library)
+    path = _located(name, "workloads", library)
     return load_model_alone(path, overrides) if _holds_model(path) else load(Workload, path, overrides, library)
 
 
 def is_model(name: str, library: SearchFolders = None) -> bool:
     """Return whether *name* refers to a model file, which a workload cannot extend."""
-    return _holds_model(_found(name, "workloads", library))
+    return _holds_model(_located(name, "workloads", library))
 
 
 def _holds_model(path: Path) -> bool:
-    said = read(path).value
-    return isinstance(said, dict) and ("layers" in said or "transformer" in said) and schema.kind_of(said) is Model
+    contents = read(path).value
+    return isinstance(contents, dict) and ("layers" in contents or "transformer" in contents) and schema.kind_of(contents) is Model
 
 
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
     """Return a workload for the model file *path* on its own: 32 synthetic samples per GPU, or for a decoder its defaults."""
     changes = tuple(overrides)
-    return shelf.remembered((Model, Workload, path, changes), lambda: _alone(path, changes))
+    return shelf.remembered((Model, Workload, path, changes), lambda: _load_alone(path, changes))
 
 
-def _alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
+def _load_alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
     model = read(path)
-    said: dict[str, Any] = {"name": path.stem, "model": f"./{path.name}"}
+    contents: dict[str, Any] = {"name": path.stem, "model": f"./{path.name}"}
     if not isinstance(model.value, dict):
         raise SpecError(f"{path}:1:1: expected a model, a mapping with layers or transformer; see docs/reference/fields.md")
     if "transformer" not in model.value:
         prepared = {"prepared": model.value["input"]} if isinstance(model.value.get("input"), str) else {}
-        said |= {"dataset": {"extends": SYNTHETIC, **prepared}, "training": {"batch": ALONE}}
+        contents |= {"dataset": {"extends": SYNTHETIC, **prepared}, "training": {"batch": ALONE}}
     resolver = Resolver()
-    document = override.apply(resolver, Document(said, Mark(str(path), inside={"model": Mark(str(path), 1, 1)})), Workload, overrides)
+    document = override.apply(resolver, Document(contents, Mark(str(path), inside={"model": Mark(str(path), 1, 1)})), Workload, overrides)
     document = resolver.finish(document, Workload)
     return Loaded(validated(Workload, document, resolver.problems), fingerprint(document.value), document)
 
 
-def _found(name: str, folder: str, library: SearchFolders) -> Path:
+def _located(name: str, folder: str, library: SearchFolders) -> Path:
     return shelf.remembered((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
 def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
     """Return the single part *name* of *folder*, for example a stack."""
-    return load(kind, _found(name, folder, None)).spec
+    return load(kind, _located(name, folder, None)).spec
 
 
 def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Spec]:

@@ -106,21 +106,23 @@ def select(rows: Iterable[Row], conditions: Iterable[str], columns: tuple[Column
 
 def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple[Column, ...]) -> str:
     """Return a sentence on why no row matches *conditions*: the first one that no row matches on its own, and its column's values."""
-    alone = next((text for text in conditions if not select(rows, [text], columns)), None)
-    if alone is None:
+    unmatched = next((text for text in conditions if not select(rows, [text], columns)), None)
+    if unmatched is None:
         return f"no row meets all of {', '.join(conditions)}"
-    column = _column(alone, columns)
+    column = _column(unmatched, columns)
     if column.dimension:
         values = [value for row in rows if isinstance(value := row[column.name], int | float)]
-        held = f"{column.name} goes from {column.shown(min(values))} to {column.shown(max(values))}" if values else "none has a value"
-        return f"no row meets {alone}; {held}"
-    there = sorted({str(row[column.name]) for row in rows if row[column.name]})
-    wanted = _CONDITION.fullmatch(alone)
-    if wanted and column.name == "gpu" and (unowned := of_no_machine(wanted[3])):
-        return f"no row meets {alone}; {unowned}"
-    near = suggestions(wanted[3] if wanted else "", there)
-    shown = f"did you mean {units.any_of(near)}?" if near else f"known are {', '.join(there[:20])}{' ...' * (len(there) > 20)}"
-    return f"no row meets {alone}; {shown}"
+        description = (
+            f"{column.name} goes from {column.shown(min(values))} to {column.shown(max(values))}" if values else "none has a value"
+        )
+        return f"no row meets {unmatched}; {description}"
+    texts = sorted({str(row[column.name]) for row in rows if row[column.name]})
+    match = _CONDITION.fullmatch(unmatched)
+    if match and column.name == "gpu" and (unowned := of_no_machine(match[3])):
+        return f"no row meets {unmatched}; {unowned}"
+    near = suggestions(match[3] if match else "", texts)
+    shown = f"did you mean {units.any_of(near)}?" if near else f"known are {', '.join(texts[:20])}{' ...' * (len(texts) > 20)}"
+    return f"no row meets {unmatched}; {shown}"
 
 
 def exported(row: Row, columns: tuple[Column, ...]) -> Row:

@@ -39,9 +39,9 @@ Override = str | Option | PriceOverride
 def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Iterable[Override]) -> Document:
     """Return *document* with every override applied; *resolver* records those that cannot be applied."""
     changed: list[str] = []
-    for given in overrides:
+    for override in overrides:
         try:
-            parts = _parts(given, document)
+            parts = _parts(override, document)
         except SpecError as error:
             resolver.problems.extend(error.problems)
             continue
@@ -72,7 +72,7 @@ def _repriced(document: Document, changed: Iterable[str]) -> Document:
         elif _OWN_GPUS & written and not priced:
             group = _unpriced(group)
         elif not {"price", "price.date", "price.source"} & written:
-            group = put(group, "price", _of_user(child(group, "price"), _AMOUNTS & written, "price.spot_date" in written))
+            group = put(group, "price", _with_user_source(child(group, "price"), _AMOUNTS & written, "price.spot_date" in written))
         piece = put(piece, "groups", put(groups, int(at), group))
     return Document(piece.value, piece.mark, document.implied)
 
@@ -83,32 +83,32 @@ def _unpriced(group: SpecPiece) -> SpecPiece:
     return put(group, "price", price._replace(value={key: value for key, value in price.value.items() if key == "region"}))
 
 
-def _of_user(price: SpecPiece, amounts: Set[str], dated: bool) -> SpecPiece:
+def _with_user_source(price: SpecPiece, amounts: Set[str], dated: bool) -> SpecPiece:
     """Return the block *price*, whose *amounts* (dotted keys) the user has set, without their old source and date.
 
     *dated*: whether the user has also set the date of the spot price.
     """
     block = dict(price.value)
     source = block.get("source", "")
-    said = {key.removeprefix("price."): f"--set {key}" for key in sorted(amounts)}
-    block["source"] = {**(source if isinstance(source, dict) else {"*": source or "as given"}), **said}
-    if "spot" in said and not dated:
+    sources = {key.removeprefix("price."): f"--set {key}" for key in sorted(amounts)}
+    block["source"] = {**(source if isinstance(source, dict) else {"*": source or "as given"}), **sources}
+    if "spot" in sources and not dated:
         block["spot_date"] = ""
-    if "on_demand" in said and (day := block.pop("date", "")) and "spot" in block:
+    if "on_demand" in sources and (day := block.pop("date", "")) and "spot" in block:
         block.setdefault("spot_date", day)
     return price._replace(value=block)
 
 
-def _parts(given: Override, document: Document) -> Iterable[str | Option]:
-    """Return the single overrides that *given* contains."""
-    if isinstance(given, PriceOverride):
-        block = prices_of(given.name, document.value)
-        return [] if block is None else [Option(f"--prices {given.name}:", "price", block)]
-    return [given] if isinstance(given, Option) else list(filter(None, map(str.strip, given.split(";"))))
+def _parts(override: Override, document: Document) -> Iterable[str | Option]:
+    """Return the single overrides that *override* contains."""
+    if isinstance(override, PriceOverride):
+        block = prices_of(override.name, document.value)
+        return [] if block is None else [Option(f"--prices {override.name}:", "price", block)]
+    return [override] if isinstance(override, Option) else list(filter(None, map(str.strip, override.split(";"))))
 
 
-def _apply(resolver: Resolver, document: Document, kind: SpecKind, given: str | Option) -> Document:
-    label, steps, new = _option(given) if isinstance(given, Option) else _written(given)
+def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str | Option) -> Document:
+    label, steps, new = _option(override) if isinstance(override, Option) else _written(override)
     top = SpecPiece(document.value, document.root)
     implied = document.implied
     if kind is Hardware and steps[0] in schema.UNFOLDED:
@@ -118,10 +118,10 @@ def _apply(resolver: Resolver, document: Document, kind: SpecKind, given: str | 
     return Document(value, root, implied)
 
 
-def _option(given: Option) -> tuple[str, list[str], Document]:
-    """Return the label of *given* in messages, the key that it sets, and the value."""
-    label = f"{given.name} {given.value if given.value != '' else repr('')}"
-    return label, given.key.split("."), Document(given.value, Mark(label))
+def _option(option: Option) -> tuple[str, list[str], Document]:
+    """Return the label of *option* in messages, the key that it sets, and the value."""
+    label = f"{option.name} {option.value if option.value != '' else repr('')}"
+    return label, option.key.split("."), Document(option.value, Mark(label))
 
 
 def _written(text: str) -> tuple[str, list[str], Document]:
@@ -163,13 +163,13 @@ def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: lis
     if kind is Group and steps[0] != "count" and steps != ["node"]:
         piece = resolver.priced(piece)  # while its node still names the machine
     if kind in schema.ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
-        _of_its_own(piece, kind, steps, new.mark)
+        _require_own_block(piece, kind, steps, new.mark)
     below = child(piece, steps[0]) if steps[0] in piece.value else SpecPiece(None, new.mark, (*piece.key, steps[0]))
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
     return put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
 
 
-def _of_its_own(piece: SpecPiece, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
+def _require_own_block(piece: SpecPiece, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
     """Raise SpecError if *steps* lead into a block that is left out and for which another block is used."""
     if (other := schema.ELSEWHERE[kind].get(steps[0])) is None:
         return

@@ -37,7 +37,7 @@ class PriceSource(Protocol):
 
 def said_prices(texts: Iterable[str]) -> str:
     """Return the prices in ``--price MACHINE=PRICE`` *texts* as a name for `prices_of`. Raise SpecError for any other text."""
-    said: dict[str, str] = {}
+    prices: dict[str, str] = {}
     for text in texts:
         machine, equals, price = (part.strip() for part in text.partition("="))
         if not (machine and equals and price) or ";" in text:
@@ -51,22 +51,22 @@ def said_prices(texts: Iterable[str]) -> str:
             raise SpecError(f"--price {machine}: {error}") from None
         if not 0 < amount < math.inf:
             raise SpecError(f"--price {machine}: {price}: write more than 0")
-        if said.setdefault(machine, price) != price:
-            raise SpecError(f"--price {machine}: {said[machine]} and {price}; write one of the two")
-    return "; ".join(f"{machine}={price}" for machine, price in said.items())
+        if prices.setdefault(machine, price) != price:
+            raise SpecError(f"--price {machine}: {prices[machine]} and {price}; write one of the two")
+    return "; ".join(f"{machine}={price}" for machine, price in prices.items())
 
 
 def require_machines(name: str, machines: Iterable[str]) -> None:
     """Raise SpecError if *name* contains the price of a machine that is not in *machines*."""
     compared = list(machines)
-    for machine in _said(name):
+    for machine in _prices_in(name):
         if machine not in compared:
             near = difflib.get_close_matches(machine, compared, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise SpecError(f"--price {machine}: is none of the machines that are compared{meant}")
 
 
-def _said(name: str) -> dict[str, str]:
+def _prices_in(name: str) -> dict[str, str]:
     """Return the price of each machine in *name*, which is a result of `said_prices`; empty if it is the name of a source."""
     return dict(text.split("=", 1) for text in name.split("; ")) if "=" in name else {}
 
@@ -82,8 +82,8 @@ def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | Non
 
     Raise SpecError for a source that does not exist, or that returns something that is not a price.
     """
-    if said := _said(name):
-        return _with_said(said, description)
+    if prices := _prices_in(name):
+        return _with_price(prices, description)
     try:
         source = cast(PriceSource, extension(PRICE_SOURCES, name))
     except SpecError as error:
@@ -94,35 +94,35 @@ def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | Non
     machine, provider = str(description.get("name", "")), str(description.get("provider", ""))
     now = groups[0].get("price")
     region = str(now.get("region", "")) if isinstance(now, Mapping) else ""
-    given = called(PRICE_SOURCES, name, lambda: source.price(machine, provider, region))
-    return None if given is None else _checked(given, f"--prices {name}: {machine}", name)
+    result = called(PRICE_SOURCES, name, lambda: source.price(machine, provider, region))
+    return None if result is None else _checked(result, f"--prices {name}: {machine}", name)
 
 
-def _with_said(said: Mapping[str, str], description: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the ``price`` block of *description* with the on-demand price of its machine in *said*; None if *said* has none."""
+def _with_price(prices: Mapping[str, str], description: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the ``price`` block of *description* with the on-demand price of its machine in *prices*; None if *prices* has none."""
     groups, machine = description.get("groups"), str(description.get("name", ""))
-    if machine not in said or not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], Mapping):
+    if machine not in prices or not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], Mapping):
         return None
     now = groups[0].get("price")
     kept = {key: now[key] for key in ("spot", "region") if key in now} if isinstance(now, Mapping) else {}
     day = {"spot_date": now.get("spot_date", now.get("date", ""))} if "spot" in kept and isinstance(now, Mapping) else {}
-    return {**kept, **day, "on_demand": said[machine], "source": "--price"}
+    return {**kept, **day, "on_demand": prices[machine], "source": "--price"}
 
 
-def _checked(given: object, where: str, name: str) -> dict[str, Any]:
-    """Return *given*, the result of a price source, as the ``price`` block of a description."""
-    if not isinstance(given, Mapping):
-        raise SpecError(f"{where}: found {shorten(given)}; return a mapping such as {{'on_demand': 12.5, 'date': '2026-11-01'}}, or None")
-    unknown = [key for key in given if key not in _KEYS]
+def _checked(result: object, where: str, name: str) -> dict[str, Any]:
+    """Return *result*, the result of a price source, as the ``price`` block of a description."""
+    if not isinstance(result, Mapping):
+        raise SpecError(f"{where}: found {shorten(result)}; return a mapping such as {{'on_demand': 12.5, 'date': '2026-11-01'}}, or None")
+    unknown = [key for key in result if key not in _KEYS]
     if unknown:
         raise SpecError(f"{where}: unknown key {shorten(unknown[0])}; known are {', '.join(_KEYS)}")
-    amounts = {key: given[key] for key in _AMOUNTS if given.get(key) is not None}
-    if not amounts or "date" not in given:
+    amounts = {key: result[key] for key in _AMOUNTS if result.get(key) is not None}
+    if not amounts or "date" not in result:
         raise SpecError(f"{where}: {'a date' if amounts else 'a price'} is missing; return on_demand or spot, and date")
     for key, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < math.inf:
             raise SpecError(f"{where}: {key} is {shorten(amount)}; return USD an hour of one node, more than 0")
-    texts = {key: given[key] for key in _KEYS if key not in _AMOUNTS and given.get(key) is not None}
+    texts = {key: result[key] for key in _KEYS if key not in _AMOUNTS and result.get(key) is not None}
     for key, text in texts.items():
         if not isinstance(text, str):
             raise SpecError(f"{where}: {key} is {shorten(text)}; return text")

@@ -114,12 +114,12 @@ def _change(path: Path, offers: Mapping[str, list[_Offer]]) -> PriceChange | Non
     if len(machine.groups) != 1 or machine.groups[0].count != 1 or price is None or machine.provider not in offers:
         return None
     names = {machine.name, *machine.aliases}
-    every = offers[machine.provider]
-    ours = [offer for offer in every if offer.instance in names and (not price.region or offer.region in (price.region, ""))]
+    all_offers = offers[machine.provider]
+    matching = [offer for offer in all_offers if offer.instance in names and (not price.region or offer.region in (price.region, ""))]
     if machine.provider == "gcp":
-        ours = [_with_gpus(offer, every, machine) for offer in ours]
-    on_demand = max((offer.price for offer in ours if offer.price), default=None)
-    spots = [offer.spot for offer in ours if offer.spot and (on_demand is None or offer.spot < on_demand)]
+        matching = [_with_gpus(offer, all_offers, machine) for offer in matching]
+    on_demand = max((offer.price for offer in matching if offer.price), default=None)
+    spots = [offer.spot for offer in matching if offer.spot and (on_demand is None or offer.spot < on_demand)]
     spot = median(spots) if spots else None
     if on_demand is None and spot is None:
         return None

@@ -41,13 +41,13 @@ def named_rows(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
     Raise SpecError for a name that matches no row.
     """
-    met = [{id(row) for column in _NAMES for row in select(rows, [f"{column}={name}"], PRICES)} for name in names]
-    for name, ones in zip(names, met, strict=True):
-        if not ones:
+    matches = [{id(row) for column in _NAMES for row in select(rows, [f"{column}={name}"], PRICES)} for name in names]
+    for name, row_ids in zip(names, matches, strict=True):
+        if not row_ids:
             near = suggestions(name, sorted({str(row[column]) for row in rows for column in _NAMES if row[column]}))
             hint = f"did you mean {any_of(near)}?" if near else "'python -m sim prices' lists all"
             raise SpecError(f"{name}: no machine, GPU or provider with a price; {hint}")
-    return [row for row in rows if not names or any(id(row) in ones for ones in met)]
+    return [row for row in rows if not names or any(id(row) in row_ids for row_ids in matches)]
 
 
 def _row(row: Row, today: date) -> Row:

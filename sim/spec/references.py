@@ -101,19 +101,19 @@ class Resolver:
             if piece.value.get(name) is None:
                 continue
             below = child(piece, name)
-            followed = self._each(below, model, chain)
+            followed = self._follow_each(below, model, chain)
             if followed is below:
                 continue
             piece = put(self.priced(piece, chain) if kind is Group else piece, name, followed)
         return piece
 
-    def _each(self, piece: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
+    def _follow_each(self, piece: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
         """Resolve the references of a block, or of every block in a list."""
         if not isinstance(piece.value, list):
             return self._completed(self.follow(self.named(piece, kind, chain), kind, chain), kind, chain)
         for index in range(len(piece.value)):
             below = child(piece, index)
-            followed = self._each(below, kind, chain)
+            followed = self._follow_each(below, kind, chain)
             piece = put(piece, index, followed) if followed is not below else piece
         return piece
 
@@ -124,7 +124,7 @@ class Resolver:
         if piece.value.get("model") is UNRESOLVED and "dataset" not in piece.value:
             piece = put(piece, "dataset", SpecPiece(UNRESOLVED, piece.mark))  # whether it needs one depends on its model
         added = defaults.completed(piece.value)
-        if _holds(piece.value, added):
+        if _has_all(piece.value, added):
             return piece
         return self.follow(_merged(SpecPiece(added, Mark("defaults")), piece), Workload, chain)
 
@@ -148,7 +148,7 @@ class Resolver:
         if kind is Reliability:
             self._with_own_sources(own, reference.value)
         part = without(part, "aliases")
-        return _over(part, own) if kind is Hardware else _merged(part, own)
+        return _merged_hardware(part, own) if kind is Hardware else _merged(part, own)
 
     def _with_own_sources(self, own: SpecPiece, part: str) -> None:
         """Record a problem for each block of rates in *own* that changes numbers of *part* but has no source of its own."""
@@ -160,10 +160,10 @@ class Resolver:
     def _part(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
         """Return the part that *reference* names, with all its references resolved."""
         path = self._locate(reference, kind, chain)
-        noted = len(self.problems)
+        problems_before = len(self.problems)
         key = (SpecPiece, path, kind, self._library, self._heads_only)
         return shelf.remembered(
-            key, lambda: self._followed(path, kind, reference, (*chain, path)), worth=lambda: len(self.problems) == noted
+            key, lambda: self._followed(path, kind, reference, (*chain, path)), worth=lambda: len(self.problems) == problems_before
         )
 
     def _followed(self, path: Path, kind: SpecKind, reference: SpecPiece, chain: Chain) -> SpecPiece:
@@ -179,7 +179,7 @@ class Resolver:
         question = (reference.value, schema.FOLDERS[kind], self._library, written_in)
         path = shelf.remembered((Path, *question), lambda: catalogue.locate(*question))
         for fewer in (question[:3], question[:2]):
-            if path.parent in self._beside(written_in) and self._is_another(path, kind):
+            if path.parent in self._mixed_folders(written_in) and self._is_whole_description(path, kind):
                 path = catalogue.locate(*fewer)
         if chain and path == chain[-1]:  # a file with the name of a catalogue file, which it extends
             path = catalogue.every(schema.FOLDERS[kind]).get(reference.value, path)
@@ -187,12 +187,12 @@ class Resolver:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
         return path
 
-    def _beside(self, written_in: Path | None) -> tuple[Path, ...]:
+    def _mixed_folders(self, written_in: Path | None) -> tuple[Path, ...]:
         """Return the folders that may contain files of all kinds: the folder of *written_in*, and the library's folders."""
         library = (self._library,) if isinstance(self._library, Path) else self._library or ()
         return (*library, *([written_in.parent] if written_in is not None else []))
 
-    def _is_another(self, path: Path, kind: SpecKind) -> bool:
+    def _is_whole_description(self, path: Path, kind: SpecKind) -> bool:
         """Return whether *path*, found by the name of a part, is a whole machine or workload, such as rtx3090.yaml with an RTX3090."""
         if "/" not in schema.FOLDERS[kind]:
             return False
@@ -261,11 +261,11 @@ def _has_own_gpus(written: dict[str, Any]) -> bool:
     return "extends" in written and "price" not in written and isinstance(node, dict) and not {"gpu", "gpu_count"}.isdisjoint(node)
 
 
-def _holds(own: Any, added: Any) -> bool:
+def _has_all(own: Any, added: Any) -> bool:
     """Return whether *own* has a value for every key of *added*, including the keys of its blocks."""
     if not isinstance(own, dict) or not isinstance(added, dict):
         return True
-    return all(name in own and _holds(own[name], inner) for name, inner in added.items())
+    return all(name in own and _has_all(own[name], inner) for name, inner in added.items())
 
 
 def _unfolded(part: SpecPiece) -> SpecPiece:
@@ -287,20 +287,20 @@ def _folded(piece: SpecPiece) -> SpecPiece:
     return group
 
 
-def _over(part: SpecPiece, own: SpecPiece) -> SpecPiece:
+def _merged_hardware(part: SpecPiece, own: SpecPiece) -> SpecPiece:
     """Return the hardware *own* merged over *part*; a partial group of *own* is merged over the group at the same index of *part*."""
     if "groups" in own.value:
-        written = child(own, "groups")
-        before = _groups(part)
-        for index, group in enumerate(written.value if isinstance(written.value, list) else ()):
-            if index < len(before) and _is_partial(group):
-                written = put(written, index, _merged(before[index], child(written, index)))
-        return _merged(without(part, *schema.UNFOLDED), put(own, "groups", written))
+        groups = child(own, "groups")
+        part_groups = _groups(part)
+        for index, group in enumerate(groups.value if isinstance(groups.value, list) else ()):
+            if index < len(part_groups) and _is_partial(group):
+                groups = put(groups, index, _merged(part_groups[index], child(groups, index)))
+        return _merged(without(part, *schema.UNFOLDED), put(own, "groups", groups))
     if not any(name in own.value for name in schema.UNFOLDED):
         return _merged(part, own)
     part = _unfolded(part)
-    if len(before := _groups(part)) == 1 and "groups" in part.value:
-        group = _merged(before[0], _folded(own))
+    if len(part_groups := _groups(part)) == 1 and "groups" in part.value:
+        group = _merged(part_groups[0], _folded(own))
         own = put(without(own, *schema.UNFOLDED), "groups", SpecPiece([group.value], group.mark.holding({0: group.mark})))
     return _merged(part, own)
 

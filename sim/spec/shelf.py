@@ -36,11 +36,11 @@ def standing(name: str) -> Iterator[None]:
     """Cache results inside the block; results of the previous block are available if it had the same *name*."""
     if _shelf.name != name:
         _shelf.kept.clear()
-    before, _shelf.name, _shelf.open = _shelf.open, name, True
+    was_open, _shelf.name, _shelf.open = _shelf.open, name, True
     try:
         yield
     finally:
-        _shelf.open = before
+        _shelf.open = was_open
 
 
 @contextmanager
@@ -80,12 +80,12 @@ def remembered(key: Hashable, make: Callable[[], T], alive: object = None, worth
     if key in _shelf.kept:
         _shelf.kept.move_to_end(key)
         return cast(T, _shelf.kept[key][0])
-    made = make()
+    result = make()
     if worth():
-        _shelf.kept[key] = (made, alive)
+        _shelf.kept[key] = (result, alive)
         if len(_shelf.kept) > MOST:
             _shelf.kept.popitem(last=False)
-    return made
+    return result
 
 
 def standing_for(content: Hashable) -> object:

@@ -79,7 +79,7 @@ def decoded(content: bytes, file: str, hint: str = "") -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{file}: is not UTF-8 text (byte {error.start}){_then(hint)}") from None
+        raise SpecError(f"{file}: is not UTF-8 text (byte {error.start}){_hint_suffix(hint)}") from None
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
@@ -93,17 +93,17 @@ def read_json(path: Path, hint: str = "", most: int = MAX_BYTES) -> Any:
 def parse_json(text: str, file: str, hint: str = "") -> Any:
     """Return the JSON value of *text*; *file* is its name in messages. Raise SpecError, with *hint*, if it is not JSON."""
     if not text.strip():
-        raise SpecError(f"{file}: is empty{_then(hint)}")
+        raise SpecError(f"{file}: is empty{_hint_suffix(hint)}")
     check_density(text, file)
     try:
         value = _STRICT.decode(text)
     except RecursionError:
-        raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_then(hint)}") from None
+        raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_hint_suffix(hint)}") from None
     except json.JSONDecodeError as error:
         place = f"{file}:{error.lineno}:{error.colno}"
-        raise SpecError(f"{place}: the JSON is cut short or broken ({error.msg}){_then(hint)}") from None
+        raise SpecError(f"{place}: the JSON is cut short or broken ({error.msg}){_hint_suffix(hint)}") from None
     except ValueError as error:
-        raise SpecError(f"{file}: {error}{_then(hint)}") from None
+        raise SpecError(f"{file}: {error}{_hint_suffix(hint)}") from None
     _check_depth(value, file, hint)
     return value
 
@@ -164,7 +164,7 @@ def _check_depth(value: Any, file: str, hint: str) -> None:
         if not inner:
             return
         level = inner
-    raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_then(hint)}")
+    raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_hint_suffix(hint)}")
 
 
 # --- typed fields ----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
         place = ".".join(str(part) for part in first["loc"])
         shown = "" if first["type"] == "missing" else f", not {shorten(first['input'])}"
         message = "is missing" if first["type"] == "missing" else f"{_lower(first['msg'])}{shown}"
-        raise SpecError(f"{where}: {f'{place}: ' if place else ''}{message}{_then(hint)}") from None
+        raise SpecError(f"{where}: {f'{place}: ' if place else ''}{message}{_hint_suffix(hint)}") from None
 
 
 @cache
@@ -198,7 +198,7 @@ def _lower(message: str) -> str:
     )
 
 
-def _then(hint: str) -> str:
+def _hint_suffix(hint: str) -> str:
     return f"; {hint}" if hint else ""
 
 

@@ -32,16 +32,16 @@ def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Laye
     split_tokens = "sequence" in plan.values()
     stream: TensorShare = "replicated"  # share of layers outside of split products
     columns = 0  # of the last colwise product while activations are split
-    made = []
+    planned_layers = []
     for layer in layers:
         word = _word(layer, plan)
         if word == "" and columns:
-            word = _inside(layer)
+            word = _share_inside(layer)
         elif word in ("", "replicated"):
-            word = _outside(layer, stream)
+            word = _share_outside(layer, stream)
         elif columns and word in ("vocabulary", "sequence"):
             raise ValueError(f"{layer.name} ({word}) comes between a colwise and a rowwise product; write {word} for what is outside")
-        made.append(layer.model_copy(update={"share": word} | _tokens(layer, columns)))
+        planned_layers.append(layer.model_copy(update={"share": word} | _tokens(layer, columns)))
         if word == "colwise":
             columns = layer.channels[1]
         elif word in ("rowwise", "vocabulary", "sequence"):
@@ -52,13 +52,13 @@ def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Laye
         raise ValueError(
             "the last colwise product has no rowwise one and no loss behind it; write rowwise for the product that ends the split"
         )
-    return tuple(made)
+    return tuple(planned_layers)
 
 
 def _check_patterns(layers: Iterable[Layer], plan: Mapping[str, PlanWord]) -> None:
     for pattern in plan:
         if not any(matches(pattern, _path(layer)) for layer in layers):
-            modules = list(dict.fromkeys(_path(layer) for layer in layers if _weighs(layer)))
+            modules = list(dict.fromkeys(_path(layer) for layer in layers if _has_weights(layer)))
             raise ValueError(f"no layer matches {pattern}; modules with weights are {named(modules)}")
 
 
@@ -66,7 +66,7 @@ def _path(layer: Layer) -> str:
     return (paths(layer.name) or (layer.name,))[-1]
 
 
-def _weighs(layer: Layer) -> bool:
+def _has_weights(layer: Layer) -> bool:
     return bool(layer.gradients or layer.frozen or layer.shares)
 
 
@@ -82,8 +82,8 @@ def _word(layer: Layer, plan: Mapping[str, PlanWord]) -> TensorShare:
     return word
 
 
-def _inside(layer: Layer) -> TensorShare:
-    if _weighs(layer) or layer.op in ("gemm", "conv", "embedding"):
+def _share_inside(layer: Layer) -> TensorShare:
+    if _has_weights(layer) or layer.op in ("gemm", "conv", "embedding"):
         raise ValueError(
             f"{layer.name} ({layer.op}) comes between a colwise and a rowwise product and has weights; "
             "write rowwise for the product that ends the split, and per_head for weights that serve all heads"
@@ -91,8 +91,8 @@ def _inside(layer: Layer) -> TensorShare:
     return "heads"
 
 
-def _outside(layer: Layer, stream: TensorShare) -> TensorShare:
-    if stream == "sequence" and _weighs(layer):
+def _share_outside(layer: Layer, stream: TensorShare) -> TensorShare:
+    if stream == "sequence" and _has_weights(layer):
         raise ValueError(
             f"{layer.name} ({layer.op}) has weights and gets tokens that ranks split, as the plan has sequence layers; "
             "write sequence for a norm, colwise for a product, or leave all sequence layers out"

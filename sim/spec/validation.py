@@ -93,7 +93,7 @@ def _same(part: BaseModel) -> BaseModel:
 
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
     errors = [error for error in errors if error.get("input") is not UNRESOLVED and not _is_consequence(error, errors)]
-    errors = _once(errors, document)
+    errors = _one_per_union(errors, document)
     placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
     sentences = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
     if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
@@ -110,11 +110,11 @@ def _other_kind(kind: type[BaseModel], document: Document) -> str:
     return other.__name__.lower() if other not in (None, kind) else ""
 
 
-def _once(errors: list[Any], document: Document) -> list[Any]:
+def _one_per_union(errors: list[Any], document: Document) -> list[Any]:
     """Return *errors* with a single error for a value that fits no member of a union, instead of one error per member."""
     kept: dict[Any, Any] = {}
     for error in errors:
-        key = _present(document.value, tuple(error["loc"]))
+        key = _existing_key(document.value, tuple(error["loc"]))
         is_member = len(key) < len(error["loc"]) and error["type"] != "missing" and not isinstance(error["input"], dict | list)
         each = key if is_member else (*key, len(kept))
         kept[each] = {**error, "type": "union"} if each in kept else error
@@ -133,7 +133,7 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
     location = tuple(error["loc"])
     if location and location[-1] == "[key]":
         return location[:-1], _unknown(kind, location[:-1])
-    key = _present(document.value, location)
+    key = _existing_key(document.value, location)
     if error["type"] == "missing":
         missing = (*key, location[-1])
         if missing == ("groups",):
@@ -152,7 +152,7 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
     if key[-1:] == ("gpu",) and isinstance(error["input"], list):
         return key, _UNLIKE
     due = schema.describe(kind, key)
-    return key, f"{_found(error['input'])};{_meant(error['input'], due)} write {due}"
+    return key, f"{_describe_value(error['input'])};{_suggestion(error['input'], due)} write {due}"
 
 
 def _option_of(document: Document, key: Key, text: str) -> Key:
@@ -168,7 +168,7 @@ _UNLIKE: Final = (
 )
 
 
-def _meant(value: object, due: str) -> str:
+def _suggestion(value: object, due: str) -> str:
     """Return a question such as "did you mean a?" if *value* resembles a word that is *due* (``one of a, b``); else empty."""
     if not isinstance(value, str) or not due.startswith("one of "):
         return ""
@@ -222,20 +222,20 @@ def _unknown(kind: type[BaseModel], key: Key) -> str:
     keys = schema.keys_at(kind, key[:-1])
     if kind is schema.KINDS["hardware"] and len(key) == 1:
         keys = [*keys, *schema.UNFOLDED]
-    if kind is schema.KINDS["hardware"] and len(key) == 1 and (said := _OF_CLUSTERS.get(str(key[-1]))):
-        return f"unknown key; {said}"
+    if kind is schema.KINDS["hardware"] and len(key) == 1 and (hint := _OF_CLUSTERS.get(str(key[-1]))):
+        return f"unknown key; {hint}"
     block = schema.model_at(kind, key[:-1]) if key[:-1] else kind
-    if block is Parallel and (said := NOT_SIMULATED.get(str(key[-1]).lower())):
-        return said
+    if block is Parallel and (hint := NOT_SIMULATED.get(str(key[-1]).lower())):
+        return hint
     near = suggestions(str(key[-1]), keys, most=1)
-    if block is Node and (meant := _OF_NODES.get(str(key[-1]))):
-        return f"unknown key; did you mean '{meant}'?"
+    if block is Node and (correct_key := _OF_NODES.get(str(key[-1]))):
+        return f"unknown key; did you mean '{correct_key}'?"
     if block is not None and (place := schema.home(block, str(key[-1]))):
         return f"unknown key; did you mean '{place}'?"
     return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; known are {', '.join(sorted(keys)) or 'none'}"
 
 
-def _found(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, dict):
         return "found a block of keys"
     if isinstance(value, list | tuple):
@@ -245,7 +245,7 @@ def _found(value: object) -> str:
     return f"found {'true' if value is True else 'false' if value is False else shorten(value)}"
 
 
-def _present(value: Any, location: tuple[Any, ...]) -> Key:
+def _existing_key(value: Any, location: tuple[Any, ...]) -> Key:
     """Return the part of pydantic's *location* that exists in the document; the rest refers to members of a union."""
     key: list[str | int] = []
     for part in location:

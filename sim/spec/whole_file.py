@@ -44,14 +44,14 @@ def is_device(path: Path) -> bool:
 def replacing(path: Path) -> Iterator[Path]:
     """Provide a temporary file that becomes *path* if the block succeeds. Raise SpecError if it cannot be written."""
     try:
-        with _through(path) if is_device(path) else _beside(Path(os.path.realpath(path))) as temporary:
+        with _temporary_for_device(path) if is_device(path) else _temporary_sibling(Path(os.path.realpath(path))) as temporary:
             yield temporary
     except OSError as error:
         raise SpecError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager
-def _through(device: Path) -> Iterator[Path]:
+def _temporary_for_device(device: Path) -> Iterator[Path]:
     """Provide a temporary file whose content is written to *device* at the end."""
     with TemporaryDirectory() as folder:
         temporary = Path(folder) / device.name
@@ -60,7 +60,7 @@ def _through(device: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _beside(place: Path) -> Iterator[Path]:
+def _temporary_sibling(place: Path) -> Iterator[Path]:
     """Provide a temporary file in the same folder and with the same suffix, which is renamed to *place* at the end."""
     _remove_leftovers(place)
     temporary = place.with_name(f".{place.stem}.{_HOST}.{os.getpid()}.part{place.suffix}")

@@ -90,28 +90,31 @@ class Model(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _derived(cls, said: Any) -> Any:
-        """Add the layer table if *said* describes a decoder."""
-        if not isinstance(said, dict) or said.get("transformer") is None:
-            return said
-        if "layers" in said:
+    def _derived(cls, data: Any) -> Any:
+        """Add the layer table if *data* describes a decoder."""
+        if not isinstance(data, dict) or data.get("transformer") is None:
+            return data
+        if "layers" in data:
             raise ValueError("layers and transformer say the same; write one of the two")
         stand_in = {"parameters": 1, "input": "0 B", "layers": (Layer(name="tokens", op="embedding"),)}
         try:
-            decoder = _Decoder.model_validate({name: said[name] for name in _Decoder.model_fields if said.get(name) is not None})
+            decoder = _Decoder.model_validate({name: data[name] for name in _Decoder.model_fields if data.get(name) is not None})
         except ValidationError:  # the validation of the fields reports their problems
-            return stand_in | said
+            return stand_in | data
         layers, sequence = decoder.layers, decoder.sequence or 0
-        made = {"parameters": sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers), "input": f"{sequence * TOKEN_INPUT:.0f} B"}
-        return made | said | {"layers": layers}
+        derived = {
+            "parameters": sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers),
+            "input": f"{sequence * TOKEN_INPUT:.0f} B",
+        }
+        return derived | data | {"layers": layers}
 
     @model_validator(mode="after")
     def _described(self) -> Model:
         if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):
-            given = next(name for name in ("sequence", "lora", "frozen", "lengths") if getattr(self, name))
+            field_name = next(name for name in ("sequence", "lora", "frozen", "lengths") if getattr(self, name))
             raise ValueError(
-                f"{given} needs a model described by its sizes (a block transformer); {self.name} is a table of layers as they were "
-                f"traced: leave {given} out, or trace it anew"
+                f"{field_name} needs a model described by its sizes (a block transformer); {self.name} is a table of layers as they were "
+                f"traced: leave {field_name} out, or trace it anew"
             )
         return self
 
@@ -422,15 +425,15 @@ class Workload(Spec):
 
     @model_validator(mode="after")
     def _replays(self) -> Workload:
-        parallel, on = self.training.parallel, self.model.measured
-        if on is not None and parallel.context * parallel.expert > 1:
+        parallel, measured = self.training.parallel, self.model.measured
+        if measured is not None and parallel.context * parallel.expert > 1:
             raise ValueError(
                 "layers with measured times are not replayed with context or expert ranks; use 1 of each, or the model's own table"
             )
-        if on is not None and parallel.tensor != on.tensor:
+        if measured is not None and parallel.tensor != measured.tensor:
             raise ValueError(
-                f"layers that {on.tensor} tensor ranks divided where they were measured are replayed on as many, not {parallel.tensor}; "
-                f"use tensor: {on.tensor}, or the model's own table"
+                f"layers that {measured.tensor} tensor ranks divided where they were measured are replayed on as many, not "
+                f"{parallel.tensor}; use tensor: {measured.tensor}, or the model's own table"
             )
         return self
 

@@ -41,19 +41,21 @@ def trace_paths(text: str) -> tuple[str, dict[int, Path]] | None:
     """
     path = Path(text)
     if "{rank}" in path.name:
-        return text.replace("{rank}", "N"), _like(path.parent, *path.name.split("{rank}", 1))
+        return text.replace("{rank}", "N"), _numbered_files(path.parent, *path.name.split("{rank}", 1))
     if path.is_dir():
         return _of_folder(path) if text.strip() and text not in catalogue("workloads") else None
     if path.name.endswith(_ENDINGS) and path.is_file():
         match = _RANK.match(path.name)
-        return (str(path), {0: path}) if match is None else (match["name"], _like(path.parent, f"{match['name']}.", match["ending"]))
+        return (
+            (str(path), {0: path}) if match is None else (match["name"], _numbered_files(path.parent, f"{match['name']}.", match["ending"]))
+        )
     if not path.name.endswith(".et"):
         return None
     stem = path.name.removesuffix(".et")
-    return stem, next((files for ending in _ENDINGS if (files := _like(path.parent, f"{stem}.", ending))), {})
+    return stem, next((files for ending in _ENDINGS if (files := _numbered_files(path.parent, f"{stem}.", ending))), {})
 
 
-def _like(folder: Path, before: str, after: str) -> dict[int, Path]:
+def _numbered_files(folder: Path, before: str, after: str) -> dict[int, Path]:
     """Return the files of *folder* with a rank between *before* and *after*."""
     numbered = re.compile(re.escape(before) + r"(\d+)" + re.escape(after))
     matches = ((numbered.fullmatch(path.name), path) for path in _files(folder))
@@ -97,8 +99,8 @@ def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
         last = max(by_rank)
         raise SpecError(f"{by_rank[last]}: is of rank {last}, but rank {missing} is missing; ranks are numbered from 0 without a gap")
     paths = tuple(by_rank[rank] for rank in range(len(by_rank)))
-    beside = paths[0].parent / GROUPS_FILE
-    source = groups or (beside if beside.is_file() else None)
+    default_groups = paths[0].parent / GROUPS_FILE
+    source = groups or (default_groups if default_groups.is_file() else None)
     digest = sha256()
     ranks = tuple(_read(path, digest.update) for path in paths)
     return TraceFiles(name, paths, ranks, read_groups(source, len(paths)) if source else {}, digest.hexdigest())

@@ -68,7 +68,7 @@ def messages(data: bytes) -> list[TraceNode]:
         except (OSError, EOFError, zlib.error) as error:
             raise Malformed(f"cannot be unpacked: {error}") from None
     if data.lstrip()[:1] == b"{":
-        return _of_json(data)
+        return _nodes_of_json(data)
     parts = list(_delimited(data))
     if not parts:
         raise Malformed("is empty; a trace begins with its metadata")
@@ -140,26 +140,26 @@ def _metadata(data: bytes) -> None:
 
 
 def _node(data: bytes, number: int) -> TraceNode:
-    said: dict[int, Any] = {4: [], 5: [], 10: {}}
+    values: dict[int, Any] = {4: [], 5: [], 10: {}}
     try:
         for field, wire, value in _fields(data):
             if field in (1, 3, 6, 7):
-                said[field] = _as_int(value)
+                values[field] = _as_int(value)
             elif field == 2:
-                said[2] = _as_bytes(value).decode(errors="replace")
+                values[2] = _as_bytes(value).decode(errors="replace")
             elif field in (4, 5):
-                said[field] += _packed(value) if wire == _LENGTH else [_as_int(value)]
+                values[field] += _packed(value) if wire == _LENGTH else [_as_int(value)]
             elif field == 8:
-                said[8] = next((_as_bytes(text).decode(errors="replace") for at, _, text in _fields(_as_bytes(value)) if at == 1), "")
+                values[8] = next((_as_bytes(text).decode(errors="replace") for at, _, text in _fields(_as_bytes(value)) if at == 1), "")
             elif field == 10:
-                name, own = _attribute(_as_bytes(value))
-                said[10][name] = own
+                name, content = _attribute(_as_bytes(value))
+                values[10][name] = content
     except (Malformed, struct.error) as error:
-        named = f" (node {said[1]})" if 1 in said else ""
+        named = f" (node {values[1]})" if 1 in values else ""
         raise Malformed(f"message {number}{named} is not a Chakra node: {error}") from None
     return TraceNode(
-        said.get(1, 0), said.get(2, ""), said.get(3, 0), tuple(said[4]), tuple(said[5]), said.get(6, 0), said.get(7, 0), said.get(8, ""),
-        said[10],
+        values.get(1, 0), values.get(2, ""), values.get(3, 0), tuple(values[4]), tuple(values[5]), values.get(6, 0), values.get(7, 0),
+        values.get(8, ""), values[10],
     )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _attribute(data: bytes) -> tuple[str, Value]:
             name = _as_bytes(value).decode(errors="replace")
         elif 3 <= field < 3 + 2 * len(_SCALARS):
             kind = _SCALARS[(field - 3) // 2]
-            content = _scalar(kind, value) if field % 2 else _listed(kind, _as_bytes(value))
+            content = _scalar(kind, value) if field % 2 else _list_values(kind, _as_bytes(value))
     return name, content if content is not None else ""
 
 
@@ -208,7 +208,7 @@ def _scalar(kind: str, value: int | bytes) -> Value:
     return number - (1 << 64) if kind in ("int32", "int64") and number >= 1 << 63 else number
 
 
-def _listed(kind: str, data: bytes) -> list[Any]:
+def _list_values(kind: str, data: bytes) -> list[Any]:
     values: list[Any] = []
     for field, wire, value in _fields(data):
         if field != 1:
@@ -225,7 +225,7 @@ def _listed(kind: str, data: bytes) -> list[Any]:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _of_json(data: bytes) -> list[TraceNode]:
+def _nodes_of_json(data: bytes) -> list[TraceNode]:
     """Return the nodes of concatenated JSON objects; the first object is the metadata."""
     decoder, objects, at = json.JSONDecoder(), [], 0
     try:

@@ -52,7 +52,7 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
     if strange := config.strange():
         raise SpecError(
             f"{place}: {config.within}{listed(strange)}: layers of {kind} have no such thing, so that the model would be another"
-            f"{_instead(kind, said)}; or leave the keys out of a copy of the file, where they mean nothing"
+            f"{_advice(kind, said)}; or leave the keys out of a copy of the file, where they mean nothing"
         )
     around = around or {}
     for name, size in config.assumed.items():
@@ -63,35 +63,39 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
             )
     notes = [f"{config.within.rstrip('.') or 'the file'} leaves out {listed(config.assumed)}: defaults of {kind} in transformers"]
     unread = config.unread()
-    beside = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
-    towers = [f"only text_config is described: the model's {' and '.join(beside)}, and tokens of images or sound, are left out"]
+    other_configs = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
+    towers = [f"only text_config is described: the model's {' and '.join(other_configs)}, and tokens of images or sound, are left out"]
     unread_note = [f"not read: {listed(unread)}"] if unread else []
-    return Described(shape, (*(notes if config.assumed else ()), *(towers if beside else ()), *unread_note))
+    return Described(shape, (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note))
 
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     """Return the message that the family *kind* is unknown, and what to do about it."""
     which = f"model_type {kind} is not known" if kind else f"model_type is missing; known are {', '.join(FAMILIES)}"
-    nobodys = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
-    lone = f"; no known family has layers with {listed({name: said[name] for name in said if name in nobodys})}" if nobodys else ""
-    return f"{which}{lone}{_instead(kind, said)}"
+    unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
+    unread_text = (
+        f"; no known family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}" if unread_by_all else ""
+    )
+    return f"{which}{unread_text}{_advice(kind, said)}"
 
 
-def _instead(kind: str, said: Mapping[str, Any]) -> str:
+def _advice(kind: str, said: Mapping[str, Any]) -> str:
     """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
-    named = _class(said)
-    traced = f"; or trace it where transformers is installed: {_traced(named, said)}" if named else ""
-    if named and not named.endswith(_DECODERS):
+    class_name = _class(said)
+    traced = f"; or trace it where transformers is installed: {_trace_command(class_name, said)}" if class_name else ""
+    if class_name and not class_name.endswith(_DECODERS):
         ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
         alone = f"; the catalogue has {', '.join(ready[:_NAMED])}" if ready else ""
-        return f", and {named} is not a decoder{alone}{traced}"
-    alike = _alike(kind, said)
-    like = (
-        f"; if its layers are like those of {' or '.join(alike)}, write that for model_type in a copy of the file" if alike and kind else ""
+        return f", and {class_name} is not a decoder{alone}{traced}"
+    similar = _similar_families(kind, said)
+    similar_hint = (
+        f"; if its layers are like those of {' or '.join(similar)}, write that for model_type in a copy of the file"
+        if similar and kind
+        else ""
     )
     fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
     sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}"
-    return f"{like}{traced}{sizes}; or let 'python -m sim new workload' ask"
+    return f"{similar_hint}{traced}{sizes}; or let 'python -m sim new workload' ask"
 
 
 _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -112,8 +116,8 @@ def _class(said: Mapping[str, Any]) -> str:
     return first if isinstance(first, str) and first.isidentifier() else ""
 
 
-def _traced(named: str, said: Mapping[str, Any]) -> str:
-    """Return the command that traces the class *named* with the sizes *said*."""
+def _trace_command(class_name: str, said: Mapping[str, Any]) -> str:
+    """Return the command that traces the class *class_name* with the sizes *said*."""
     side = said.get("image_size")
     if isinstance(side, int) and "vocab_size" not in said:
         shape = f"pixel_values={said.get('num_channels', 3)}x{side}x{side}"
@@ -122,10 +126,10 @@ def _traced(named: str, said: Mapping[str, Any]) -> str:
         shape = f"input_ids={min(512, positions) if isinstance(positions, int) and positions > 0 else 512}:int64"
     sizes = {name: size for name, size in said.items() if type(size) is int and _SIZE.fullmatch(name)}
     arguments = "".join(f" --arg {name}={size}" for name, size in sizes.items())
-    return f"python -m sim extract transformers:{named} --input {shape}{arguments}"
+    return f"python -m sim extract transformers:{class_name} --input {shape}{arguments}"
 
 
-def _alike(kind: str, said: Mapping[str, Any]) -> list[str]:
+def _similar_families(kind: str, said: Mapping[str, Any]) -> list[str]:
     """Return families that read all keys of *said* that affect layers: those with similar names, or else common ones."""
     fitting = [name for name in FAMILIES if _fits(name, said)]
     near = difflib.get_close_matches(kind.removesuffix("_text"), fitting, n=3, cutoff=0.7)

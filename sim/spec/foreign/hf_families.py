@@ -296,7 +296,7 @@ def _stablelm(config: Config, shape: Shape) -> Shape:
     return shape | bias | ({"norms_per_layer": 1} if bias["parallel"] else {})
 
 
-def _same(config: Config, shape: Shape) -> Shape:
+def _unchanged(config: Config, shape: Shape) -> Shape:
     return shape
 
 
@@ -304,7 +304,7 @@ def _same(config: Config, shape: Shape) -> Shape:
 class Family:
     """How to read the configurations of one ``model_type``."""
 
-    read: Reader = _same
+    read: Reader = _unchanged
     gated: bool = True
     norm: str = "rmsnorm"
     activation: str = "silu"
@@ -378,13 +378,13 @@ def shape_of(family: Family, config: Config) -> Shape:
     for name in NEEDED:
         config.due(*NAMES[name])
     shape: Shape = {name: config.size(*keys) for name, keys in NAMES.items()}
-    written = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
-    if not isinstance(written, str) or written not in _ACTIVATIONS:
-        raise SpecError(f"{config.place}: activation {written} is not known; known are {', '.join(_ACTIVATIONS)}")
-    plain = _ACTIVATIONS[written]
+    activation_name = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
+    if not isinstance(activation_name, str) or activation_name not in _ACTIVATIONS:
+        raise SpecError(f"{config.place}: activation {activation_name} is not known; known are {', '.join(_ACTIVATIONS)}")
+    activation = _ACTIVATIONS[activation_name]
     shape |= {
-        "activation": _GATES.get(plain, plain) if family.gated else plain,
-        "composed_gelu": written == "gelu_new" and not family.gated,
+        "activation": _GATES.get(activation, activation) if family.gated else activation,
+        "composed_gelu": activation_name == "gelu_new" and not family.gated,
         "norm": family.norm,
         "positions": "rope",
         "tied": bool(config.get("tie_word_embeddings", default=family.tied)),
@@ -430,9 +430,9 @@ def _dense_layers(config: Config, default: int = 0) -> int | None:
 
 def _leading(config: Config, name: str, layers: Any) -> int:
     """Return the number of dense *layers*, the value of the key *name*. Raise SpecError if they are not the first layers."""
-    given = sorted(layers) if isinstance(layers, list) else []
-    if given != list(range(len(given))):
+    indices = sorted(layers) if isinstance(layers, list) else []
+    if indices != list(range(len(indices))):
         raise SpecError(
-            f"{config.place}: {config.within}{name}: layers {given[:4]} without experts are not the first ones; write those only"
+            f"{config.place}: {config.within}{name}: layers {indices[:4]} without experts are not the first ones; write those only"
         )
-    return len(given)
+    return len(indices)

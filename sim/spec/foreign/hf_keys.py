@@ -75,7 +75,7 @@ class Config:
         return {
             name: value
             for name, value in self.said.items()
-            if _STRUCTURE.search(name) and not (dense and _EXPERTS.search(name)) and self._changes(name, value)
+            if _STRUCTURE.search(name) and not (dense and _EXPERTS.search(name)) and self._changes_layers(name, value)
         }
 
     def unread(self) -> dict[str, Any]:
@@ -83,22 +83,28 @@ class Config:
         return {
             name: value
             for name, value in self.said.items()
-            if name not in self.read and _SIZE.search(name) and not _STRUCTURE.search(name) and not _NO_SIZE.search(name) and _counts(value)
+            if name not in self.read
+            and _SIZE.search(name)
+            and not _STRUCTURE.search(name)
+            and not _NO_SIZE.search(name)
+            and _is_above_one(value)
         }
 
     def _dense(self) -> bool:
         """Whether the file states that there are no experts, or only one."""
         counts = [value for name, value in self.said.items() if _EXPERT_COUNT.fullmatch(name) and value is not None]
-        return bool(counts) and not any(_counts(value) for value in counts)
+        return bool(counts) and not any(_is_above_one(value) for value in counts)
 
-    def _changes(self, name: str, value: Any) -> bool:
+    def _changes_layers(self, name: str, value: Any) -> bool:
         if name in self.read:
             return False
         each = value if isinstance(value, list) else [value]
-        return any(map(_counts, each)) or (bool(_TYPES.search(name)) and any(isinstance(word, str) and word not in _USUAL for word in each))
+        return any(map(_is_above_one, each)) or (
+            bool(_TYPES.search(name)) and any(isinstance(word, str) and word not in _USUAL for word in each)
+        )
 
 
-def _counts(value: Any) -> bool:
+def _is_above_one(value: Any) -> bool:
     """Return whether *value* is a whole number above 1; for counts, 1 is the same as none."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 1
 

@@ -78,8 +78,8 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
 def _recipe(said: Mapping[str, Any], place: str) -> dict[str, str]:
     """Return the FP8 recipe of ``fp8_config``; empty if it names no library, or one whose recipes are not modeled."""
     block = block_of(said, "fp8_config", place)
-    named = {"backend": str(block.get("backend", "")).upper()} | ({_MX: True} if block.get(_MX) is True else {})
-    return next(({"fp8_recipe": recipe} for recipe, said_so in ACCELERATE_8BIT.items() if said_so == named), {})
+    backend = {"backend": str(block.get("backend", "")).upper()} | ({_MX: True} if block.get(_MX) is True else {})
+    return next(({"fp8_recipe": recipe} for recipe, said_so in ACCELERATE_8BIT.items() if said_so == backend), {})
 
 
 def _number(block: Mapping[str, Any], key: str, place: str) -> int:

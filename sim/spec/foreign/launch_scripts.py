@@ -33,11 +33,11 @@ def launch_script(text: str, place: str) -> Told:
     nodes, each, total = _slurm(text, place)
     if nodes:
         text = _SLURM_NODES.sub(str(nodes), text)
-    given = Arguments(arguments(text, place, NUMERIC), place)
-    nodes = _first(given, _NODES) or nodes
-    each = _first(given, _EACH) or each
-    told = _trainer(given)
-    told.gpus = _first(given, ("num-processes",)) or (nodes * each if nodes and each else total or each)
+    options = Arguments(arguments(text, place, NUMERIC), place)
+    nodes = _first_number(options, _NODES) or nodes
+    each = _first_number(options, _EACH) or each
+    told = _trainer(options)
+    told.gpus = _first_number(options, ("num-processes",)) or (nodes * each if nodes and each else total or each)
     if nodes and not told.gpus:
         told.gpus = nodes * USUAL
         told.notes.append(f"{place} says {counted(nodes, 'node')}, not how many GPUs each has: {USUAL} are taken")
@@ -58,11 +58,11 @@ def _slurm(text: str, place: str) -> tuple[int | None, int | None, int | None]:
     return nodes, each, total
 
 
-def _first(given: Arguments, options: tuple[str, ...]) -> int | None:
-    """Return the first of *options* with a number of 1 or more; for ``2:4`` of an elastic torchrun, the minimum."""
-    for option in options:
-        if (match := re.match(r"[1-9]\d*(?=:|$)", given.said.get(option, ""))) is not None:
-            return _count(match[0], given.place)
+def _first_number(options: Arguments, names: tuple[str, ...]) -> int | None:
+    """Return the first of the options *names* with a number of 1 or more; for ``2:4`` of an elastic torchrun, the minimum."""
+    for name in names:
+        if (match := re.match(r"[1-9]\d*(?=:|$)", options.said.get(name, ""))) is not None:
+            return _count(match[0], options.place)
     return None
 
 
@@ -90,16 +90,16 @@ _LENGTHS: Final = ("max-seq-length", "max-seq-len", "model-max-length", "max-len
 """Options for the tokens of a sample in common training scripts."""
 
 
-def _trainer(given: Arguments) -> Told:
+def _trainer(options: Arguments) -> Told:
     """Return the settings of a Trainer, if the script has any."""
-    said, told = given.said, Told()
+    said, told = options.said, Told()
     if _BATCH not in said and "gradient-accumulation-steps" not in said:
         return told
-    told.training["batch"] = given.number(_BATCH, 8)
-    if steps := given.number("gradient-accumulation-steps"):
+    told.training["batch"] = options.number(_BATCH, 8)
+    if steps := options.number("gradient-accumulation-steps"):
         told.training["gradient_accumulation_steps"] = steps
     told.training |= {"precision": precision} if (precision := _precision(said)) else {}
-    told.training |= {"activation_checkpointing": "blocks"} if _on(said, "gradient-checkpointing") else {}
+    told.training |= {"activation_checkpointing": "blocks"} if _is_set(said, "gradient-checkpointing") else {}
     optimizer = said.get("optim", "adamw_torch")
     if not optimizer.startswith("adamw") or optimizer in _OPTIMIZERS:
         name = _OPTIMIZERS.get(optimizer)
@@ -107,14 +107,14 @@ def _trainer(given: Arguments) -> Told:
         told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload has adam"]
     shard = next((kind for word in said.get("fsdp", "").split() if (kind := _SHARDED.get(word))), None)
     told.parallel |= {"shard": shard} if shard else {}
-    told.sequence = next((length for option in _LENGTHS if (length := given.number(option))), None)
+    told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)
     return told
 
 
 def _precision(said: Mapping[str, Any]) -> str | None:
-    return next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if _on(said, option)), None)
+    return next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if _is_set(said, option)), None)
 
 
-def _on(said: Mapping[str, Any], option: str) -> bool:
+def _is_set(said: Mapping[str, Any], option: str) -> bool:
     """Return whether a flag is set, with or without a value other than false, no or 0."""
     return option in said and str(said[option]).lower() not in ("false", "no", "0")

@@ -73,8 +73,8 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     optimizer = str(block_of(said, "optimizer", place).get("name", "AdamW"))
     told.notes += [] if optimizer in ("Adam", "AdamW") else [f"optimizer {optimizer} is not modeled: the workload has adam"]
     note_offloading("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
-    wanted = training.get("global_batch_size", -1)
-    told.global_batch = wanted if isinstance(wanted, int) and wanted > 0 else None
+    global_batch = training.get("global_batch_size", -1)
+    told.global_batch = global_batch if isinstance(global_batch, int) and global_batch > 0 else None
     return told
 
 
@@ -120,30 +120,30 @@ def _stages(layout: Mapping[str, Any], told: Told, place: str) -> dict[str, Any]
     assert shape is not None
     pipeline, several = told.parallel["pipeline"], told.parallel["schedule"] not in ("gpipe", "1f1b")
     first, last = (_count(layout, f"pipeline_parallel_{end}_stage_less_layers", 1, f"{place}: parallelism", 0) for end in ("first", "last"))
-    named, parts = layout.get("module_fqns_per_model_part"), pipeline * (2 if several else 1)
+    module_names, parts = layout.get("module_fqns_per_model_part"), pipeline * (2 if several else 1)
     if layout.get("pipeline_parallel_layers_per_stage") is not None:
         each = _count(layout, "pipeline_parallel_layers_per_stage", 1, f"{place}: parallelism")
         parts = -(-(shape.layers + first + last) // each)
-    if named is not None:
-        parts = len(_names(named, shape.layers, place))
+    if module_names is not None:
+        parts = len(_named_blocks(module_names, shape.layers, place))
     if parts % pipeline or (parts > pipeline) != several:
-        wanted = f"a multiple of {pipeline}, 2 or more times it" if several else f"{pipeline}"
+        allowed = f"a multiple of {pipeline}, 2 or more times it" if several else f"{pipeline}"
         raise SpecError(
-            f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {wanted}"
+            f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {allowed}"
         )
     if parts > shape.layers or max(first, last) > (shape.layers + first + last) // parts:
         raise SpecError(
             f"{place}: {shape.layers} layers do not fill {parts} stages, the first of {first} and the last of {last} less; write fewer"
         )
-    usual = even_blocks(shape.layers, parts, 1, 1)
-    counts = even_blocks(shape.layers, parts, first, last) if named is None else _names(named, shape.layers, place)
+    default_counts = even_blocks(shape.layers, parts, 1, 1)
+    counts = even_blocks(shape.layers, parts, first, last) if module_names is None else _named_blocks(module_names, shape.layers, place)
     chunks = {"virtual_stages": parts // pipeline} if told.parallel["schedule"] == "interleaved_1f1b" else {}
-    return chunks | ({} if counts == usual else {"layers_per_stage": counts})
+    return chunks | ({} if counts == default_counts else {"layers_per_stage": counts})
 
 
-def _names(named: object, layers: int, place: str) -> list[int]:
+def _named_blocks(module_names: object, layers: int, place: str) -> list[int]:
     """Return the number of blocks in each part of ``module_fqns_per_model_part``. Raise SpecError unless they add up to *layers*."""
-    parts = [part if isinstance(part, list) else [] for part in named] if isinstance(named, list) else []
+    parts = [part if isinstance(part, list) else [] for part in module_names] if isinstance(module_names, list) else []
     counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
     if sum(counts) != layers:
         raise SpecError(

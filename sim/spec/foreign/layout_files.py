@@ -47,13 +47,13 @@ def launch_files(launch: Launch, command: str) -> LayoutText:
         program = "pretrain_gpt.py $(cat megatron.args)"
     line = torchrun_line(launch, program)
     notes = [f"megatron.args: {note}" for note in megatron_notes(launch.shape)] if launch.shape and "megatron.args" in files else []
-    notes += _untold(launch, files)
+    notes += _omission_notes(launch, files)
     return LayoutText(
         {**files, "torchrun.sh": line, "skypilot.yaml": skypilot_yaml(launch, line), "sim.sh": command + "\n"}, left_out, notes
     )
 
 
-def _untold(launch: Launch, files: Mapping[str, str]) -> list[str]:
+def _omission_notes(launch: Launch, files: Mapping[str, str]) -> list[str]:
     """Return notes on parts of the layout that *files* cannot express and the training program must set itself."""
     notes = []
     if "torchtitan.toml" in files and unmixed(launch) and launch.precision not in ("fp32", "tf32"):
@@ -80,10 +80,10 @@ def skypilot_yaml(launch: Launch, run: str) -> str:
     import yaml
 
     script = f'export HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n1)\nexport NODE_RANK=$SKYPILOT_NODE_RANK\n{run}'
-    said = {
+    task = {
         "name": launch.name.replace(".", "-"),
         "num_nodes": launch.nodes,
         "resources": {"accelerators": f"{launch.accelerator}:{launch.gpus_per_node}"},
         "run": script,
     }
-    return str(yaml.safe_dump(said, sort_keys=False))
+    return str(yaml.safe_dump(task, sort_keys=False))

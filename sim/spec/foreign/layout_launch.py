@@ -64,9 +64,11 @@ def told_shape(launch: Launch, program: str) -> Transformer:
 
 def blocks_of(launch: Launch, less: int) -> list[int]:
     """Return the number of blocks in each chunk: from the layout, or evenly, with *less* fewer in the first and the last chunk."""
-    own, shape = launch.parallel, launch.shape
+    parallel, shape = launch.parallel, launch.shape
     assert shape is not None
-    return list(own.layers_per_stage) or even_blocks(shape.layers + shape.prediction_layers, own.pipeline * own.chunks, less, less)
+    return list(parallel.layers_per_stage) or even_blocks(
+        shape.layers + shape.prediction_layers, parallel.pipeline * parallel.chunks, less, less
+    )
 
 
 def in_full(shape: Transformer) -> dict[str, Any]:

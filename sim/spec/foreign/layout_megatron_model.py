@@ -10,24 +10,24 @@ from sim.spec.foreign.launch_megatron_model import LATENT
 from sim.spec.foreign.layout_launch import in_full
 from sim.spec.transformer import Transformer
 
-_UNTOLD: Final = {"rope_base": ("rotary-base", "10000"), "norm_epsilon": ("norm-epsilon", "1e-05")}
+_UNSPECIFIED: Final = {"rope_base": ("rotary-base", "10000"), "norm_epsilon": ("norm-epsilon", "1e-05")}
 """Fields that a model may leave unspecified: Megatron-LM's options for them, and its defaults."""
 
 
 def model_arguments(shape: Transformer, sequence: int | None) -> dict[str, Any]:
     """Return the options that describe *shape*: its sizes, activation, norms, positions and experts."""
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "num-layers": shape.layers, "hidden-size": shape.hidden, "num-attention-heads": shape.heads,
         "seq-length": sequence, "max-position-embeddings": max(sequence or 0, shape.max_seq or 0), "padded-vocab-size": shape.vocab,
         "ffn-hidden-size": shape.ffn, "kv-channels": None if shape.mla else shape.head_dim,
     }  # fmt: skip
     if shape.kv_heads and shape.kv_heads != shape.heads:
-        said |= {"group-query-attention": "", "num-query-groups": shape.kv_heads}
+        options |= {"group-query-attention": "", "num-query-groups": shape.kv_heads}
     if shape.mla:
-        said |= {"multi-latent-attention": ""} | {option: getattr(shape.mla, name) or None for option, (name, _) in LATENT.items()}
-    said |= _kinds(shape) | _positions(shape) | _experts(shape)
-    said["mtp-num-layers"] = shape.prediction_layers or None
-    return {option: value for option, value in said.items() if value is not None}
+        options |= {"multi-latent-attention": ""} | {option: getattr(shape.mla, name) or None for option, (name, _) in LATENT.items()}
+    options |= _kinds(shape) | _positions(shape) | _experts(shape)
+    options["mtp-num-layers"] = shape.prediction_layers or None
+    return {option: value for option, value in options.items() if value is not None}
 
 
 def _kinds(shape: Transformer) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def unsaid(shape: Transformer, sequence: int | None, said: Mapping[str, Any]) ->
     if sequence and shape.window >= sequence:
         shape = shape.model_copy(update={"window": 0, "global_every": 0})
     read, meant = in_full(Transformer(**megatron(lines(said), "arguments").shape)), in_full(shape)
-    untold = {name for name in _UNTOLD if meant[name] is None}
-    return [name for name, value in meant.items() if read[name] != value and name not in untold]
+    unspecified = {name for name in _UNSPECIFIED if meant[name] is None}
+    return [name for name, value in meant.items() if read[name] != value and name not in unspecified]
 
 
 def lines(said: Mapping[str, Any]) -> str:
@@ -81,11 +81,11 @@ def lines(said: Mapping[str, Any]) -> str:
 
 def megatron_notes(shape: Transformer) -> list[str]:
     """Return notes on options that are left to Megatron-LM's defaults because *shape* does not specify them."""
-    fields = {field: said for field, said in _UNTOLD.items() if field != "rope_base" or shape.positions == "rope"}
-    untold = {field: said for field, said in fields.items() if getattr(shape, field) is None}
+    fields = {field: said for field, said in _UNSPECIFIED.items() if field != "rope_base" or shape.positions == "rope"}
+    unspecified = {field: said for field, said in fields.items() if getattr(shape, field) is None}
     notes = [
         f"--{option} is {default}, Megatron-LM's default; model.transformer.{field} tells another"
-        for field, (option, default) in untold.items()
+        for field, (option, default) in unspecified.items()
     ]
     if shape.experts:
         notes.append("how a router scores and balances experts (--moe-router-...) is Megatron-LM's default")

@@ -62,7 +62,7 @@ def read_matrix(text: str, file: str) -> Wiring:
     rows = _rows(tokens[len(columns) :], columns, file)
     _check_square(rows, columns, file)
     gpus = sum(_GPU.fullmatch(column.text) is not None for column in columns)
-    classes, nvlinks = _near(rows, gpus)
+    classes, nvlinks = _pair_types(rows, gpus)
     cpus, places, numa = _affinities(rows[:gpus])
     tree = _tree(rows, gpus, classes, places or cpus, file)
     return Wiring(
@@ -195,7 +195,7 @@ def _check_square(rows: Sequence[_Row], columns: Sequence[_Token], file: str) ->
             )
 
 
-def _near(rows: Sequence[_Row], gpus: int) -> tuple[dict[Pair, Near], dict[Pair, int]]:
+def _pair_types(rows: Sequence[_Row], gpus: int) -> tuple[dict[Pair, Near], dict[Pair, int]]:
     """Return the PCIe path types and the numbers of NVLinks by pair."""
     classes: dict[Pair, Near] = {}
     nvlinks: dict[Pair, int] = {}

@@ -183,20 +183,23 @@ def _tree(reading: _Reading, sockets: int) -> tuple[tuple[Domain, ...], tuple[Br
     """Return the sockets and switches; switches without devices below them are dropped."""
     gpus = [holder for _, _, holder in reading.gpus]
     nics = [holder for _, holder in reading.nics]
-    used = {above for holder in (*gpus, *nics) for above in _above(reading, holder)}
+    used = {above for holder in (*gpus, *nics) for above in _parents(reading, holder)}
     kept = [switch for switch in reading.switches if switch[0] in used]
     names = {name: f"plx{index}" for index, (name, _, _) in enumerate(kept)}
     branches = tuple(
-        Branch(names[name], names.get(parent, parent), _at(gpus, name), _at(nics, name), lanes) for name, parent, lanes in kept
+        Branch(names[name], names.get(parent, parent), _indices_below(gpus, name), _indices_below(nics, name), lanes)
+        for name, parent, lanes in kept
     )
-    return tuple(Domain(_at(gpus, f"socket{index}"), _at(nics, f"socket{index}")) for index in range(sockets)), branches
+    return tuple(
+        Domain(_indices_below(gpus, f"socket{index}"), _indices_below(nics, f"socket{index}")) for index in range(sockets)
+    ), branches
 
 
-def _at(holders: Sequence[str], name: str) -> tuple[int, ...]:
+def _indices_below(holders: Sequence[str], name: str) -> tuple[int, ...]:
     return tuple(index for index, holder in enumerate(holders) if holder == name)
 
 
-def _above(reading: _Reading, holder: str) -> list[str]:
+def _parents(reading: _Reading, holder: str) -> list[str]:
     """Return *holder* and all switches above it, with its socket last."""
     parents = {name: parent for name, parent, _ in reading.switches}
     chain = [holder]
@@ -207,7 +210,7 @@ def _above(reading: _Reading, holder: str) -> list[str]:
 
 def _classes(reading: _Reading) -> dict[Pair, Near]:
     """Return the path type of every pair of GPUs by NCCL's rules: switches on the path, host bridge, socket link."""
-    chains = [_above(reading, holder) for _, _, holder in reading.gpus]
+    chains = [_parents(reading, holder) for _, _, holder in reading.gpus]
     return {(one, other): _class(chains[one], chains[other]) for one, other in pairs(len(chains))}
 
 
@@ -226,15 +229,15 @@ def _class(one: Sequence[str], other: Sequence[str]) -> Near:
 def _number_gpus(reading: _Reading) -> None:
     """Sort the GPUs by ``dev``, or by PCI address if some have no ``dev``."""
     numbers = [_whole(reading, gpu, "dev") if gpu is not None else None for _, gpu, _ in reading.gpus]
-    given = [number for number in numbers if number is not None]
+    device_numbers = [number for number in numbers if number is not None]
     twice = next((index for index, number in enumerate(numbers) if number is not None and number in numbers[:index]), None)
     if twice is not None:
         raise reading.wrong(reading.gpus[twice][0], f"GPU dev={numbers[twice]} appears twice; give the file of one machine")
     order = range(len(numbers))
-    if len(given) == len(numbers):
-        reading.gpus = [reading.gpus[index] for index in sorted(order, key=given.__getitem__)]
-        if sorted(given) != list(order):
-            reading.notes.append(f"The file holds GPUs {', '.join(map(str, sorted(given)))} only, numbered from 0 here.")
+    if len(device_numbers) == len(numbers):
+        reading.gpus = [reading.gpus[index] for index in sorted(order, key=device_numbers.__getitem__)]
+        if sorted(device_numbers) != list(order):
+            reading.notes.append(f"The file holds GPUs {', '.join(map(str, sorted(device_numbers)))} only, numbered from 0 here.")
     else:
         reading.gpus.sort(key=lambda entry: entry[0].attributes.get("busid", "").lower())
 
@@ -267,7 +270,7 @@ def _nvlinks(reading: _Reading) -> tuple[dict[Pair, int], int]:
     if astray:
         reading.notes.append(f"{astray} NVLink ends lead to nothing in the file and are left out.")
     if not any(switched):
-        return _mutual(reading, direct), 0
+        return _checked_pairs(reading, direct), 0
     if len(set(switched)) > 1:
         least = switched.index(min(switched))
         gpu = reading.gpus[least][1] or reading.gpus[least][0]
@@ -284,7 +287,7 @@ def _links(reading: _Reading, link: Element) -> int:
     return count
 
 
-def _mutual(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, int]:
+def _checked_pairs(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, int]:
     counts: dict[Pair, int] = {}
     for (one, other), count in direct.items():
         if direct.get((other, one), 0) != count:
