@@ -1,8 +1,8 @@
-"""Which weights of a decoder train? Frozen layers, and low-rank adapters beside frozen weights (LoRA, Hu et al., arXiv 2106.09685).
+"""Which weights of a decoder are trained? Frozen layers, and low-rank adapters next to frozen weights (LoRA, Hu et al., arXiv 2106.09685).
 
-A frozen product has no product for its weight's gradient and need not save its input; what lies before the first layer that trains
-has no backward at all. An adapter of a fused product is fused too: one pair of factors, as in NVIDIA's Megatron-Bridge. The passes beside
-its products are those of Hugging Face's PEFT, which adapts each product that the fused one stands for.
+A frozen product has no product for its weight's gradient and does not save its input; layers before the first trained one have no
+backward at all. The adapter of a fused product is fused too: one pair of factors, as in NVIDIA's Megatron-Bridge. Its element-wise passes
+are those of Hugging Face's PEFT, which adapts each of the separate products.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from sim.spec.layer import Layer, TensorShare
 from sim.spec.transformer import Transformer
 
 TARGETS: Final = ("attention.qkv", "attention.output", "feed.gate_up", "feed.down")
-"""Products of a block with an adapter where none are named."""
+"""Products of a block that have an adapter by default."""
 _RANGE: Final = re.compile(r"(.*\.)(\d+)\.\.(\d+)")
 
 
 class Lora(Spec):
-    """Adapters of *rank*. They train, and nothing else does."""
+    """Low-rank adapters of *rank*; only they are trained."""
 
     rank: Count
-    """Columns of the first factor, rows of the second."""
+    """Rank of the adapters: columns of the first factor, rows of the second."""
     targets: tuple[str, ...] = TARGETS
-    """Ends of the names of the products that have adapters."""
+    """Products that have adapters, by the ends of their names."""
 
 
 @lru_cache(maxsize=64)
 def trained_layers(transformer: Transformer, sequence: int, lora: Lora | None, frozen: tuple[str, ...]) -> tuple[Layer, ...]:
     """Return the layers of *transformer* with adapters, and with the *frozen* ones untrained.
 
-    Raise ValueError for a name that fits no layer, and for a sequence that is too long.
+    Raise ValueError for a name that matches no layer, and for a sequence that is too long.
     """
     layers = decoder_layers(transformer, sequence)
     if lora is not None:
@@ -50,9 +50,9 @@ def trained_layers(transformer: Transformer, sequence: int, lora: Lora | None, f
 
 
 def with_lora(layers: Sequence[Layer], rank: int, targets: Sequence[str] = TARGETS) -> tuple[Layer, ...]:
-    """Return *layers*, all frozen, with a pair of factors of *rank* beside each product that ends in one of *targets*.
+    """Return *layers*, all frozen, with a pair of factors of *rank* after each product whose name ends in one of *targets*.
 
-    Raise ValueError where no product does.
+    Raise ValueError if there is no such product.
     """
     wide: list[Layer] = []
     for layer in layers:
@@ -65,21 +65,21 @@ def with_lora(layers: Sequence[Layer], rank: int, targets: Sequence[str] = TARGE
 
 
 def with_frozen(layers: Sequence[Layer], frozen: Sequence[bool]) -> tuple[Layer, ...]:
-    """Return *layers* without the gradients of those that are *frozen*, and without backward before the first that trains."""
-    shared = {layer.name for layer, still in zip(layers, frozen, strict=True) if still}
+    """Return *layers* without the gradients of the *frozen* ones, and without backward before the first trained one."""
+    shared = {layer.name for layer, is_frozen in zip(layers, frozen, strict=True) if is_frozen}
     trains = [
-        (not still and (bool(layer.gradients) or (bool(layer.shares) and layer.shares not in shared)))
-        for layer, still in zip(layers, frozen, strict=True)
+        (not is_frozen and (bool(layer.gradients) or (bool(layer.shares) and layer.shares not in shared)))
+        for layer, is_frozen in zip(layers, frozen, strict=True)
     ]
     first = trains.index(True) if True in trains else len(layers)
     return tuple(
-        _before(layer, still) if number < first else _frozen(layer) if still else layer
-        for number, (layer, still) in enumerate(zip(layers, frozen, strict=True))
+        _without_backward(layer, is_frozen) if number < first else _without_gradients(layer) if is_frozen else layer
+        for number, (layer, is_frozen) in enumerate(zip(layers, frozen, strict=True))
     )
 
 
-def _frozen(layer: Layer) -> Layer:
-    """Return *layer* with weights that have no gradient; gradients still pass through it."""
+def _without_gradients(layer: Layer) -> Layer:
+    """Return *layer* without gradients of its weights; gradients of activations still pass through it."""
     update: dict[str, object] = {"gradients": (), "frozen": layer.frozen + layer.gradients}
     if layer.op == "gemm":
         alone = layer.read + layer.write
@@ -89,10 +89,10 @@ def _frozen(layer: Layer) -> Layer:
     return layer.model_copy(update=update)
 
 
-def _before(layer: Layer, still: bool) -> Layer:
-    """Return *layer* where no gradient comes to it."""
+def _without_backward(layer: Layer, is_frozen: bool) -> Layer:
+    """Return *layer* without backward, because no gradient reaches it."""
     passive = {"backward": 0.0, "backward_arithmetic": 0.0, "backward_traffic": 0.0, "backward_kernels": 0, "saved": 0.0}
-    return (_frozen(layer) if still else layer).model_copy(update=passive)
+    return (_without_gradients(layer) if is_frozen else layer).model_copy(update=passive)
 
 
 def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
@@ -121,11 +121,11 @@ def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
 
 
 def _scaled_and_added(layer: Layer, inner: int, outer: int) -> Layer:
-    """Return the passes beside an adapter's products (PEFT, tuners/lora/layer.py): its result is scaled and added to the layer's.
+    """Return the element-wise passes of an adapter (PEFT, tuners/lora/layer.py): its result is scaled and added to the layer's result.
 
-    Backward scales the gradient, and adds up those of the input, two for each product that *layer* stands for.
+    Backward scales the gradient and adds up the gradients of the input, two for each product that *layer* represents.
     """
-    modules = max(1, layer.casts // (layer.tokens * inner))  # each of them casts the input by itself
+    modules = max(1, layer.casts // (layer.tokens * inner))  # each of them casts the input separately
     added = (2 * modules - 1) * layer.tokens * inner
     output = 4.0 * layer.tokens * outer
     return Layer.model_construct(
@@ -143,7 +143,7 @@ def _scaled_and_added(layer: Layer, inner: int, outer: int) -> Layer:
 
 
 def _names(text: str) -> list[str]:
-    """Return the names that *text* stands for: itself, or each of a range such as ``layers.0..15``."""
+    """Return the names that *text* represents: itself, or each name of a range such as ``layers.0..15``."""
     match = _RANGE.fullmatch(text)
     return [f"{match[1]}{number}" for number in range(int(match[2]), int(match[3]) + 1)] if match else [text]
 

@@ -1,4 +1,4 @@
-"""Which file does a name stand for? A path, a file beside the one that names it, or a name or alias of the catalogue."""
+"""Which file does a name refer to? A path, a file next to the one with the name, or a name or alias in the catalogue."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from sim.units import any_of, shorten
 SUFFIX: Final = ".yaml"
 STACKS_FOLDER: Final = "workloads/stacks"
 MOST_NAMED: Final = 12
-"""A hint names so many files of a folder; of more, it says how to list them."""
+"""Maximum number of files in a folder that a hint lists; for more, it tells how to list them."""
 MOST_TURNED: Final = 2
-"""Hyphens of a misspelt name up to which its words are also tried in other orders."""
+"""Maximum number of hyphens in a misspelled name for which its words are also tried in other orders."""
 
 
 class StackFolder(Protocol):
-    """A folder of stacks that a package brings; docs/develop/own-stacks.md has one as an example."""
+    """A folder of stacks that an installed package provides; docs/develop/own-stacks.md has an example."""
 
     @property
     def name(self) -> str:
-        """Whose stacks these are."""
+        """Return the name of this set of stacks."""
 
     @property
     def folder(self) -> Path:
-        """Where their files are, one for each stack, ``NAME.yaml``."""
+        """Return the folder with the files, one for each stack, ``NAME.yaml``."""
 
 
 class UnknownName(SpecError):
-    """A name that stands for no file; the message has no place yet."""
+    """A name that matches no file; the message does not have a place yet."""
 
 
 def roots() -> list[Path]:
-    """Return the folders that hold ``hardware/`` and ``workloads/``: beside the package, or inside an installed wheel."""
+    """Return the folders that contain ``hardware/`` and ``workloads/``: next to the package, or inside an installed wheel."""
     return list(_installed())
 
 
@@ -53,18 +53,18 @@ def _installed() -> tuple[Path, ...]:
 
 
 def catalogue(folder: str) -> dict[str, Path]:
-    """Return every file directly in *folder* of the library (``hardware``, ``workloads/stacks``, ...) by name."""
+    """Return all files directly in *folder* of the catalogue (``hardware``, ``workloads/stacks``, ...) by name."""
     return dict(shelf.remembered((catalogue, folder), lambda: _files(folder)))
 
 
 def contents(folder: str) -> tuple[tuple[str, int, int], ...]:
-    """Return path, time of change and size of every file in *folder* of the library and in the folders below: equal while none changes."""
+    """Return path, modification time and size of every file in *folder* and below, as a cache key: equal while no file changes."""
     files = [file for root in roots() for file in sorted((root / folder).rglob("*" + SUFFIX))]
     return tuple((str(file), stat.st_mtime_ns, stat.st_size) for file in files for stat in [file.stat()])
 
 
 def announced(folder: str) -> dict[str, Path]:
-    """Return the files of *folder* that installed packages bring: stacks (entry points ``stallsim.stacks``), by name."""
+    """Return the files of *folder* that installed packages provide, by name: stacks (entry points ``stallsim.stacks``)."""
     if folder != STACKS_FOLDER:
         return {}
     brought = {name: cast(StackFolder, extension(STACKS, name)).folder for name in names(STACKS)}
@@ -72,7 +72,7 @@ def announced(folder: str) -> dict[str, Path]:
 
 
 def every(folder: str) -> dict[str, Path]:
-    """Return every file of *folder*, by name: the catalogue's, and those that packages bring where it has no such name."""
+    """Return all files of *folder* by name: the catalogue's, and files of installed packages with other names."""
     return announced(folder) | catalogue(folder)
 
 
@@ -89,14 +89,14 @@ def _in_folders(*folders: Path) -> dict[str, Path]:
 
 
 SearchFolders = Path | tuple[Path, ...] | None
-"""Further folders, searched in order before the catalogue."""
+"""Additional folders, searched in order before the catalogue."""
 
 
 def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path | None = None) -> Path:
-    """Return the file that *name* stands for in *folder* of the library.
+    """Return the file in *folder* of the catalogue to which *name* refers.
 
-    *written_in* is the file that holds the name (None: a command line): a path is relative to it, and its own parts come
-    before the catalogue's. *near* are further folders to search first. Raise UnknownName where there is no such file.
+    *written_in* is the file that contains the name (None: a command line): paths are relative to it, and its own parts take precedence over
+    the catalogue's. *near* are additional folders to search first. Raise UnknownName if there is no such file.
     """
     if _is_path(name):
         return _file_at(name, folder, written_in)
@@ -104,7 +104,7 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
     nearby = [place for path in ((near,) if isinstance(near, Path) else near or ()) for place in (f"{path}/{tail}", path)]
     for place in (*_own_folders(written_in, tail), *nearby, *(f"{root}/{folder}" for root in roots())):
         for spelling in dict.fromkeys((name, name.lower())):
-            if isfile(path := f"{place}/{spelling}{SUFFIX}"):  # as text: making a Path takes longer than looking for the file
+            if isfile(path := f"{place}/{spelling}{SUFFIX}"):  # as text: creating a Path takes longer than checking for the file
                 return Path(path)
     files = every(folder)
     by_lower = {known_name.lower(): path for known_name, path in files.items()}
@@ -116,7 +116,7 @@ def locate(name: str, folder: str, near: SearchFolders = None, written_in: Path 
 
 
 def read(path: Path, before: str | None = None) -> Document:
-    """Return what *path* says, from memory where the file has not changed; only what stands before the key *before*, if given."""
+    """Return the contents of *path*, cached until the file changes; if *before* is given, only the part before that key."""
     try:
         stat = path.stat()
     except (OSError, ValueError) as error:
@@ -126,7 +126,7 @@ def read(path: Path, before: str | None = None) -> Document:
 
 
 def nearest(name: str, folder: str, path: bool = False) -> str:
-    """Return a hint for an unknown *name*: the names of *folder* most like it, or where it may belong; *path* if a file was named."""
+    """Return a hint for an unknown *name*: similar names in *folder*, or where it may belong. *path*: whether the name was a path."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
         return f"; it is in {other}/: check the order of the arguments"
@@ -156,11 +156,11 @@ _LAYOUTS: Final = {
     **dict.fromkeys(("cp", "contextparallel"), "--cp N"),
     **dict.fromkeys(("ep", "expertparallel"), "--ep N"),
 }
-"""Options for what is a way to divide a model, by the names that people look for among stacks."""
+"""Options that select a layout, by the names that users look for among stacks."""
 
 
 def _gpu_like(name: str) -> str:
-    """Return *name* as GPUs are called, where it is one of the catalogue or the first word of one; empty elsewhere."""
+    """Return the GPU's name in *name* if it is the name of a GPU in the catalogue, or its first word; else empty."""
     word = re.sub(r"^\d+ ?x ?|^(nvidia|tesla|geforce)[-_ ]?|(?<=\d)[-_ ]?x ?\d+$", "", name.lower()).strip()
     gpus = catalogue("hardware/parts/gpus")
     if word and any(word in (each, each.partition("-")[0]) for each in gpus):
@@ -170,12 +170,12 @@ def _gpu_like(name: str) -> str:
 
 
 def _with_gpu_in(name: str, most: int = 3) -> list[str]:
-    """Return up to *most* machines with the GPU that a word of *name* is, as in ``hgx-mi300x``: those that are called most like it."""
+    """Return up to *most* machines with the GPU that is a word of *name*, as in ``hgx-mi300x``: those with the most similar names."""
     gpus = {each.partition("-")[0].lower() for each in catalogue("hardware/parts/gpus")}
-    wanted = [word for word in re.split(r"[-_ ]", name.lower()) if word in gpus]
-    if not wanted:
+    gpu_words = [word for word in re.split(r"[-_ ]", name.lower()) if word in gpus]
+    if not gpu_words:
         return []
-    has = re.compile(rf"gpu: *{re.escape(wanted[0])}\b", re.IGNORECASE)
+    has = re.compile(rf"gpu: *{re.escape(gpu_words[0])}\b", re.IGNORECASE)
     machines = [machine for machine, file in catalogue("hardware").items() if has.search(file.read_text(encoding="utf-8"))]
     orders = _orders(name.lower())
 
@@ -186,35 +186,37 @@ def _with_gpu_in(name: str, most: int = 3) -> list[str]:
 
 
 def of_no_machine(name: str) -> str:
-    """Return what to do with the GPU *name* where no machine of the catalogue has it; empty where one has, or there is no such GPU."""
+    """Return advice on the GPU *name* if no machine of the catalogue has it; empty if one has, or there is no such GPU."""
     gpu = _gpu_like(name)
-    if not gpu or _owned(gpu):
+    if not gpu or _has_machine(gpu):
         return ""
     return f"it is a GPU that no machine of the catalogue has: put it into one, such as g5.12xlarge with --set node.gpu={gpu}"
 
 
-def _owned(gpu: str) -> bool:
-    """Tell whether a machine of the catalogue names *gpu*."""
+def _has_machine(gpu: str) -> bool:
+    """Return whether a machine of the catalogue has *gpu*."""
     return any(gpu.lower() in file.read_text(encoding="utf-8").lower() for file in catalogue("hardware").values())
 
 
 def _provider_like(name: str) -> str:
-    """Return *name* as a provider of machines of the catalogue is called; empty where it is none."""
-    said = re.compile(rf"^provider: *({re.escape(name)})$", re.IGNORECASE | re.MULTILINE)
-    matched = (said.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
+    """Return the provider with *name*, as it is spelled in the catalogue; empty if there is none."""
+    pattern = re.compile(rf"^provider: *({re.escape(name)})$", re.IGNORECASE | re.MULTILINE)
+    matched = (pattern.search(file.read_text(encoding="utf-8")) for file in catalogue("hardware").values())
     return next((match[1] for match in matched if match), "")
 
 
 def suggestions(name: str, candidates: list[str], most: int = 3) -> list[str]:
-    """Return up to *most* of *candidates* that resemble *name*, its words in any order, contain it or start it."""
-    wanted, by_lower = name.lower(), {known_name.lower(): known_name for known_name in candidates}
-    close = [lower for order in _orders(wanted) for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
-    inside = [lower for lower in by_lower if (len(wanted) >= 2 and wanted in lower) or (len(lower) >= 3 and wanted.startswith(lower))]
+    """Return up to *most* of *candidates* that resemble *name* with its words in any order, contain it, or are its beginning."""
+    lower_name, by_lower = name.lower(), {known_name.lower(): known_name for known_name in candidates}
+    close = [lower for order in _orders(lower_name) for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
+    inside = [
+        lower for lower in by_lower if (len(lower_name) >= 2 and lower_name in lower) or (len(lower) >= 3 and lower_name.startswith(lower))
+    ]
     return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
 
 
 def _orders(name: str) -> list[str]:
-    """Return *name* with its words in every order, the given one first; of many words that one alone."""
+    """Return *name* with its words in every order, the original first; only the original if it has many words."""
     return ["-".join(words) for words in permutations(name.split("-"))] if name.count("-") <= MOST_TURNED else [name]
 
 
@@ -246,15 +248,15 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
             )
         return path
     if is_folder(path):
-        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
-    beside = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
-    near = [str(beside[stem]) for stem in suggestions(path.stem, list(beside))]
+        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_example_in(path)} or a catalogue name")
+    neighbors = {file.stem: Path(name).with_name(file.name) for file in _descriptions_in(path.parent)}
+    near = [str(neighbors[stem]) for stem in suggestions(path.stem, list(neighbors))]
     meant = f"; did you mean {any_of(near)}?" if near else ""
     raise UnknownName(f"{_shown(name)}: no such file{meant or nearest(Path(name).stem, folder, path=True)}")
 
 
 def _descriptions_in(folder: Path) -> list[Path]:
-    """Return the YAML files of *folder*, of a large one those that come first; none where it may not be read."""
+    """Return the YAML files of *folder*, at most MOST_BESIDE; none if it cannot be read."""
     try:
         return list(islice(folder.glob("*.y*ml"), MOST_BESIDE))
     except OSError:
@@ -262,11 +264,11 @@ def _descriptions_in(folder: Path) -> list[Path]:
 
 
 MOST_BESIDE: Final = 500
-"""Files beside one that is not there, among which a similar name is looked for."""
+"""Maximum number of files in a folder among which a name similar to a missing file's is searched."""
 
 
 def _is_configuration(path: Path) -> bool:
-    """Return whether *path* is a ``config.json`` of a model, by whatever name."""
+    """Return whether *path* is the ``config.json`` of a model, under any name."""
     if path.name == "config.json":
         return True
     if path.suffix == ".json":
@@ -276,11 +278,11 @@ def _is_configuration(path: Path) -> bool:
 
 
 _BEGINNING: Final = 1 << 16
-"""Bytes of a JSON file that are searched for what tells its kind."""
+"""Bytes at the beginning of a JSON file that are searched for the key that identifies it."""
 
 
-def _inside(folder: Path) -> str:
-    """Return the first YAML file of *folder* as an example; nothing where there is none, or it may not be read."""
+def _example_in(folder: Path) -> str:
+    """Return the first YAML file of *folder* as an example; empty if there is none, or the folder cannot be read."""
     try:
         first = min(folder.glob("*.yaml"), default=None)
     except OSError:
@@ -289,7 +291,7 @@ def _inside(folder: Path) -> str:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether *path* is a file; no file has a name that the system refuses."""
+    """Return whether *path* is a file; False for a name that the system rejects."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # a name too long for the file system, or with a null character
@@ -297,7 +299,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether *path* is a folder, as `is_file` does."""
+    """Return whether *path* is a folder; False for a name that the system rejects."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -306,7 +308,7 @@ def is_folder(path: Path) -> bool:
 
 @lru_cache(maxsize=1024)
 def _own_folders(written_in: Path | None, tail: str) -> tuple[str, ...]:
-    """Return where a file may keep its own parts: in the nearest folder *tail* above it (``parts/gpus``), then beside it."""
+    """Return where a file may have its own parts: folders *tail* (``parts/gpus``) next to it and above it, then its own folder."""
     if written_in is None:
         return ()
     around = (written_in.parent, *written_in.parent.parents[:3])
@@ -318,7 +320,7 @@ def _by_alias(name: str, files: dict[str, Path]) -> Path | None:
         try:
             if name.encode(errors="replace") in path.read_bytes() and name in _aliases(path):
                 return path
-        except (OSError, SpecError):  # a broken file has no aliases; whoever reads it is told
+        except (OSError, SpecError):  # a broken file has no aliases; the problem is reported when it is loaded
             continue
     return None
 

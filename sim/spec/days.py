@@ -1,4 +1,4 @@
-"""Which day does a date of a description mean, and how long ago is that?"""
+"""Which day does a date in a description mean, and how long ago was it?"""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?")
 
 
 STALE: Final = 90
-"""Days after which a price is marked as old: clouds changed theirs twice a year in 2023-26, spot prices within weeks."""
+"""Days after which a price is marked as old: clouds changed their prices twice a year in 2023-26, and spot prices within weeks."""
 TODAY: Final = "STALLSIM_TODAY"
-"""Environment variable with the day from which ages are counted; the clock's without it."""
+"""Environment variable with the day from which ages are counted; if unset, today's date is used."""
 
 
 def today() -> date:
-    """Return the day from which ages are counted. Raise SpecError where `TODAY` holds no date."""
-    given = os.environ.get(TODAY)
-    return first_day(given) if given else datetime.now(UTC).date()
+    """Return the day from which ages are counted. Raise SpecError if `TODAY` is set to something other than a date."""
+    date_text = os.environ.get(TODAY)
+    return first_day(date_text) if date_text else datetime.now(UTC).date()
 
 
 def stale(written: str) -> bool:
-    """Tell whether a price of that date is more than `STALE` days old; one without a date is not known to be."""
+    """Return whether a price with the date *written* is more than `STALE` days old; False for a price without a date."""
     return bool(written) and (today() - first_day(written)).days > STALE
 
 
 def first_day(written: str) -> date:
-    """Return the first day that ``2026-05-20``, ``2026-05``, ``2026`` or ``2022-23`` (years) may mean. Raise SpecError for other text."""
+    """Return the first day of ``2026-05-20``, ``2026-05``, ``2026`` or ``2022-23`` (years). Raise SpecError for any other text."""
     match = _DATE.fullmatch(written)
     year, month, day = (int(part or 1) for part in match.groups()) if match else (0, 0, 0)
     try:

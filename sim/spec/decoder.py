@@ -1,13 +1,13 @@
-"""What are the layers of a decoder of this shape? The table of one sample of so many tokens, from a dozen numbers.
+"""What are the layers of a decoder with a given shape? The layer table of one sample, from a dozen numbers.
 
-The table holds fused operators, as Megatron-LM with Transformer Engine and compiled torch have them: q, k and v are one product, gate and
-up are one product; norms, rotary positions, activations, residuals and attention have a kernel each. Eager stacks run more kernels and
-passes; they say so in ``kernels_per_operator`` and ``elementwise_traffic``. Bytes are for 4-byte elements (see ``Layer``).
+The table contains fused operators, as in Megatron-LM with Transformer Engine and in compiled torch: q, k and v are one product, gate and
+up are one product; norms, rotary positions, activations, residuals and attention are one kernel each. Eager stacks run more kernels and
+passes, which ``kernels_per_operator`` and ``elementwise_traffic`` account for. Bytes are for 4-byte elements (see ``Layer``).
 
-Causal attention counts half the square, forward and backward; a window counts the keys inside it. Backward of fused attention runs five
-products to forward's two, since it computes the scores again (Dao et al., arXiv 2205.14135). `model_flop` leaves the fifth out.
-Saved bytes are those of Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
-Limits: no cross-attention, state-space layers, or capacity limits of experts; shares of rotary dimensions and ALiBi cost nothing extra.
+Causal attention counts half of the square, in forward and backward; with a window, only the keys inside it. Backward of fused attention
+has five products to forward's two, because it recomputes the scores (Dao et al., arXiv 2205.14135); `model_flop` leaves the fifth out.
+Saved bytes follow Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
+Limits: no cross-attention, no state-space layers, no capacity limits of experts; partial rotary dimensions and ALiBi cost nothing extra.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.spec.transformer import Transformer
 FLOAT: Final = 4.0
 """Bytes of an element in a layer table."""
 _LABELS: Final = 8.0
-"""Bytes of a token's number, and of its label, as int64."""
+"""Bytes of a token's index, or of its label, as int64."""
 _ARITHMETIC: Final[dict[str, tuple[float, float]]] = {
     "layernorm": (8.0, 14.0),
     "nonparametric": (8.0, 12.0),
@@ -35,22 +35,22 @@ _ARITHMETIC: Final[dict[str, tuple[float, float]]] = {
     "silu": (5.0, 9.0),
     "swiglu": (6.0, 11.0),
 }
-"""FLOP of an element, forward and backward, as ``sim extract`` counts them."""
+"""FLOP per element, forward and backward, as ``sim extract`` counts them."""
 _DISPATCH_KERNELS: Final = (6, 2)
-"""Kernels of softmax, top-k, counts, sort and permutation, and of their backward: estimate (Megatron-LM transformer/moe/router.py and
+"""Kernels of softmax, top-k, counts, sort and permutation, forward and backward: estimate (Megatron-LM transformer/moe/router.py and
 token_dispatcher.py with fused permutation)."""
 
 
 def attended(sequence: int, window: int = 0) -> float:
-    """Return the pairs of query and key that causal attention over *sequence* tokens works on: half the square, less what a window cuts."""
+    """Return the number of query-key pairs in causal attention over *sequence* tokens: half the square, minus what a window excludes."""
     span = min(window, sequence) if window else sequence
     return span * sequence - span**2 / 2
 
 
 def model_flop(layers: Sequence[Layer]) -> float:
-    """Return the FLOP of products that training one sample asks for: recomputation left out, the causal half of attention counted.
+    """Return the FLOP of products required to train on one sample, without recomputation and with only the causal half of attention.
 
-    For weights that all train this is three times forward: ``6 P_matmul + 6 L s h`` a token.
+    If all weights are trained, this is three times forward: ``6 P_matmul + 6 L s h`` per token.
     """
     return sum(layer.forward + (2.0 * layer.forward if layer.op == "attention" and layer.backward else layer.backward) for layer in layers)
 
@@ -59,7 +59,7 @@ def model_flop(layers: Sequence[Layer]) -> float:
 def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]:
     """Return the layer table of *transformer* for samples of *sequence* tokens, in forward order.
 
-    Blocks of one kind share their numbers. Raise ValueError where the sequence is longer than ``max_seq``.
+    Blocks of one kind have the same numbers. Raise ValueError if the sequence is longer than ``max_seq``.
     """
     if transformer.max_seq is not None and sequence > transformer.max_seq:
         raise ValueError(
@@ -80,7 +80,7 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
 
 
 def parameter_count(transformer: Transformer) -> int:
-    """Return the parameters of *transformer*: the elements of all its layers' tensors."""
+    """Return the number of parameters of *transformer*: the elements of all its layers' tensors."""
     table = _Table(transformer, 1)
     total, kinds = _elements([*table.embedding(), *table.end()]), {True: 0, False: 0}
     for number in range(transformer.layers + transformer.prediction_layers):
@@ -99,7 +99,7 @@ def _named(layers: Sequence[Layer], prefix: str) -> list[Layer]:
 
 
 class _Table:
-    """The rows of one decoder and one length of sequence."""
+    """The rows of one decoder for one sequence length."""
 
     def __init__(self, shape: Transformer, sequence: int) -> None:
         self.shape, self.tokens = shape, sequence
@@ -107,7 +107,7 @@ class _Table:
         """Bytes of the residual stream."""
 
     def embedding(self) -> Iterator[Layer]:
-        """Yield what turns tokens into the residual stream."""
+        """Yield the layers that turn tokens into the residual stream."""
         shape = self.shape
         yield self._lookup("tokens", shape.vocab, "vocabulary")
         if shape.positions == "learned":
@@ -116,13 +116,13 @@ class _Table:
             yield self._norm("embedding_norm", shape.hidden)
 
     def block(self, experts: bool, window: int) -> Iterator[Layer]:
-        """Yield one block, its names without a number."""
+        """Yield the layers of one block, with names that lack its number."""
         shape = self.shape
         yield self._norm("attention_norm", shape.hidden)
         yield from self._latent_projections() if shape.mla is not None else self._projections()
         yield self._core(window)
         width = shape.heads * shape.value_size
-        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self._biased("output"), saves=False, casts=0)
+        yield self._product("attention.output", width, shape.hidden, "rowwise", bias=self._has_bias("output"), saves=False, casts=0)
         if shape.norms_per_layer == 4:
             yield self._norm("post_attention_norm", shape.hidden)
         yield self._residual("attention.residual")
@@ -131,7 +131,7 @@ class _Table:
         if experts:
             yield from self._routed()
         else:
-            # in a parallel block with one norm the fused q, k, v product saves this input already
+            # in a parallel block with one norm, the fused q, k, v product already saves this input
             yield from self._feed("feed", shape.inner, saves=shape.norms_per_layer > 1)
         if shape.norms_per_layer == 4:
             yield self._norm("post_ffn_norm", shape.hidden)
@@ -154,7 +154,7 @@ class _Table:
             backward_arithmetic=3.0 * self.tokens * shape.vocab,
             read=logits,
             write=logits,
-            backward_traffic=4.0 * logits,  # zeros and one element a row, then softmax: two reads and a write
+            backward_traffic=4.0 * logits,  # zeros and one element per row, then softmax: two reads and a write
             saved=logits,
             forward_kernels=2,
             backward_kernels=2,
@@ -164,7 +164,7 @@ class _Table:
         )
 
     def prediction(self) -> Iterator[Layer]:
-        """Yield what joins the stream with the embedding of the token after the next (DeepSeek-V3, arXiv 2412.19437, equation 21)."""
+        """Yield the layers that join the stream with the embedding of a later token (DeepSeek-V3, arXiv 2412.19437, equation 21)."""
         shape = self.shape
         yield self._norm("hidden_norm", shape.hidden)
         yield self._norm("embedding_norm", shape.hidden)
@@ -175,7 +175,9 @@ class _Table:
     def _projections(self) -> Iterator[Layer]:
         shape = self.shape
         queries, keys = shape.heads * shape.head_size, shape.groups * shape.head_size
-        yield self._product("attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self._biased("qkv"), casts=self._apart(3))
+        yield self._product(
+            "attention.qkv", shape.hidden, queries + 2 * keys, "colwise", bias=self._has_bias("qkv"), casts=self._input_casts(3)
+        )
         if shape.qk_norm != "none":
             weights = {"head": (shape.head_size,) * 2, "all": (queries, keys), "weightless": ()}[shape.qk_norm]
             norm = self._norm("attention.qk_norm", queries + keys, "per_head" if shape.qk_norm == "head" else "heads")
@@ -193,15 +195,15 @@ class _Table:
             yield self._product("attention.q_up", mla.q_rank, queries, "colwise")
         else:
             yield self._product("attention.q", shape.hidden, queries, "colwise")
-        # the input of the first product serves this one too
+        # the first product has saved this input
         yield self._product("attention.kv_down", shape.hidden, mla.kv_rank + mla.rope_dim, "replicated", saves=False)
         yield self._norm("attention.kv_norm", mla.kv_rank, "replicated")
         yield self._product("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_dim + mla.value_dim), "colwise")
-        # rotary parts join the others: q and k of all heads are written anew
+        # rotary parts are joined with the others: q and k of all heads are written again
         yield self._rope(2 * queries)
 
     def _rope(self, width: int) -> Layer:
-        """Return the rotation of queries and keys, *width* elements a token together."""
+        """Return the rotation of queries and keys, *width* elements per token in total."""
         moved = FLOAT * self.tokens * width
         return Layer.model_construct(
             name="attention.rope",
@@ -222,7 +224,7 @@ class _Table:
         results = shape.heads * shape.value_size
         pairs = 2.0 * shape.heads * attended(tokens, window)
         inputs, output = FLOAT * tokens * (queries + keys + values), FLOAT * tokens * results
-        statistics = 2 * FLOAT * tokens * shape.heads  # the logarithm of each row's sum stays FP32 in 16 bits
+        statistics = 2 * FLOAT * tokens * shape.heads  # the logarithm of each row's sum stays in FP32 if activations have 16 bits
         return Layer.model_construct(
             name="attention.core",
             op="attention",
@@ -250,11 +252,11 @@ class _Table:
     # --- feed-forward --------------------------------------------------------------------------------------------------
 
     def _feed(self, name: str, inner: int, saves: bool = True) -> Iterator[Layer]:
-        """Yield a plain feed-forward block of *inner* elements; *saves* tells whether its input is not saved elsewhere."""
+        """Yield a plain feed-forward block of width *inner*; *saves*: whether it saves its input (false if another layer does)."""
         shape = self.shape
-        biased = self._biased("ffn")
+        biased = self._has_bias("ffn")
         yield self._product(
-            f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "colwise", bias=biased, saves=saves, casts=self._apart(2)
+            f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "colwise", bias=biased, saves=saves, casts=self._input_casts(2)
         )
         yield self._activation(f"{name}.activation", inner, self.tokens, "heads")
         yield self._product(f"{name}.down", inner, shape.hidden, "rowwise", bias=biased, casts=0)
@@ -265,7 +267,7 @@ class _Table:
         inner = shape.expert_ffn or shape.inner
         rows = self.tokens * shape.experts_per_token
         copies = self.stream * shape.experts_per_token
-        biased = self._biased("ffn")
+        biased = self._has_bias("ffn")
         yield self._product("router", shape.hidden, shape.experts, "replicated", bias=biased)
         if shape.shared_experts:
             yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
@@ -280,7 +282,7 @@ class _Table:
             share="expert",
         )
         yield self._product(
-            "experts.gate_up", shape.hidden, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self._apart(2)
+            "experts.gate_up", shape.hidden, inner * (1 + shape.gated), "expert", bias=biased, rows=rows, casts=self._input_casts(2)
         )
         yield self._activation("experts.activation", inner, rows, "expert")
         yield self._product("experts.down", inner, shape.hidden, "expert", bias=biased, rows=rows, casts=0)
@@ -312,20 +314,20 @@ class _Table:
 
     # --- one row each ----------------------------------------------------------------------------------------------------
 
-    def _biased(self, place: Literal["qkv", "output", "ffn"]) -> bool:
+    def _has_bias(self, place: Literal["qkv", "output", "ffn"]) -> bool:
         """Return whether the products at *place* have a bias."""
         return self.shape.bias in {"qkv": ("all", "qkv", "qkv_output"), "output": ("all", "qkv_output"), "ffn": ("all", "ffn")}[place]
 
-    def _apart(self, products: int) -> int:
-        """Return how often autocast casts the input of a product that stands for so many *products*, each of which casts it anew.
+    def _input_casts(self, products: int) -> int:
+        """Return how many times autocast casts the input of a fused product that represents *products* separate ones, each with its cast.
 
-        Norms and the residual stream stay in 32 bits. Code of gated decoders has q, k, v, gate and up apart (Llama's in Hugging Face
-        transformers), that of others q, k and v in one product (GPT-2's).
+        Norms and the residual stream stay in 32 bits. The code of gated decoders has separate q, k, v, gate and up products (Llama in
+        Hugging Face transformers); the code of others has q, k and v in one product (GPT-2).
         """
         return products if self.shape.gated else 1
 
     def _lookup(self, name: str, rows: int, share: TensorShare) -> Layer:
-        """Return an embedding's look-up. Positions are added to the stream that is there, and dropout follows the last of both."""
+        """Return an embedding look-up. Position embeddings are added to the stream, and dropout follows the last look-up."""
         numbers = _LABELS * self.tokens
         first = name == "tokens"
         mask = 0.0 if first or not self.shape.dropout else self.stream / 2
@@ -368,7 +370,7 @@ class _Table:
         )
 
     def _residual(self, name: str, terms: int = 2) -> Layer:
-        """Return the sum of *terms*, a branch after dropout and the stream; backward adds the two gradients that come to the stream."""
+        """Return the sum of *terms*: a branch after dropout and the stream. Backward adds the two gradients of the stream."""
         mask = self.stream / 2 if self.shape.dropout else 0.0
         return Layer.model_construct(
             name=name,
@@ -396,7 +398,7 @@ class _Table:
         rows: int = 0,
         casts: int = 1,
     ) -> Layer:
-        """Return the product of *rows* (the tokens by default; of experts all that are routed) of *inner* elements by a weight.
+        """Return the product of *rows* of *inner* elements with a weight; by default one row per token. Experts count all routed rows.
 
         Autocast casts its input *casts* times.
         """

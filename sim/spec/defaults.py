@@ -1,7 +1,7 @@
-"""What does a workload mean where it says nothing? The stack of every workload; data, batch and precision of a decoder.
+"""What are the defaults of a workload? The stack of every workload; data, batch and precision of a decoder.
 
-A decoder (a model with ``transformer``) is trained on a stream of tokens in one memory-mapped file, one sequence a GPU, in bfloat16
-with Adam. The stack is torch's DistributedDataParallel, or torchtitan where the layout is another than plain data parallelism.
+By default, a decoder (a model with ``transformer``) is trained on a stream of tokens in one memory-mapped file, one sequence per GPU, in
+bfloat16 with Adam. The stack is torch's DistributedDataParallel, or torchtitan for layouts other than plain data parallelism.
 """
 
 from __future__ import annotations
@@ -30,31 +30,34 @@ DECODER_TRAINING: Final[Mapping[str, Any]] = {
 
 
 def completed(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is missing in *workload*, plain data with its model's references followed: blocks by key, and keys of ``training``."""
+    """Return the defaults for what is missing in *workload*: blocks by key, and keys of ``training``.
+
+    *workload* is plain data in which the references of the model have been resolved.
+    """
     model, training = workload.get("model"), workload.get("training")
     decoder = isinstance(model, Mapping) and model.get("transformer") is not None
     if training is None and not decoder:
         return {}
-    given = training if isinstance(training, Mapping) else {}
-    stack = _named(given.get("stack"), stack_of(given), "strategy")
+    settings = training if isinstance(training, Mapping) else {}
+    stack = _part_or_extension(settings.get("stack"), stack_of(settings), "strategy")
     if not decoder:
         return {"training": {"stack": stack}}
-    dataset = _named(workload.get("dataset"), TOKENS, "sample")
+    dataset = _part_or_extension(workload.get("dataset"), TOKENS, "sample")
     model = {"name": workload.get("name", "model"), "source": "the user's choice"}
     return {"model": model, "training": {**DECODER_TRAINING, "stack": stack}, "dataset": dataset, "input": dict(LOADER)}
 
 
-def _named(written: Any, name: str, needed: str) -> Any:
-    """Return the part *name*, or a block that extends it where what is *written* only changes some of it: without the key *needed*."""
-    return {"extends": name} if isinstance(written, Mapping) and needed not in written else name
+def _part_or_extension(block: Any, name: str, needed: str) -> Any:
+    """Return the part *name*, or a block that extends it if *block* is a block without the key *needed*, which changes only some keys."""
+    return {"extends": name} if isinstance(block, Mapping) and needed not in block else name
 
 
 def stack_of(training: Mapping[str, Any]) -> str:
-    """Return the stack of a workload with *training* that names none."""
+    """Return the default stack of a workload with *training* that does not specify one."""
     parallel = training.get("parallel") or {}
-    laid = {key: value for key, value in parallel.items() if key != "micro_batches"} if isinstance(parallel, Mapping) else parallel
+    layout = {key: value for key, value in parallel.items() if key != "micro_batches"} if isinstance(parallel, Mapping) else parallel
     try:
-        trivial = Parallel.model_validate(laid).trivial
-    except ValidationError:  # told of when the whole is validated
+        trivial = Parallel.model_validate(layout).trivial
+    except ValidationError:  # reported when the whole workload is validated
         return REPLICATED_STACK
     return REPLICATED_STACK if trivial else PARALLEL_STACK

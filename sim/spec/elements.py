@@ -1,7 +1,7 @@
-"""Which elements does an XML text hold, and at which lines? Read with expat, which tells lines, and nothing but plain elements.
+"""Which elements does an XML text contain, and at which lines? Read with expat, which reports lines; only plain elements are accepted.
 
-A document type is refused, and with it every entity: no "billion laughs", nothing fetched from elsewhere. Text between elements is
-not kept.
+Document types, and with them all entities, are rejected: no "billion laughs", nothing is fetched from elsewhere. Text between elements is
+dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_DEPTH: Final = 40
 
 @dataclass
 class Element:
-    """One element, its attributes and what stands inside; *line* is counted from 1."""
+    """One element with its attributes and children; *line* is counted from 1."""
 
     tag: str
     attributes: Mapping[str, str]
@@ -27,12 +27,12 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def all(self, tag: str) -> Iterator[Element]:
-        """Yield the elements *tag* directly inside."""
+        """Yield the direct children with *tag*."""
         return (child for child in self.children if child.tag == tag)
 
 
 class _Builder:
-    """Puts elements into each other as the parser meets them."""
+    """Builds the tree of elements from the parser's events."""
 
     def __init__(self, file: str, skipped: int) -> None:
         self.file = file
@@ -67,16 +67,16 @@ class _Builder:
 
 
 def read_elements(text: str, file: str) -> Element:
-    """Return the root element of *text*; *file* is the name used in messages. Raise SpecError with the line of what is wrong."""
+    """Return the root element of *text*; *file* is the name used in messages. Raise SpecError with the line of the error."""
     body = text.lstrip()
     builder = _Builder(file, text.count("\n", 0, len(text) - len(body)))
-    due = "give the file of NCCL_TOPO_DUMP_FILE as NCCL wrote it"
+    advice = "give the file of NCCL_TOPO_DUMP_FILE as NCCL wrote it"
     try:
         builder.parse(body)
     except expat.ExpatError as error:
-        raise builder.wrong(error.lineno, f"not whole XML ({expat.ErrorString(error.code)}); {due}") from None
+        raise builder.wrong(error.lineno, f"not whole XML ({expat.ErrorString(error.code)}); {advice}") from None
     except SpecError:
         raise
     except ValueError as error:
-        raise builder.wrong(1, f"not plain XML ({error}); {due}") from None
+        raise builder.wrong(1, f"not plain XML ({error}); {advice}") from None
     return builder.roots[0]

@@ -1,7 +1,7 @@
-"""Where are the files of a user whose run is on another machine? In a copy of those that were read, below a folder of their own.
+"""Where are a user's files if the run is on another machine? In a copy of the files that were read, below a separate folder.
 
-`read_files` tells which files a description is made of. `from_copy` lets names and paths stand for files in such a copy, in which
-``/home/ada/box.yaml`` is ``COPY/home/ada/box.yaml``, as if the program ran where they were written.
+`read_files` records which files a description consists of. `from_copy` resolves names and paths to files in such a copy, in which
+``/home/ada/box.yaml`` is ``COPY/home/ada/box.yaml``, as if the program ran on the user's machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _copy: ContextVar[tuple[Path, str] | None] = ContextVar("_copy", default=None)
 
 
 def note(path: Path) -> None:
-    """Remember that *path* was read, where `read_files` listens."""
+    """Record that *path* was read, if inside `read_files`."""
     listening = _noted.get()
     if listening is not None:
         listening.add(Path(os.path.abspath(path)))
@@ -25,7 +25,7 @@ def note(path: Path) -> None:
 
 @contextmanager
 def read_files() -> Iterator[set[Path]]:
-    """Collect the absolute paths of the files that are read meanwhile."""
+    """Collect the absolute paths of all files that are read inside the block."""
     files: set[Path] = set()
     token = _noted.set(files)
     try:
@@ -36,7 +36,7 @@ def read_files() -> Iterator[set[Path]]:
 
 @contextmanager
 def from_copy(folder: Path, working_directory: str) -> Iterator[None]:
-    """Take what a user at *working_directory* names from the copy in *folder* meanwhile."""
+    """Inside the block, resolve the names and paths of a user in *working_directory* to the copy in *folder*."""
     token = _copy.set((folder, working_directory))
     try:
         yield
@@ -45,12 +45,12 @@ def from_copy(folder: Path, working_directory: str) -> Iterator[None]:
 
 
 def in_copy(folder: Path, path: str | Path) -> Path:
-    """Return where the absolute *path* is in the copy in *folder*."""
+    """Return the place of the absolute *path* in the copy in *folder*."""
     return folder / Path(path).relative_to(Path(path).anchor)
 
 
 def as_written(text: str) -> str:
-    """Return *text*, a message, with the paths of the copy as the user would write them."""
+    """Return the message *text* with paths of the copy replaced by the user's own paths."""
     copied = _copy.get()
     if copied is None:
         return text
@@ -59,7 +59,7 @@ def as_written(text: str) -> str:
 
 
 def named(name: str) -> Path:
-    """Return the path that *name*, as written by the user, stands for."""
+    """Return the path for *name* as the user wrote it, in the copy if inside `from_copy`."""
     copied = _copy.get()
     if copied is None:
         return Path(name)

@@ -1,6 +1,7 @@
-"""How much power does a machine draw, and what carbon does a kWh carry? Shares of a GPU's TDP, watts beside the GPUs, grids.
+"""How much power does a machine draw, and how much carbon does a kWh carry? Fractions of a GPU's TDP, power of the rest, grids.
 
-`sim.analysis.energy` has the law; one file in ``hardware/parts/power`` describes it, one in ``hardware/parts/grids`` each region.
+The model is in `sim.analysis.energy`. Its constants are one file in ``hardware/parts/power``; ``hardware/parts/grids`` has one file for
+each source of carbon intensities.
 """
 
 from __future__ import annotations
@@ -13,61 +14,61 @@ from sim.spec.fields import CarbonIntensity, Curve, Factor, Power, Source, Spec
 
 
 class KernelMix(NamedTuple):
-    """Shares of the time of kernels in which products and memory bound them; in the rest kernels start."""
+    """Fractions of the kernel time that are bound by products and by memory; in the rest of it, kernels are starting."""
 
     products: float
     memory: float
 
 
 class GpuPower(Spec):
-    """What GPUs of one kind draw, as shares of their TDP; 1.02 means two per cent above it."""
+    """Power draw of GPUs of one kind, as fractions of their TDP; 1.02 means two percent above it."""
 
     gpus: tuple[str, ...] = ()
-    """Names of the catalogue; empty: all that no other block names."""
+    """Catalogue names of the GPUs; empty: all GPUs that no other block names."""
     compute: Factor
-    """While kernels of a training step run of which no more is known."""
+    """Draw while the kernels of a training step run, used if it is unknown what bounds them or ``products`` and ``memory`` are missing."""
     products: Factor | None = None
-    """While a kernel runs that matrix products or convolutions bound."""
+    """Draw while a kernel bound by matrix products or convolutions runs; none: ``compute`` is used for all kernels."""
     memory: Factor | None = None
-    """While one runs that memory bounds."""
+    """Draw while a kernel bound by memory runs; none: ``compute`` is used for all kernels."""
     waiting: Factor
-    """While a communication kernel spins, waiting for the network or for other ranks."""
+    """Draw while a communication kernel spins, waiting for the network or for other ranks."""
     idle: Factor
-    """While nothing runs: the input is late, kernels start, or the job restarts."""
+    """Draw while no kernel runs: the input is late, kernels are starting, or the job restarts."""
     source: Source
 
 
 class PowerModel(Spec):
-    """Power of a node beside its GPUs, and what a power cap costs."""
+    """Power draw of the GPUs and of the rest of a node, and the effect of a power cap on speed."""
 
     name: str
     gpus: tuple[GpuPower, ...] = Field(min_length=1)
-    """What each kind of GPU draws by what it does."""
+    """Power draw of each kind of GPU by activity."""
     host: Power
-    """Of one node beside its GPUs at work: processors, memory, fans, disks, conversion."""
+    """Draw of one working node without its GPUs: processors, memory, fans, disks, power conversion."""
     host_idle: Power
-    """The same of a node that waits."""
+    """Draw of one waiting node without its GPUs."""
     host_gpus: Factor
-    """GPUs of the node that ``host`` speaks of; a node with fewer GPUs draws in proportion."""
+    """Number of GPUs of the node to which ``host`` and ``host_idle`` refer; the draw of other nodes is proportional to their GPUs."""
     nic: Power
-    """Of one network interface, its cable and the port of the switch; InfiniBand or Ethernet from 100 Gbps on."""
+    """Draw of one network interface, its cable and the switch port; InfiniBand or Ethernet at 100 Gbps and above."""
     switch_port: Power
-    """Of one port of a switch above the first layer."""
+    """Draw of one switch port above the first layer."""
     cap: Curve
-    """Share of the speed of compute that is left over the share of the uncapped draw that a cap allows."""
+    """Fraction of the compute speed that remains, as a function of the power cap relative to the uncapped draw."""
     pue: Factor
-    """Power usage effectiveness: energy of the site over that of its computers."""
+    """Power usage effectiveness: energy of the whole site relative to the energy of its computers."""
     pue_interval: tuple[Factor, Factor]
-    """95% of sites lie between."""
+    """Interval of ``pue`` that contains 95% of sites: low, high."""
     source: Source
 
 
 class Grid(Spec):
-    """Carbon that the electricity of regions carries, in the mean of a year: one file for each source of figures."""
+    """Carbon intensity of the electricity of regions, as annual means; one file for each source of figures."""
 
     name: str
     regions: dict[str, CarbonIntensity] = Field(min_length=1)
-    """By region of a provider, or by country (ISO 3166, three letters)."""
+    """Carbon intensity by a provider's region, or by country (ISO 3166, three letters)."""
     year: str
-    """Of the means; what the source says of it where it names no year."""
+    """Year of the means; if the source names no year, what it states about the period."""
     source: Source

@@ -1,8 +1,8 @@
-"""Which algorithms has the user brought? Objects of documented protocols, by entry point of an installed package or as an argument.
+"""Which extensions does the user provide? Objects of documented protocols, from entry points of installed packages or as arguments.
 
 A package announces an object in its ``pyproject.toml`` (``[project.entry-points."stallsim.schedules"]``, ``NAME = "module:object"``); a
-class stands for the object that it makes without arguments. An object given as an argument is known by its name from then on, in this
-process only. docs/develop has a page for each protocol.
+class is instantiated without arguments. An object passed as an argument is registered under its name for the rest of this process.
+docs/develop has a page for each protocol.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class ExtensionKind(NamedTuple):
-    """One kind of extension: the *group* of its entry points, the word for it, and what an object of it *has*."""
+    """One kind of extension: the *group* of its entry points, the word for it, and the attributes that an object must have (*has*)."""
 
     group: str
     word: str
     protocol: str
     has: tuple[str, ...]
     page: str
-    """Of docs/develop."""
+    """Its page in docs/develop."""
 
 
 SCHEDULES: Final = ExtensionKind(
@@ -45,19 +45,19 @@ EXCHANGES: Final = ExtensionKind("stallsim.exchanges", "exchange", "ExchangeStra
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)
 _LONGEST: Final = 200
-"""Characters of what an extension raises that are shown."""
+"""Maximum number of characters shown of an exception that an extension raises."""
 _given: Final[dict[str, dict[str, object]]] = defaultdict(dict)
-"""Objects that came as arguments, by group and name."""
+"""Objects passed as arguments, by group and name."""
 _turns: Final[Counter[tuple[str, str]]] = Counter()
 _loaded: Final[dict[tuple[str, str, str], object]] = {}
 """Objects of entry points, by group, name and value."""
 
 
 def give(kind: ExtensionKind, value: object, taken: Sequence[str] = ()) -> str:
-    """Make *value* known by its name, and return that. Raise SpecError for what is no *kind*, or has a name that is *taken*."""
+    """Register *value* under its name and return the name. Raise SpecError if it does not conform to *kind* or its name is *taken*."""
     where = f"the {kind.word} {_shown(value)}"
     try:
-        value = _made(value)
+        value = _instance(value)
     except Exception as error:
         raise SpecError(f"{where}: cannot be made: {raised(error)}") from error
     name = _conforming(kind, value, where)
@@ -75,19 +75,20 @@ def names(kind: ExtensionKind) -> list[str]:
 
 
 def turn(kind: ExtensionKind, name: str | None) -> int:
-    """Return how many objects were given this *name* so far: a part of the key of caches of what such an object said."""
+    """Return the number of objects registered under *name* so far, as part of the key of caches with results of such objects."""
     return 0 if name is None else _turns[kind.group, name]
 
 
 def any_given() -> bool:
-    """Tell whether this process knows extensions, given as arguments, that other processes would not."""
+    """Return whether this process has extensions passed as arguments, which other processes do not have."""
     return any(_given.values())
 
 
 def extension(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> object:
-    """Return the extension of *kind* called *name*: of an argument, or else of an entry point.
+    """Return the extension of *kind* with *name*: passed as an argument, or else from an entry point.
 
-    Raise SpecError where there is none, it cannot be loaded, or it is no *kind*; the built-in names *taken* are proposed as well.
+    Raise SpecError if there is none, it cannot be loaded, or it does not conform to *kind*; the message also lists the built-in names
+    *taken*.
     """
     if name in _given[kind.group]:
         return _given[kind.group][name]
@@ -95,25 +96,25 @@ def extension(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> obje
     if not entries:
         raise SpecError(unknown(kind, name, taken))
     if len({entry.value for entry in entries}) > 1:
-        told = " and ".join(sorted(_origin(entry) for entry in entries))
-        raise SpecError(f"{kind.word} {name}: is announced by {told}; uninstall one of them, or give one another name")
+        origins = " and ".join(sorted(_origin(entry) for entry in entries))
+        raise SpecError(f"{kind.word} {name}: is announced by {origins}; uninstall one of them, or give one another name")
     return _of_entry(kind, entries[0])
 
 
 def unknown(kind: ExtensionKind, name: str, taken: Sequence[str] = ()) -> str:
-    """Return in a sentence that nothing is called *name*, and what is."""
+    """Return the message that no extension of *kind* has *name*, with the names that exist."""
     choices = ", ".join([*taken, *names(kind)])
     advice = f"write one of {choices}, or one of your own" if choices else "none is installed; announce one of your own"
     return f"found {shorten(name)}; {advice} (docs/develop/{kind.page})"
 
 
 def is_place(number: object, end: int) -> bool:
-    """Tell whether *number*, which an extension returned, counts one of *end* things from 0."""
+    """Return whether *number*, which an extension returned, is an index from 0 to *end* - 1."""
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < end
 
 
 def checked_name(kind: ExtensionKind, taken: Sequence[str] = ()) -> Callable[[object], object]:
-    """Return what checks a field that names an extension of *kind* or one of the built-in names *taken*: raise ValueError for others."""
+    """Return a validator for names of extensions of *kind* and the built-in names *taken*; it raises ValueError for other names."""
 
     def check(value: object) -> object:
         if isinstance(value, str) and value not in taken:
@@ -127,7 +128,7 @@ def checked_name(kind: ExtensionKind, taken: Sequence[str] = ()) -> Callable[[ob
 
 
 def called(kind: ExtensionKind, name: str, call: Callable[[], object]) -> object:
-    """Return what *call*, a method of the extension *name*, returns. Raise SpecError with what it raises."""
+    """Return the result of *call*, a method of the extension *name*. Raise SpecError with the message of any exception."""
     try:
         return call()
     except SpecError:
@@ -142,7 +143,7 @@ def _entries(kind: ExtensionKind) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=64)
 def _announced(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points of *group* that packages on *path* announce; reading the metadata of all takes tens of milliseconds."""
+    """Return the entry points of *group* in packages on *path*; cached because reading all metadata takes tens of milliseconds."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
@@ -153,7 +154,7 @@ def _of_entry(kind: ExtensionKind, entry: EntryPoint) -> object:
     if key not in _loaded:
         where = f"{kind.word} {entry.name}, {_origin(entry)}"
         try:
-            value = _made(entry.load())
+            value = _instance(entry.load())
         except Exception as error:
             raise SpecError(f"{where}: cannot be loaded: {raised(error)}; mend or uninstall that package") from error
         name = _conforming(kind, value, where)
@@ -168,13 +169,13 @@ def _origin(entry: EntryPoint) -> str:
     return f"entry point {entry.value}{package}"
 
 
-def _made(value: object) -> object:
-    """Return the object that a class stands for."""
+def _instance(value: object) -> object:
+    """Return *value*, or a new object if it is a class."""
     return value() if isinstance(value, type) else value
 
 
 def _conforming(kind: ExtensionKind, value: object, where: str) -> str:
-    """Return the name of *value*. Raise SpecError where it is no object of *kind*."""
+    """Return the name of *value*. Raise SpecError if it does not conform to *kind*."""
     lacking = [attribute for attribute in kind.has if not hasattr(value, attribute)]
     if lacking:
         raise SpecError(f"{where}: does not follow {kind.protocol}: it lacks {' and '.join(lacking)}; docs/develop/{kind.page} shows one")
@@ -190,7 +191,7 @@ def _shown(value: object) -> str:
 
 
 def raised(error: Exception) -> str:
-    """Return *error* in a line; a ValueError says a sentence, others are named."""
+    """Return *error* on one line: the message of a ValueError, or the type and message of any other exception."""
     text = " ".join(str(error).split())
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     return text if text and type(error) is ValueError else f"{type(error).__name__}: {text}" if text else type(error).__name__

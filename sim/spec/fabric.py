@@ -1,4 +1,4 @@
-"""What lies between the nodes of a cluster? Leaf and spine switches with or without rails and pods, a dragonfly, or a torus."""
+"""What connects the nodes of a cluster? Leaf and spine switches with or without rails and pods, a dragonfly, or a torus."""
 
 from __future__ import annotations
 
@@ -13,56 +13,58 @@ PortRate = Bandwidth
 
 
 class Pods(Spec):
-    """Leaf switches in pods, whose spines lead to a core: a third tier."""
+    """Pods of leaf switches, connected by a core: a third tier."""
 
     leaves: Count
-    """In one pod."""
+    """Number of leaf switches in one pod."""
     oversubscription: Factor = 1.0
-    """Bandwidth of all its leaves' uplinks over that of the pod's own to the core."""
+    """Total bandwidth of the uplinks of a pod's leaves, relative to the bandwidth of the pod's uplinks to the core."""
 
 
 class LeafSpine(Spec):
-    """Switches in two tiers, or with *pods* three: every leaf switch has links to every spine (a fat tree where nothing is saved)."""
+    """Switches in two tiers, or three with *pods*. Every leaf switch is linked to every spine (a fat tree if not oversubscribed)."""
 
     nodes_per_leaf: Count
-    """Nodes below one leaf switch."""
+    """Number of nodes below one leaf switch."""
     oversubscription: Factor | None = None
-    """Bandwidth of the nodes below a leaf over that of its uplinks; 1 without ``uplink_bandwidth``."""
+    """Bandwidth of the nodes below a leaf, relative to the bandwidth of its uplinks. None: ``uplink_bandwidth`` if given, else 1."""
     uplink_bandwidth: Bandwidth | None = None
-    """Of all uplinks of one leaf together, in each direction, instead of a ratio."""
+    """Total bandwidth of all uplinks of one leaf in each direction, as an alternative to ``oversubscription``."""
     rails: bool = False
-    """Whether each NIC of a node hangs off a leaf of its own: as many leaves side by side as a node has NICs."""
+    """Whether the fabric is rail-optimized: NIC k of every node below a group of leaves connects to leaf k, so that a group has as many
+    leaves as a node has NICs."""
     radix: Count | None = None
-    """Ports of one switch, each as fast as a NIC: only to check that leaves and spines can be built of them."""
+    """Ports of one switch, each as fast as a NIC; used only to check that the leaves and spines can be built. None: not checked."""
     pods: Pods | None = None
-    """A third tier."""
+    """A third tier of switches; none: two tiers."""
 
 
 class Dragonfly(Spec):
-    """Routers in groups: each has a link to every other of its group, and ``global_links`` to other groups."""
+    """Routers in groups. Each router has a link to every other router of its group, and ``global_links`` to other groups."""
 
     nodes_per_router: Count
-    """Nodes at one router."""
+    """Number of nodes at one router."""
     routers_per_group: Count
-    """All linked with each other."""
+    """Number of routers in a group; every pair of them is linked."""
     groups: Count
-    """How many."""
+    """Number of groups."""
     local_bandwidth: PortRate
-    """Of a link inside a group, in each direction."""
+    """Bandwidth of a link inside a group, in each direction."""
     global_bandwidth: PortRate
-    """Of a link between groups, in each direction."""
+    """Bandwidth of a link between groups, in each direction."""
     global_links: Count = 1
-    """Of one router."""
+    """Number of links from one router to other groups."""
     radix: Count | None = None
-    """Ports of one router, for nodes' NICs, local and global links: only to check that it can be built of them."""
+    """Ports of one router for NICs, local links and global links; used only to check that it has enough. None: not checked."""
     routing: Literal["minimal", "adaptive"] = "adaptive"
-    """Whether traffic between two groups keeps to their own links, or may take the way through a third (Valiant) where that is more."""
+    """minimal: traffic between two groups uses only the links between them. adaptive: it may also take a detour through a third group
+    (Valiant routing) if that has more bandwidth."""
 
 
 class Torus(Spec):
-    """Nodes in a grid whose rows close to rings; links join neighbours."""
+    """Nodes in a grid with wraparound links; each node is linked to its neighbors."""
 
     dimensions: tuple[Count, ...] = Field(min_length=1)
-    """Nodes along each dimension."""
+    """Number of nodes along each dimension."""
     link_bandwidth: PortRate
-    """Of one link to one neighbour, in each direction."""
+    """Bandwidth of one link to one neighbor, in each direction."""

@@ -1,4 +1,4 @@
-"""Which kinds of value may stand in a description? Quantities with units, sources, curves; and the frozen base of all specs."""
+"""Which kinds of value may a description contain? Quantities with units, sources, curves; and the frozen base class of all specs."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ OperatorClass = Literal[
 
 
 Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"]
-"""Units of a GPU, by what they multiply."""
+"""Arithmetic units of a GPU, by the data type that they multiply."""
 Fp8Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
-"""How tensors in 8 bits are scaled, by the names of Transformer Engine, Megatron-LM and torchtitan."""
+"""How FP8 tensors are scaled, by the names of Transformer Engine, Megatron-LM and torchtitan."""
 Dtype = Literal["fp64", "fp32", "fp16", "bf16", "fp8", "int8", "complex64"]
 
 
 class Spec(BaseModel):
-    """A frozen description; an unknown key is an error."""
+    """Base class of all descriptions: frozen; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, Spec]]:
-    """Yield *spec*, which stands at *key*, and every block inside it but those to *skip*, each with its key."""
+    """Yield *spec*, which is at *key*, and every block inside it, each with its key; blocks for which *skip* is true are left out."""
     yield key, spec
     values = spec.__dict__
-    for name in _holders(type(spec)):
+    for name in _block_fields(type(spec)):
         value = values[name]
         if isinstance(value, Spec):
             if not skip(value):
@@ -65,26 +65,26 @@ def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: F
 
 
 @lru_cache(maxsize=256)
-def _holders(kind: type[Spec]) -> tuple[str, ...]:
-    """Return the fields of *kind* that may hold a block or several: few do, and to ask each value takes ten times as long."""
-    return tuple(name for name, field in kind.model_fields.items() if _may_hold(field.annotation))
+def _block_fields(kind: type[Spec]) -> tuple[str, ...]:
+    """Return the fields of *kind* that may hold one or more blocks: few do, and checking every value takes ten times as long."""
+    return tuple(name for name, field in kind.model_fields.items() if _may_hold_block(field.annotation))
 
 
-def _may_hold(annotation: object) -> bool:
+def _may_hold_block(annotation: object) -> bool:
     if arguments := get_args(annotation):
-        return get_origin(annotation) is not dict and any(map(_may_hold, arguments))
+        return get_origin(annotation) is not dict and any(map(_may_hold_block, arguments))
     return annotation is Any or (isinstance(annotation, type) and issubclass(annotation, Spec))
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """Marks a field as a quantity of this dimension of ``sim.units``."""
+    """Marks a field as a quantity with this dimension of ``sim.units``."""
 
     name: str
 
 
 def _read(reader: Callable[[object], Any], schema: dict[str, Any]) -> tuple[BeforeValidator, WithJsonSchema]:
-    """Return annotations that read a value with *reader* and describe it by *schema*; messages say 'write' and its description."""
+    """Return annotations that read a value with *reader* and describe it by *schema*; error messages say 'write' and its description."""
     return (BeforeValidator(reader), WithJsonSchema(schema))
 
 
@@ -111,7 +111,7 @@ def _not_negative(value: float) -> bool:
 
 
 _MOST = 10**15
-"""Of any whole number: beyond, sums of bytes and FLOP are no longer exact."""
+"""Upper limit of whole numbers: beyond it, sums of bytes and FLOP are no longer exact."""
 
 
 def _whole(least: int, most: int = _MOST) -> Any:
@@ -142,7 +142,7 @@ def _least_first(span: tuple[float, float]) -> tuple[float, float]:
 Span = Annotated[
     tuple[Seconds, Seconds], Field(description="the least and the most time, for example [30 s, 10 min]"), AfterValidator(_least_first)
 ]
-"""A time that is drawn evenly between two values."""
+"""A time that is drawn uniformly between two values."""
 Bytes = Annotated[float, *_quantity("size", _not_negative, "zero or more")]
 Bandwidth = Annotated[float, *_quantity("bandwidth", _above_zero, "above zero")]
 WorkQuantity = Annotated[float, *_quantity("work", _not_negative, "zero or more")]
@@ -160,9 +160,9 @@ Factor = Annotated[float, *_quantity("fraction", _above_zero, "above zero")]
 Count = Annotated[int, *_whole(1)]
 Whole = Annotated[int, *_whole(0)]
 Depth = Annotated[int, *_whole(1, 100_000)]
-"""Layers of a model, each of which is gone through."""
+"""Number of layers of a model; limited because each one is processed individually."""
 Devices = Annotated[int, *_whole(0, 4096)]
-"""Of one node, each of which is drawn and linked to others."""
+"""Number of devices in one node; limited because each one is drawn and linked to others."""
 
 _SPAN = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?")
 
@@ -191,20 +191,20 @@ Numbers = Annotated[
     tuple[tuple[int, int], ...],
     *_read(_numbers, {"type": ["integer", "string", "array"], "description": "numbers from 0 on: 3, 4..7 (both included), or a list"}),
 ]
-"""Which of several alike: spans (first, last), both included."""
+"""Numbers of nodes, GPUs and the like, as spans (first, last), both included."""
 
 
 def _counts(value: object) -> object:
-    """Read GPUs of nodes; one number needs no quotes."""
+    """Read the number of GPUs on each node; a single number needs no quotes."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 Counts = Annotated[str, *_read(_counts, {"type": ["integer", "string"], "description": "GPUs of each node, such as 4 or 1+2"})]
-"""GPUs of nodes in turn."""
+"""Number of GPUs on each node in turn."""
 
 
 def _source(value: object) -> object:
-    """Check that *value* says where numbers come from."""
+    """Check that *value* states where numbers come from."""
     texts = list(value.values()) if isinstance(value, dict) else [value]
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise ValueError("write where the numbers come from: a text, or one text per key of the block ('*' for the rest)")
@@ -226,7 +226,7 @@ Source = Annotated[
 
 
 def _curve(value: object) -> tuple[tuple[float, float], ...]:
-    """Read a constant, or a list of ``[size, value]`` points with growing sizes; a size may carry a unit of bytes, FLOP or time."""
+    """Read a constant, or a list of ``[size, value]`` points with increasing sizes; a size may have a unit of bytes, FLOP or time."""
     if isinstance(value, tuple) and value and all(isinstance(point, tuple) and len(point) == 2 for point in value):
         return value  # already read
     points = tuple(_point(point) for point in value) if isinstance(value, list) else ((1.0, _level(value)),)
@@ -271,7 +271,7 @@ Curve = Annotated[
     tuple[tuple[float, float], ...],
     *_read(_curve, {"type": ["number", "string", "array"], "description": "a number, or a list of [size, value] points"}),
 ]
-"""A value that depends on size: constant, or interpolated over the logarithm of the size, flat beyond the ends."""
+"""A value that depends on a size: constant, or interpolated over the logarithm of the size and constant beyond the ends."""
 
 
 def at(curve: tuple[tuple[float, float], ...], size: float) -> float:

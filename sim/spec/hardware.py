@@ -1,6 +1,6 @@
 """What hardware did the user describe? GPUs, link graph, host, NIC, disk, fabric and price of one machine or cluster.
 
-Every block of numbers carries a ``source``; a number without a public source says ``estimate (reason)``.
+Every block of numbers has a ``source``. The source of a number without a public reference is ``estimate (reason)``.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from sim.units import shorten
 
 
 class Bridge(Spec):
-    """What joins two boards over NVLink where they have connectors for it: *count* links."""
+    """An NVLink bridge: *count* NVLinks between two boards that have connectors for it."""
 
     link: Link
-    """Kind of each of its links."""
+    """Type of each link."""
     count: Count
-    """Links between the two boards."""
+    """Number of links between the two boards."""
     source: Source
 
 
 def _in_digits(value: object) -> object:
-    """Return a number such as 8.0, as YAML reads it without quotes, as text."""
+    """Return a number such as 8.0 as text; YAML reads it as a float if it is not quoted."""
     return str(value) if isinstance(value, float) else value
 
 
@@ -60,60 +60,61 @@ def _capability(text: str) -> str:
 
 
 class Gpu(Spec):
-    """One CUDA device (``hardware/parts/gpus``). ``peak`` is dense, without sparsity; tensor figures accumulate in FP32."""
+    """One CUDA device (``hardware/parts/gpus``). ``peak`` is dense (no sparsity); tensor-core rates are with FP32 accumulation."""
 
     name: str
     aliases: tuple[str, ...] = ()
-    """What others call it, in tables of runs."""
+    """Other names of this GPU that are used in tables of runs."""
     architecture: str
-    """NVIDIA's or AMD's name of it, such as ``Ampere``."""
+    """The vendor's architecture name, such as ``Ampere``."""
     compute_capability: Annotated[str, BeforeValidator(_in_digits), AfterValidator(_capability)]
-    """NVIDIA's, in quotes: ``"8.0"``; ``"0.0"`` for a processor."""
+    """NVIDIA's compute capability, in quotes: ``"8.0"``; ``"0.0"`` for a processor."""
     memory: Bytes
-    """Size of the device's memory."""
+    """Size of the device memory."""
     memory_bandwidth: Bandwidth
-    """Of the device's memory, by the data sheet."""
+    """Peak bandwidth of the device memory, from the data sheet."""
     memory_efficiency: Fraction
-    """Share of it that element-wise kernels reach."""
+    """Fraction of ``memory_bandwidth`` that element-wise kernels reach."""
     peak: dict[Peak, ComputeRate]
-    """Rate of vector units and tensor cores by precision."""
+    """Peak rate of the vector units and tensor cores for each data type."""
     tensor_core_rate: Fraction = 1.0
-    """Share of its tensor cores' own rate that the board lets through, and ``peak`` states: GeForce boards halve products in 16 bits that
-    are summed in FP32."""
+    """Fraction of the tensor cores' native rate that the board allows; ``peak`` is the rate with this limit. GeForce boards run 16-bit
+    products with FP32 accumulation at half rate."""
     efficiency: dict[OperatorClass, dict[Peak, Curve]]
-    """Share of ``peak`` an operator class reaches, over the time that one kernel would take at that peak: so GPUs of one architecture
-    share curves, whatever their size. Above 1 where Winograd saves work."""
+    """Fraction of ``peak`` that each class of operators reaches, as a function of the time that one kernel would take at peak. Over this
+    time, GPUs of one architecture share curves whatever their size. Values above 1 are possible: Winograd convolutions save arithmetic."""
     vector_factor: Factor = 1.0
-    """Time of products inside whole networks over that of ``efficiency``'s single kernels: on vector units."""
+    """Time of products on vector units (FP32) inside a whole network, relative to the isolated kernels that ``efficiency`` describes."""
     tensor_core_factor: Factor = 1.0
-    """The same of convolutions and recurrent layers on tensor cores."""
+    """The same ratio for convolutions and recurrent layers on tensor cores."""
     tensor_core_gemm_factor: Factor = 1.0
-    """The same of matrix products and attention on tensor cores."""
+    """The same ratio for matrix products and attention on tensor cores."""
     kernel_time: Seconds
-    """Least time of one kernel on the device."""
+    """Minimum time of one kernel on the device, added to each kernel."""
     kernels: Kernels | None = None
-    """What kernels of known shape reach, for layers that say theirs; else ``efficiency`` serves."""
+    """Kernel model for layers that specify their shapes; without it, ``efficiency`` is used for all layers."""
     bridge: Bridge | None = None
-    """The NVLink bridge that joins two boards, for machines whose topology says ``bridged``."""
+    """The NVLink bridge that connects two boards; used if a machine's topology is ``bridged``."""
     context_memory: Bytes
-    """What CUDA, cuDNN and NCCL hold before the first tensor."""
+    """Device memory that CUDA, cuDNN and NCCL occupy before the first tensor is allocated."""
     host_cores: Whole = 0
-    """Of a processor that trains itself: the host's cores it is made of, on which loaders and sockets work as well."""
+    """For a processor used as the training device: the number of host cores it consists of. Loaders and sockets share these cores.
+    0 for GPUs."""
     power: Power | None = None
-    """Limit of the board (TDP)."""
+    """Power limit of the board (TDP)."""
     compute_cv: Fraction = 0.0
-    """Coefficient of variation of a step's compute time on one device, from step to step."""
+    """Coefficient of variation of the compute time from step to step on one device."""
     persistent_cv: Fraction = 0.0
-    """Coefficient of variation of compute time from device to device."""
+    """Coefficient of variation of the mean compute time from device to device."""
     source: Source
 
     @property
     def dense_16bit(self) -> float:
-        """Return the peak of products in 16 bits without sparsity (FLOP/s); 0 where it has no units for them."""
+        """Return the dense peak of 16-bit products (FLOP/s); 0 if the GPU has no units for them."""
         return self.peak.get("bf16") or self.peak.get("fp16") or 0.0
 
     @model_validator(mode="after")
-    def _falls_back(self) -> Gpu:
+    def _require_fp32(self) -> Gpu:
         if "fp32" not in self.peak:
             raise ValueError(
                 "peak has no fp32, on which everything runs that has no units of its own; write it, for example {fp32: 15.7 TFLOP/s}"
@@ -126,17 +127,17 @@ class Cpu(Spec):
 
     name: str
     vendor: Literal["intel", "amd", "arm"]
-    """Decides how copies between sockets go (NCCL's rules)."""
+    """Vendor of the processor. It decides the path of copies between sockets (NCCL's rules)."""
     clock: Frequency
-    """For information: what loading costs is measured per core."""
+    """Clock frequency, for information only: loading costs are measured per core."""
     speed: Factor
-    """Speed of one core at decoding and augmenting, relative to the reference core of the data sets (Xeon Gold 5118)."""
+    """Speed of one core at decoding and augmenting samples, relative to the reference core of the data sets (Xeon Gold 5118)."""
     smt_gain: Factor
     """Throughput of a fully loaded core with both hardware threads, relative to one thread."""
     memory_bandwidth: Bandwidth
-    """Of one socket."""
+    """Memory bandwidth of one socket."""
     socket_link: Link
-    """Between two processors: QPI, UPI, Infinity Fabric."""
+    """Link between two sockets: QPI, UPI or Infinity Fabric."""
     source: Source
 
 
@@ -144,15 +145,15 @@ class Host(Spec):
     """The processors and DRAM of one node."""
 
     cpu: Cpu
-    """The processor."""
+    """The processor model."""
     sockets: Count
-    """How many processors."""
+    """Number of processors."""
     physical_cores: Count
-    """Of all processors together."""
+    """Physical cores of all processors together."""
     vcpus: Count
-    """Hardware threads that the machine may use."""
+    """Hardware threads available to the machine; at least ``physical_cores``."""
     memory: Bytes
-    """DRAM."""
+    """Size of the DRAM."""
     source: Source
 
     @model_validator(mode="after")
@@ -163,140 +164,142 @@ class Host(Spec):
 
 
 class Switch(Spec):
-    """One PCIe switch and what hangs below it; ``parent`` is ``socketN`` or another switch."""
+    """One PCIe switch and the devices below it."""
 
     name: str
     parent: str
-    """``socketN``, or the name of another switch."""
+    """The device above the switch: ``socketN``, or the name of another switch."""
     gpus: tuple[Whole, ...] = ()
     """Numbers of the GPUs below it."""
     nics: tuple[Whole, ...] = ()
     """Numbers of the NICs below it."""
     link: Link | None = None
-    """Of the ports and the uplink, where it differs from the node's PCIe."""
+    """Link type of its ports and uplink; none: the node's ``pcie``."""
 
 
 class Socket(Spec):
-    """What hangs directly off one socket's host bridge."""
+    """The devices attached directly to the host bridge of one socket."""
 
     gpus: tuple[Whole, ...] = ()
-    """Numbers of the GPUs on its own PCIe ports."""
+    """Numbers of the GPUs on the socket's own PCIe ports."""
     nics: tuple[Whole, ...] = ()
-    """Numbers of the NICs there."""
+    """Numbers of the NICs on the socket's own PCIe ports."""
 
 
 class NvLink(Spec):
-    """NVLink between pairs (``pairs: {0-1: 2}``), or from every GPU to NVSwitch (``switch_links: 12``)."""
+    """NVLink between pairs of GPUs (``pairs: {0-1: 2}``), or from every GPU to NVSwitch (``switch_links: 12``)."""
 
     link: Link
-    """Kind of each link."""
+    """Type of each link."""
     pairs: dict[str, Count] = Field(default_factory=dict)
-    """Links between two GPUs, by their numbers."""
+    """Number of links between two GPUs, for each pair of GPU numbers."""
     switch_links: Whole = 0
-    """Links of each GPU to NVSwitch."""
+    """Number of links from each GPU to NVSwitch; 0: no NVSwitch."""
 
 
 class Topology(Spec):
     """The link graph of one node."""
 
     nvlink: NvLink | None = None
-    """NVLink between GPUs; none: PCIe only."""
+    """NVLink between the GPUs; none: PCIe only, or the bridges of ``bridged``."""
     bridged: bool = False
-    """Whether boards are joined in pairs (0-1, 2-3 ...) by the NVLink bridge of their GPU."""
+    """Whether boards are connected in pairs (0-1, 2-3 ...) by the NVLink ``bridge`` of their GPU."""
     pcie: Link
-    """Of GPUs, NICs and switches."""
+    """PCIe link of the GPUs, NICs and switches."""
     sockets: tuple[Socket, ...]
-    """What hangs directly off each processor."""
+    """The devices attached directly to each processor socket."""
     switches: tuple[Switch, ...] = ()
     """PCIe switches, each below a socket or another switch."""
     peer_to_peer: Literal["none", "pix", "pxb", "phb", "sys"] = "pxb"
-    """Farthest PCIe path on which GPUs may address each other; beyond it copies are staged through host memory."""
+    """Most distant PCIe path over which GPUs may access each other directly (NCCL's path types). Beyond it, copies are staged through
+    host memory."""
     peer_to_peer_of_two: Literal["none", "pix", "pxb", "phb", "sys"] | None = None
-    """The same for jobs on at most two GPUs of the node, where NCCL lets those meet farther away, as it does on AMD's processors
-    (NVIDIA/nccl src/graph/paths.cc); none: as ``peer_to_peer``."""
+    """The same limit for jobs on at most two GPUs of the node: on AMD processors, NCCL allows two GPUs a more distant path
+    (NVIDIA/nccl src/graph/paths.cc). None: ``peer_to_peer``."""
     isolated: Literal["none", "host", "nic"] = "none"
-    """Whether each GPU's process has a container of its own, so that GPUs of one node have neither NVLink nor peer access to each other:
-    what they exchange goes through host memory, or out of a NIC and back in (loopback)."""
+    """Set this if each GPU's process runs in its own container, so that GPUs of one node have neither NVLink nor peer access to each
+    other. host: they exchange data through host memory; nic: out of a NIC and back in (loopback)."""
     host_bridge_bandwidth: Bandwidth | None = None
-    """What one socket's root complex relays in all, where that is known to be less than the sum of its ports."""
+    """Total bandwidth that the root complex of one socket can relay; set it if it is lower than the sum of its ports. None: no limit."""
     socket_copy_bandwidth: Bandwidth | None = None
-    """What GPUs of one socket copy to the memory of another in all, where that is known to be less than the socket link carries."""
+    """Total bandwidth of copies from GPUs of one socket to the memory of another; set it if it is lower than the bandwidth of the socket
+    link. None: no limit."""
     host_copy_bandwidth: Bandwidth | None = None
-    """What all copies between GPUs through host memory carry together, where one limit holds for the node: its memory, or the bridge
-    at which containers of one host meet."""
+    """Total bandwidth of all copies between GPUs through host memory, if one limit applies to the whole node, such as its memory or the
+    bridge between containers of one host. None: no limit."""
     source: Source
 
 
 class Nic(Spec):
-    """The network interfaces of one node; ``bandwidth`` is of each, in each direction."""
+    """The network interfaces of one node."""
 
     count: Count = 1
-    """How many, all equal."""
+    """Number of interfaces; all are equal."""
     bandwidth: Bandwidth
-    """Of one, in each direction."""
+    """Bandwidth of one interface in each direction."""
     transport: Transport
-    """What carries messages between nodes, and how well."""
+    """Transport that carries messages between nodes."""
     burst: Bytes = 0.0
-    """What passes at once after a pause, where a token bucket sets the rate; counted for messages over sockets (Gloo)."""
+    """Bytes that pass immediately after a pause, if a token bucket limits the rate. Applies only to messages over sockets (Gloo)."""
     gpudirect: bool = False
-    """Whether the cards read and write GPUs' memory without a copy through the host's."""
+    """Whether the NICs access GPU memory directly (GPUDirect RDMA), without a copy through host memory."""
     gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
-    """How far from a GPU the cards still read and write its memory: what NCCL_NET_GDR_LEVEL says; by default PXB
+    """Most distant path between a GPU and a NIC on which GPUDirect is used, as in NCCL_NET_GDR_LEVEL; NCCL's default is PXB
     (NVIDIA/nccl src/graph/paths.cc)."""
     nccl_plugin_latency: Seconds = 0.0
-    """What the network plugin tells NCCL of itself, which chooses algorithms by it."""
+    """Latency that the network plugin reports to NCCL, which NCCL uses to choose algorithms; it is not part of any simulated time."""
     source: Source
 
 
 class SmallVolume(Spec):
-    """Volumes up to *size* have this lower ceiling of bandwidth instead."""
+    """A lower bandwidth limit for volumes of up to *size*."""
 
     size: Bytes
-    """Up to this size a volume counts as small."""
+    """Largest size of a volume to which this limit applies."""
     bandwidth: Bandwidth
-    """Ceiling of a small volume."""
+    """Bandwidth limit of such a volume."""
 
 
 class Volume(Spec):
-    """One disk or network volume (``hardware/parts/volumes``): size decides rates where the provider sells it so."""
+    """One disk or network volume (``hardware/parts/volumes``). Some providers tie IOPS and bandwidth to its size."""
 
     name: str
     size: Bytes
-    """Capacity."""
+    """Capacity of one volume."""
     bandwidth: Bandwidth
-    """Ceiling of one volume."""
+    """Bandwidth limit of one volume."""
     small: SmallVolume | None = None
-    """Where small volumes have a lower ceiling (gp2: 128 MiB/s up to 170 GiB)."""
+    """A lower bandwidth limit for small volumes (gp2: 128 MiB/s up to 170 GiB); none: ``bandwidth`` applies to all sizes."""
     io_size: Bytes
-    """Largest single I/O; a longer read takes several."""
+    """Largest single I/O operation; a longer read takes several."""
     baseline_iops: Rate
-    """I/O operations per second of one volume, before any per GiB."""
+    """Minimum baseline of I/O operations per second of one volume, whatever its size."""
     iops_per_gib: float = Field(default=0.0, ge=0)
-    """Added per GiB of size above nothing, between ``baseline_iops`` and ``max_iops``."""
+    """Baseline I/O operations per second for each GiB of size; the product is limited to ``baseline_iops`` below and ``max_iops`` above."""
     max_iops: Rate
-    """Ceiling of one volume."""
+    """Maximum baseline of I/O operations per second of one volume."""
     burst_iops: Rate | None = None
-    """Rate while burst credits last; only volumes with a lower baseline burst."""
+    """I/O operations per second while burst credits last; none: the volume does not burst. Has no effect if the baseline is higher."""
     burst_credits: float = Field(default=0.0, ge=0)
-    """I/O operations in a full credit bucket; refills at the baseline rate."""
+    """I/O operations in a full credit bucket, which refills at the baseline rate."""
     latency: Seconds = 0.0
-    """Of one read."""
+    """Latency of one read."""
     count: Count = 1
-    """Volumes striped together."""
+    """Number of volumes striped together."""
     assumed: bool = False
-    """True where the machine has no volume of its own and this one stands in for the user's."""
+    """True if the machine comes without a volume and this one is a placeholder for the user's."""
     source: Source
 
 
 class Storage(Spec):
-    """Where the data set lies, and the ceilings of the node towards it."""
+    """Where the data set is stored, and the node's own limits for reading it."""
 
     volume: Volume
     """The disk or network volume."""
     bandwidth: Bandwidth | None = None
-    """The node's own ceiling (on AWS: the EBS bandwidth of the instance)."""
+    """The node's own bandwidth limit (on AWS, the EBS bandwidth of the instance); none: no limit."""
     iops: Rate | None = None
-    """The node's own ceiling of I/O operations."""
+    """The node's own limit of I/O operations per second; none: no limit."""
     source: Source
 
 
@@ -304,11 +307,12 @@ class PageCache(Spec):
     """How the operating system caches the data set."""
 
     policy: Literal["linux", "lru", "never_evict", "partitioned"] = "linux"
-    """never_evict is CoorDL's MinIO; partitioned its cache across servers, which read from each other's memory over the network."""
+    """Cache policy. linux: a mix of LRU and never-evict (``lru_share``); never_evict: CoorDL's MinIO; partitioned: CoorDL's cache across
+    servers, which read from each other's memory over the network."""
     memory_share: Fraction = 0.85
-    """Share of DRAM that file pages may fill."""
+    """Fraction of DRAM that file pages may fill."""
     lru_share: Fraction = 0.5
-    """Linux's two-list policy as a mix: this share LRU, the rest never-evict."""
+    """Weight of LRU in the ``linux`` policy, which models Linux's two-list policy as a mix of LRU and never-evict."""
     source: Source = "estimate (Linux's two-list policy lies between LRU and never-evict; memory left after processes and loader buffers)"
 
 
@@ -316,11 +320,11 @@ class Node(Spec):
     """One machine."""
 
     gpu: Gpu
-    """The kind of its GPUs, which are all equal."""
+    """The GPU model. All GPUs of a node are equal."""
     gpu_count: Devices
-    """How many; 0 for a node that only serves parameters."""
+    """Number of GPUs; 0 for a node that is only a parameter server."""
     topology: Topology
-    """How GPUs, NICs and processors are linked."""
+    """How GPUs, NICs and processors are connected."""
     host: Host
     """Processors and DRAM."""
     nic: Nic
@@ -328,17 +332,17 @@ class Node(Spec):
     storage: Storage | None = None
     """Where the data set is read from; none: nothing can be loaded."""
     page_cache: PageCache = PageCache()
-    """How files stay in DRAM once they were read."""
+    """How the operating system caches files in DRAM."""
     nvlink_transport: Transport | None = None
-    """How well messages go inside the node over NVLink; none: as the class of its links (``topology.nvlink.link.transport``) says."""
+    """Transport of messages over NVLink inside the node; none: the transport of the link type (``topology.nvlink.link.transport``)."""
     peer_transport: Transport
-    """The same from GPU to GPU over PCIe."""
+    """Transport of messages directly between GPUs over PCIe."""
     host_transport: Transport
-    """The same staged through host memory."""
+    """Transport of messages that are staged through host memory."""
 
     @property
     def nvlink(self) -> NvLink | None:
-        """Return the NVLinks of the node: those described, or bridges between pairs of boards."""
+        """Return the NVLinks of the node: those of the topology, or the bridges between pairs of boards if it is ``bridged``."""
         if not self.topology.bridged or self.gpu.bridge is None:
             return self.topology.nvlink
         pairs = {f"{gpu}-{gpu + 1}": self.gpu.bridge.count for gpu in range(0, self.gpu_count - 1, 2)}
@@ -346,7 +350,7 @@ class Node(Spec):
 
     @property
     def over_nvlink(self) -> Transport:
-        """Return how well messages go over the NVLinks that the node has."""
+        """Return the transport of messages over NVLink. Raise ValueError if neither the node nor its link type specifies one."""
         if self.nvlink_transport is not None:
             return self.nvlink_transport
         if self.nvlink is None or self.nvlink.link.transport is None:
@@ -355,12 +359,12 @@ class Node(Spec):
 
     @property
     def transports(self) -> dict[str, Transport]:
-        """Return how messages go inside the node, by the field that says so where it is the node's own."""
+        """Return the transports inside the node, keyed by the node's field that can set them."""
         over_nvlink = {} if self.nvlink is None else {"nvlink_transport": self.over_nvlink}
         return over_nvlink | {"peer_transport": self.peer_transport, "host_transport": self.host_transport}
 
     @model_validator(mode="after")
-    def _knows_its_nvlinks(self) -> Node:
+    def _require_nvlink_transport(self) -> Node:
         if self.nvlink is not None and self.nvlink_transport is None and self.nvlink.link.transport is None:
             raise ValueError(
                 f"nvlink_transport: {self.nvlink.link.name} names no class of messages over it; write nvlink_transport: nvlink4, or "
@@ -369,7 +373,7 @@ class Node(Spec):
         return self
 
     @model_validator(mode="after")
-    def _has_the_cores(self) -> Node:
+    def _check_cores(self) -> Node:
         if self.gpu.host_cores * self.gpu_count > self.host.physical_cores:
             raise ValueError(
                 f"gpu.host_cores ({self.gpu.host_cores}) of each of {self.gpu_count} are more than host.physical_cores "
@@ -379,23 +383,23 @@ class Node(Spec):
 
 
 class Prices(Spec):
-    """What one node costs."""
+    """The price of one node."""
 
     on_demand: Price | None = None
-    """Of one node."""
+    """On-demand price of one node; none: unknown."""
     spot: Price | None = None
-    """Of one node that may be taken back."""
+    """Price of one spot (preemptible) node; none: unknown."""
     date: str = ""
-    """Day or month of the prices; empty where it is not known."""
+    """Day or month of the prices; empty if unknown."""
     spot_date: str | None = None
-    """Of the spot price, where it is not that of ``date``; empty where it is not known."""
+    """Day or month of the spot price, if it differs from ``date``; empty if unknown. None: ``date``."""
     region: str = ""
-    """To which the prices belong."""
+    """The provider's region to which the prices apply."""
     source: Source = "as given, without a source"
 
     @property
     def day_of_spot(self) -> str:
-        """Return the day or month of the spot price; empty where it is not known."""
+        """Return the day or month of the spot price; empty if unknown."""
         return self.date if self.spot_date is None else self.spot_date
 
 
@@ -403,46 +407,47 @@ class Group(Spec):
     """*count* equal nodes."""
 
     node: Node
-    """The machine that it consists of."""
+    """Description of each node."""
     count: Count = 1
-    """How many of them."""
+    """Number of nodes."""
     role: Literal["worker", "server"] = "worker"
-    """server: only for parameter servers."""
+    """worker: trains the model; server: only runs parameter servers."""
     price: Prices | None = None
-    """Of one node; none: unknown, so that no costs are shown."""
+    """Price of one node; none: unknown, so no costs are shown."""
 
 
 class Fabric(Spec):
-    """The network between nodes: non-blocking behind the NICs, unless a structure is described or ``core_bandwidth`` bounds it all."""
+    """The network between nodes. It is non-blocking beyond the NICs, unless a structure or ``core_bandwidth`` is given."""
 
     latency: Seconds = 0.0
-    """Added by the switches to each message, beside the transport's own."""
+    """Latency that the switches add to each message, in addition to the transport's own."""
     core_bandwidth: Bandwidth | None = None
-    """What crosses between nodes in all, at most; none: as much as the NICs carry."""
+    """Upper limit of the total traffic between nodes; none: limited only by the NICs."""
     leaf_spine: LeafSpine | None = None
     """Two or three tiers of switches."""
     dragonfly: Dragonfly | None = None
-    """Routers in groups."""
+    """Groups of routers (a dragonfly network)."""
     torus: Torus | None = None
-    """Nodes linked to their neighbors."""
+    """Nodes connected directly to their neighbors in a grid."""
     rank_order: Literal["by_switch", "scattered"] = "by_switch"
-    """Whether a job's nodes are numbered along the structure, so that rings visit it switch by switch, or as it happens."""
+    """by_switch: a job's nodes are numbered along the structure, so that rings visit one switch after another. scattered: in any order."""
     path_efficiency: Share = 1.0
-    """Share of the links between switches that flows on hashed paths (ECMP) fill; without a structure each node is below its own switch."""
+    """Fraction of the bandwidth between switches that flows on hashed paths (ECMP) can use. If no structure is given, each node is treated
+    as being below its own leaf switch."""
     in_network_reduction: bool = False
-    """Whether the switches between nodes can add up (SHARP), which NCCL's CollNet algorithms use."""
+    """Whether the switches between nodes can reduce data in the network (SHARP), which NCCL's CollNet algorithms use."""
     source: Source = "estimate (cluster placement group: non-blocking between the nodes of one job)"
 
     @property
     def switches(self) -> LeafSpine | None:
-        """Return the leaf switches: those described, or where hashed paths collide and nothing is, one for each node."""
+        """Return the leaf switches: as described, or one for each node if hashed paths collide and no structure is described."""
         if self.path_efficiency == 1.0 or self.dragonfly or self.torus:
             return self.leaf_spine
         return self.leaf_spine or LeafSpine(nodes_per_leaf=1)
 
     @property
     def structured(self) -> bool:
-        """Tell whether it matters where below the switches nodes are."""
+        """Return whether the placement of nodes below the switches matters."""
         return any((self.switches, self.dragonfly, self.torus))
 
 
@@ -451,18 +456,18 @@ class Hardware(Spec):
 
     name: str
     provider: str = ""
-    """Who rents it out: AWS, GCP ...; empty for machines that nobody rents out."""
+    """The provider that rents it out: AWS, GCP ...; empty if it cannot be rented."""
     description: str = ""
     """One sentence, shown in lists."""
     aliases: tuple[str, ...] = ()
-    """Further names by which it is found."""
+    """Other names by which it can be referred to."""
     note: str = ""
     """A remark, shown with results."""
     source: Source | None = None
-    """Where the composition comes from; the parts have sources of their own."""
+    """Source of the composition; the parts have their own sources."""
     hypothetical: bool = False
-    """Whether nobody rents or sells it so: it can be simulated and compared, but is not recommended."""
+    """True if this configuration cannot be rented or bought: it can be simulated and compared, but is never recommended."""
     groups: tuple[Group, ...] = Field(min_length=1)
-    """Its nodes, by kind; a single machine is one group of one node."""
+    """Its nodes, one group for each kind; a single machine is one group of one node."""
     fabric: Fabric = Fabric()
     """The network between nodes."""

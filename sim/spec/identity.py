@@ -1,7 +1,7 @@
-"""Are two descriptions made of the same parts? Keys of caches: compared by identity, never field by field, or by a text.
+"""Do two descriptions consist of the same objects? Cache keys that compare by identity or by a text, never field by field.
 
-Descriptions are frozen, and a copy with one field changed shares all its others, so what was worked out of the same objects need not be
-worked out again. Another object means work done again, never a wrong answer.
+Descriptions are frozen, and a copy with one changed field shares all other fields with the original, so results computed from the same
+objects can be reused. A different object only means that something is computed again, never a wrong result.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from sim.spec.workload import Workload
 
 _OF_HOST: Final = frozenset({"launch_cpu"})
-"""Fields of a stack that no layer's work depends on, and that calibration moves."""
+"""Fields of a stack that calibration changes and on which no layer's work depends."""
 
 
 class Same:
-    """Objects as a key for `functools.lru_cache`: equal where *key* is, which holds identities of parts of what is *held*.
+    """A key for `functools.lru_cache`. Two are equal if their *key* is equal, which contains identities of parts of the *held* objects.
 
-    A cache keeps the key it has seen, and with it what is held: so no identity is used again while it is there.
+    The cache keeps its keys and therefore the held objects, so their identities cannot be reused while the entry exists.
     """
 
     __slots__ = ("_hash", "held", "key")
@@ -40,7 +40,7 @@ class Same:
 
 
 def content(spec: Spec | None) -> str | None:
-    """Return what *spec* says, as a text; worked out once for each object."""
+    """Return *spec* as JSON text, computed once for each object; None for None."""
     return None if spec is None else _content(Same(id(spec), spec))
 
 
@@ -51,12 +51,12 @@ def _content(same: Same) -> str:
 
 
 def parts(spec: Spec, besides: Collection[str] = ()) -> tuple[int, ...]:
-    """Return the identities of the fields of *spec*, *besides* some."""
+    """Return the identities of the fields of *spec*, except those named in *besides*."""
     return tuple([id(value) for name, value in spec.__dict__.items() if name not in besides])
 
 
 def same_layers(workload: Workload) -> Hashable:
-    """Return what two workloads share whose layers ask the same of a GPU and of the network."""
+    """Return a cache key: workloads with equal keys have layers with the same work on the GPU and the network."""
     training = workload.training
     lengths = workload.dataset.lengths if training.stack.unpadded else None
     unequal = (lengths.mean, lengths.square) if lengths else None

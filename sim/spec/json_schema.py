@@ -1,7 +1,7 @@
-"""What may an editor expect in a description? JSON schemas of every kind of file, for completion and checking while typing.
+"""What may a description contain? JSON schemas of every kind of file, for completion and validation in editors.
 
-Beside what the typed models say, a name may stand where a block of a kind is due, any such block may have ``extends``, and below
-one that has it nothing is required. Hardware may have ``node`` and ``price`` at its top instead of ``groups``.
+In addition to the rules of the typed models, a name may replace a block of a kind that has files, any such block may have ``extends``, and
+a block that has it requires nothing else. Hardware may have ``node`` and ``price`` at its top level instead of ``groups``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _DEFAULTED: Final = {
     "Training": ("batch", "stack"),
     "Model": ("parameters", "input", "layers"),
 }
-"""Keys that `sim.spec.defaults`, a file's own name, or a model's ``transformer`` give where they are left out."""
+"""Keys that may be left out because `sim.spec.defaults`, the file's name, or the model's ``transformer`` provides them."""
 _PARTIAL: Final = "Partial"
-"""Ends the names of definitions in which nothing is required."""
+"""Suffix of the names of definitions in which nothing is required."""
 
 
 def json_schemas() -> dict[str, Schema]:
@@ -37,7 +37,7 @@ def json_schemas() -> dict[str, Schema]:
 def write_schemas(folder: Path) -> list[Path]:
     """Write ``NAME.schema.json`` for every kind into *folder* and return the files.
 
-    Each appears whole or not at all. Raise SpecError for a folder that cannot be written.
+    Each file is written completely or not at all. Raise SpecError for a folder that cannot be written.
     """
     files = {f"{name}.schema.json": json.dumps(content, indent=1) + "\n" for name, content in json_schemas().items()}
     write_files(folder, files)
@@ -63,7 +63,7 @@ def _schema(name: str) -> Schema:
 
 
 def _unfolded(content: Schema) -> Schema:
-    """Let *content*, the schema of hardware, have ``node`` and ``price`` at its top instead of ``groups``."""
+    """Return *content*, the schema of hardware, with ``node`` and ``price`` allowed at the top level instead of ``groups``."""
     group = Group.model_json_schema(ref_template="#/definitions/{model}")["properties"]
     properties = content["properties"] | {name: group[name] for name in schema.UNFOLDED}
     required = [name for name in content["required"] if name != "groups"]
@@ -71,7 +71,7 @@ def _unfolded(content: Schema) -> Schema:
 
 
 def _without_defaulted(model: str, content: Schema) -> Schema:
-    """Return *content*, the schema of the block *model*, without what may be left out; of a model either layers or a transformer."""
+    """Return *content*, the schema of block *model*, without requiring keys that have defaults; Model needs layers or a transformer."""
     left = [name for name in content.get("required", []) if name not in _DEFAULTED.get(model, ())]
     required = [name for name in content.get("required", []) if name not in left]
     either = {"anyOf": [{"required": required}, {"required": ["transformer", "sequence"]}]} if model == "Model" else {}
@@ -84,14 +84,14 @@ def _with_extends(content: Schema) -> Schema:
 
 
 def _optional(content: Schema) -> Schema:
-    """Return *content* with nothing required, and null allowed wherever a value is, since null drops a key."""
+    """Return *content* with nothing required and null allowed for every value, because null drops a key."""
     dropped = copy.deepcopy({key: value for key, value in content.items() if key not in ("required", "oneOf", "anyOf")})
     dropped["properties"] = {name: {"anyOf": [value, {"type": "null"}]} for name, value in dropped.get("properties", {}).items()}
     return dropped
 
 
 def _full_or_partial(model: str) -> Schema:
-    """Return the schema of a block *model*: nothing is required of one that extends another."""
+    """Return the schema of a block *model*: one that extends another requires nothing."""
     return {
         "if": {"type": "object", "required": ["extends"]},
         "then": {"$ref": f"#/definitions/{model}{_PARTIAL}"},
@@ -100,7 +100,7 @@ def _full_or_partial(model: str) -> Schema:
 
 
 def _linked(content: Any, referable: dict[str, str], ending: str) -> Any:
-    """Return *content* with every link to a definition led to the one with *ending*; a name may stand for the *referable*."""
+    """Return *content* with every link to a definition pointing to the one with suffix *ending*; *referable* blocks may be names."""
     if isinstance(content, list):
         return [_linked(item, referable, ending) for item in content]
     if not isinstance(content, dict):

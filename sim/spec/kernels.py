@@ -1,4 +1,4 @@
-"""What do kernels of known shape reach on a GPU? Constants of the model in `sim.cluster.kernels`, one block for each architecture."""
+"""How fast are kernels of known shape on a GPU? The constants of the model in `sim.cluster.kernels`, one block per architecture."""
 
 from __future__ import annotations
 
@@ -10,75 +10,78 @@ from sim.spec.fields import Bytes, Count, Factor, Fp8Recipe, Fraction, Peak, Sec
 
 
 class AttentionRate(Spec):
-    """What one fused attention kernel reaches, forward and backward: shares of the rate of large products, and the work beside them."""
+    """Constants of one fused attention kernel: its rates relative to large matrix products, and its other work."""
 
     kernel: Literal["flash2", "flash3", "flash4", "cudnn", "triton", "efficient"]
-    """FlashAttention 2, 3, 4, cuDNN's, or FlashAttention's first version in Triton; on AMD's devices flash2 is Composable Kernel's.
-    efficient: torch's memory-efficient kernel, which alone takes FP32, here in TF32."""
+    """Which kernel. flash2, flash3, flash4: FlashAttention 2, 3, 4 (on AMD devices, flash2 is Composable Kernel's); cudnn: cuDNN's;
+    triton: the first FlashAttention, in Triton; efficient: torch's memory-efficient kernel, the only one for FP32, run in TF32."""
     head_step: Count = 32
-    """Multiples to which the size of a head is padded."""
+    """The head dimension is padded to a multiple of this."""
     forward: Factor
-    """Share of the rate of large matrix products that forward reaches."""
+    """Rate of the products in forward, relative to the rate of large matrix products."""
     backward: Factor
-    """The same of backward."""
+    """The same ratio for backward."""
     wide_backward: Factor = 1.0
-    """Share of that which is left where heads have more than 128 elements."""
+    """Additional factor on ``backward`` for heads with more than 128 elements."""
     fill: Whole
-    """Keys that a block of queries costs beyond those it sees: loading, the first and last products, the result."""
+    """Fixed cost of a block of queries, expressed as keys in addition to those it attends to: loading, the first and last products, and
+    writing the result."""
     backward_fill: Whole
-    """The same in backward."""
+    """The same cost in backward."""
     tail: float = Field(default=0.0, ge=0)
-    """Times that the end adds what a mask's longest block of queries takes beyond the mean one: blocks that begin in the order of the
-    sequence end with the longest. Fitted, so that it may exceed 1."""
+    """Time lost at the end of a causal kernel, as a multiple of the difference between its longest block of queries and the mean one:
+    blocks start in sequence order, so the longest ones run last. Fitted, so it may exceed 1."""
     backward_tail: float = Field(default=0.0, ge=0)
-    """The same in backward."""
+    """The same multiple in backward."""
     exponential_passes: Factor
-    """Work of the softmax per score, in exponentials of ``Kernels.exponentials``; below 1 where polynomials replace some."""
+    """Work of the softmax per score, in exponentials at the rate ``Kernels.exponentials``; below 1 if polynomials replace some of them."""
     backward_passes: Factor
-    """The same in backward."""
+    """The same work in backward."""
     sharpness: Factor
-    """How well products and exponentials overlap: 1 not at all."""
+    """How well matrix products and exponentials overlap: 1 adds their times (no overlap); the higher, the closer to the longer of them."""
     source: Source
 
 
 class Kernels(Spec):
-    """What kernels of known shape reach on one GPU (``hardware/parts/kernels``): see `sim.cluster.kernels` for the model."""
+    """Constants for kernels of known shape on one GPU (``hardware/parts/kernels``); the model is in `sim.cluster.kernels`."""
 
     name: str
     sm_count: Count
-    """Multiprocessors, or compute units."""
+    """Number of streaming multiprocessors (AMD: compute units)."""
     product_share: dict[Peak, Share]
-    """Share of the peak that the main loop of large tiles reaches in short bursts, what the board's power lets through included."""
+    """Fraction of ``Gpu.peak`` that the main loop of large tiles reaches in short bursts, including any loss to the board's power limit."""
     fp8_rates: dict[Fp8Recipe, Factor] = Field(default_factory=dict)
-    """Rate of products in 8 bits whose scales are of a recipe, over what ``product_share`` says; 1 for recipes that are not named."""
+    """Rate of FP8 products by scaling recipe, relative to ``product_share``; 1 for recipes that are not listed."""
     sustained: Share
-    """Of that, what is left in training steps that keep the board at its power limit for seconds."""
+    """Additional factor on ``product_share`` in training steps, which keep the board at its power limit for seconds."""
     whole_steps: Factor = 1.0
-    """Time of kernels in steps of stacks with ``factor_by_kernels``, over what their ``compute_factor`` says."""
+    """Additional factor on kernel times under stacks with ``factor_by_kernels``: their ``compute_factor`` was fitted mostly on Hopper."""
     tile_edge: Factor
-    """Rows and columns at which a tile loses half its rate to loading: ``1 / (1 + tile_edge (1/m + 1/n))``."""
+    """How much rate small tiles lose because each operand loaded serves fewer products: an m x n tile reaches
+    ``1 / (1 + tile_edge (1/m + 1/n))`` of the full rate."""
     pipeline_fill: Whole
-    """Elements of k that filling and draining a block's main loop costs."""
+    """Cost of filling and draining a block's main loop, in elements of k."""
     wave_loss: Fraction
-    """Share of the last wave's idle time that is lost; persistent kernels and several blocks a multiprocessor save the rest."""
+    """Fraction of the last wave's idle time that is lost; persistent kernels and several blocks per multiprocessor recover the rest."""
     sharpness: Factor
-    """How well a product's reading overlaps with its computing: 1 not at all."""
+    """How well reading operands and computing overlap in a product: 1 adds their times (no overlap); the higher, the closer to the longer
+    of the two."""
     memory_share: Share
-    """Share of the memory bandwidth that operands stream at."""
+    """Fraction of the memory bandwidth at which operands are read."""
     feeders: Factor
-    """Share of the multiprocessors that must read to reach it."""
+    """Fraction of the multiprocessors that must be reading to reach this bandwidth."""
     split_traffic: Factor
-    """Of products split along k: traffic of the partial sums, over one write and one read each."""
+    """For products split along k: memory traffic of the partial sums, relative to one write and one read of each in FP32."""
     split_time: Seconds
-    """Time that adding them up costs beyond it."""
+    """For products split along k: time to add up the partial sums, in addition to their traffic."""
     pass_share: Share
-    """Share of the memory bandwidth that element-wise passes reach."""
+    """Fraction of the memory bandwidth that large element-wise passes reach."""
     pass_half_size: Bytes
-    """Bytes at which such a pass reaches half of it."""
+    """Size in bytes at which an element-wise pass reaches half of that bandwidth."""
     exponentials: float = Field(gt=0)
-    """Exponentials per second of all multiprocessors together, beside products."""
+    """Exponentials per second of all multiprocessors together."""
     attention: tuple[AttentionRate, ...] = ()
-    """The default of 16 bits first."""
+    """Fused attention kernels; the first one for 16 bits is the default."""
     measured: bool = False
-    """Whether rows of this very GPU are in calibration/records/kernels.csv."""
+    """Whether calibration/records/kernels.csv has measurements of this exact GPU."""
     source: Source

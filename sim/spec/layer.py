@@ -1,6 +1,6 @@
-"""What does one operator call of a model cost? A row of its layer table, per sample, whatever the hardware.
+"""What does one operator call of a model cost? A row of its layer table, per sample, independent of the hardware.
 
-Written by ``sim extract`` from torch models, and by ``sim.spec.transformer`` from a decoder's shape.
+``sim extract`` writes the rows of torch models; `sim.spec.decoder` derives them from the shape of a decoder.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sim.spec.fields import Bytes, Count, Dtype, OperatorClass, Spec, Whole, Wor
 from sim.spec.measured import MeasuredTimes
 
 TensorShare = Literal["", "colwise", "rowwise", "vocabulary", "heads", "per_head", "sequence", "expert", "replicated"]
-"""How a tensor-parallel group shares a layer, in torch's words where it has them. colwise: weights, work and output are split, the input
-is complete. rowwise: weights, work and input are split, the output is a partial sum; its bias is whole. vocabulary: an embedding's table is
-split by rows. heads: everything is split, nothing is sent. per_head: work is split, the weights of one head serve all. sequence: split by
-tokens under sequence parallelism, else repeated. expert: weights are split over the expert group, work and traffic with the tokens.
-replicated: every rank does it all. Empty: nobody said how."""
+"""How a tensor-parallel group splits a layer, in torch's terms where it has them. colwise: weights, work and output are split, the input is
+complete. rowwise: weights, work and input are split, the output is a partial sum; its bias is whole. vocabulary: an embedding's table is
+split by rows. heads: everything is split, nothing is sent. per_head: work is split, the weights of one head are used for all. sequence:
+split by tokens under sequence parallelism, else replicated. expert: weights are split over the expert group, work and traffic with the
+tokens. replicated: every rank does all of it. Empty: not specified."""
 
 WIDTHS: Final[Mapping[Dtype, float]] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "complex64": 8}
 """Bytes of an element."""
@@ -28,117 +28,119 @@ class Attention(Spec):
     """Shape of one fused attention call, per sample."""
 
     heads: Count
-    """Heads of queries."""
+    """Number of query heads."""
     kv_heads: Count
-    """Heads of keys and values."""
+    """Number of key and value heads."""
     head_dim: Count
-    """Size of a head of queries and keys."""
+    """Size of a query or key head."""
     value_dim: Count | None = None
-    """Size of a value head where it differs (multi-head latent attention)."""
+    """Size of a value head, if it differs (multi-head latent attention); None: ``head_dim``."""
     queries: Count
-    """Tokens that ask."""
+    """Number of query tokens."""
     keys: Count
-    """Tokens that are asked."""
+    """Number of key tokens."""
     causal: bool = True
-    """Whether each token sees earlier ones only."""
+    """Whether each token attends only to itself and earlier tokens."""
     window: Whole = 0
-    """Tokens that each token looks back on; 0: all."""
+    """Sliding window: number of tokens that each token can look back; 0: all."""
     shares: Count = 1
-    """Ranks that share a longer sequence's queries, each with a piece from either end: all see equally many keys."""
+    """Number of context ranks that split the queries of a longer sequence; each has a piece from both ends, so that all see the same number
+    of keys."""
 
 
 class Layer(Spec):
-    """One operator call of the model, per sample unless said otherwise; bytes are for 4-byte elements."""
+    """One operator call of the model. Quantities are per sample unless noted otherwise; bytes are for 4-byte elements."""
 
     name: str
     op: OperatorClass
-    """Class of operator; it decides which efficiency holds."""
+    """Class of the operator, which decides the efficiency that applies."""
     gradients: tuple[Count, ...] = ()
-    """Elements of each gradient tensor that becomes ready with this layer's backward, in the order they become ready."""
+    """Elements of each gradient tensor that becomes ready in this layer's backward, in that order."""
     dtypes: tuple[Dtype, ...] = ()
-    """Type that the model's code gives each gradient tensor, then each frozen one; one serves all. What is fp32 goes by the precision."""
+    """Data type in the model's code of each gradient tensor, then of each frozen one; a single type applies to all. Tensors that are fp32
+    here get the type of the training precision. Empty: all are fp32."""
     forward: WorkQuantity = 0.0
-    """FLOP of products: convolutions, matrix products, attention."""
+    """FLOP of products in forward: convolutions, matrix products, attention."""
     backward: WorkQuantity = 0.0
-    """FLOP of backward's products."""
+    """FLOP of products in backward."""
     arithmetic: WorkQuantity = 0.0
-    """FLOP of everything else, in a layer without products."""
+    """Other FLOP in forward, for layers without products."""
     backward_arithmetic: WorkQuantity = 0.0
-    """The same of backward."""
+    """Other FLOP in backward, for layers without products."""
     read: Bytes = 0.0
-    """Activation bytes the forward reads."""
+    """Activation bytes that forward reads."""
     entering: Bytes | None = None
-    """Activation bytes that were made before this layer and that it or later ones read: what a pipeline's stage receives that begins here.
-    None: what the layer reads."""
+    """Activation bytes produced before this layer that it or later layers read: what a pipeline stage that begins here receives. None:
+    ``read``."""
     write: Bytes = 0.0
-    """Activation bytes the forward writes."""
+    """Activation bytes that forward writes."""
     backward_traffic: Bytes = 0.0
-    """Activation bytes the backward reads and writes."""
+    """Activation bytes that backward reads and writes."""
     saved: Bytes = 0.0
-    """Activation bytes kept from forward for backward."""
+    """Activation bytes that forward saves for backward."""
     casts: Whole = 0
-    """Activation elements that autocast converts to 16 bits for this product, or to 32 for a loss, in a kernel of their own, and whose
-    gradients it converts back."""
+    """Activation elements that autocast converts in separate kernels, to 16 bits for this product or to 32 for a loss; backward converts
+    their gradients back."""
     dropped: Whole = 0
-    """Activation elements that dropout takes before this layer, which take a pass of their own unless the stack fuses it
-    (``fused_dropout``); its mask is in the layer's bytes."""
+    """Activation elements to which dropout is applied before this layer, in a separate pass unless the stack fuses it (``fused_dropout``);
+    the mask is counted in the layer's bytes."""
     composed: Whole = 0
-    """Elements of a GELU or RMS norm that code composes of many operators, which the stack may run one by one (``composed_gelu``,
-    ``composed_norms``)."""
+    """Elements of a GELU or RMS norm that the model's code builds from many operators, which the stack may run one by one
+    (``composed_gelu``, ``composed_norms``)."""
     forward_kernels: Whole = 1
-    """Kernels that forward launches."""
+    """Number of kernels that forward launches."""
     backward_kernels: Whole = 1
-    """Kernels that backward launches."""
+    """Number of kernels that backward launches."""
     kernel_size: Whole = 0
-    """Edge of a convolution's window (3 for 3x3, 7 for 1x7); 0 elsewhere."""
+    """Larger edge of a convolution's window (3 for 3x3, 7 for 1x7); 0 for other operators."""
     stride: Count = 1
-    """Step of a convolution's window; Winograd serves 1 only."""
+    """Stride of a convolution; Winograd supports only 1."""
     channels: tuple[Count, ...] = ()
-    """Input and output channels that a convolution (per group) or a matrix product combines; empty elsewhere."""
+    """Input and output channels of a convolution (per group) or a matrix product; empty for other operators."""
     rows: Whole = 0
-    """Rows of an embedding's table, its first gradient tensor; 0 elsewhere."""
+    """Number of rows of an embedding's table, which is its first gradient tensor; 0 for other operators."""
     rows_per_sample: Whole = 0
-    """Rows of the table that one sample looks up."""
+    """Number of rows of the table that one sample looks up."""
     sparse: bool = False
-    """torch makes the gradient of this embedding's table sparse: only the rows that were looked up."""
+    """Whether torch makes the gradient of this embedding's table sparse, with only the rows that were looked up."""
     frozen: tuple[Count, ...] = ()
-    """Elements of each parameter tensor that this layer is the first to use and that gets no gradient."""
+    """Elements of each parameter tensor that is used first by this layer and gets no gradient."""
     shares: str = ""
-    """The earlier layer whose parameter this one uses too."""
+    """Name of the earlier layer whose parameter this layer also uses; empty: none."""
     share: TensorShare = ""
-    """How tensor parallelism divides it: by output columns, input rows, vocabulary, heads, along the sequence, by expert; replicated or
-    empty: not at all."""
+    """How tensor parallelism splits the layer: by output columns, input rows, vocabulary, heads, along the sequence or by expert.
+    replicated or empty: not at all."""
     tokens: Whole = 0
-    """Rows of a matrix product per sample; with ``channels`` its shape. 0: not known."""
+    """Rows of a matrix product per sample; with ``channels`` they are its shape. 0: unknown."""
     groups: Whole = 0
-    """Experts among which the rows of a grouped product are spread; 0 for a plain product."""
+    """Number of experts over which the rows of a grouped product are distributed; 0 for a plain product."""
     attention: Attention | None = None
-    """Shape of fused attention."""
+    """Shape of fused attention; None: not fused attention, or shape unknown."""
     segment: Whole = 0
-    """Number of the activation-checkpointed segment of the model's code that the layer is in; 0 for none."""
+    """Number of the activation-checkpointing segment in the model's code that contains the layer; 0: none."""
     measured: MeasuredTimes | None = None
-    """What a profile showed, with the model's ``measured`` that says where; elsewhere it is scaled."""
+    """Measured times of the layer, on the GPU in the model's ``measured``; they are scaled to other GPUs. None: computed."""
 
     @property
     def received(self) -> float:
-        """Return the bytes per sample (elements of 4) that a part of the model receives which begins with this layer."""
+        """Return the bytes per sample (4-byte elements) that a part of the model receives if it begins with this layer."""
         return self.read if self.entering is None else self.entering
 
     def widths(self, width: float) -> tuple[float, ...]:
-        """Return the bytes of an element of each gradient tensor, then of each frozen one, where one of FP32 takes *width*."""
+        """Return the bytes per element of each gradient tensor, then of each frozen one, if an FP32 element has *width* bytes."""
         count = len(self.gradients) + len(self.frozen)
         single: tuple[Dtype, ...] = ("fp32",)
         types = self.dtypes if len(self.dtypes) > 1 else (self.dtypes or single) * count
         return tuple(width if dtype == "fp32" else WIDTHS[dtype] for dtype in types)
 
     def gradient_bytes(self, width: float) -> float:
-        """Return the bytes of the gradient tensors, or of as many weights, where an element of FP32 takes *width*."""
+        """Return the bytes of the gradient tensors, or of their weights, if an FP32 element has *width* bytes."""
         if not self.dtypes:
             return width * sum(self.gradients)
         return sum(elements * each for elements, each in zip(self.gradients, self.widths(width), strict=False))
 
     def frozen_bytes(self, width: float) -> float:
-        """Return the bytes of the frozen weights where an element of FP32 takes *width*."""
+        """Return the bytes of the frozen weights, if an FP32 element has *width* bytes."""
         if not self.dtypes:
             return width * sum(self.frozen)
         return sum(elements * each for elements, each in zip(self.frozen, self.widths(width)[len(self.gradients) :], strict=True))

@@ -1,4 +1,4 @@
-"""What do sequences of unequal length cost a decoder? Its table for padded, unpadded and packed samples."""
+"""What do sequences of unequal length cost in a decoder? Its layer table for padded, unpadded and packed samples."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _WHOLE: Final = ("casts", "dropped", "composed")
 
 
 class Lengths(Spec):
-    """How long the sequences of a data set are, as shares of the longest, for which the model's layer table is written."""
+    """Lengths of the sequences of a data set, relative to the full length for which the model's layer table is written."""
 
     mean: Fraction
-    """Mean length."""
+    """Mean relative length."""
     square: Fraction
-    """Mean of the squared length, which attention's products go with."""
+    """Mean of the squared relative length; the work of attention is proportional to it."""
     source: Source
 
     @model_validator(mode="after")
@@ -36,10 +36,10 @@ class Lengths(Spec):
 
 @lru_cache(maxsize=64)
 def with_lengths(layers: tuple[Layer, ...], padding: Padding, mean: float, square: float) -> tuple[Layer, ...]:
-    """Return *layers* for sequences of unequal length: *mean* and mean *square* are shares of the sequence that the table is for.
+    """Return *layers* for sequences of unequal length; *mean* and *square* are relative to the sequence length of the table.
 
-    Unpadded samples have their tokens only, so work goes with the mean, that of attention with the square. Packed samples are full, and
-    attention works on each document alone: documents of lengths l that fill a sequence have ``E[l^2] / E[l]`` of its square.
+    Unpadded samples contain only their tokens: work is proportional to the mean, work of attention to the square. Packed samples are full,
+    and attention stays inside each document: documents of lengths l that fill a sequence have ``E[l^2] / E[l]`` of its square.
     """
     tokens = mean if padding == "unpadded" else 1.0
     pairs = square if padding == "unpadded" else square / mean
@@ -48,9 +48,9 @@ def with_lengths(layers: tuple[Layer, ...], padding: Padding, mean: float, squar
 
 @lru_cache(maxsize=64)
 def at_full_length(layers: tuple[Layer, ...], mean: float) -> tuple[Layer, ...]:
-    """Return unpadded *layers* of *mean* length for sequences of full length, which a rank's memory has to hold.
+    """Return unpadded *layers* of *mean* length scaled to sequences of full length, the case that a rank's memory must hold.
 
-    Work of attention stays as `with_lengths` made it but for its tokens: no memory goes with it.
+    The work of attention is scaled only by tokens, not restored to full length: memory does not depend on it.
     """
     return tuple(_shorter(layer, 1.0 / mean, 1.0 / mean) for layer in layers)
 

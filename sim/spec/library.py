@@ -1,7 +1,7 @@
-"""What does a description say? Loads hardware, workloads and parts by path or catalogue name, with overrides, validated.
+"""What does a description contain? Loads hardware, workloads and parts by path or catalogue name, with overrides, and validates them.
 
-Order: find the file (``catalogue``), merge ``extends`` (``references``), apply overrides (``overrides``), follow references,
-validate (``validation``). Everything wrong is reported at once, each problem with its place.
+Order: find the file (``catalogue``), merge ``extends`` (``references``), apply overrides (``overrides``), resolve references,
+validate (``validation``). All problems are reported at once, each with its place in the file.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 SYNTHETIC = "synthetic-images"
-"""The data set of a layer table that no workload names: nothing is read or prepared."""
+"""The data set of a model file that is run without a workload: nothing is read or prepared."""
 ALONE = 32
-"""Samples per GPU of such a table."""
+"""Samples per GPU of such a model."""
 
 Spec = TypeVar("Spec", bound=BaseModel)
 T = TypeVar("T", covariant=True)
@@ -51,7 +51,7 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """A validated description, the fingerprint of everything it says, and the document it came from."""
+    """A validated description, the fingerprint of its contents, and its source document."""
 
     spec: T
     sha256: str
@@ -61,58 +61,58 @@ class Loaded(Generic[T]):
 def load_hardware(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Hardware]:
     """Return the hardware that *name* (path or catalogue name) describes, with *overrides* applied.
 
-    *library* are folders of further hardware files, searched before the catalogue. Raise SpecError with all that is wrong.
+    *library* are folders with more hardware files, searched before the catalogue. Raise SpecError with all problems.
     """
-    return load(Hardware, _found(name, "hardware", library), overrides, library)
+    return load(Hardware, _located(name, "hardware", library), overrides, library)
 
 
 def load_workload(name: str, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Workload]:
-    """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; a model file is one by itself."""
-    path = _found(name, "workloads", library)
+    """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; *name* may also be a model file."""
+    path = _located(name, "workloads", library)
     return load_model_alone(path, overrides) if _holds_model(path) else load(Workload, path, overrides, library)
 
 
 def is_model(name: str, library: SearchFolders = None) -> bool:
-    """Return whether *name* is that of a model file, so that no workload can extend it."""
-    return _holds_model(_found(name, "workloads", library))
+    """Return whether *name* refers to a model file, which a workload cannot extend."""
+    return _holds_model(_located(name, "workloads", library))
 
 
 def _holds_model(path: Path) -> bool:
-    said = read(path).value
-    return isinstance(said, dict) and ("layers" in said or "transformer" in said) and schema.kind_of(said) is Model
+    contents = read(path).value
+    return isinstance(contents, dict) and ("layers" in contents or "transformer" in contents) and schema.kind_of(contents) is Model
 
 
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
-    """Return a workload for the model file *path* that no other file names: 32 synthetic samples per GPU; a decoder has its defaults."""
+    """Return a workload for the model file *path* on its own: 32 synthetic samples per GPU, or for a decoder its defaults."""
     changes = tuple(overrides)
-    return shelf.remembered((Model, Workload, path, changes), lambda: _alone(path, changes))
+    return shelf.remembered((Model, Workload, path, changes), lambda: _load_alone(path, changes))
 
 
-def _alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
+def _load_alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
     model = read(path)
-    said: dict[str, Any] = {"name": path.stem, "model": f"./{path.name}"}
+    contents: dict[str, Any] = {"name": path.stem, "model": f"./{path.name}"}
     if not isinstance(model.value, dict):
         raise SpecError(f"{path}:1:1: expected a model, a mapping with layers or transformer; see docs/reference/fields.md")
     if "transformer" not in model.value:
         prepared = {"prepared": model.value["input"]} if isinstance(model.value.get("input"), str) else {}
-        said |= {"dataset": {"extends": SYNTHETIC, **prepared}, "training": {"batch": ALONE}}
+        contents |= {"dataset": {"extends": SYNTHETIC, **prepared}, "training": {"batch": ALONE}}
     resolver = Resolver()
-    document = override.apply(resolver, Document(said, Mark(str(path), inside={"model": Mark(str(path), 1, 1)})), Workload, overrides)
+    document = override.apply(resolver, Document(contents, Mark(str(path), inside={"model": Mark(str(path), 1, 1)})), Workload, overrides)
     document = resolver.finish(document, Workload)
     return Loaded(validated(Workload, document, resolver.problems), fingerprint(document.value), document)
 
 
-def _found(name: str, folder: str, library: SearchFolders) -> Path:
+def _located(name: str, folder: str, library: SearchFolders) -> Path:
     return shelf.remembered((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
 def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
-    """Return the part *name* of *folder* alone, for example a stack."""
-    return load(kind, _found(name, folder, None)).spec
+    """Return the single part *name* of *folder*, for example a stack."""
+    return load(kind, _located(name, folder, None)).spec
 
 
 def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: SearchFolders = None) -> Loaded[Spec]:
-    """Return the *kind* of description that the file *path* holds, with *overrides* applied."""
+    """Return the description of *kind* in the file *path*, with *overrides* applied."""
     changes = tuple(overrides)
     return shelf.remembered((kind, path, changes, library), lambda: _load(kind, path, changes, library))
 

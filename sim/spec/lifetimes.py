@@ -1,7 +1,7 @@
-"""How long do transient machines live? Times to revocation that were measured, and how many machines outlived the measurement.
+"""How long do transient (spot) machines live? Measured times to revocation, and the number of machines that outlived the measurement.
 
-One file describes the GPUs of one provider: when machines were revoked, how many survived until the provider's cap, and how long a
-machine takes to start. `sim.analysis.transient` makes a distribution of it.
+One file describes some GPUs of one provider: when machines were revoked, how many survived until the provider's limit, and how long a
+machine takes to start. `sim.analysis.transient` estimates a distribution from it.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from sim.spec.fields import Seconds, Source, Spec, Whole
 
 
 class Phases(Spec):
-    """What a machine goes through between its request and its first process; only booting is paid for."""
+    """Phases of a machine's start-up, from the request to its first process; only booting is billed."""
 
     provisioning: Seconds
-    """Until a machine is found."""
+    """Time until a machine is found."""
     staging: Seconds
-    """Until it is prepared."""
+    """Time from then until the machine is prepared."""
     booting: Seconds
-    """Until its first process runs."""
+    """Time from then until its first process runs."""
 
     @property
     def total(self) -> float:
-        """Return the seconds of all phases."""
+        """Return the total time of all phases (s)."""
         return self.provisioning + self.staging + self.booting
 
 
 class Lifetimes(Spec):
-    """Lifetimes of transient machines with one of *gpus*, from their start on."""
+    """Lifetimes of transient machines with one of *gpus*, counted from their start."""
 
     name: str
     gpus: tuple[str, ...] = Field(min_length=1)
-    """Names of GPUs in the catalogue that these machines carry."""
+    """Catalogue names of the GPUs of these machines."""
     provider: str
-    """Whose machines they are."""
+    """Provider of the machines."""
     date: str
-    """When lifetimes were observed."""
+    """When the lifetimes were observed."""
     cap: Seconds
-    """The provider takes every machine back after this time."""
+    """Maximum lifetime: the provider revokes every machine after this time."""
     revoked: tuple[Seconds, ...]
-    """Time to revocation of each machine that was revoked before the cap."""
+    """Time to revocation of each machine that was revoked before ``cap``."""
     survived: Whole
-    """Machines that lived until the cap."""
+    """Number of machines that lived until ``cap``."""
     start_up: Phases
-    """Of a transient machine."""
+    """Start-up of a transient machine."""
     on_demand_start_up: Phases
-    """Of a machine that is not taken back."""
+    """Start-up of an on-demand machine."""
     replacement: Seconds
-    """From asking for a replacement right after a revocation until it runs."""
+    """Time from the request for a replacement, right after a revocation, until it runs."""
     source: Source

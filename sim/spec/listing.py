@@ -1,6 +1,6 @@
 """What is in the catalogue? One row per hardware and workload file, read without the layer tables, and filters such as ``gpus>=8``.
 
-Row values are SI under plain names; `exported` gives every number's name its unit, for JSON and CSV.
+Values in rows are in SI units under plain names; `exported` adds the units to the names, for JSON and CSV.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Row = dict[str, Value]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a listing: its name in filters, its name in JSON, and how its values are written."""
+    """One column of a listing: its name in filters, its title, its name in JSON, and the format of its values."""
 
     name: str
     title: str
     export: str = ""
     dimension: str = ""
-    """Of ``units`` for a quantity; ``number`` for a count; empty for text."""
+    """A dimension of ``units`` for a quantity; ``number`` for a count; empty for text."""
     digits: int = 3
 
     def shown(self, value: Value) -> str:
-        """Return *value* for a table."""
+        """Return *value* as text for a table."""
         if value is None:
             return "-"
         if self.dimension in ("", "number") or isinstance(value, str):
@@ -73,14 +73,14 @@ WORKLOADS: Final = (
 )
 
 _PARSED: Final = {"binary size": "size", "bit rate": "bandwidth"}
-"""Dimension that values of a shown dimension are parsed in."""
+"""Dimension for parsing values, where it differs from the dimension for showing them."""
 
 
 def hardware_rows() -> tuple[list[Row], list[str]]:
-    """Return a row for every hardware file of the catalogue, and what is wrong with those that have none.
+    """Return a row for every valid hardware file of the catalogue, and the problems of the others.
 
-    GPUs are those of all workers; GPU memory, NIC and GPU those of one node of the first group; the price is that of all nodes.
-    Files are read again only where one of them has changed.
+    The number of GPUs counts all workers; GPU, GPU memory and NIC are of one node in the first group; the price is for all nodes.
+    Files are read again only if one of them has changed.
     """
     rows, problems = _hardware_rows(contents("hardware"))
     return [dict(row) for row in rows], list(problems)
@@ -93,38 +93,40 @@ def _hardware_rows(_: Hashable) -> tuple[list[Row], list[str]]:
 
 
 def workload_rows() -> tuple[list[Row], list[str]]:
-    """Return a row for every workload file of the catalogue, and what is wrong with those that have none."""
+    """Return a row for every valid workload file of the catalogue, and the problems of the others."""
     return rows_of("workloads", _workload_row)
 
 
 def select(rows: Iterable[Row], conditions: Iterable[str], columns: tuple[Column, ...]) -> list[Row]:
-    """Return the *rows* that meet all *conditions*, each ``NAME=VALUE`` or with ``!= < <= > >=``; see `condition`."""
+    """Return the *rows* that match all *conditions*, each ``NAME=VALUE`` or with ``!= < <= > >=``; see `condition`."""
     rows = list(rows)
     tests = [condition(text, columns, rows) for text in conditions]
     return [row for row in rows if all(test(row) for test in tests)]
 
 
 def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple[Column, ...]) -> str:
-    """Return a sentence on why no row meets *conditions*: the first that none meets by itself, and what its column holds."""
-    alone = next((text for text in conditions if not select(rows, [text], columns)), None)
-    if alone is None:
+    """Return a sentence on why no row matches *conditions*: the first one that no row matches on its own, and its column's values."""
+    unmatched = next((text for text in conditions if not select(rows, [text], columns)), None)
+    if unmatched is None:
         return f"no row meets all of {', '.join(conditions)}"
-    column = _column(alone, columns)
+    column = _column(unmatched, columns)
     if column.dimension:
         values = [value for row in rows if isinstance(value := row[column.name], int | float)]
-        held = f"{column.name} goes from {column.shown(min(values))} to {column.shown(max(values))}" if values else "none has a value"
-        return f"no row meets {alone}; {held}"
-    there = sorted({str(row[column.name]) for row in rows if row[column.name]})
-    wanted = _CONDITION.fullmatch(alone)
-    if wanted and column.name == "gpu" and (unowned := of_no_machine(wanted[3])):
-        return f"no row meets {alone}; {unowned}"
-    near = suggestions(wanted[3] if wanted else "", there)
-    shown = f"did you mean {units.any_of(near)}?" if near else f"known are {', '.join(there[:20])}{' ...' * (len(there) > 20)}"
-    return f"no row meets {alone}; {shown}"
+        description = (
+            f"{column.name} goes from {column.shown(min(values))} to {column.shown(max(values))}" if values else "none has a value"
+        )
+        return f"no row meets {unmatched}; {description}"
+    texts = sorted({str(row[column.name]) for row in rows if row[column.name]})
+    match = _CONDITION.fullmatch(unmatched)
+    if match and column.name == "gpu" and (unowned := of_no_machine(match[3])):
+        return f"no row meets {unmatched}; {unowned}"
+    near = suggestions(match[3] if match else "", texts)
+    shown = f"did you mean {units.any_of(near)}?" if near else f"known are {', '.join(texts[:20])}{' ...' * (len(texts) > 20)}"
+    return f"no row meets {unmatched}; {shown}"
 
 
 def exported(row: Row, columns: tuple[Column, ...]) -> Row:
-    """Return *row* with the unit of every number in its name, such as ``price_usd_per_h``."""
+    """Return *row* with names that contain the units, such as ``price_usd_per_h``."""
     return {
         column.export or column.name: _per_hour(row[column.name]) if column.dimension == "price" else row[column.name] for column in columns
     }
@@ -142,11 +144,11 @@ _TESTS: Final[dict[str, Callable[[float, float], bool]]] = {
 
 
 def condition(text: str, columns: tuple[Column, ...], rows: Iterable[Row] = ()) -> Callable[[Row], bool]:
-    """Return the test that *text* describes; raise SpecError for text that is no condition on *columns*.
+    """Return a function that tests a row against the condition *text*; raise SpecError if it is not a condition on *columns*.
 
-    Several values stand for any of them (``gpu=A100,H100``). Text is compared without case, ``*`` standing for anything; where it is the
-    whole value of none of *rows*, it may be whole words of one (``gpu=V100`` finds ``V100-SXM2-16GB``). Quantities carry their unit
-    (``gpu_memory>=40GiB``) unless the name does (``price_usd_per_h<10``). A row without the value meets no condition but ``!=``.
+    A list matches any of its values (``gpu=A100,H100``). Text is compared case-insensitively, and ``*`` matches anything; text that equals
+    the value of none of *rows* also matches whole words (``gpu=V100`` finds ``V100-SXM2-16GB``). Quantities have a unit
+    (``gpu_memory>=40GiB``) unless the name has it (``price_usd_per_h<10``). A row without a value matches only ``!=``.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -163,7 +165,7 @@ def condition(text: str, columns: tuple[Column, ...], rows: Iterable[Row] = ()) 
 
 
 def _column(text: str, columns: tuple[Column, ...]) -> Column:
-    """Return the column that the condition *text* is about."""
+    """Return the column to which the condition *text* refers."""
     match = _CONDITION.fullmatch(text)
     name = match[1] if match else ""
     column = next((column for column in columns if name in (column.name, column.export)), None)
@@ -209,7 +211,7 @@ def _per_hour(value: Value) -> Value:
 
 
 def rows_of(folder: str, row: Callable[[Path], Row]) -> tuple[list[Row], list[str]]:
-    """Return a row for every file of *folder* in the catalogue, and what is wrong with those that have none."""
+    """Return a row for every valid file of *folder* in the catalogue, and the problems of the others."""
     rows, problems = [], []
     for path in catalogue(folder).values():
         try:
@@ -261,11 +263,11 @@ def _workload_row(path: Path) -> Row:
 
 
 def decoder_parameters(model: Any) -> int | None:
-    """Return the parameters of a *model*, plain data, that is described by its ``transformer``; None without one that is valid."""
+    """Return the number of parameters of *model* (plain data) from its ``transformer``; None if it has none, or an invalid one."""
     shape = _at(model, "transformer")
     try:
         return parameter_count(Transformer.model_validate(shape)) if shape is not None else None
-    except ValueError:  # whoever loads it is told
+    except ValueError:  # reported when the model is loaded
         return None
 
 

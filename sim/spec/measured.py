@@ -1,4 +1,4 @@
-"""What did a profile show of a model's layers, and on which GPU? Times in place of computed ones, written by ``import-trace``."""
+"""How long did a model's layers take in a profile, and on which GPU? Measured times that replace computed ones (``import-trace``)."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from sim.spec.hardware import Gpu
 
 
 class MeasuredTimes(Spec):
-    """GPU time of one layer for one batch, and what its kernels cost the host."""
+    """Measured GPU time of one layer for one batch, and the host time of its kernels."""
 
     forward: Seconds = 0.0
     """GPU time of forward."""
     backward: Seconds = 0.0
-    """Without ``upkeep``."""
+    """GPU time of backward, without ``upkeep``."""
     upkeep: Seconds = 0.0
-    """Of backward, what no batch size changes: gradients that are kept, scaled and copied into buckets."""
+    """GPU time in backward that does not depend on the batch size: storing, scaling and copying gradients into buckets."""
     forward_launches: float = Field(default=0.0, ge=0)
-    """Host time of the forward kernels, in launches of the stack (``launch_cpu``)."""
+    """Host time of the forward kernels, in multiples of the stack's ``launch_cpu``."""
     backward_launches: float = Field(default=0.0, ge=0)
-    """The same of backward."""
+    """Host time of the backward kernels, in multiples of the stack's ``launch_cpu``."""
 
 
 class MeasuredOn(Spec):
-    """Where, and with what batch, the times of a model's layers were measured."""
+    """The GPU and the settings with which the times of a model's layers were measured."""
 
     gpu: Gpu
-    """On which the times were measured."""
+    """GPU of the measurement."""
     batch: Count
-    """Samples per GPU and pass."""
+    """Samples per GPU and pass in the measurement."""
     precision: Precision
-    """In which they were measured."""
+    """Precision of the measurement."""
     tensor: Count = 1
-    """Tensor ranks that divided the layers where they were measured."""
+    """Number of tensor-parallel ranks in the measurement."""
     source: Source

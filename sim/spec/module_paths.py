@@ -1,6 +1,6 @@
-"""Which modules of a torch model is a layer in, and does a pattern match one? Names of layers are paths of modules.
+"""Which modules of a torch model contain a layer, and does a pattern match one of them? Names of layers are module paths.
 
-A layer's name is the path of its module, or that path and an operator where a module calls several.
+A layer's name is the path of its module, followed by an operator if the module calls several.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from itertools import accumulate
 from typing import Final
 
 _NAMED: Final = 12
-"""Modules that a message names."""
+"""Maximum number of modules that an error message lists."""
 _OPERATORS: Final = frozenset(
     ("add", "mul", "sub", "div", "mm", "addmm", "bmm", "baddbmm", "clone", "copy", "cat", "expand", "index", "convolution", "embedding")
 ) | {"embedding_bag", "native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "prelu"}
-"""ATen's operators that take parameters, after which layers of modules with several operators are named."""
+"""ATen operators that take parameters; layers of modules with several operators have one of these at the end of their names."""
 
 
 @lru_cache(maxsize=1 << 14)
 def paths(name: str) -> tuple[str, ...]:
-    """Return the modules that the layer *name* is in, from the outside in."""
+    """Return the modules that contain the layer *name*, from the outermost to the innermost."""
     names = name.split(".")
     if len(names) > 1 and names[-1].isdecimal() and names[-2] in _OPERATORS:
         names.pop()  # the second call of an operator
@@ -31,14 +31,14 @@ def paths(name: str) -> tuple[str, ...]:
 
 
 def named(modules: Sequence[str]) -> str:
-    """Return the first of *modules* for a message about a pattern that matches none of them, and what patterns are."""
+    """Return a list of the first *modules*, with an explanation of patterns, for a message about a pattern that matches none of them."""
     more = ", ..." if len(modules) > _NAMED else ""
     return f"{', '.join(modules[:_NAMED])}{more} (* stands for one name, ** for any number of them)"
 
 
 @lru_cache(maxsize=1 << 16)
 def matches(pattern: str, path: str) -> bool:
-    """Tell whether *pattern* matches the module *path* name by name; ``*`` stands for one name, ``**`` for any number of them."""
+    """Return whether *pattern* matches the module *path* name by name; ``*`` matches one name, ``**`` any number of names."""
     return _matches(pattern.split("."), path.split("."))
 
 

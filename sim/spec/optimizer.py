@@ -1,4 +1,4 @@
-"""What does an update rule move, launch and keep? Memory passes, kernels and states of each optimizer."""
+"""What does an update rule cost? Memory passes, kernels and states of each optimizer."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ from sim.spec.fields import Spec
 
 
 class Optimizer(Spec):
-    """The update rule; ``passes`` counts memory passes per parameter byte. ``none``: gradients only, as some benchmarks stop there.
+    """The update rule of the weights. ``none``: the step ends with the gradients, as in some benchmarks.
 
-    adam is AdamW too. adam8bit keeps both states in 8 bits and a scale for 256 elements (Dettmers et al., arXiv 2110.02861; bitsandbytes).
-    adafactor keeps sums of rows and columns (Shazeer and Stern, arXiv 1804.04235). muon orthogonalises the momentum of matrices inside
-    blocks (kellerjordan.github.io/posts/muon; distributed: Liu et al., arXiv 2502.16982); the rest is Adam's.
+    adam includes AdamW. adam8bit keeps both states in 8 bits with one scale per 256 elements (Dettmers et al., arXiv 2110.02861;
+    bitsandbytes). adafactor keeps sums of rows and columns (Shazeer and Stern, arXiv 1804.04235). muon orthogonalizes the momentum of the
+    matrices inside blocks (kellerjordan.github.io/posts/muon; distributed: Liu et al., arXiv 2502.16982) and uses Adam for other weights.
     """
 
     name: Literal["none", "sgd", "momentum", "adam", "lamb", "adam8bit", "adafactor", "muon"] = "momentum"
-    """Of the rule; it decides how many states each weight has."""
+    """Name of the rule. It decides the number of states per weight, and the memory traffic and kernels of an update."""
 
     @property
     def passes(self) -> float:
-        """Memory passes per parameter byte: reads and writes of weight, gradient and state."""
+        """Memory passes per parameter byte of a fused update: reads and writes of weight, gradient and state."""
         return _RULES[self.name].passes
 
     @property
     def separate_passes(self) -> float:
-        """The same where each operation is a kernel of its own, with weight decay (``torch/optim`` sgd.py, adamw.py)."""
+        """Memory passes if each operation is a separate kernel, with weight decay (``torch/optim`` sgd.py, adamw.py)."""
         return _RULES[self.name].separate_passes
 
     @property
     def separate_kernels(self) -> float:
-        """Kernels of that rule on each parameter tensor."""
+        """Kernels per parameter tensor if each operation is a separate kernel."""
         return _RULES[self.name].separate_kernels
 
     @property
     def passes_between(self) -> float:
-        """Of the fused passes those between two kernels: an update written, and read with the weight again once its norm is known."""
+        """Fused passes between two kernels: the update is written, then read again with the weight once its norm is computed."""
         return _RULES[self.name].between
 
     @property
     def states(self) -> int:
-        """State tensors of the parameter's shape."""
+        """Number of state tensors with the parameter's shape."""
         return _RULES[self.name].states
 
     def state_width(self, width: float, matrix: bool = True) -> float:
-        """Return the bytes of states of one parameter where a full state's element takes *width*; *matrix*: of a product inside a block."""
+        """Return the bytes of all states of one parameter, if an element of a full state has *width* bytes.
+
+        *matrix*: whether the parameter belongs to a matrix product inside a block.
+        """
         if self.name == "adam8bit":
             return 2.0 * (1.0 + 4.0 / 256)
         if self.name == "adafactor":
@@ -54,9 +57,9 @@ class Optimizer(Spec):
 
 
 class _Rule(NamedTuple):
-    """What one update costs: memory passes fused and in separate kernels, kernels a tensor, and full-size states.
+    """The cost of one update: memory passes if fused and in separate kernels, kernels per tensor, and full-size states.
 
-    *between*: of the fused passes those of an update that is written, and read with the weight again once its norm is known.
+    *between*: the fused passes for an update that is written, then read again with the weight once its norm is computed.
     """
 
     passes: float
@@ -72,9 +75,9 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "momentum": _Rule(5.0, 11.0, 4.0, 1),
     "adam": _Rule(7.0, 22.0, 9.0, 2),
     "lamb": _Rule(10.0, 28.0, 14.0, 2, 3.0),
-    "adam8bit": _Rule(4.0, 4.0, 1.0, 2),  # weight and gradient in full, two states of a quarter each way, in one kernel
+    "adam8bit": _Rule(4.0, 4.0, 1.0, 2),  # weight and gradient in full, two states of a quarter in each direction, in one kernel
     "adafactor": _Rule(6.0, 14.0, 14.0, 0),  # estimate (transformers/optimization.py: square, two means, outer product, scale, clip)
     "muon": _Rule(8.0, 12.0, 34.0, 1),  # estimate (momentum 4, Newton-Schulz 5 x 5 kernels, update 5)
 }
 _ADAFACTOR_EDGE: Final = 4096
-"""Rows or columns of a matrix, over which sums are kept: estimate (hidden size of models of 7 B parameters)."""
+"""Rows or columns of a matrix for which sums are kept: estimate (hidden size of models of 7 B parameters)."""

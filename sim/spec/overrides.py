@@ -1,8 +1,8 @@
 """What does ``--set KEY=VALUE`` change? Applies overrides such as ``node.nic.bandwidth=25 Gbps;node.gpu_count=4``.
 
-Several stand in one text with ``;`` between them. A value is YAML; a reference on the way is followed, so overrides reach every
-field of every part. ``node`` and ``price`` mean those of the only group. A null drops the key. An option such as ``--batch 64`` is
-an override too, named in messages as it was typed.
+A text may contain several overrides, separated by ``;``. A value is YAML. References on the way are resolved, so overrides reach every
+field of every part. ``node`` and ``price`` refer to the only group. A null drops the key. An option such as ``--batch 64`` is also an
+override, shown in messages as it was typed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sim.spec.references import IMPLIED, UNRESOLVED, Resolver, SpecKind, SpecPie
 from sim.spec.yaml import Document, Mark, SpecError
 
 _OWN_GPUS: Final = frozenset({"node.gpu", "node.gpu.extends", "node.gpu_count"})
-"""Keys of what a machine is rented for."""
+"""Keys that set the GPUs of a machine, on which its price depends."""
 _AMOUNTS: Final = frozenset({"price.on_demand", "price.spot"})
-"""Keys of what it costs."""
+"""Keys of the prices of a machine."""
 
 
 class Option(NamedTuple):
-    """An option of the command line, such as ``--batch 64``, that stands for a *key* (``training.batch``)."""
+    """An option of the command line, such as ``--batch 64``, that sets a *key* (``training.batch``)."""
 
     name: str
     key: str
@@ -33,15 +33,15 @@ class Option(NamedTuple):
 
 
 Override = str | Option | PriceOverride
-"""``KEY=VALUE``, several with ``;`` between them, an option, or prices of a source of the user's."""
+"""``KEY=VALUE``, several of them separated by ``;``, an option, or prices from a user-defined source."""
 
 
 def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Iterable[Override]) -> Document:
-    """Return *document* with every override applied, noting with *resolver* those that cannot be."""
+    """Return *document* with every override applied; *resolver* records those that cannot be applied."""
     changed: list[str] = []
-    for given in overrides:
+    for override in overrides:
         try:
-            parts = _parts(given, document)
+            parts = _parts(override, document)
         except SpecError as error:
             resolver.problems.extend(error.problems)
             continue
@@ -55,9 +55,9 @@ def apply(resolver: Resolver, document: Document, kind: SpecKind, overrides: Ite
 
 
 def _repriced(document: Document, changed: Iterable[str]) -> Document:
-    """Return the hardware *document* with prices that are those of its groups after the keys *changed*.
+    """Return the hardware *document* with prices that match its groups after the keys in *changed* were set.
 
-    The price of a machine is not that of other GPUs, unless it is written too; one that is written has no longer the day of the old one.
+    The price of a machine does not apply to other GPUs, so it is dropped unless it was set too. A price that was set loses the old date.
     """
     keys = {key if key.startswith("groups.") else f"groups.0.{key}" for key in changed}
     piece = SpecPiece(document.value, document.root)
@@ -68,44 +68,47 @@ def _repriced(document: Document, changed: Iterable[str]) -> Document:
         if group is None:
             continue
         if "node" in written and not priced:
-            group = without(group, "price")  # the machine that it names has its own
+            group = without(group, "price")  # the machine that it names has its own price
         elif _OWN_GPUS & written and not priced:
             group = _unpriced(group)
         elif not {"price", "price.date", "price.source"} & written:
-            group = put(group, "price", _of_user(child(group, "price"), _AMOUNTS & written, "price.spot_date" in written))
+            group = put(group, "price", _with_user_source(child(group, "price"), _AMOUNTS & written, "price.spot_date" in written))
         piece = put(piece, "groups", put(groups, int(at), group))
     return Document(piece.value, piece.mark, document.implied)
 
 
 def _unpriced(group: SpecPiece) -> SpecPiece:
-    """Return the block *group* without what it costs; its region, whose electricity it uses, stays."""
+    """Return the block *group* without its prices; it keeps the region, which decides the carbon intensity of its electricity."""
     price = child(group, "price") if isinstance(group.value.get("price"), dict) else SpecPiece({}, group.mark)
     return put(group, "price", price._replace(value={key: value for key, value in price.value.items() if key == "region"}))
 
 
-def _of_user(price: SpecPiece, amounts: Set[str], dated: bool) -> SpecPiece:
-    """Return the block *price*, whose *amounts* (dotted keys) are the user's: from no list, and of no day unless spot was *dated*."""
+def _with_user_source(price: SpecPiece, amounts: Set[str], dated: bool) -> SpecPiece:
+    """Return the block *price*, whose *amounts* (dotted keys) the user has set, without their old source and date.
+
+    *dated*: whether the user has also set the date of the spot price.
+    """
     block = dict(price.value)
     source = block.get("source", "")
-    said = {key.removeprefix("price."): f"--set {key}" for key in sorted(amounts)}
-    block["source"] = {**(source if isinstance(source, dict) else {"*": source or "as given"}), **said}
-    if "spot" in said and not dated:
+    sources = {key.removeprefix("price."): f"--set {key}" for key in sorted(amounts)}
+    block["source"] = {**(source if isinstance(source, dict) else {"*": source or "as given"}), **sources}
+    if "spot" in sources and not dated:
         block["spot_date"] = ""
-    if "on_demand" in said and (day := block.pop("date", "")) and "spot" in block:
+    if "on_demand" in sources and (day := block.pop("date", "")) and "spot" in block:
         block.setdefault("spot_date", day)
     return price._replace(value=block)
 
 
-def _parts(given: Override, document: Document) -> Iterable[str | Option]:
-    """Return the single overrides that *given* stands for."""
-    if isinstance(given, PriceOverride):
-        block = prices_of(given.name, document.value)
-        return [] if block is None else [Option(f"--prices {given.name}:", "price", block)]
-    return [given] if isinstance(given, Option) else list(filter(None, map(str.strip, given.split(";"))))
+def _parts(override: Override, document: Document) -> Iterable[str | Option]:
+    """Return the single overrides that *override* contains."""
+    if isinstance(override, PriceOverride):
+        block = prices_of(override.name, document.value)
+        return [] if block is None else [Option(f"--prices {override.name}:", "price", block)]
+    return [override] if isinstance(override, Option) else list(filter(None, map(str.strip, override.split(";"))))
 
 
-def _apply(resolver: Resolver, document: Document, kind: SpecKind, given: str | Option) -> Document:
-    label, steps, new = _option(given) if isinstance(given, Option) else _written(given)
+def _apply(resolver: Resolver, document: Document, kind: SpecKind, override: str | Option) -> Document:
+    label, steps, new = _option(override) if isinstance(override, Option) else _written(override)
     top = SpecPiece(document.value, document.root)
     implied = document.implied
     if kind is Hardware and steps[0] in schema.UNFOLDED:
@@ -115,14 +118,14 @@ def _apply(resolver: Resolver, document: Document, kind: SpecKind, given: str | 
     return Document(value, root, implied)
 
 
-def _option(given: Option) -> tuple[str, list[str], Document]:
-    """Return how messages name *given*, the key it sets, and the value."""
-    label = f"{given.name} {given.value if given.value != '' else repr('')}"
-    return label, given.key.split("."), Document(given.value, Mark(label))
+def _option(option: Option) -> tuple[str, list[str], Document]:
+    """Return the label of *option* in messages, the key that it sets, and the value."""
+    label = f"{option.name} {option.value if option.value != '' else repr('')}"
+    return label, option.key.split("."), Document(option.value, Mark(label))
 
 
 def _written(text: str) -> tuple[str, list[str], Document]:
-    """Return how messages name the override *text*, the key it sets, and the value."""
+    """Return the label of the override *text* in messages, the key that it sets, and the value."""
     name, equals, written = text.partition("=")
     label = f"--set {text}" if len(text) <= 100 else f"--set {text[:97]}..."
     steps = name.strip().split(".")
@@ -132,7 +135,7 @@ def _written(text: str) -> tuple[str, list[str], Document]:
 
 
 def _ungrouped(top: SpecPiece, steps: list[str], label: str) -> tuple[SpecPiece, list[str]]:
-    """Return the hardware *top* and *steps* that start at its only group."""
+    """Return the hardware *top*, with one group if it has none, and *steps* prefixed with the path of its only group."""
     groups = top.value.get("groups")
     if groups is None:
         top = put(top, "groups", SpecPiece([{}], Mark(label)))
@@ -160,14 +163,14 @@ def _set(resolver: Resolver, piece: SpecPiece, kind: SpecKind | None, steps: lis
     if kind is Group and steps[0] != "count" and steps != ["node"]:
         piece = resolver.priced(piece)  # while its node still names the machine
     if kind in schema.ELSEWHERE and steps[1:] not in ([], ["extends"]) and piece.value.get(steps[0]) is None:
-        _of_its_own(piece, kind, steps, new.mark)
+        _require_own_block(piece, kind, steps, new.mark)
     below = child(piece, steps[0]) if steps[0] in piece.value else SpecPiece(None, new.mark, (*piece.key, steps[0]))
     model = schema.model_at(kind, (steps[0],)) if kind is not None else None
     return put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
 
 
-def _of_its_own(piece: SpecPiece, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
-    """Raise SpecError where *steps* lead into a block that is left out and that another one stands for."""
+def _require_own_block(piece: SpecPiece, kind: type[BaseModel], steps: list[str], place: Mark) -> None:
+    """Raise SpecError if *steps* lead into a block that is left out and for which another block is used."""
     if (other := schema.ELSEWHERE[kind].get(steps[0])) is None:
         return
     key = yaml.dotted(piece.key)

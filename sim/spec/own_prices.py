@@ -1,7 +1,7 @@
-"""What does a price source of the user's own ask for a machine? Its prices stand in the place of those that the description has.
+"""What does a machine cost according to the user? Prices from a user-defined source or an option replace those of the description.
 
-The source is asked for each machine by name, provider and region; what it does not know keeps the price it has. Prices of single machines,
-as reserved ones are, may be said instead (``--price MACHINE=PRICE``). Limit: hardware of several groups keeps its prices.
+The source is queried for each machine by name, provider and region; a machine that it does not know keeps its price. Prices of single
+machines, such as reserved ones, can be given instead (``--price MACHINE=PRICE``). Limit: hardware with several groups keeps its prices.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _AMOUNTS: Final = ("on_demand", "spot")
 
 
 class PriceSource(Protocol):
-    """What machines cost; docs/develop/own-prices.md has one as an example."""
+    """A source of machine prices; docs/develop/own-prices.md has an example."""
 
     @property
     def name(self) -> str:
-        """What ``--prices`` says."""
+        """Return the name of the source, as in ``--prices NAME``."""
 
     def price(self, machine: str, provider: str, region: str) -> Mapping[str, object] | None:
-        """Return what one *machine* (a name of the catalogue, or of a file) costs; None: the source does not know it.
+        """Return the price of one *machine* (a name of the catalogue, or of a file); None if the source does not know it.
 
-        Keys: ``on_demand`` and ``spot`` (USD an hour of one node, one of them at least), ``date`` (YYYY-MM-DD, of both), ``spot_date``,
-        ``region`` and ``source`` (text: where the figures are from).
+        Keys: ``on_demand`` and ``spot`` (USD per hour of one node, at least one of them), ``date`` (YYYY-MM-DD, for both), ``spot_date``,
+        ``region`` and ``source`` (text: where the figures come from).
         """
 
 
 def said_prices(texts: Iterable[str]) -> str:
-    """Return what ``--price MACHINE=PRICE`` *texts* say, as a name for `prices_of`. Raise SpecError for what is no price of a machine."""
-    said: dict[str, str] = {}
+    """Return the prices in ``--price MACHINE=PRICE`` *texts* as a name for `prices_of`. Raise SpecError for any other text."""
+    prices: dict[str, str] = {}
     for text in texts:
         machine, equals, price = (part.strip() for part in text.partition("="))
         if not (machine and equals and price) or ";" in text:
@@ -51,39 +51,39 @@ def said_prices(texts: Iterable[str]) -> str:
             raise SpecError(f"--price {machine}: {error}") from None
         if not 0 < amount < math.inf:
             raise SpecError(f"--price {machine}: {price}: write more than 0")
-        if said.setdefault(machine, price) != price:
-            raise SpecError(f"--price {machine}: {said[machine]} and {price}; write one of the two")
-    return "; ".join(f"{machine}={price}" for machine, price in said.items())
+        if prices.setdefault(machine, price) != price:
+            raise SpecError(f"--price {machine}: {prices[machine]} and {price}; write one of the two")
+    return "; ".join(f"{machine}={price}" for machine, price in prices.items())
 
 
 def require_machines(name: str, machines: Iterable[str]) -> None:
-    """Raise SpecError where *name* says the price of a machine that is none of *machines*."""
+    """Raise SpecError if *name* contains the price of a machine that is not in *machines*."""
     compared = list(machines)
-    for machine in _said(name):
+    for machine in _prices_in(name):
         if machine not in compared:
             near = difflib.get_close_matches(machine, compared, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise SpecError(f"--price {machine}: is none of the machines that are compared{meant}")
 
 
-def _said(name: str) -> dict[str, str]:
-    """Return the price of each machine that *name* says, where it is no source's."""
+def _prices_in(name: str) -> dict[str, str]:
+    """Return the price of each machine in *name*, which is a result of `said_prices`; empty if it is the name of a source."""
     return dict(text.split("=", 1) for text in name.split("; ")) if "=" in name else {}
 
 
 class PriceOverride(NamedTuple):
-    """An override: the prices of the source called *name*."""
+    """An override with the prices of the source *name*, or of a result of `said_prices`."""
 
     name: str
 
 
 def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the ``price`` block that the source *name* gives the machine of *description*; None where it keeps its own.
+    """Return the ``price`` block from the source *name* for the machine in *description*; None if the machine keeps its price.
 
-    Raise SpecError for a source that is not there, or says what is no price.
+    Raise SpecError for a source that does not exist, or that returns something that is not a price.
     """
-    if said := _said(name):
-        return _with_said(said, description)
+    if prices := _prices_in(name):
+        return _with_price(prices, description)
     try:
         source = cast(PriceSource, extension(PRICE_SOURCES, name))
     except SpecError as error:
@@ -94,35 +94,35 @@ def prices_of(name: str, description: Mapping[str, Any]) -> dict[str, Any] | Non
     machine, provider = str(description.get("name", "")), str(description.get("provider", ""))
     now = groups[0].get("price")
     region = str(now.get("region", "")) if isinstance(now, Mapping) else ""
-    given = called(PRICE_SOURCES, name, lambda: source.price(machine, provider, region))
-    return None if given is None else _checked(given, f"--prices {name}: {machine}", name)
+    result = called(PRICE_SOURCES, name, lambda: source.price(machine, provider, region))
+    return None if result is None else _checked(result, f"--prices {name}: {machine}", name)
 
 
-def _with_said(said: Mapping[str, str], description: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the ``price`` block of *description* with the price on demand that is *said* of it; None where none is."""
+def _with_price(prices: Mapping[str, str], description: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the ``price`` block of *description* with the on-demand price of its machine in *prices*; None if *prices* has none."""
     groups, machine = description.get("groups"), str(description.get("name", ""))
-    if machine not in said or not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], Mapping):
+    if machine not in prices or not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], Mapping):
         return None
     now = groups[0].get("price")
     kept = {key: now[key] for key in ("spot", "region") if key in now} if isinstance(now, Mapping) else {}
     day = {"spot_date": now.get("spot_date", now.get("date", ""))} if "spot" in kept and isinstance(now, Mapping) else {}
-    return {**kept, **day, "on_demand": said[machine], "source": "--price"}
+    return {**kept, **day, "on_demand": prices[machine], "source": "--price"}
 
 
-def _checked(given: object, where: str, name: str) -> dict[str, Any]:
-    """Return *given* as the ``price`` block of a description."""
-    if not isinstance(given, Mapping):
-        raise SpecError(f"{where}: found {shorten(given)}; return a mapping such as {{'on_demand': 12.5, 'date': '2026-11-01'}}, or None")
-    unknown = [key for key in given if key not in _KEYS]
+def _checked(result: object, where: str, name: str) -> dict[str, Any]:
+    """Return *result*, the result of a price source, as the ``price`` block of a description."""
+    if not isinstance(result, Mapping):
+        raise SpecError(f"{where}: found {shorten(result)}; return a mapping such as {{'on_demand': 12.5, 'date': '2026-11-01'}}, or None")
+    unknown = [key for key in result if key not in _KEYS]
     if unknown:
         raise SpecError(f"{where}: unknown key {shorten(unknown[0])}; known are {', '.join(_KEYS)}")
-    amounts = {key: given[key] for key in _AMOUNTS if given.get(key) is not None}
-    if not amounts or "date" not in given:
+    amounts = {key: result[key] for key in _AMOUNTS if result.get(key) is not None}
+    if not amounts or "date" not in result:
         raise SpecError(f"{where}: {'a date' if amounts else 'a price'} is missing; return on_demand or spot, and date")
     for key, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < math.inf:
             raise SpecError(f"{where}: {key} is {shorten(amount)}; return USD an hour of one node, more than 0")
-    texts = {key: given[key] for key in _KEYS if key not in _AMOUNTS and given.get(key) is not None}
+    texts = {key: result[key] for key in _KEYS if key not in _AMOUNTS and result.get(key) is not None}
     for key, text in texts.items():
         if not isinstance(text, str):
             raise SpecError(f"{where}: {key} is {shorten(text)}; return text")

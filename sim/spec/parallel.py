@@ -1,7 +1,7 @@
-"""How is one model spread over many GPUs? The layout of a job: axes of the mesh, sharding, and the pipeline's schedule.
+"""How is one model distributed over many GPUs? The layout of a job: axes of the mesh, sharding, and the pipeline schedule.
 
 The names are those of torch.distributed and Megatron-LM. A job on ``gpus`` GPUs has ``gpus / (tensor * pipeline * context)`` data-parallel
-ranks; ``expert`` regroups the ranks of a stage for the weights of experts only. The default is plain data parallelism.
+ranks; ``expert`` regroups the ranks of a stage only for the weights of experts. The default is plain data parallelism.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SplitAxis = Literal["tensor", "context", "pipeline", "expert"]
 MEGATRON_ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "data", "pipeline")
 """Axes from the fastest-varying rank number to the slowest (Megatron-LM's ``tp-cp-ep-dp-pp``; experts split the data axis)."""
 NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data")
-"""Stages next to each other (Megatron-LM's --use-tp-pp-dp-mapping)."""
+"""The same order with pipeline stages before data ranks (Megatron-LM's --use-tp-pp-dp-mapping)."""
 SPLIT_STAGES: Final = ("zbv", "dualpipev")
 """Schedules that place two chunks on each rank in the shape of a V."""
 SLOTTED: Final = ("gpipe", "1f1b", "interleaved_1f1b")
-"""Schedules whose forward and backward passes fill slots that are all alike; others divide backward, or run two directions."""
+"""Schedules whose forward and backward passes fill identical slots; others split backward or run in two directions."""
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 SHARDS: Final[tuple[Shard, ...]] = get_args(Shard)
 SPLIT_AXES: Final[tuple[SplitAxis, ...]] = get_args(SplitAxis)
@@ -45,7 +45,7 @@ ScheduleName = Annotated[
         }
     ),
 ]
-"""A schedule, or the name of one that the user brings."""
+"""A built-in schedule, or the name of a user-defined one."""
 
 
 NOT_SIMULATED: Final[dict[str, str]] = {
@@ -62,11 +62,11 @@ NOT_SIMULATED: Final[dict[str, str]] = {
         ("rollouts", "rollout"), "rollouts of reinforcement learning are not simulated; a step is forward, backward and update"
     ),
 }
-"""What users write of a layout that is not simulated, and in words that it is not."""
+"""Keys that users write for layouts that are not simulated, with the sentence that says so."""
 
 
 def _wrapping(value: object) -> object:
-    """Read what FSDP wraps: patterns as a list or joined by ``+``, or the least parameters as a mapping, a text or a number."""
+    """Read what FSDP wraps: patterns as a list or joined by ``+``, or the minimum number of parameters as a mapping, text or number."""
     least: object = value.get("min_params") if isinstance(value, dict) and set(value) == {"min_params"} else None
     if isinstance(value, str) and value.partition("=")[0].strip() == "min_params":
         least = value.partition("=")[2]
@@ -81,7 +81,7 @@ def _wrapping(value: object) -> object:
 
 
 def _paths(value: object) -> tuple[str, ...]:
-    """Read paths of modules, as a list or joined by ``+``; none where *value* is anything else."""
+    """Read module paths, as a list or joined by ``+``; return none if *value* is anything else."""
     paths = value.split("+") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else []
     if not all(isinstance(each, str) and re.fullmatch(r"[^\s.]+(\.[^\s.]+)*", each.strip()) for each in paths):
         return ()
@@ -89,7 +89,7 @@ def _paths(value: object) -> tuple[str, ...]:
 
 
 def _cuts(value: object) -> tuple[str, ...]:
-    """Read where stages begin: paths of modules, as a list or joined by ``+``."""
+    """Read the modules that stages begin with: module paths, as a list or joined by ``+``."""
     paths = _paths(value)
     if not paths and value not in ((), []):
         raise ValueError(f"{shorten(value)} names no modules; write the modules that stages begin with, such as [layer2.0, layer4.1.conv2]")
@@ -122,7 +122,7 @@ Wrapping = Annotated[
         }
     ),
 ]
-"""What FSDP wraps: patterns of module paths, or the least parameters of a wrap."""
+"""What FSDP wraps: patterns of module paths, or the minimum number of parameters of a wrapped module."""
 Cuts = Annotated[
     tuple[str, ...],
     BeforeValidator(_cuts),
@@ -130,50 +130,54 @@ Cuts = Annotated[
         {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}], "description": "modules, such as [layer2.0, fc]"}
     ),
 ]
-"""Modules that stages begin with."""
+"""Modules that begin a new pipeline stage."""
 
 
 class Parallel(Spec):
-    """The layout of one job. ``shard`` is ZeRO's stage: optimizer 1, gradients 2, parameters 3 (FSDP)."""
+    """The layout of one job: how many ranks each axis has, what data-parallel ranks shard, and the pipeline schedule."""
 
     tensor: Count = 1
-    """Ranks that split each layer's weights (tensor parallelism)."""
+    """Tensor parallelism: number of ranks that split each layer's weights."""
     sequence: bool | None = None
-    """Sequence parallelism: norms and residuals are split over the tensor group. None: on where ``tensor`` is above 1."""
+    """Sequence parallelism: whether norms and residuals are split over the tensor group. None: yes if ``tensor`` is above 1."""
     pipeline: Count = 1
-    """Stages."""
+    """Pipeline parallelism: number of stages."""
     context: Count = 1
-    """Ranks that split each sequence, attention included (context parallelism)."""
+    """Context parallelism: number of ranks that split each sequence, including attention."""
     context_exchange: Literal["ring", "all_gather"] = "ring"
-    """How keys and values reach the other ranks of a context group."""
+    """How keys and values reach the other ranks of a context group: passed around a ring, or all-gathered at once."""
     expert: Count = 1
-    """Ranks that split the experts of a layer; taken from the tensor, context and data ranks."""
+    """Expert parallelism: number of ranks that split the experts of a layer; they are taken from the tensor, context and data ranks."""
     replicate: Count = 1
-    """Replicas of a sharded model (HSDP): parameters are sharded inside each, gradients all-reduced between them."""
+    """Number of replicas of a sharded model (HSDP): parameters are sharded within a replica, gradients are all-reduced between them."""
     shard: Shard = "none"
-    """What data-parallel ranks divide among each other; none: nothing (DDP)."""
+    """What data-parallel ranks shard. none: nothing (DDP); optimizer: its states (ZeRO-1); gradients: also gradients (ZeRO-2); parameters:
+    also parameters (ZeRO-3, FSDP)."""
     reshard_after_forward: bool | Count | None = None
-    """FSDP: whether gathered weights are freed after forward; a number reshards to groups of n ranks. None: yes, unless pipelined."""
+    """FSDP: whether gathered weights are freed after forward; a number n reshards to groups of n ranks. None: yes, unless pipelined."""
     wrap: Wrapping | None = None
-    """FSDP: modules that are gathered by themselves: patterns of their paths (``layer*.*``; ``*`` stands for one name, ``**``
-    for any number), or ``{min_params: 100M}``, torch's ``size_based_auto_wrap_policy``. None: numbered blocks; else from 100 M on."""
+    """FSDP: modules that are wrapped, that is, gathered as one unit: patterns of module paths (``layer*.*``; ``*`` matches one name, ``**``
+    any number of names), or ``{min_params: 100M}``, which is torch's ``size_based_auto_wrap_policy``. None: the numbered blocks; if the
+    model has none, ``{min_params: 100M}``."""
     schedule: ScheduleName | None = None
-    """None: 1f1b, or interleaved_1f1b where ``virtual_stages`` is above 1."""
+    """Pipeline schedule. None: interleaved_1f1b if ``virtual_stages`` is above 1, else 1f1b."""
     virtual_stages: Count = 1
-    """Chunks of layers on each rank of the pipeline."""
+    """Number of chunks of layers on each pipeline rank."""
     layers_per_stage: tuple[Whole, ...] = ()
-    """Blocks of each stage (or chunk, in the order of the model); empty: even, as the stack spreads them."""
+    """Number of blocks in each stage (or chunk, in model order); empty: an even distribution, as the stack makes it."""
     cuts: Cuts = ()
-    """Modules that stages but the first begin with (or chunks, in the order of the model); empty: between numbered blocks."""
+    """Modules that begin a new stage (or chunk, in model order), one for each stage after the first; empty: stages begin at blocks."""
     order: tuple[Axis, ...] = ()
-    """Axes from the fastest-varying rank number to the slowest; empty: the stack's."""
+    """Axes from the fastest-varying rank number to the slowest; empty: the stack's order."""
     expert_imbalance: float = Field(default=1.0, ge=1.0)
-    """Tokens of the most loaded rank of an expert group over the mean; all others of the group have equally many."""
+    """Tokens on the most loaded rank of an expert group, relative to the mean; all other ranks of the group are equally loaded."""
 
     capacity_factor: Factor | None = None
-    """Most tokens of an expert over their mean; the rest is dropped (Megatron-LM's ``moe_expert_capacity_factor``). None: no limit."""
+    """Maximum number of tokens of an expert, relative to the mean; tokens beyond it are dropped (Megatron-LM's
+    ``moe_expert_capacity_factor``). None: no limit."""
     pad_to_capacity: bool = False
-    """Each expert's tokens are filled up to its capacity, so that no host waits for their number (``moe_pad_expert_input_to_capacity``)."""
+    """Whether each expert's tokens are padded to its capacity, so that no host waits for their number
+    (``moe_pad_expert_input_to_capacity``)."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Parallel:
@@ -214,126 +218,133 @@ class Parallel(Spec):
 
     @property
     def chunks(self) -> int:
-        """Chunks of layers on each rank of the pipeline."""
+        """Number of chunks of layers on each pipeline rank."""
         return 2 if self.schedule in SPLIT_STAGES and self.pipeline > 1 else self.virtual_stages
 
     @property
     def model_ranks(self) -> int:
-        """GPUs that hold one copy of the model apart from sharding: tensor x context x pipeline."""
+        """Number of GPUs that hold one copy of the model, sharding not counted: tensor x context x pipeline."""
         return self.tensor * self.context * self.pipeline
 
 
 class MeshOptions(Spec):
-    """What a framework does about layouts: data types, overlap and buckets. Without this block a stack runs plain data parallelism only."""
+    """How a framework runs layouts: data types, overlap, buckets. A stack without this block runs only plain data parallelism."""
 
     framework: Literal["fsdp2", "fsdp1", "megatron", "nanotron", "deepspeed", "apex"]
-    """Whose timing and defaults hold."""
+    """The framework whose order of operations and defaults are simulated."""
     axes: tuple[SplitAxis, ...] = SPLIT_AXES
-    """Axes that the framework has beside data parallelism."""
+    """Axes that the framework supports in addition to data parallelism."""
     shards: tuple[Shard, ...] = SHARDS
-    """What the framework divides among data-parallel ranks."""
+    """What the framework can shard over data-parallel ranks."""
     schedules: tuple[Schedule, ...] = SCHEDULES
-    """Schedules that the framework has, which plans choose from; a run takes others too."""
+    """Pipeline schedules that the framework supports. Plans choose from them; a run also accepts others."""
     recomputes: bool = True
-    """Whether the framework's backward can compute blocks, or their attention, again; of plans, a run takes what is asked for."""
+    """Whether the framework can recompute blocks, or their attention, in backward. Restricts only plans; a run does what is requested."""
     sequence: Literal["always", "never", "either"] = "either"
-    """Whether the framework's tensor ranks split norms and residuals (sequence parallelism); of plans, a run takes what is asked for."""
+    """Whether the framework uses sequence parallelism with tensor parallelism. Restricts only plans; a run does what is requested."""
     weights: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Type of the parameters that the optimizer updates (FSDP's sharded parameters), or of the working copy where ``master`` is true."""
+    """Data type of the parameters that the optimizer updates (FSDP's sharded parameters), or of the working copy if ``master`` is true."""
     master: bool = False
-    """FP32 master weights are kept beside ``weights``."""
+    """Whether FP32 master weights are kept in addition to ``weights``."""
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Type in which gradients are accumulated."""
+    """Data type in which gradients are accumulated."""
     reduction: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Type in which gradients travel."""
+    """Data type in which gradients are reduced between ranks."""
     states: Literal["fp32", "bf16", "int8"] = "fp32"
-    """Type of the optimizer's states."""
+    """Data type of the optimizer states."""
     overlap_gradients: bool = True
-    """Gradients are reduced beside backward (of the last micro-batch)."""
+    """Whether gradient reduction overlaps with backward (of the last micro-batch)."""
     overlap_parameters: bool = True
-    """Sharded optimizers gather updated parameters beside the next forward."""
+    """Whether sharded optimizers gather updated parameters during the next forward; false: right after the optimizer step."""
     bucket_elements: Whole = 0
-    """Elements of a gradient bucket where no unit of layers is one; 0: Megatron's max(40 M, 1 M x data ranks)."""
+    """Elements at which a gradient bucket closes, if parameters are not sharded (FSDP reduces by unit). 0: Megatron's max(40 M, 1 M x data
+    ranks)."""
     forward_prefetch: bool = True
-    """The gather of the next unit is issued before the current one computes. FSDP1: before the host launches that, else right behind it."""
+    """Whether the gather of the next unit is issued before the current one computes. In FSDP1, the host always issues it ahead of use:
+    before it launches the current unit if true, else right after."""
     backward_prefetch: Literal["pre", "post", "none"] = "pre"
-    """FSDP1: when backward gathers the next unit: before the current one computes, behind it, or when it is needed."""
+    """FSDP1: when backward gathers the next unit: before the current one computes, after it, or when it is needed."""
     limit_all_gathers: bool = True
-    """FSDP1: the host waits until all but two gathered units are free again before it gathers another."""
+    """FSDP1: whether the host waits until all but two gathered units have been freed before it gathers another."""
     whole_gradients: bool = False
-    """Where replicas share a sharded optimizer, gradients are added up among all their ranks in one all-reduce, not reduced to shards first
-    (``full_ar`` of apex's DistributedFusedLAMB)."""
+    """Whether, if replicas of a sharded optimizer exist, gradients are added up over all ranks in one all-reduce instead of being
+    reduce-scattered to shards first (``full_ar`` of apex's DistributedFusedLAMB)."""
     flattens: bool = False
-    """Sharded optimizers copy gradients into a flat buffer before they travel, and gathered weights out of one (apex)."""
+    """Whether sharded optimizers copy gradients into a flat buffer before the reduction, and gathered weights out of one (apex)."""
     copies: bool = True
-    """FSDP copies weights out of what it gathers and gradients into what it reduces; not where the compiler lays them out."""
+    """Whether FSDP copies weights out of its gather buffer and gradients into its reduction buffer; false if the compiler avoids this."""
     separate_reduce_scatter: bool = False
-    """Reduce-scatters have a communicator of their own and overlap gathers."""
+    """Whether reduce-scatters have their own communicator, so that they overlap with gathers."""
     early_stop: bool = False
-    """What backward computes again ends with the last tensor that backward reads (torch's ``set_checkpoint_early_stop``; XLA drops
-    what nothing reads): not with a block's last product."""
+    """Whether recomputation stops at the last tensor that backward reads, so that a block's last product is not recomputed (torch's
+    ``set_checkpoint_early_stop``; XLA removes operations with unused results)."""
     tensor_overlap: Fraction = 0.0
-    """Share of tensor-parallel communication hidden under products."""
+    """Fraction of the tensor-parallel communication that is hidden behind matrix products."""
     pipeline_overlap: bool = False
-    """Stages compute while they send, but for gpipe and 1f1b, whose frameworks wait for a send with the receive after it."""
+    """Whether stages compute while they send. Has no effect with gpipe and 1f1b, for which frameworks wait for a send together with the
+    receive after it."""
     expert_overlap: Fraction = 0.0
-    """Share of the experts' dispatch and combine hidden under other work."""
+    """Fraction of the dispatch and combine of experts that is hidden behind other work."""
     root: bool = False
-    """FSDP wraps no more than the blocks; embedding, last norm and head belong to the root, which is gathered first and reduced last."""
+    """Whether FSDP wraps only the blocks. Embedding, last norm and head then belong to the root unit, which is gathered first and reduced
+    last."""
     regathers: bool | None = None
-    """Sequence parallelism gathers the inputs of split products again in backward rather than keep them. None: megatron and nanotron do."""
+    """Whether backward gathers the inputs of split products again under sequence parallelism, instead of keeping them. None: true for
+    megatron and nanotron."""
     expert_counts: bool = True
-    """The host waits for the number of tokens of each expert before it launches the experts; not where their capacity is fixed."""
+    """Whether the host waits for the token count of each expert before it launches the experts. With ``pad_to_capacity`` it never does."""
     host_waits: Literal["nothing", "reductions", "everything"] = "nothing"
-    """Collectives that the host waits for before it goes on, as over Gloo, where no stream of a device holds them."""
+    """Collectives for which the host itself waits before it continues, as with Gloo, which has no device stream to hold them."""
     expert_host: Seconds = 0.0
-    """Host time of the experts in one block's forward (router, dispatch, combination), beyond launching the layer table's kernels."""
+    """Host time of the experts in one block's forward (router, dispatch, combine), in addition to launching the layer table's kernels."""
     block_host: Seconds = 0.0
-    """Host time of one block's forward where software runs it operator by operator, beyond launching the layer table's kernels."""
+    """Host time of one block's forward in software that runs it operator by operator, in addition to launching the table's kernels."""
     one_copy: bool = False
-    """Dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
+    """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), instead of once to each expert."""
     collective_check: Seconds = 0.0
-    """Host time of one socket message where torch compares each collective between its ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
+    """Host time of one socket message when torch compares each collective between its ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL); 0: it does
+    not."""
     fused_accumulation: bool = False
-    """Products that make gradients of weights add them to those of micro-batches before; else a pass of its own does."""
+    """Whether the products that compute weight gradients add them to those of earlier micro-batches; false: a separate pass does."""
     keeps_8bit_weights: bool = False
-    """Weights are brought to 8 bits once a step, for all its micro-batches; else whenever a micro-batch uses them."""
+    """Whether weights are converted to 8 bits (or fewer) once per step for all micro-batches; false: in each micro-batch."""
     parameters_8bit: bool = False
-    """In 8 bits the optimizer writes the weights of blocks in 8 bits (``fp8_param_gather``; not in 4); else kept ones lie beside."""
+    """Whether the optimizer writes the weights of blocks directly in 8 bits with fp8 (``fp8_param_gather``); not with nvfp4. false: 8-bit
+    copies that are kept need additional memory."""
     shares_device: bool = False
-    """Collectives take multiprocessors and memory bandwidth from what computes beside them, each as many as it has channels and bytes."""
+    """Whether collectives take resources from concurrent compute: one multiprocessor per channel, and memory bandwidth for their bytes."""
     gradients_wait: bool = False
-    """Gradients stay in the type of ``weights`` beside those that are accumulated, until the backward of their micro-batch ends."""
+    """Whether gradients of a micro-batch stay in the type of ``weights``, in addition to the accumulated ones, until its backward ends."""
     reducer_buckets: bool = False
-    """Torch's DistributedDataParallel keeps buckets of all gradients in the type of ``weights`` beside them."""
+    """Whether torch's DistributedDataParallel holds buckets of all gradients in the type of ``weights``, in addition to the gradients."""
     input_buffers: Whole = 0
-    """Buffers for the gathered inputs of split products that are kept from one product to the next."""
+    """Number of buffers for gathered inputs of split products that are kept from one product to the next."""
     frozen_8bit: bool = False
-    """Weights that do not train are held in 8 bits alone where products are in 8 bits."""
+    """Whether frozen weights are held only in 8 bits if products are in 8 bits."""
     communicators: Whole = 0
-    """Communicators of NCCL beside those of the layout's groups."""
+    """Number of NCCL communicators in addition to those of the layout's groups."""
     flat_buffers: Bytes = 0.0
-    """Flat buffers that gradients are copied to before they travel."""
+    """Size of the flat buffers to which gradients are copied before they are sent."""
     records_streams: bool = False
-    """Outputs that tensor-parallel collectives sum up are free again once the GPU is past them, of which the host hears one forward late
-    (torch's ``record_stream``)."""
+    """Whether outputs that tensor-parallel collectives sum up are freed one forward late, because only then does the host learn that the
+    GPU no longer uses them (torch's ``record_stream``)."""
     blocks_ahead: Whole = 0
-    """Blocks whose forward the host launches before the GPU has run them, of all micro-batches that no backward comes before; 0: those of
-    one forward, since the host waits at each micro-batch."""
+    """With ``records_streams``: number of blocks whose forward the host launches ahead of the GPU, at most those of all forward passes
+    before the first backward. 0: the blocks of one forward, because the host waits at each micro-batch."""
     step_share_bytes: float = Field(default=0.0, ge=0)
-    """Bytes in large blocks that the step of a sharded optimizer takes for an element of this rank's share."""
+    """Bytes, in large allocator blocks, that the step of a sharded optimizer needs per element of this rank's share."""
     step_whole_bytes: float = Field(default=0.0, ge=0)
-    """The same for an element of all that the stage holds, such as weights gathered into one block."""
+    """The same bytes per element of everything the stage holds, such as weights gathered into one block."""
     casts_gradients: Literal["never", "fp8", "always"] = "never"
-    """When the step copies the gradients of this rank's share to 32 bits, where ``gradients`` are not: with products in fp8, or always."""
+    """When the optimizer step copies the gradients of this rank's share to FP32, if ``gradients`` is not fp32. fp8: with precision fp8."""
     stages_by_cost: bool = False
-    """Stages take blocks until the cost of their products passes an even share, in place of even numbers of blocks (nanotron)."""
+    """Whether stages take blocks until the cost of their products exceeds an even share (nanotron); false: even numbers of blocks."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
-    """Axes from neighbors to far apart: which ranks are next to each other."""
+    """Axes from the fastest-varying rank number to the slowest, for layouts that do not specify ``order``."""
     first_stage_less: Whole = 0
-    """Blocks that the first stage holds less, in place of the embedding."""
+    """Number of blocks that the first stage has fewer than an even share, in exchange for the embedding."""
     last_stage_less: Whole = 0
-    """Blocks that the last stage holds less, in place of the head."""
+    """Number of blocks that the last stage has fewer than an even share, in exchange for the head."""
     source: Source
 
     @model_validator(mode="after")
@@ -346,7 +357,7 @@ class MeshOptions(Spec):
         return self
 
     def lacks(self, parallel: Parallel) -> str:
-        """Return what *parallel* asks for and the framework does not have, such as ``tensor parallelism``; empty where it has all."""
+        """Return what *parallel* requests and the framework lacks, such as ``tensor parallelism``; empty if nothing is missing."""
         axis = next((name for name in SPLIT_AXES if getattr(parallel, name) > 1 and name not in self.axes), None)
         if axis is not None:
             return f"{axis} parallelism"
@@ -354,17 +365,17 @@ class MeshOptions(Spec):
 
     @property
     def sends_ahead(self) -> bool:
-        """Whether schedules that wait for sends wait later where the next pass has the same direction, as torch's do."""
+        """Whether schedules that wait for sends wait later if the next pass has the same direction, as torch's do."""
         return self.framework == "fsdp2"
 
     @property
     def saves_8bit_inputs(self) -> bool:
-        """Whether products in 8 bits keep their inputs so for backward (NVIDIA/TransformerEngine module/linear.py); torchao does not."""
+        """Whether 8-bit products save their inputs for backward in 8 bits (NVIDIA/TransformerEngine module/linear.py); torchao does not."""
         return self.framework == "megatron"
 
     @property
     def keeps_sent(self) -> bool:
-        """Whether a stage keeps what it sent on until the backward of that micro-batch.
+        """Whether a stage keeps the output that it has sent until the backward of that micro-batch.
 
         DeepSpeed runtime/pipe/engine.py, ``pipe_buffers``; torch.distributed.pipelining stage.py, ``fwd_cache``. Megatron frees it.
         """
@@ -372,7 +383,7 @@ class MeshOptions(Spec):
 
     @property
     def reduces_shards_each(self) -> bool:
-        """Whether gradients of sharded parameters are reduced at each micro-batch, whatever ``no_sync`` of the stack says.
+        """Whether gradients of sharded parameters are reduced in each micro-batch, whatever the stack's ``no_sync`` is.
 
         DeepSpeed runtime/engine.py refuses ``no_sync`` from ZeRO-2 on; Megatron-FSDP megatron_fsdp.py, ``grad_reduce_every_bprop``.
         """
@@ -380,9 +391,9 @@ class MeshOptions(Spec):
 
     @property
     def receives_first(self) -> bool:
-        """Whether a stage between a forward and a backward receives before it sends, each in a call that compute waits for.
+        """Whether a stage between a forward and a backward receives before it sends, in two calls that compute waits for.
 
-        DeepSpeed runtime/pipe/schedule.py, ``TrainSchedule``; Megatron-LM joins the two.
+        DeepSpeed runtime/pipe/schedule.py, ``TrainSchedule``; Megatron-LM combines the two calls.
         """
         return self.framework == "deepspeed"
 
@@ -393,9 +404,9 @@ class MeshOptions(Spec):
 
 
 def even_blocks(blocks: int, chunks: int, first_less: int, last_less: int) -> list[int]:
-    """Return the blocks of each chunk where they are spread evenly, remainders to the early ones.
+    """Return the number of blocks in each chunk if they are distributed evenly; earlier chunks get the remainder.
 
-    The first and the last hold *first_less* and *last_less* less. Raise SpecError for more chunks than blocks.
+    The first and the last chunk have *first_less* and *last_less* blocks fewer. Raise SpecError for more chunks than blocks.
     """
     if chunks > blocks:
         raise SpecError(

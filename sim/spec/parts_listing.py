@@ -1,4 +1,4 @@
-"""Which parts does the catalogue hold? One row per GPU, link, processor, transport class, volume, model, data set, stack, jobs file."""
+"""Which parts are in the catalogue? One row per GPU, link, processor, transport class, volume, model, data set, stack, jobs file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Shelf(NamedTuple):
     columns: tuple[Column, ...]
 
     def rows(self) -> tuple[list[Row], list[str]]:
-        """Return a row for every file, and what is wrong with those that have none."""
+        """Return a row for every valid file, and the problems of the others."""
         return rows_of(FOLDERS[self.kind], lambda path: _READERS.get(self.kind, _read)(self, path))
 
 
@@ -64,7 +64,7 @@ PARTS: Final[Mapping[str, Shelf]] = {
         ),
     ),
 }
-"""What `sim list` knows beside hardware and workloads."""
+"""The lists of ``sim list`` in addition to hardware and workloads."""
 
 
 def _read(shelf: Shelf, path: Path) -> Row:
@@ -73,7 +73,7 @@ def _read(shelf: Shelf, path: Path) -> Row:
 
 
 def _read_head(shelf: Shelf, path: Path) -> Row:
-    """Read what stands before a model's layers: enough to list it."""
+    """Read a model's file up to its layers, which is enough to list it."""
     value = read(path, "layers").value
     head = value if isinstance(value, dict) else {}
     row = {column.name: head.get(column.name) for column in shelf.columns}

@@ -1,11 +1,11 @@
-"""What does a precision mean? One table: the units it computes on, and the bytes of each kind of element. All other files ask it.
+"""What does a precision mean? One table of the units it computes on and the bytes of each kind of element, used by all other files.
 
-Sources: torch.amp documentation (parameters, gradients and optimizer state stay FP32, matrix operators run on 16-bit casts);
-torch.optim, which creates state in the parameters' type; NVIDIA/TransformerEngine's user guide (linear layers in FP8, everything else
-in BF16; weights and their gradients keep the type they have, FP32 here, beside FP8 copies, plain and transposed). NVFP4 is four bits, and a
-scale of eight for each 16 elements (its common/recipe, NVFP4BlockScaling).
-Limits: what plain FP32 computes on is the stack's choice (TF32 or not); the types of single operators under autocast stand where
-they matter, in `sim.cluster.gpu` and `sim.analysis.memory`.
+Sources: torch.amp documentation (parameters, gradients and optimizer state stay in FP32, matrix operators run on 16-bit casts);
+torch.optim (creates state in the parameters' type); NVIDIA/TransformerEngine's user guide (linear layers in FP8, everything else in BF16;
+weights and their gradients keep their type, FP32 here, next to plain and transposed FP8 copies). NVFP4 has 4 bits per element and an 8-bit
+scale for each 16 elements (its common/recipe, NVFP4BlockScaling).
+Limits: the stack decides what plain FP32 computes on (TF32 or not); the types of single operators under autocast are in
+`sim.cluster.gpu` and `sim.analysis.memory`.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from sim.spec.fields import Peak, Precision
 
 
 class Meaning(NamedTuple):
-    """What one precision computes on, and bytes per element."""
+    """The units that one precision computes on, and its bytes per element."""
 
     units: tuple[Peak, ...]
-    """Best first: what a GPU lacks, or has no kernels for, gives way to the next. Empty: the stack decides."""
+    """Preferred units first: if a GPU lacks the units, or has no kernels for them, the next ones are used. Empty: the stack decides."""
     needs: Peak | None
-    """The units that it cannot do without."""
+    """The units without which a GPU cannot run this precision; None: it runs on every GPU."""
     autocast: bool
-    """Weights of matrix operators and their gradients are converted between 32 and 16 bits."""
+    """Whether weights of matrix operators and their gradients are converted between 32 and 16 bits."""
     weight: float
     cast: float
-    """Of the narrow copy in which the weights of matrix operators are kept for the whole step."""
+    """Bytes per element of the narrow copy of matrix operators' weights that is kept for the whole step."""
     gradient: float
     state: float
     activation: float
     matrix: float
-    """Of activations saved by matrix operators."""
+    """Bytes per element of activations saved by matrix operators."""
 
     @property
     def quantized(self) -> bool:
-        """Whether matrix operators bring their operands to fewer bits than all else has."""
+        """Whether matrix operators convert their operands to fewer bits than other operators use."""
         return self.matrix < self.activation
 
 
@@ -49,4 +49,4 @@ MEANING: Final[dict[Precision, Meaning]] = {
     "fp8": Meaning(("fp8", "bf16", "fp32"), "fp8", False, 4, 2, 4, 4, 2, 1),
     "nvfp4": Meaning(("nvfp4", "bf16", "fp32"), "nvfp4", False, 4, 2, 4, 4, 2, 0.5625),
 }
-"""TF32 and FP16 run everywhere: where there are no units for them, at the FP32 rate."""
+"""TF32 and FP16 run on every GPU; a GPU without units for them runs them at the FP32 rate."""

@@ -1,8 +1,8 @@
-"""How do batch and sequence change over a pre-training run? Regimes, each for so many tokens, before and after the workload's own.
+"""How do batch and sequence change over a pre-training run? Regimes of a number of tokens each, before and after the workload's own.
 
-``batch_ramp`` grows the global batch in equal steps, each for equally many tokens (as Megatron-LM's ``rampup-batch-size``, which counts
-samples; Brown et al., arXiv 2005.14165; BLOOM, arXiv 2211.05100). ``first`` and ``last`` are further parts, such as short sequences at
-the beginning and long ones at the end (Llama 3, arXiv 2407.21783, section 3.4.2).
+``batch_ramp`` grows the global batch in equal steps, each for the same number of tokens (like Megatron-LM's ``rampup-batch-size``, which
+counts samples; Brown et al., arXiv 2005.14165; BLOOM, arXiv 2211.05100). ``first`` and ``last`` are other parts, such as short sequences
+at the beginning and long ones at the end (Llama 3, arXiv 2407.21783, section 3.4.2).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOKENS: Final = re.compile(r"(\d{1,15}(?:\.\d{1,12})?(?:[eE]\+?\d{1,2})?)([KMBT
 
 
 def tokens_in(text: str) -> float | None:
-    """Return the tokens that *text* says, such as ``300B``, ``1.5T`` or ``3e11``; None where it says none."""
+    """Return the number of tokens in *text*, such as ``300B``, ``1.5T`` or ``3e11``; None if it is not a number above 0."""
     match = _TOKENS.fullmatch(text)
     if match is None or not float(match[1]):
         return None
@@ -43,16 +43,16 @@ Tokens = Annotated[
 
 
 class Regime(Spec):
-    """So many tokens with a global batch or a sequence of their own; what is left out is as in the workload."""
+    """A part of pre-training with its own global batch, sequence or other settings; everything else is as in the workload."""
 
     tokens: Tokens
     """Tokens of this part."""
     global_batch: Count | None = None
-    """Samples of one step."""
+    """Samples of one step over all GPUs; None: as in the workload."""
     sequence: Count | None = None
-    """Tokens of one sample."""
+    """Tokens of one sample; None: as in the workload."""
     set: tuple[str, ...] = ()
-    """What else changes, as after ``--set``, such as ``training.parallel.context=16``."""
+    """Other changes, in the form of ``--set``, such as ``training.parallel.context=16``."""
 
     @model_validator(mode="after")
     def _changes(self) -> Regime:
@@ -62,17 +62,17 @@ class Regime(Spec):
 
 
 class BatchRamp(Spec):
-    """A global batch that grows from *start* by *step* to the workload's own, in equal parts of *tokens*."""
+    """A global batch that grows from *start* in increments of *step* to the workload's own, over *tokens* in equal parts."""
 
     start: Count
-    """Samples of the first steps."""
+    """Global batch of the first steps, in samples."""
     step: Count
-    """Samples by which the batch grows."""
+    """Increment of the global batch, in samples."""
     tokens: Tokens
-    """Tokens until the batch is the workload's own."""
+    """Tokens until the global batch reaches the workload's own."""
 
     def regimes(self, global_batch: int) -> Iterator[Regime]:
-        """Yield the parts before *global_batch*. Raise ValueError where the steps do not come to it."""
+        """Yield the parts before *global_batch* is reached. Raise ValueError if the increments do not reach it exactly."""
         if self.start >= global_batch:
             raise ValueError(f"start {self.start} is not below the global batch of {global_batch}; write less, or leave batch_ramp out")
         many, rest = divmod(global_batch - self.start, self.step)
@@ -84,20 +84,20 @@ class BatchRamp(Spec):
 
 
 class Pretraining(Spec):
-    """What comes before and after the steps that the workload describes, of a budget of tokens."""
+    """The parts of a token budget before and after the steps that the workload describes."""
 
     batch_ramp: BatchRamp | None = None
-    """How the global batch grows at the beginning."""
+    """How the global batch grows at the beginning; None: it does not."""
     first: tuple[Regime, ...] = ()
-    """Parts before the workload's own steps, in order; behind ``batch_ramp``."""
+    """Parts after ``batch_ramp`` and before the workload's own steps, in order."""
     last: tuple[Regime, ...] = Field(default=())
-    """Parts after them."""
+    """Parts after the workload's own steps, in order."""
 
     @property
     def least_tokens(self) -> float:
-        """Return the tokens of all parts but the workload's own."""
+        """Return the tokens of all parts except the workload's own steps."""
         return (self.batch_ramp.tokens if self.batch_ramp else 0.0) + sum(part.tokens for part in (*self.first, *self.last))
 
     def before(self, global_batch: int) -> list[Regime]:
-        """Return the parts before the workload's own steps of *global_batch* samples. Raise ValueError where a ramp does not come to it."""
+        """Return the parts before the workload's own steps, with *global_batch* samples. Raise ValueError if a ramp does not reach it."""
         return [*(self.batch_ramp.regimes(global_batch) if self.batch_ramp else ()), *self.first]

@@ -1,10 +1,10 @@
-"""Which prices would a checkout of SkyPilot's catalogue change? Its CSV files are read from a folder; nothing is fetched.
+"""Which prices would a checkout of SkyPilot's catalogue change? Its CSV files are read from a folder; nothing is downloaded.
 
 A file ``<cloud>/vms.csv`` has a row for each zone or region: InstanceType, AcceleratorName, AcceleratorCount, Price and SpotPrice (USD per
-hour of the machine), Region, AvailabilityZone. Traps that are heeded: GCP writes the machine without its GPUs and the accelerators in rows
-of their own, which are added zone by zone, and its on-demand accelerators are cheaper in some zones at committed or flex-start rates, so
-the dearest zone counts; a spot price that is no lower than the price on demand means that no spare machine was left; placeholders and
-zeros are no prices. Elsewhere all zones of a region ask the same on demand, and spot is the middle of the zones.
+hour of the machine), Region, AvailabilityZone. Pitfalls that are handled: GCP lists machines without their GPUs, and accelerators in
+separate rows, which are added zone by zone. In some zones its on-demand accelerators have cheaper committed or flex-start rates, so the
+most expensive zone counts. A spot price that is not below the on-demand price means that no capacity was left. Placeholders and zeros are
+not prices. With other providers, all zones of a region have the same on-demand price. The spot price is the median of the zones.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from sim.spec.hardware import Hardware, Prices
 from sim.spec.yaml import SpecError
 
 CLOUDS: Final = ("aws", "azure", "gcp", "lambda", "nebius", "oci")
-"""Providers whose instance types SkyPilot calls as the catalogue does."""
+"""Providers whose instance types have the same names in SkyPilot and in the catalogue."""
 PLACEHOLDER: Final = 500.0
-"""USD per hour and GPU from which a price stands for none."""
+"""USD per hour and GPU from which a price is a placeholder."""
 HOUR: Final = 3600.0
 _COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
 _ACCELERATORS: Final = {
     "A100-SXM4-40GB": "A100", "A100-SXM4-80GB": "A100-80GB", "H100-SXM5-80GB": "H100", "H200-SXM-141GB": "H200", "B200-SXM-180GB": "B200",
     "L4": "L4", "T4": "T4", "V100-SXM2-16GB": "V100",
 }  # fmt: skip
-"""What SkyPilot calls GPUs that GCP sells apart from machines; the A3 Mega's is H100-MEGA."""
+"""SkyPilot's names of GPUs that GCP sells separately from machines; for the A3 Mega it is H100-MEGA."""
 
 
 class PriceChange(NamedTuple):
-    """New prices of one machine in USD per hour, None where there is none; *path* is its file."""
+    """New prices of one machine in USD per hour, or None; *path* is its file."""
 
     name: str
     path: Path
@@ -56,7 +56,7 @@ class _Offer(NamedTuple):
 
 
 def changes(folder: Path) -> list[PriceChange]:
-    """Return the machines of the catalogue whose prices the CSV files below *folder* would change. Raise SpecError for a wrong folder."""
+    """Return the price changes of the catalogue's machines by the CSV files below *folder*. Raise SpecError if it has no such files."""
     files = {cloud: path for cloud in CLOUDS if (path := _file(folder, cloud)) is not None}
     if not files:
         raise SpecError(f"--refresh {folder}: no <cloud>/vms.csv is below it; give a checkout of SkyPilot's catalogue, such as catalogs/v8")
@@ -66,7 +66,7 @@ def changes(folder: Path) -> list[PriceChange]:
 
 
 def _file(folder: Path, cloud: str) -> Path | None:
-    """Return the file of *cloud* below *folder*, of the newest schema where there are several."""
+    """Return the file of *cloud* below *folder*; if there are several schema versions, the newest one."""
     paths = [folder / cloud / "vms.csv", *folder.glob(f"*/{cloud}/vms.csv"), *folder.glob(f"catalogs/*/{cloud}/vms.csv")]
     numbered = [
         (int(match[1]) if (match := re.fullmatch(r"v(\d+)", path.parent.parent.name)) else 0, path) for path in paths if path.is_file()
@@ -108,18 +108,18 @@ def _usable(price: float | None, count: float) -> float | None:
 
 
 def _change(path: Path, offers: Mapping[str, list[_Offer]]) -> PriceChange | None:
-    """Return what the offers say of the machine in *path*; None where they say nothing, or nothing new."""
+    """Return the price change of the machine in *path* by the offers; None if they have no price for it, or the same one."""
     machine = library.load(Hardware, path).spec
     price = machine.groups[0].price
     if len(machine.groups) != 1 or machine.groups[0].count != 1 or price is None or machine.provider not in offers:
         return None
     names = {machine.name, *machine.aliases}
-    every = offers[machine.provider]
-    ours = [offer for offer in every if offer.instance in names and (not price.region or offer.region in (price.region, ""))]
+    all_offers = offers[machine.provider]
+    matching = [offer for offer in all_offers if offer.instance in names and (not price.region or offer.region in (price.region, ""))]
     if machine.provider == "gcp":
-        ours = [_with_gpus(offer, every, machine) for offer in ours]
-    on_demand = max((offer.price for offer in ours if offer.price), default=None)
-    spots = [offer.spot for offer in ours if offer.spot and (on_demand is None or offer.spot < on_demand)]
+        matching = [_with_gpus(offer, all_offers, machine) for offer in matching]
+    on_demand = max((offer.price for offer in matching if offer.price), default=None)
+    spots = [offer.spot for offer in matching if offer.spot and (on_demand is None or offer.spot < on_demand)]
     spot = median(spots) if spots else None
     if on_demand is None and spot is None:
         return None
@@ -129,7 +129,7 @@ def _change(path: Path, offers: Mapping[str, list[_Offer]]) -> PriceChange | Non
 
 
 def _with_gpus(offer: _Offer, every: Iterable[_Offer], machine: Hardware) -> _Offer:
-    """Return GCP's *offer* of a machine with the price of its GPUs in the same zone added; without a price where a part has none."""
+    """Return GCP's *offer* of a machine plus the price of its GPUs in the same zone; without a price if a part has none."""
     node = machine.groups[0].node
     wanted = "H100-MEGA" if "mega" in machine.name else _ACCELERATORS.get(node.gpu.name, node.gpu.name)
     gpus = [other for other in every if not other.instance and other.accelerator == wanted and other.zone == offer.zone]
@@ -140,7 +140,7 @@ def _with_gpus(offer: _Offer, every: Iterable[_Offer], machine: Hardware) -> _Of
 
 
 def _sum(machine: float | None, gpus: float | None) -> float | None:
-    """Return the price of both; a machine may have none of its own, with all of it in its GPUs."""
+    """Return the total price; the machine may have no price of its own if its GPUs include it."""
     return None if gpus is None else (machine or 0.0) + gpus
 
 
@@ -153,7 +153,7 @@ def _close(one: float | None, other: float | None) -> bool:
 
 
 def rewritten(change: PriceChange, day: str) -> str:
-    """Return the text of the machine's file with the new prices, as of *day*. Raise SpecError where its ``price`` block is not its own."""
+    """Return the text of the machine's file with the new prices, as of *day*. Raise SpecError if it has no ``price`` block of its own."""
     first_day(day)
     text = change.path.read_text(encoding="utf-8")
     match = re.search(r"^price:\n(?:[ ]+.*\n?)+", text, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What do the catalogue's machines cost, and how old is each price? One row a machine that has one."""
+"""What do the catalogue's machines cost, and how old is each price? One row for each machine with a price."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ PRICES: Final = (
 
 
 _NAMES: Final = ("name", "gpu", "provider")
-"""Columns by which a row is named."""
+"""Columns in which the names given by the user are looked up."""
 
 
 def price_rows(today: date) -> tuple[list[Row], list[str]]:
-    """Return a row for every machine of the catalogue with a price, and what is wrong with files that cannot be read.
+    """Return a row for every machine of the catalogue with a price, and the problems of files that cannot be read.
 
-    Ages are days up to *today*; ``mark`` says which price is older than `STALE` days.
+    Ages are days until *today*; ``mark`` tells which prices are older than `STALE` days.
     """
     rows, problems = hardware_rows()
     return [_row(row, today) for row in rows if row["price"] is not None or row["spot"] is not None], problems
 
 
 def named_rows(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """Return those of *rows* that are a machine, have a GPU, or are of a provider in *names*; all where there are none.
+    """Return the *rows* whose machine, GPU or provider is in *names*; all rows if *names* is empty.
 
-    Raise SpecError for a name that no row has.
+    Raise SpecError for a name that matches no row.
     """
-    met = [{id(row) for column in _NAMES for row in select(rows, [f"{column}={name}"], PRICES)} for name in names]
-    for name, ones in zip(names, met, strict=True):
-        if not ones:
+    matches = [{id(row) for column in _NAMES for row in select(rows, [f"{column}={name}"], PRICES)} for name in names]
+    for name, row_ids in zip(names, matches, strict=True):
+        if not row_ids:
             near = suggestions(name, sorted({str(row[column]) for row in rows for column in _NAMES if row[column]}))
             hint = f"did you mean {any_of(near)}?" if near else "'python -m sim prices' lists all"
             raise SpecError(f"{name}: no machine, GPU or provider with a price; {hint}")
-    return [row for row in rows if not names or any(id(row) in ones for ones in met)]
+    return [row for row in rows if not names or any(id(row) in row_ids for row_ids in matches)]
 
 
 def _row(row: Row, today: date) -> Row:

@@ -1,10 +1,10 @@
-"""What does a description say once its references are followed? Names become the parts they name, ``extends`` is merged.
+"""What does a description contain once its references are resolved? Names are replaced by the parts they name, ``extends`` is merged.
 
-A name may stand where a block is due: ``gpu: V100-SXM2-16GB`` is the file ``hardware/parts/gpus/v100-sxm2-16gb.yaml``. Inside a
-block, ``extends: NAME`` takes the named part and lets the block's own keys win; an own ``null`` drops the part's key. In a
-hardware file ``node`` and ``price`` at the top are one group of one node.
+A name may replace a block: ``gpu: V100-SXM2-16GB`` is the file ``hardware/parts/gpus/v100-sxm2-16gb.yaml``. Inside a block,
+``extends: NAME`` starts from the named part, which the block's own keys override; an own ``null`` drops the part's key. In a hardware
+file, ``node`` and ``price`` at the top level are one group of one node.
 
-Data and places are never changed in place, since files are shared: every step returns new ones along the path it changes.
+Data and marks are never modified in place, because files are shared: every step returns new ones along the path that it changes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sim.spec.workload import Model, Workload
 from sim.spec.yaml import Document, Mark, SpecError
 
 UNRESOLVED: Final = object()
-"""Stands where a reference could not be followed; the problem is already noted."""
+"""Replaces a reference that could not be resolved; the problem has been recorded."""
 
 IMPLIED: Final[tuple[Key, ...]] = tuple(("groups", 0, name) for name in schema.UNFOLDED)
-"""Keys of the only group of a hardware file that are written at its top."""
+"""Keys of a hardware file's only group that are written at the top level."""
 
 SpecKind = type[BaseModel]
 Chain = tuple[Path, ...]
-"""The files that led here, each naming the next."""
+"""The files that led to the current one, each referring to the next."""
 
 
 class SpecPiece(NamedTuple):
-    """A value with its places and its key inside the file it came from."""
+    """A value with its places in the file it came from, and its key there."""
 
     value: Any
     mark: Mark
@@ -44,7 +44,7 @@ class SpecPiece(NamedTuple):
 
 
 def child(piece: SpecPiece, name: str | int) -> SpecPiece:
-    """Return what stands at *name* of *piece*."""
+    """Return the value at *name* of *piece*."""
     return SpecPiece(piece.value[name], piece.mark.inside.get(name, piece.mark), (*piece.key, name))
 
 
@@ -61,9 +61,9 @@ def without(piece: SpecPiece, *names: str) -> SpecPiece:
 
 
 class Resolver:
-    """Follows references and notes every problem. *library* are folders searched before the catalogue.
+    """Resolves references and records every problem. *library* are folders searched before the catalogue.
 
-    With *heads_only*, of a model only what stands before its layers is read: enough to list it.
+    With *heads_only*, models are read only up to their layers, which is enough to list them.
     """
 
     def __init__(self, library: catalogue.SearchFolders = None, heads_only: bool = False) -> None:
@@ -73,7 +73,7 @@ class Resolver:
         self._implied: tuple[Key, ...] = ()
 
     def open(self, path: Path, kind: SpecKind) -> Document:
-        """Return what *path* says of a *kind*: ``extends`` merged, one group of one made of a node, other references as written."""
+        """Return the description of *kind* in *path*: ``extends`` merged, a top-level node made a group, other references unresolved."""
         document = self._read(path, kind)
         piece = self.extended(SpecPiece(document.value, document.root), kind, (path,))
         if piece.value is UNRESOLVED:
@@ -89,53 +89,53 @@ class Resolver:
         return Document(piece.value, piece.mark, self._implied)
 
     def finish(self, document: Document, kind: SpecKind) -> Document:
-        """Return *document* with every reference followed."""
+        """Return *document* with every reference resolved."""
         piece = self._completed(self.follow(SpecPiece(document.value, document.root), kind), kind)
         return Document(piece.value, piece.mark, document.implied)
 
     def follow(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
-        """Return the block *piece* of *kind* with every reference below replaced by the part it names."""
+        """Return the block *piece* of *kind* with every reference inside it replaced by the part it names."""
         if not isinstance(piece.value, dict):
             return piece
         for name, model in schema.children(kind).items():
             if piece.value.get(name) is None:
                 continue
             below = child(piece, name)
-            followed = self._each(below, model, chain)
+            followed = self._follow_each(below, model, chain)
             if followed is below:
                 continue
             piece = put(self.priced(piece, chain) if kind is Group else piece, name, followed)
         return piece
 
-    def _each(self, piece: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
-        """Follow the references of a block, or of every block of a list."""
+    def _follow_each(self, piece: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
+        """Resolve the references of a block, or of every block in a list."""
         if not isinstance(piece.value, list):
             return self._completed(self.follow(self.named(piece, kind, chain), kind, chain), kind, chain)
         for index in range(len(piece.value)):
             below = child(piece, index)
-            followed = self._each(below, kind, chain)
+            followed = self._follow_each(below, kind, chain)
             piece = put(piece, index, followed) if followed is not below else piece
         return piece
 
     def _completed(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
-        """Return the workload *piece* with what it leaves to the defaults; another *kind* as it is."""
+        """Return the workload *piece* with its defaults added; return a piece of another *kind* unchanged."""
         if kind is not Workload or not isinstance(piece.value, dict):
             return piece
         if piece.value.get("model") is UNRESOLVED and "dataset" not in piece.value:
             piece = put(piece, "dataset", SpecPiece(UNRESOLVED, piece.mark))  # whether it needs one depends on its model
         added = defaults.completed(piece.value)
-        if _holds(piece.value, added):
+        if _has_all(piece.value, added):
             return piece
         return self.follow(_merged(SpecPiece(added, Mark("defaults")), piece), Workload, chain)
 
     def named(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
-        """Return the part that *piece* names or extends; *piece* itself where it does neither."""
+        """Return the part that *piece* names, or *piece* merged over the part it extends; else *piece* itself."""
         if kind in schema.FOLDERS and isinstance(piece.value, str):
             return self._noting(piece, lambda: self._part(piece, kind, chain))
         return self.extended(piece, kind, chain)
 
     def extended(self, piece: SpecPiece, kind: SpecKind, chain: Chain = ()) -> SpecPiece:
-        """Return *piece* merged over the part it extends."""
+        """Return *piece* merged over the part it extends, if any."""
         if kind not in schema.FOLDERS or not isinstance(piece.value, dict) or "extends" not in piece.value:
             return piece
         reference, own = child(piece, "extends"), without(piece, "extends")
@@ -148,52 +148,52 @@ class Resolver:
         if kind is Reliability:
             self._with_own_sources(own, reference.value)
         part = without(part, "aliases")
-        return _over(part, own) if kind is Hardware else _merged(part, own)
+        return _merged_hardware(part, own) if kind is Hardware else _merged(part, own)
 
     def _with_own_sources(self, own: SpecPiece, part: str) -> None:
-        """Note each block of rates in *own* that changes numbers of *part*, whose source is not theirs, and names none."""
+        """Record a problem for each block of rates in *own* that changes numbers of *part* but has no source of its own."""
         for name, block in own.value.items():
             model = schema.model_at(Reliability, (name,))
             if isinstance(block, dict) and model is not None and "source" in model.model_fields and "source" not in block:
                 self._note(child(own, name), f"its numbers are not those of {part}, nor is their source; write source as well")
 
     def _part(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> SpecPiece:
-        """Return the part that *reference* names, all its references followed."""
+        """Return the part that *reference* names, with all its references resolved."""
         path = self._locate(reference, kind, chain)
-        noted = len(self.problems)
+        problems_before = len(self.problems)
         key = (SpecPiece, path, kind, self._library, self._heads_only)
         return shelf.remembered(
-            key, lambda: self._followed(path, kind, reference, (*chain, path)), worth=lambda: len(self.problems) == noted
+            key, lambda: self._followed(path, kind, reference, (*chain, path)), worth=lambda: len(self.problems) == problems_before
         )
 
     def _followed(self, path: Path, kind: SpecKind, reference: SpecPiece, chain: Chain) -> SpecPiece:
-        """Return what the file *path* says, all its references followed."""
+        """Return the contents of the file *path*, with all references resolved."""
         if kind is Node:
             return self._from_hardware(path, "node", reference, chain)
         document = self._read(path, kind)
         piece = self.follow(self.extended(SpecPiece(document.value, document.root), kind, chain), kind, chain)
-        return self.follow(piece, Group, chain) if kind is Hardware else piece  # node and price may stand at its top as in a group
+        return self.follow(piece, Group, chain) if kind is Hardware else piece  # node and price may be at its top level as in a group
 
     def _locate(self, reference: SpecPiece, kind: SpecKind, chain: Chain) -> Path:
         written_in = Path(reference.mark.file) if reference.mark.line else None
         question = (reference.value, schema.FOLDERS[kind], self._library, written_in)
         path = shelf.remembered((Path, *question), lambda: catalogue.locate(*question))
         for fewer in (question[:3], question[:2]):
-            if path.parent in self._beside(written_in) and self._is_another(path, kind):
+            if path.parent in self._mixed_folders(written_in) and self._is_whole_description(path, kind):
                 path = catalogue.locate(*fewer)
-        if chain and path == chain[-1]:  # a file of a catalogue's name that extends what stands there
+        if chain and path == chain[-1]:  # a file with the name of a catalogue file, which it extends
             path = catalogue.every(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
         return path
 
-    def _beside(self, written_in: Path | None) -> tuple[Path, ...]:
-        """Return the folders in which files of all kinds may stand side by side: that of *written_in*, and the library's."""
+    def _mixed_folders(self, written_in: Path | None) -> tuple[Path, ...]:
+        """Return the folders that may contain files of all kinds: the folder of *written_in*, and the library's folders."""
         library = (self._library,) if isinstance(self._library, Path) else self._library or ()
         return (*library, *([written_in.parent] if written_in is not None else []))
 
-    def _is_another(self, path: Path, kind: SpecKind) -> bool:
-        """Tell whether *path*, found beside a file by the name of a part, is a whole machine or workload: rtx3090.yaml with an RTX3090."""
+    def _is_whole_description(self, path: Path, kind: SpecKind) -> bool:
+        """Return whether *path*, found by the name of a part, is a whole machine or workload, such as rtx3090.yaml with an RTX3090."""
         if "/" not in schema.FOLDERS[kind]:
             return False
         value = self._read(path, kind).value
@@ -213,7 +213,7 @@ class Resolver:
         return catalogue.read(path, "layers" if self._heads_only and kind is Model else None)
 
     def _noting(self, reference: SpecPiece, step: Callable[[], SpecPiece]) -> SpecPiece:
-        """Return what *step* returns, or note why it could not."""
+        """Return the result of *step*, or record why it failed."""
         try:
             return step()
         except UnknownName as error:
@@ -227,7 +227,7 @@ class Resolver:
         self.problems.extend([problem] if problem not in self.problems else [])
 
     def _grouped(self, piece: SpecPiece) -> SpecPiece:
-        """Turn ``node`` and ``price`` at the top into one group of one node."""
+        """Turn ``node`` and ``price`` at the top level into one group of one node."""
         rest = without(piece, *schema.UNFOLDED)
         if "groups" in piece.value:
             name = next(name for name in schema.UNFOLDED if name in piece.value)
@@ -238,12 +238,12 @@ class Resolver:
         return put(rest, "groups", SpecPiece([group.value], piece.mark.holding({0: group.mark})))
 
     def priced(self, group: SpecPiece, chain: Chain = ()) -> SpecPiece:
-        """Return *group*, if it has no price, with that of the hardware file that its node names or extends."""
+        """Return *group*; if it has no price, add the price of the hardware file that its node names or extends."""
         if not isinstance(group.value, dict) or "price" in group.value or "node" not in group.value:
             return group
         node = child(group, "node")
         reference = child(node, "extends") if isinstance(node.value, dict) and "extends" in node.value else node
-        with suppress(SpecError):  # a node without a price, or one that could not be found and is noted already
+        with suppress(SpecError):  # a node without a price, or one that was not found, which has been recorded
             if isinstance(reference.value, str):
                 path = self._locate(reference, Node, chain)
                 return put(group, "price", self._from_hardware(path, "price", reference, (*chain, path)))
@@ -251,25 +251,25 @@ class Resolver:
 
 
 def _is_named(kind: SpecKind) -> bool:
-    """Tell whether every *kind* of description has a name, which is its file's where it says none."""
+    """Return whether every description of *kind* has a name; by default it is the name of the file."""
     return "name" in kind.model_fields and kind.model_fields["name"].is_required()
 
 
 def _has_own_gpus(written: dict[str, Any]) -> bool:
-    """Tell whether a file extends a machine and puts other GPUs into it without a price of its own: the machine's price is not theirs."""
+    """Return whether a file extends a machine and changes its GPUs without a new price, so that the machine's price no longer applies."""
     node = written.get("node")
     return "extends" in written and "price" not in written and isinstance(node, dict) and not {"gpu", "gpu_count"}.isdisjoint(node)
 
 
-def _holds(own: Any, added: Any) -> bool:
-    """Tell whether *own* says something for every key of *added*, in its blocks too."""
+def _has_all(own: Any, added: Any) -> bool:
+    """Return whether *own* has a value for every key of *added*, including the keys of its blocks."""
     if not isinstance(own, dict) or not isinstance(added, dict):
         return True
-    return all(name in own and _holds(own[name], inner) for name, inner in added.items())
+    return all(name in own and _has_all(own[name], inner) for name, inner in added.items())
 
 
 def _unfolded(part: SpecPiece) -> SpecPiece:
-    """Return the hardware *part* with ``node`` and ``price`` at its top where it is one group of one."""
+    """Return the hardware *part*, with ``node`` and ``price`` at the top level if it is one group of one node."""
     groups = part.value.get("groups")
     if isinstance(groups, list) and len(groups) == 1 and isinstance(groups[0], dict) and set(groups[0]) <= set(schema.UNFOLDED):
         group = child(child(part, "groups"), 0)
@@ -280,33 +280,33 @@ def _unfolded(part: SpecPiece) -> SpecPiece:
 
 
 def _folded(piece: SpecPiece) -> SpecPiece:
-    """Return the block of what stands of a group at the top of *piece*: its ``node`` and ``price``."""
+    """Return a group block with ``node`` and ``price`` from the top level of *piece*."""
     group = SpecPiece({}, piece.mark.holding({}), piece.key)
     for name in schema.UNFOLDED:
         group = put(group, name, child(piece, name)) if name in piece.value else group
     return group
 
 
-def _over(part: SpecPiece, own: SpecPiece) -> SpecPiece:
-    """Return the hardware *own* over *part*; what a group of its own leaves out comes from the group at the same place of *part*."""
+def _merged_hardware(part: SpecPiece, own: SpecPiece) -> SpecPiece:
+    """Return the hardware *own* merged over *part*; a partial group of *own* is merged over the group at the same index of *part*."""
     if "groups" in own.value:
-        written = child(own, "groups")
-        before = _groups(part)
-        for index, group in enumerate(written.value if isinstance(written.value, list) else ()):
-            if index < len(before) and _is_partial(group):
-                written = put(written, index, _merged(before[index], child(written, index)))
-        return _merged(without(part, *schema.UNFOLDED), put(own, "groups", written))
+        groups = child(own, "groups")
+        part_groups = _groups(part)
+        for index, group in enumerate(groups.value if isinstance(groups.value, list) else ()):
+            if index < len(part_groups) and _is_partial(group):
+                groups = put(groups, index, _merged(part_groups[index], child(groups, index)))
+        return _merged(without(part, *schema.UNFOLDED), put(own, "groups", groups))
     if not any(name in own.value for name in schema.UNFOLDED):
         return _merged(part, own)
     part = _unfolded(part)
-    if len(before := _groups(part)) == 1 and "groups" in part.value:
-        group = _merged(before[0], _folded(own))
+    if len(part_groups := _groups(part)) == 1 and "groups" in part.value:
+        group = _merged(part_groups[0], _folded(own))
         own = put(without(own, *schema.UNFOLDED), "groups", SpecPiece([group.value], group.mark.holding({0: group.mark})))
     return _merged(part, own)
 
 
 def _groups(part: SpecPiece) -> list[SpecPiece]:
-    """Return the groups of the hardware *part*, of which one may stand at its top."""
+    """Return the groups of the hardware *part*; a single group may be written at the top level."""
     if "groups" not in part.value:
         return [_folded(part)]
     groups = child(part, "groups")
@@ -315,7 +315,7 @@ def _groups(part: SpecPiece) -> list[SpecPiece]:
 
 
 def _is_partial(group: Any) -> bool:
-    """Tell whether the block *group* leaves out what a group must have: its node, or a part of it."""
+    """Return whether the block *group* lacks something that a group requires: its node, or a part of the node."""
     node = group.get("node", {}) if isinstance(group, dict) else None
     if not isinstance(node, dict) or "extends" in node:
         return False
@@ -323,7 +323,7 @@ def _is_partial(group: Any) -> bool:
 
 
 def _merged(part: SpecPiece, own: SpecPiece) -> SpecPiece:
-    """Return *own* over *part*: own values win, blocks merge key by key, an own null drops the key."""
+    """Return *own* merged over *part*: values of *own* win, blocks are merged key by key, a null in *own* drops the key."""
     value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
     for name, mine in own.value.items():
         if mine is None:

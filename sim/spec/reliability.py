@@ -1,7 +1,7 @@
-"""How often do machines of a fleet fail, and how long does each stage of the recovery take? Rates per node with their intervals.
+"""How often do the machines of a fleet fail, and how long does each stage of the recovery take? Rates per node with their intervals.
 
-One file describes one level of a fleet (``hardware/parts/reliability``: low, middle, high failure rate), since fleets differ by more than
-any refinement of the model. `sim.analysis.course` draws runs from it; `sim.analysis.renewal` has the closed form.
+One file describes one level of failure rate (``hardware/parts/reliability``: low, middle, high), because the differences between fleets
+outweigh any refinement of the model. `sim.analysis.course` draws runs from it; `sim.analysis.renewal` has the closed form.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from sim.spec.fields import Count, Factor, FailureRate, Fraction, Seconds, Sourc
 
 
 class Interval(Spec):
-    """A rate with the interval that holds 95% of the fleets of this level."""
+    """A rate with the interval that contains 95% of the fleets of this level."""
 
     value: FailureRate
-    """The middle."""
+    """Rate of the median fleet."""
     low: FailureRate
-    """95% of fleets have more."""
+    """Lower end of the 95% interval."""
     high: FailureRate
-    """95% of fleets have less."""
+    """Upper end of the 95% interval."""
     source: Source
 
     @model_validator(mode="after")
@@ -32,7 +32,7 @@ class Interval(Spec):
 
 
 def _around(value: float, interval: tuple[float, float] | None) -> None:
-    """Raise ValueError where *value*, the middle, is outside its *interval*."""
+    """Raise ValueError if *value*, the middle, is outside its *interval*."""
     if interval is not None and not 0 < interval[0] <= value <= interval[1]:
         raise ValueError("the middle lies inside its interval: write 0 < low <= middle <= high")
 
@@ -42,7 +42,8 @@ class ShareOfFleets(Spec):
 
     share: Fraction
     interval: tuple[Fraction, Fraction] | None = None
-    """Of the share: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
+    """95% interval of the share (low, high), from which each fleet's share is drawn. The source says whether it covers different fleets or
+    only the counting error of one. None: all fleets have the same share."""
 
     @model_validator(mode="after")
     def _inside(self) -> Self:
@@ -55,7 +56,8 @@ class RateOfFleets(Spec):
 
     rate: FailureRate
     interval: tuple[FailureRate, FailureRate] | None = None
-    """Of the rate: drawn between the two (95%), of fleets or of one fleet's count as its source says; none: the middle."""
+    """95% interval of the rate (low, high), from which each fleet's rate is drawn. The source says whether it covers different fleets or
+    only the counting error of one. None: all fleets have the same rate."""
 
     @model_validator(mode="after")
     def _inside(self) -> Self:
@@ -64,29 +66,29 @@ class RateOfFleets(Spec):
 
 
 class FaultCause(ShareOfFleets):
-    """One cause of interruptions and what it takes to get over it."""
+    """One cause of interruptions, and the stages of the recovery from it."""
 
     name: str
     share: Fraction
-    """Of all unexpected interruptions."""
+    """Share of this cause in all unexpected interruptions."""
     detection: Span
-    """From the fault until the job has stopped."""
+    """Time from the fault until the job has stopped."""
     localisation: Span
-    """Until the faulty node is known."""
+    """Time from then until the faulty node is identified."""
     replaces: Fraction
     """Share of these faults after which the node leaves the job."""
     silent_for: Seconds = 0.0
-    """Work up to this long before the detection is worthless, so that older checkpoints are taken."""
+    """For silent corruption: work done in this time before the detection is lost, so an older checkpoint is loaded. 0: not silent."""
     source: Source
 
 
 class Repeats(ShareOfFleets):
-    """Faults that follow on the same node: a *share* of faults is followed by one more, *after* this time on average."""
+    """Repeated faults of the same node: a *share* of faults is followed by another one, *after* this time on average."""
 
     share: Fraction
-    """Of faults that come back on a node just returned."""
+    """Share of faults that recur on the node after it has returned."""
     after: Seconds
-    """Mean time until they do."""
+    """Mean time until the fault recurs."""
     source: Source
 
     @model_validator(mode="after")
@@ -97,24 +99,24 @@ class Repeats(ShareOfFleets):
 
 
 class Correlated(RateOfFleets):
-    """Rare events that take several nodes at once, such as a rack or a switch; all of them return together."""
+    """Rare events that stop several nodes at once, such as the failure of a rack or a switch; all these nodes return together."""
 
     rate: FailureRate
-    """Events per node."""
+    """Rate of such events, per node of the job."""
     nodes: Count
-    """That one such fault stops."""
+    """Number of nodes that one event stops."""
     repair: Span
-    """Mean time to repair."""
+    """Time until the nodes return."""
     source: Source
 
 
 class NewFleet(ShareOfFleets):
-    """Early failures: a *share* of the GPUs of a new fleet fails *within* this time on average, beside the constant rate."""
+    """Early failures, in addition to the constant rate: a *share* of the GPUs of a new fleet fails *within* this time on average."""
 
     share: Fraction
-    """Of the GPUs, those that fail early."""
+    """Share of the GPUs that fail early."""
     within: Seconds
-    """Mean time until they do."""
+    """Mean time until an early failure."""
     source: Source
 
     @model_validator(mode="after")
@@ -125,14 +127,14 @@ class NewFleet(ShareOfFleets):
 
 
 class SlowNodes(RateOfFleets):
-    """Episodes in which one node slows the job by *factor*, until they end or are noticed after *duration* on average."""
+    """Episodes in which one slow node makes the steps of the job longer by *factor*; they last *duration* on average."""
 
     rate: FailureRate
-    """Episodes per node."""
+    """Rate of episodes per node."""
     factor: Factor
-    """Step time of the job while it lasts, over the usual."""
+    """Step time of the job during an episode, relative to the normal step time; at least 1."""
     duration: Seconds
-    """Until it ends or is noticed, on average."""
+    """Mean time until an episode ends or is noticed."""
     source: Source
 
     @model_validator(mode="after")
@@ -143,33 +145,33 @@ class SlowNodes(RateOfFleets):
 
 
 class Planned(RateOfFleets):
-    """Planned stops of the job: *rate* per job, each without rework; training goes on after *duration* and a restart."""
+    """Planned stops of the job, before which all work is saved. Training continues after *duration* and a restart."""
 
     rate: FailureRate
-    """Stops of one job."""
+    """Rate of stops per job, whatever its size."""
     duration: Seconds
-    """Of one stop, before the restart."""
+    """Duration of one stop, before the restart."""
     source: Source
 
 
 class Quantile(Spec):
-    """A *share* of repairs takes no longer than *time*."""
+    """A quantile of the repair time: a *share* of repairs takes at most *time*."""
 
     share: Fraction
-    """Of repairs."""
+    """Share of repairs."""
     time: Seconds
-    """In which they are done."""
+    """Time within which they are done."""
 
 
 class Restart(Spec):
-    """Time from a placed job to the first process: *base* at 2048 GPUs and *per_doubling* more for each doubling; at least *least*."""
+    """Time from the placement of a job to its first process: a constant for each doubling of its GPUs, with a minimum."""
 
     base: Seconds
-    """At 2048 GPUs."""
+    """Time at 2048 GPUs."""
     per_doubling: Seconds
-    """More for each doubling of GPUs."""
+    """Additional time for each doubling of the GPUs (less for each halving)."""
     least: Seconds
-    """However few the GPUs are."""
+    """Minimum time, for any number of GPUs."""
     source: Source
 
 
@@ -178,35 +180,35 @@ class Reliability(Spec):
 
     name: str
     gpus_per_node: Count
-    """Of the nodes that the rates speak of; nodes with fewer GPUs fail in proportion."""
+    """GPUs of the nodes to which the rates refer; rates of other nodes are proportional to their GPUs."""
     rate: Interval
-    """Unexpected interruptions of one job, per node."""
+    """Rate of unexpected interruptions of a job, per node."""
     spread_of_nodes: Factor
-    """Shape of the gamma distribution of the rates of single nodes (mean 1): small where few nodes fail often."""
+    """Shape parameter of the gamma distribution (mean 1) of the rates of single nodes: low if few nodes fail often."""
     repeats: Repeats
-    """Faults that come back on the same node."""
+    """Faults that recur on the same node."""
     correlated: Correlated
-    """Faults of a rack or switch, which stop many nodes."""
+    """Faults of a rack or switch, which stop several nodes."""
     new_fleet: NewFleet
-    """More faults in a fleet's first months."""
+    """Early failures in a fleet's first months."""
     causes: tuple[FaultCause, ...] = Field(min_length=1)
-    """Of unexpected interruptions, with what each takes."""
+    """Causes of unexpected interruptions; their shares add up to 1."""
     repair: tuple[Quantile, ...]
-    """Quantiles of the time until a node returns."""
+    """Quantiles of the time until a node returns, from share 0 to share 1."""
     repair_interval: tuple[Factor, Factor] | None = None
-    """All times of ``repair`` in 95% of fleets, over those written: low and high; none: not known, they are as written."""
+    """Factor on all times of ``repair`` that covers 95% of fleets: low, high; none: unknown, so all fleets have the times as written."""
     spare: Span
-    """Until a warm spare takes the place of a node."""
+    """Time until a warm spare takes the place of a node."""
     requeue: Restart
-    """Of a job that goes through the scheduler again."""
+    """Restart time of a job that goes through the scheduler again."""
     in_place: Restart
-    """Of a job that keeps its nodes."""
+    """Restart time of a job that keeps its nodes."""
     communicators: Span
-    """Until all process groups are up. What a stack compiles at each start comes on top (``compilation`` of a stack)."""
+    """Time until all process groups are up. The stack's ``compilation`` at each start is added to this."""
     slow: SlowNodes
-    """Nodes that slow the job without failing."""
+    """Nodes that slow the job down without failing."""
     planned: Planned
-    """Stops for maintenance."""
+    """Planned stops, for example for maintenance."""
     source: Source
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
-"""What does an unquoted word of YAML mean? null, true, false, a whole number, a number, or text; refused where versions differ.
+"""What does an unquoted word in YAML mean? null, true, false, an integer, a float, or text; rejected if YAML versions disagree.
 
 YAML 1.1 (which PyYAML follows) reads ``12:30`` as 750, ``010`` as 8, ``yes`` as true and ``1e9`` as text; YAML 1.2 does not.
-What is left when those are refused reads the same everywhere.
+Words for which the versions agree are accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from sim.units import shorten
 
 _WORD: Final = re.compile(r"[A-EG-MP-SU-XZa-eg-mp-su-xz_/(*$%]|[0-9]+(\.[0-9]+)? [A-Za-z%/]+\Z")
-"""Starts text that is nothing but text: most names, and quantities with a unit. A shortcut for speed."""
+"""Matches words that can only be text: most names, and quantities with a unit. A shortcut for speed."""
 _CONSTANTS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -31,11 +31,11 @@ _CONFUSING: Final = re.compile(
 
 
 class ScalarError(ValueError):
-    """A word that readers of YAML do not agree on, or a number out of bounds."""
+    """A word that YAML readers interpret differently, or a number out of bounds."""
 
 
 def plain(text: str) -> str | int | float | bool | None:
-    """Return what the unquoted *text* means; raise ScalarError where that is not certain."""
+    """Return the value of the unquoted *text*; raise ScalarError if it is ambiguous."""
     if _WORD.match(text):
         return text
     if text in _CONSTANTS:

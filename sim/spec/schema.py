@@ -1,4 +1,4 @@
-"""Which keys may stand where, and what is due there? Read from the typed models, for references and for messages."""
+"""Which keys are allowed where, and which values do they take? Read from the typed models, for references and for error messages."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ FOLDERS: Final[dict[type[BaseModel], str]] = {
     Stack: "workloads/stacks",
     Jobs: "workloads/jobs",
 }
-"""Blocks for which a name may stand, and the folder it is looked up in. A Node's name is that of a hardware file."""
+"""Blocks that may be given by name, and the folder in which the name is looked up. A Node is given by the name of a hardware file."""
 
 ELSEWHERE: Final[dict[type[BaseModel], Mapping[str, str]]] = {Node: {"nvlink_transport": "topology.nvlink.link.transport"}}
-"""Blocks of a kind that may be left out, by key, and the key of the block that stands for each then."""
+"""Keys of blocks that may be left out, by kind, with the key of the block that is used instead."""
 
 KINDS: Final[dict[str, type[BaseModel]]] = {kind.__name__.lower(): kind for kind in FOLDERS if kind is not Node}
-"""What a file may describe, by name."""
+"""Kinds of description that a file may contain, by name."""
 
 UNFOLDED: Final = ("node", "price")
-"""Keys of a hardware file of one group of one node, which stand at its top instead of in ``groups``."""
+"""Keys that a hardware file with one group of one node may have at its top level instead of in ``groups``."""
 
 
 @lru_cache(maxsize=256)
 def children(kind: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
-    """Return the blocks of *kind* in which a name may stand for a block, there or deeper down, by key."""
+    """Return the blocks of *kind*, by key, that may be given by name or contain such blocks at any depth."""
     blocks = {name: model for name, field in kind.model_fields.items() if (model := next(_models(field.annotation), None))}
     return {name: model for name, model in blocks.items() if model in FOLDERS or children(model)}
 
 
 def model_at(kind: type[BaseModel], key: Key) -> type[BaseModel] | None:
-    """Return the model of the block that *key* names inside *kind*; None for a plain value or an unknown key."""
+    """Return the model of the block at *key* inside *kind*; None for a plain value or an unknown key."""
     annotation = _annotation_at(kind, key)
     return next(_models(annotation), None) if annotation is not None else None
 
 
 def keys_at(kind: type[BaseModel], key: Key) -> list[str]:
-    """Return the known keys of the block that *key* names inside *kind*."""
+    """Return the valid keys of the block at *key* inside *kind*."""
     block = _plain(_annotation_at(kind, key))
     if isinstance(block, type) and issubclass(block, BaseModel):
         return list(block.model_fields)
@@ -75,13 +75,13 @@ def keys_at(kind: type[BaseModel], key: Key) -> list[str]:
 
 
 def describe(kind: type[BaseModel], key: Key) -> str:
-    """Return what may stand at *key* of *kind*, for a message that says 'write': ``a whole number, zero or more``."""
+    """Return a description of the values allowed at *key* of *kind*, for a message that says 'write': ``a whole number, zero or more``."""
     annotation = _annotation_at(kind, key)
     return _due(annotation) if annotation is not None else "a value"
 
 
 def home(kind: type[BaseModel], name: str) -> str:
-    """Return the dotted key below *kind* of the nearest block that has the key *name*; empty where none has it, or most have."""
+    """Return the dotted key below *kind* of *name* in the nearest block that has it; empty if no block has it, or most have."""
     if name in _EVERYWHERE:
         return ""
     start: list[tuple[tuple[str, ...], type[BaseModel]]] = [(("node",), Node)] if kind is Hardware else []
@@ -99,11 +99,11 @@ def home(kind: type[BaseModel], name: str) -> str:
 
 
 _EVERYWHERE: Final = frozenset({"name", "source", "description", "aliases", "note", "extends"})
-"""Keys of so many blocks that none is meant."""
+"""Keys that so many blocks have that they identify none."""
 
 
 def kind_of(value: Mapping[str, Any]) -> type[BaseModel] | None:
-    """Return the kind of description that the top-level keys of *value* look most like; None if like no kind."""
+    """Return the kind of description whose keys best match the top-level keys of *value*; None if none match."""
     return _kind_with(tuple(value))
 
 
@@ -114,14 +114,14 @@ def _kind_with(names: tuple[str, ...]) -> type[BaseModel] | None:
 
 
 def likeness(kind: type[BaseModel], names: Iterable[str]) -> float:
-    """Return how many of *names* are keys of *kind* and tell something of the kind; a fraction breaks ties for the smaller kind."""
+    """Return the number of *names* that are characteristic keys of *kind*, plus a fraction that prefers the smaller kind in a tie."""
     keys = {*kind.model_fields, *(UNFOLDED if kind is Hardware else ())} - {"name", "source", "description", "aliases", "note"}
     hits = sum(name in keys for name in names)
     return hits + hits / (1 + len(keys))
 
 
 def _annotation_at(kind: Any, key: Key) -> Any:
-    """Return the type, with its metadata, of what *key* names inside *kind*; None where nothing may stand."""
+    """Return the type, with its metadata, of the value at *key* inside *kind*; None if there is no such key."""
     annotation = kind
     for part in key:
         annotation = _plain(annotation)

@@ -1,8 +1,7 @@
-"""Which layers does backward run forward again? The segments of activation checkpointing, as numbers for each layer.
+"""Which layers does backward recompute? The segments of activation checkpointing, as a number for each layer.
 
-``model``: the segments that the model's own code checkpoints, as ``sim extract`` found them. ``blocks``: every block of the model that a
-number in its path names (``layer1.0``, ``block.11``) and that holds more than one layer, as frameworks that checkpoint by block do.
-``none``: nothing.
+``model``: the segments that the model's own code checkpoints, as found by ``sim extract``. ``blocks``: every block whose path ends in a
+number (``layer1.0``, ``block.11``) and that has more than one layer, as in frameworks that checkpoint by block. ``none``: nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sim.spec.workload import Layer, Workload
 
 
 def block(name: str) -> str:
-    """Return the part of the model that the layer *name* is in: its path up to the first number that more follows, or its first name."""
+    """Return the block of the model that contains the layer *name*: its path up to the first number before its end, or its first name."""
     parts = name.split(".")
     for index, part in enumerate(parts[:-1]):
         if re.fullmatch(r"\d+", part):
@@ -24,7 +23,7 @@ def block(name: str) -> str:
 
 
 def segments(workload: Workload) -> tuple[int, ...]:
-    """Return for each layer of *workload* the number of the segment that backward recomputes, 0 outside of segments."""
+    """Return for each layer of *workload* the number of its segment that backward recomputes; 0 for layers outside of segments."""
     layers, wanted = workload.model.layers, workload.training.activation_checkpointing
     if wanted == "model":
         return tuple(layer.segment for layer in layers)
@@ -32,7 +31,7 @@ def segments(workload: Workload) -> tuple[int, ...]:
 
 
 def recomputed(numbers: Sequence[int]) -> dict[int, range]:
-    """Return the layers that run forward again before the backward of a layer, by that layer's index: the last one of each segment."""
+    """Return the layers to recompute before the backward of a layer, keyed by the index of that layer, the last one of its segment."""
     spans = [list(members) for number, members in groupby(range(len(numbers)), key=lambda index: numbers[index]) if number]
     return {span[-1]: range(span[0], span[-1] + 1) for span in spans}
 

@@ -1,8 +1,8 @@
-"""What need not be worked out twice? What was read, followed and checked, while descriptions stand still.
+"""Which results can be reused while files do not change? A cache of descriptions that were read, resolved and validated.
 
-A study asks thousands of questions of the same few files. Between `standing` and its end files are taken not to change, and what one
-question found is there for the next: one shelf at a time, named by whoever opens it, so that another study starts with an empty one.
-Without an open shelf nothing is kept. Only results are kept, never refusals, and only so many: the longest unused go first.
+A study loads the same few files thousands of times. Inside `standing`, files are assumed not to change, and results are cached: one cache
+("shelf") at a time, named by its user, so that another study starts with an empty one. Outside of it nothing is cached. Only results are
+cached, never errors, and the least recently used ones are evicted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Final, TypeVar, cast
 T = TypeVar("T")
 
 MOST: Final = 4096
-"""Results kept."""
+"""Maximum number of cached results."""
 
 
 class _Shelf(threading.local):
-    """Each thread has its own."""
+    """The cache; each thread has its own."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -33,19 +33,19 @@ _shelf = _Shelf()
 
 @contextmanager
 def standing(name: str) -> Iterator[None]:
-    """Keep what is remembered inside, and what an earlier block of the same *name* has kept, if it was the last."""
+    """Cache results inside the block; results of the previous block are available if it had the same *name*."""
     if _shelf.name != name:
         _shelf.kept.clear()
-    before, _shelf.name, _shelf.open = _shelf.open, name, True
+    was_open, _shelf.name, _shelf.open = _shelf.open, name, True
     try:
         yield
     finally:
-        _shelf.open = before
+        _shelf.open = was_open
 
 
 @contextmanager
 def kept_meanwhile() -> Iterator[None]:
-    """Keep what is remembered inside: on the shelf that is open, or on one of its own that is emptied at the end."""
+    """Cache results inside the block: in the open cache, or else in a temporary one that is cleared at the end."""
     if _shelf.open:
         yield
         return
@@ -58,12 +58,12 @@ def kept_meanwhile() -> Iterator[None]:
 
 
 def is_open() -> bool:
-    """Tell whether anything is kept now."""
+    """Return whether results are cached at the moment."""
     return _shelf.open
 
 
 def found(key: Hashable) -> Any:
-    """Return what is kept for *key*; None for nothing."""
+    """Return the cached result for *key*; None if there is none."""
     if not _shelf.open or key not in _shelf.kept:
         return None
     _shelf.kept.move_to_end(key)
@@ -71,23 +71,23 @@ def found(key: Hashable) -> Any:
 
 
 def remembered(key: Hashable, make: Callable[[], T], alive: object = None, worth: Callable[[], bool] = lambda: True) -> T:
-    """Return what *make* returns, or returned for the same *key*.
+    """Return the cached result for *key*, or else the result of *make*, which is then cached.
 
-    Objects whose id is in the key are kept *alive* with it; *worth* tells afterwards whether to keep it at all.
+    *alive* are objects whose id is part of the key, to be kept alive with it. *worth* is called after *make*: whether to cache its result.
     """
     if not _shelf.open:
         return make()
     if key in _shelf.kept:
         _shelf.kept.move_to_end(key)
         return cast(T, _shelf.kept[key][0])
-    made = make()
+    result = make()
     if worth():
-        _shelf.kept[key] = (made, alive)
+        _shelf.kept[key] = (result, alive)
         if len(_shelf.kept) > MOST:
             _shelf.kept.popitem(last=False)
-    return made
+    return result
 
 
 def standing_for(content: Hashable) -> object:
-    """Return what stands for *content* in keys, compared and hashed at once: the same object for equal contents, while they are kept."""
+    """Return a small object to use in keys instead of *content*: the same one for equal contents, as long as they are cached."""
     return remembered((standing_for, content), object)

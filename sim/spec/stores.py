@@ -1,4 +1,4 @@
-"""Where do checkpoints go, and how fast? A store that all nodes of a job share: what it sustains in all, and what one writer gets."""
+"""Where do checkpoints go, and how fast? A store shared by all nodes of a job: its total bandwidth, and the limit of one writer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Store(Spec):
 
     name: str
     bandwidth: Bandwidth
-    """That all writers together sustain; reads take the same."""
+    """Sustained bandwidth of all writers together; the same for all readers."""
     per_writer: Bandwidth | None = None
-    """Most that one writing process reaches; None: the store or the network bounds it."""
+    """Upper limit of the bandwidth of one process; None: limited only by the store and the network."""
     start: Seconds = 0.0
-    """Until the first byte of a checkpoint flows: metadata, one file for each writer, the barrier at the end."""
+    """Fixed cost of a checkpoint in addition to its bytes: metadata, one file for each writer, the barrier at the end."""
     size: Bytes | None = None
-    """Bytes that it holds; None: more than any checkpoint."""
+    """Capacity of the store; None: larger than any checkpoint."""
     source: Source

@@ -1,7 +1,7 @@
-"""What does a file hold that is not YAML? JSON, JSON lines or CSV, plain or gzip: bounded, finite and of the types that are expected.
+"""What does a file contain that is not YAML? JSON, JSON lines or CSV, plain or gzip, with size limits and strict types.
 
-Every trace, record, journal, result document and table is read here, with the restrictions that `sim.spec.yaml` has for descriptions:
-a limit on bytes, on values and on depth, no NaN or Infinity, no key twice, UTF-8 only. Each problem is one sentence with its place.
+Every trace, record, journal, result document and table is read here, with the same restrictions as descriptions in `sim.spec.yaml`:
+limits on bytes, values and depth, no NaN or Infinity, no duplicate keys, UTF-8 only. Each problem is one sentence with its place.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sim.spec.yaml import SpecError, unreadable
 from sim.units import shorten
 
 MAX_BYTES: Final = 64 * 2**20
-"""Of a document or table. The largest that the program writes, a study's, has 1 MB."""
+"""Maximum size of a document or table. The largest that the program writes, the document of a study, has 1 MB."""
 MAX_DEPTH: Final = 40
 MAX_VALUES: Final = 4_000_000
-"""Values of one document; each takes about 100 bytes of memory."""
+"""Maximum number of values in one document; each takes about 100 bytes of memory."""
 _CHUNK: Final = 2**20
 _GZIP: Final = b"\x1f\x8b"
 
@@ -32,7 +32,7 @@ Typed = TypeVar("Typed")
 
 
 def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
-    """Return the content of *path*, unpacked where it is gzip. Raise SpecError where it cannot be read or is larger than *most* bytes."""
+    """Return the content of *path*, unpacked if it is gzip. Raise SpecError if it cannot be read or is larger than *most* bytes."""
     if path.is_dir():
         raise SpecError(f"{path}: is a folder; expected a file")
     try:
@@ -50,7 +50,7 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def _at_most(file: BinaryIO, most: int) -> bytes:
-    """Return what *file* holds, up to *most* bytes, without room for more than it has."""
+    """Return the content of *file*, up to *most* bytes, without allocating more memory than it needs."""
     content = bytearray()
     while len(content) < most and (chunk := file.read(min(_CHUNK, most - len(content)))):
         content += chunk
@@ -75,47 +75,47 @@ def _unpacked(path: Path, content: bytes, most: int) -> bytes:
 
 
 def decoded(content: bytes, file: str, hint: str = "") -> str:
-    """Return *content* as text. Raise SpecError, with *hint*, where it is not UTF-8."""
+    """Return *content* as text. Raise SpecError, with *hint*, if it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{file}: is not UTF-8 text (byte {error.start}){_then(hint)}") from None
+        raise SpecError(f"{file}: is not UTF-8 text (byte {error.start}){_hint_suffix(hint)}") from None
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
 def read_json(path: Path, hint: str = "", most: int = MAX_BYTES) -> Any:
-    """Return the JSON value in *path*. Raise SpecError, with *hint* of how such a file is made, where it is not one."""
+    """Return the JSON value in *path*. Raise SpecError if it is not JSON, with *hint* on how such a file is made."""
     return parse_json(decoded(read_bytes(path, most), str(path), hint), str(path), hint)
 
 
 def parse_json(text: str, file: str, hint: str = "") -> Any:
-    """Return the JSON value of *text*; *file* names it in messages. Raise SpecError where it is not one, with *hint*."""
+    """Return the JSON value of *text*; *file* is its name in messages. Raise SpecError, with *hint*, if it is not JSON."""
     if not text.strip():
-        raise SpecError(f"{file}: is empty{_then(hint)}")
+        raise SpecError(f"{file}: is empty{_hint_suffix(hint)}")
     check_density(text, file)
     try:
         value = _STRICT.decode(text)
     except RecursionError:
-        raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_then(hint)}") from None
+        raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_hint_suffix(hint)}") from None
     except json.JSONDecodeError as error:
         place = f"{file}:{error.lineno}:{error.colno}"
-        raise SpecError(f"{place}: the JSON is cut short or broken ({error.msg}){_then(hint)}") from None
+        raise SpecError(f"{place}: the JSON is cut short or broken ({error.msg}){_hint_suffix(hint)}") from None
     except ValueError as error:
-        raise SpecError(f"{file}: {error}{_then(hint)}") from None
+        raise SpecError(f"{file}: {error}{_hint_suffix(hint)}") from None
     _check_depth(value, file, hint)
     return value
 
 
 def check_density(text: str, file: str, most: int = MAX_VALUES) -> None:
-    """Raise SpecError where *text* would take more memory than any real file of its size: more than *most* values."""
+    """Raise SpecError if *text* has more than *most* values and would take more memory than any real file of its size."""
     if len(text) > most and text.count(",") + text.count("[") + text.count("{") > most:
         raise SpecError(f"{file}: holds more than {most:,} values, the most that are read")
 
 
 def finite(text: str) -> float:
-    """Return the number that *text* writes. Raise ValueError where it is larger than any float."""
+    """Return the number in *text*. Raise ValueError if it is too large for a float."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"the number {shorten(text)} is too large")
@@ -123,19 +123,19 @@ def finite(text: str) -> float:
 
 
 def no_constant(name: str) -> float:
-    """Refuse the words NaN, Infinity and -Infinity, which JSON does not have."""
+    """Raise ValueError for NaN, Infinity and -Infinity, which are not valid JSON."""
     raise ValueError(f"{name} is not a JSON number")
 
 
 def whole(text: str) -> int:
-    """Return the whole number that *text* writes. Raise ValueError where it has more than 20 digits."""
+    """Return the whole number in *text*. Raise ValueError if it has more than 20 characters."""
     if len(text) > 20:
         raise ValueError(f"the number {shorten(text)} is too large")
     return int(text)
 
 
 def whole_number(text: str) -> int | None:
-    """Return the whole number that *text* writes in up to 20 digits 0 to 9, spaces around them aside; None where it writes none."""
+    """Return the whole number in *text*: up to 20 digits 0 to 9, with optional spaces around them; None for any other text."""
     text = text.strip()
     return int(text) if len(text) <= 20 and text.isascii() and text.isdigit() else None
 
@@ -164,16 +164,16 @@ def _check_depth(value: Any, file: str, hint: str) -> None:
         if not inner:
             return
         level = inner
-    raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_then(hint)}")
+    raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_hint_suffix(hint)}")
 
 
 # --- typed fields ----------------------------------------------------------------------------------------------------
 
 
 def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
-    """Return *value* as *kind* (a TypedDict or pydantic model), strictly; keys that it does not name are ignored.
+    """Return *value* as *kind* (a TypedDict or pydantic model), checked strictly; keys that are not in *kind* are ignored.
 
-    Raise SpecError with the first field that does not fit, after *where*, the file and the place in it.
+    Raise SpecError with the first field that is wrong, prefixed by *where*, the file and the place in it.
     """
     try:
         adapter: TypeAdapter[Typed] = _adapter(cast(Any, kind))
@@ -184,7 +184,7 @@ def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
         place = ".".join(str(part) for part in first["loc"])
         shown = "" if first["type"] == "missing" else f", not {shorten(first['input'])}"
         message = "is missing" if first["type"] == "missing" else f"{_lower(first['msg'])}{shown}"
-        raise SpecError(f"{where}: {f'{place}: ' if place else ''}{message}{_then(hint)}") from None
+        raise SpecError(f"{where}: {f'{place}: ' if place else ''}{message}{_hint_suffix(hint)}") from None
 
 
 @cache
@@ -198,7 +198,7 @@ def _lower(message: str) -> str:
     )
 
 
-def _then(hint: str) -> str:
+def _hint_suffix(hint: str) -> str:
     return f"; {hint}" if hint else ""
 
 
@@ -209,7 +209,7 @@ CsvRow = tuple[int, list[str]]
 
 
 def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[CsvRow]:
-    """Yield the rows of numbered *lines*; a quoted cell may span several. Raise SpecError where they are not CSV."""
+    """Yield the rows of numbered *lines*; a quoted cell may span several lines. Raise SpecError if they are not CSV."""
     reader = csv.reader((line + "\n" for _, line in lines), strict=True)
     read = 0
     try:
@@ -227,7 +227,7 @@ def csv_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def csv_number(text: str, where: str, wanted: str, valid: Callable[[float], bool]) -> float:
-    """Return the finite number *text*. Raise SpecError, naming what is *wanted*, where it is none or not *valid*."""
+    """Return the finite number in *text*. Raise SpecError, with what is *wanted*, if it is not a number or not *valid*."""
     try:
         value = float(text)
     except ValueError:

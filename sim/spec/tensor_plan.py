@@ -1,10 +1,11 @@
-"""How do the layers of a traced table divide over tensor ranks, where the user says so for some modules in torch's words?
+"""How do tensor ranks split the layers of a traced table, if the user specifies it for some modules in torch's terms?
 
-A plan maps patterns of module paths to words, as torch's ``parallelize_module`` and transformers' ``tp_plan`` do. Between a ``colwise`` and
-the next ``rowwise`` product, what has no weights works on its share of heads or columns; what no pattern matches is otherwise replicated.
-In a plan with ``sequence`` layers, the stream is split by tokens from the first ``rowwise``, ``vocabulary`` or ``sequence`` layer on.
-Limits: ``colwise`` products that follow each other read one input, which is gathered once (torch: ``PrepareModuleInput`` around them); all
-else is complete or split by tokens, so that layers with weights on split tokens have to be in the plan.
+A plan maps patterns of module paths to split styles, like torch's ``parallelize_module`` and transformers' ``tp_plan``. Between a
+``colwise`` and the next ``rowwise`` product, layers without weights work on their share of heads or columns. Other layers that no pattern
+matches are replicated. If the plan has ``sequence`` layers, the stream is split by tokens from the first ``rowwise``, ``vocabulary`` or
+``sequence`` layer on.
+Limits: consecutive ``colwise`` products read one input, which is gathered once (torch: ``PrepareModuleInput`` around them). Everything
+else is complete or split by tokens, so layers with weights on split tokens must be in the plan.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from sim.spec.layer import Layer, TensorShare
 from sim.spec.module_paths import matches, named, paths
 
 PlanWord = Literal["colwise", "rowwise", "vocabulary", "per_head", "sequence", "replicated"]
-"""A tensor share that a plan can give; ``rowwise`` of an embedding is ``vocabulary``, as in torch."""
+"""A tensor share that a plan can assign; ``rowwise`` of an embedding means ``vocabulary``, as in torch."""
 
 _FLOAT: Final = 4.0
 """Bytes of an element in a layer table."""
 
 
 def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Layer, ...]:
-    """Return *layers* with the shares that *plan* gives them.
+    """Return *layers* with the shares that *plan* assigns to them.
 
-    Raise ValueError for a pattern that matches nothing, and for a word that does not fit a layer or its place.
+    Raise ValueError for a pattern that matches nothing, and for a share that is impossible for a layer or its position.
     """
     _check_patterns(layers, plan)
     split_tokens = "sequence" in plan.values()
-    stream: TensorShare = "replicated"  # what a layer outside of split products gets
+    stream: TensorShare = "replicated"  # share of layers outside of split products
     columns = 0  # of the last colwise product while activations are split
-    made = []
+    planned_layers = []
     for layer in layers:
         word = _word(layer, plan)
         if word == "" and columns:
-            word = _inside(layer)
+            word = _share_inside(layer)
         elif word in ("", "replicated"):
-            word = _outside(layer, stream)
+            word = _share_outside(layer, stream)
         elif columns and word in ("vocabulary", "sequence"):
             raise ValueError(f"{layer.name} ({word}) comes between a colwise and a rowwise product; write {word} for what is outside")
-        made.append(layer.model_copy(update={"share": word} | _tokens(layer, columns)))
+        planned_layers.append(layer.model_copy(update={"share": word} | _tokens(layer, columns)))
         if word == "colwise":
             columns = layer.channels[1]
         elif word in ("rowwise", "vocabulary", "sequence"):
@@ -51,13 +52,13 @@ def planned(layers: Sequence[Layer], plan: Mapping[str, PlanWord]) -> tuple[Laye
         raise ValueError(
             "the last colwise product has no rowwise one and no loss behind it; write rowwise for the product that ends the split"
         )
-    return tuple(made)
+    return tuple(planned_layers)
 
 
 def _check_patterns(layers: Iterable[Layer], plan: Mapping[str, PlanWord]) -> None:
     for pattern in plan:
         if not any(matches(pattern, _path(layer)) for layer in layers):
-            modules = list(dict.fromkeys(_path(layer) for layer in layers if _weighs(layer)))
+            modules = list(dict.fromkeys(_path(layer) for layer in layers if _has_weights(layer)))
             raise ValueError(f"no layer matches {pattern}; modules with weights are {named(modules)}")
 
 
@@ -65,12 +66,12 @@ def _path(layer: Layer) -> str:
     return (paths(layer.name) or (layer.name,))[-1]
 
 
-def _weighs(layer: Layer) -> bool:
+def _has_weights(layer: Layer) -> bool:
     return bool(layer.gradients or layer.frozen or layer.shares)
 
 
 def _word(layer: Layer, plan: Mapping[str, PlanWord]) -> TensorShare:
-    """Return the word of the first pattern that matches *layer*, empty without one; raise ValueError where it cannot be divided so."""
+    """Return the share of the first pattern that matches *layer*, or an empty text; raise ValueError if the layer cannot be split so."""
     word: TensorShare = next((word for pattern, word in plan.items() if matches(pattern, _path(layer))), "")
     if layer.op == "embedding" and word == "rowwise":
         word = "vocabulary"
@@ -81,8 +82,8 @@ def _word(layer: Layer, plan: Mapping[str, PlanWord]) -> TensorShare:
     return word
 
 
-def _inside(layer: Layer) -> TensorShare:
-    if _weighs(layer) or layer.op in ("gemm", "conv", "embedding"):
+def _share_inside(layer: Layer) -> TensorShare:
+    if _has_weights(layer) or layer.op in ("gemm", "conv", "embedding"):
         raise ValueError(
             f"{layer.name} ({layer.op}) comes between a colwise and a rowwise product and has weights; "
             "write rowwise for the product that ends the split, and per_head for weights that serve all heads"
@@ -90,8 +91,8 @@ def _inside(layer: Layer) -> TensorShare:
     return "heads"
 
 
-def _outside(layer: Layer, stream: TensorShare) -> TensorShare:
-    if stream == "sequence" and _weighs(layer):
+def _share_outside(layer: Layer, stream: TensorShare) -> TensorShare:
+    if stream == "sequence" and _has_weights(layer):
         raise ValueError(
             f"{layer.name} ({layer.op}) has weights and gets tokens that ranks split, as the plan has sequence layers; "
             "write sequence for a norm, colwise for a product, or leave all sequence layers out"
@@ -100,5 +101,5 @@ def _outside(layer: Layer, stream: TensorShare) -> TensorShare:
 
 
 def _tokens(layer: Layer, columns: int) -> dict[str, int]:
-    """Return the tokens of a loss over split *columns*, which ranks exchange sums of."""
+    """Return the tokens of a loss over split *columns*, for which ranks exchange sums."""
     return {"tokens": round(layer.read / (_FLOAT * columns))} if layer.op == "loss" and columns else {}

@@ -1,6 +1,6 @@
-"""What shape does a decoder have? Its sizes in the words of Hugging Face's and Megatron-LM's configurations, checked against each other.
+"""What is the shape of a decoder? Its sizes, named as in Hugging Face's and Megatron-LM's configurations, and checked for consistency.
 
-The layer table of a sample follows from it (`sim.spec.decoder`).
+`sim.spec.decoder` derives the layer table of a sample from it.
 """
 
 from __future__ import annotations
@@ -16,101 +16,103 @@ Activation = Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu", "reglu"
 Norm = Literal["layernorm", "rmsnorm", "nonparametric"]
 
 GATED: Final = ("swiglu", "geglu", "reglu")
-"""Activations of two inputs, one of which gates the other."""
+"""Activations with two inputs, one of which gates the other."""
 
 
 class Mla(Spec):
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): sizes of the latent vectors and of a head's parts."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): sizes of the latent vectors and of the parts of a head."""
 
     q_rank: Whole = 0
     """Size of the latent query; 0: queries are projected directly."""
     kv_rank: Count
-    """Width to which keys and values are compressed."""
+    """Size of the latent vector of keys and values."""
     nope_dim: Count
-    """Part of a query's and key's head without positions."""
+    """Size of the part of a query or key head without rotary positions."""
     rope_dim: Count
-    """Part with rotary positions."""
+    """Size of the part of a query or key head with rotary positions."""
     value_dim: Count
-    """Size of a value's head."""
+    """Size of a value head."""
 
 
 class Transformer(Spec):
-    """Shape of a decoder. Sizes are elements; words are those of Hugging Face's and Megatron-LM's configurations."""
+    """Shape of a decoder. Sizes are in elements; names follow Hugging Face's and Megatron-LM's configurations."""
 
     layers: Depth
-    """Blocks."""
+    """Number of blocks."""
     hidden: Count
     """Width of the residual stream."""
     heads: Count
-    """Heads of queries."""
+    """Number of query heads."""
     kv_heads: Count | None = None
-    """Heads of keys and values (grouped-query attention); None: as many as ``heads``."""
+    """Number of key and value heads (grouped-query attention); None: ``heads``."""
     head_dim: Count | None = None
-    """None: ``hidden / heads``."""
+    """Size of a head; None: ``hidden / heads``."""
     ffn: Count | None = None
-    """Width inside the feed-forward block; None: four times ``hidden``, where the activation is not gated."""
+    """Width of the feed-forward block; None: four times ``hidden``, allowed only if the activation is not gated."""
     vocab: Count
-    """Rows of the embedding, padding included."""
+    """Number of rows of the embedding, including padding."""
     activation: Activation = "swiglu"
-    """Of the feed-forward block; swiglu, geglu and reglu are gated."""
+    """Activation of the feed-forward block; swiglu, geglu and reglu are gated."""
     norm: Norm = "rmsnorm"
-    """nonparametric: a layer norm without weights."""
+    """Kind of norm; nonparametric is a layer norm without weights."""
     norm_bias: bool | None = None
-    """None: layernorm has one, the others have none."""
+    """Whether norms have a bias; None: only layernorm has one."""
     norm_epsilon: Fraction | None = None
-    """What norms add to the variance; no step depends on it, launch files of other programs hold it. None: not told."""
+    """Epsilon of the norms. It has no effect on any simulated time, but is written to launch files of other programs. None: unknown."""
     positions: Literal["rope", "learned", "alibi", "none"] = "rope"
-    """How tokens know their place."""
+    """Kind of position encoding."""
     rope_base: Count | None = None
-    """Base of the wavelengths of rotary positions; no step depends on it, launch files of other programs hold it. None: not told."""
+    """Base of the rotary positions. It has no effect on any simulated time, but is written to launch files of other programs. None:
+    unknown."""
     rope_share: Share = 1.0
-    """Share of a head's elements that rotary positions turn; no step depends on it."""
+    """Fraction of a head's elements with rotary positions. It has no effect on any simulated time."""
     max_seq: Count | None = None
-    """Most tokens of a sequence; rows of the table where positions are learned."""
+    """Maximum number of tokens in a sequence; with learned positions, the rows of their table. None: no limit."""
     tied: bool = False
-    """The head uses the embedding's table."""
+    """Whether the head uses the embedding's table."""
     bias: Literal["none", "all", "qkv", "qkv_output", "ffn"] = "none"
-    """Which products of blocks have a bias."""
+    """Which matrix products of the blocks have a bias."""
     head_bias: bool = False
     """Whether the product with the vocabulary has a bias."""
     qk_norm: Literal["none", "head", "all", "weightless"] = "none"
-    """Norms of queries and keys: one weight for each element of a head, for all elements, or none."""
+    """Norms of queries and keys. head: weights for the elements of one head; all: for the elements of all heads; weightless: no weights."""
     clamped: bool = False
-    """Whether experts clamp what enters their activation (gpt-oss)."""
+    """Whether experts clamp the inputs of their activation (gpt-oss)."""
     sinks: bool = False
-    """Each head has a learned attention sink."""
+    """Whether each head has a learned attention sink."""
     norms_per_layer: Literal[1, 2, 4] = 2
-    """1: both halves of a block share one; 2: one before each; 4: before and after each."""
+    """Norms in each block. 1: attention and feed-forward share one; 2: one before each; 4: one before and one after each."""
     parallel: bool = False
-    """Attention and feed-forward block work side by side on the same input; with one norm a layer they share it."""
+    """Whether attention and feed-forward run in parallel on the same input; required with one norm per block."""
     embedding_norm: bool = False
-    """Whether a norm follows the embedding."""
+    """Whether the embedding is followed by a norm."""
     window: Whole = 0
-    """Tokens that each token looks back on; 0: all."""
+    """Sliding window: number of tokens that each token can look back; 0: all."""
     global_every: Whole = 0
-    """With a window: each n-th layer looks back on all; 0: none does."""
+    """With a window: every n-th block attends to all tokens; 0: no block does."""
     dropout: Fraction = 0.0
-    """Rate of dropout after the embedding and before each residual. That of attention's probabilities is part of its kernel."""
+    """Dropout rate after the embedding and before each residual addition. Dropout of attention's probabilities is part of its kernel."""
     composed_gelu: bool = False
-    """Code of Hugging Face transformers writes GELU as eight operators (``gelu_new``), which its eager classes run one by one."""
+    """Whether the model's code writes GELU as eight operators (``gelu_new`` of Hugging Face transformers), which eager stacks run one by
+    one."""
     experts: Whole = 0
-    """Experts of a layer, of which each token takes some; 0: a dense model."""
+    """Number of routed experts in a block; 0: a dense model."""
     experts_per_token: Whole = 0
-    """Experts that each token goes to."""
+    """Number of routed experts that each token is sent to; required with ``experts``."""
     expert_ffn: Count | None = None
-    """None: ``ffn``."""
+    """Width of one expert; None: ``ffn``."""
     shared_experts: Whole = 0
-    """Experts that every token goes to, beside those."""
+    """Number of shared experts, which process every token in addition to the routed ones."""
     shared_expert_ffn: Count | None = None
-    """Of all shared experts together; None: ``shared_experts * expert_ffn``."""
+    """Total width of all shared experts; None: ``shared_experts * expert_ffn``."""
     first_dense_layers: Whole = 0
-    """Layers before the first one with experts."""
+    """Number of dense blocks before the first one with experts."""
     moe_every: Count = 1
-    """Each n-th layer has experts."""
+    """Every n-th block has experts."""
     prediction_layers: Whole = 0
-    """Further blocks at the end that predict later tokens (DeepSeek-V3's multi-token prediction); they share embedding and head."""
+    """Number of additional blocks that predict later tokens (DeepSeek-V3's multi-token prediction); they share embedding and head."""
     mla: Mla | None = None
-    """Multi-head latent attention (DeepSeek)."""
+    """Multi-head latent attention (DeepSeek); none: ordinary attention."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Transformer:
@@ -120,7 +122,7 @@ class Transformer(Spec):
         return self
 
     def _contradictions(self) -> Iterator[tuple[bool, str]]:
-        """Yield whether sizes contradict each other in some way, and the sentence that says so."""
+        """Yield whether sizes contradict each other in some way, with the error message for it."""
         size, heads = self.hidden, self.heads
         yield (
             self.head_dim is None and self.mla is None and size % heads > 0,
@@ -152,7 +154,7 @@ class Transformer(Spec):
 
     @property
     def _dense(self) -> bool:
-        """Whether some layer has a plain feed-forward block."""
+        """Whether any block has a plain feed-forward block."""
         return not all(self.has_experts(layer) for layer in range(self.layers))
 
     @property
@@ -162,30 +164,30 @@ class Transformer(Spec):
 
     @property
     def head_size(self) -> int:
-        """Elements of one head of queries and keys."""
+        """Elements of one query or key head."""
         if self.mla is not None:
             return self.mla.nope_dim + self.mla.rope_dim
         return self.head_dim or self.hidden // self.heads
 
     @property
     def value_size(self) -> int:
-        """Elements of one head of values."""
+        """Elements of one value head."""
         return self.mla.value_dim if self.mla is not None else self.head_size
 
     @property
     def groups(self) -> int:
-        """Heads of keys and values."""
+        """Number of key and value heads."""
         return self.heads if self.mla is not None else self.kv_heads or self.heads
 
     @property
     def inner(self) -> int:
-        """Width inside a plain feed-forward block."""
+        """Width of a plain feed-forward block."""
         return self.ffn or 4 * self.hidden
 
     def has_experts(self, layer: int) -> bool:
-        """Return whether the block of number *layer*, from 0 on, has experts."""
+        """Return whether block number *layer*, counted from 0, has experts."""
         return self.experts > 0 and layer >= self.first_dense_layers and (layer + 1) % self.moe_every == 0
 
     def window_of(self, layer: int) -> int:
-        """Return how many tokens a token of the block of number *layer* looks back on; 0 for all."""
+        """Return the number of tokens that a token can look back in block number *layer*; 0 for all."""
         return 0 if self.global_every and (layer + 1) % self.global_every == 0 else self.window

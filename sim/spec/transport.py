@@ -1,4 +1,4 @@
-"""How does a message cross one hop? A physical link, and the constants of the class of transport that uses it."""
+"""How does a message cross one hop? A physical link, and the constants of the transport class that uses it."""
 
 from __future__ import annotations
 
@@ -7,61 +7,63 @@ from typing import Final
 from sim.spec.fields import Bandwidth, Bytes, Count, Curve, Fraction, Seconds, Source, Spec, TimePerByte
 
 CHANNEL_RATES: Final = ("channel_cap", "block_copy", "ll_cap", "send_cap", "nvls_cap")
-"""Fields of a transport that are rates of one channel and its thread block."""
+"""Fields of a transport that are rates of one channel's thread block."""
 
 
 class Transport(Spec):
-    """How collective traffic crosses one hop (``hardware/parts/transports``): constants of a transport class."""
+    """The constants of one transport class (``hardware/parts/transports``): how collective traffic crosses one hop."""
 
     name: str
     hop_latency: Seconds
-    """Time from the start of a step's send to the start of the next rank's, beyond bytes over bandwidth."""
+    """Latency of one hop: time from the start of one rank's send to the start of the next rank's, in addition to bytes over bandwidth."""
     hop_latency_ll: Seconds | None = None
-    """The same under NCCL's LL; without it the share of ``hop_latency`` that NCCL's tuner takes."""
+    """Latency of one hop under NCCL's LL protocol; none: ``hop_latency`` times the LL-to-Simple ratio in NCCL's tuning tables."""
     launch: Seconds
     """Fixed cost of one collective on this transport."""
     simple_start: Seconds = 0.0
-    """What a ring under NCCL's Simple takes besides, once: its blocks synchronize before the first slice."""
+    """Additional one-time cost of a ring under NCCL's Simple protocol: its thread blocks synchronize before the first slice."""
     eager: Bytes | None = None
-    """Up to how many bytes, with the protocol's flags, a message between nodes is sent without asking; none: always."""
+    """Largest message between nodes, including the protocol's flags, that is sent eagerly, without a rendezvous; none: all messages are."""
     rendezvous: Seconds = 0.0
-    """What a longer message takes besides, as sender and receiver agree first."""
+    """Additional time of each hop between nodes for messages above ``eager``: sender and receiver first exchange a handshake."""
     efficiency: Curve
-    """Share of the link's deliverable bandwidth (of ``flow_cap`` x ``flows``, where given), over bytes per rank and channel."""
+    """Fraction of the link's deliverable bandwidth (of ``flow_cap`` x ``flows``, if given) that is reached, as a function of the bytes per
+    rank and channel."""
     flow_cap: Bandwidth | None = None
-    """Most that one flow can carry, whatever the line rate."""
+    """Upper limit of the bandwidth of one flow, whatever the line rate; none: no limit."""
     flows: Count = 1
-    """Flows that one connection opens side by side."""
+    """Number of parallel flows that one connection opens."""
     channel_cap: Bandwidth | None = None
-    """Most that the thread block of one channel moves, sending or receiving; it does all it has to in a ring one after another."""
+    """Upper limit of the bandwidth of one channel's thread block, sending or receiving. In a ring, a block processes its chunks
+    sequentially. None: no limit."""
     block_copy: Bandwidth | None = None
-    """What the thread block of one channel copies inside its GPU while it sends nothing: the last chunk of a ring that it receives; none:
-    at no cost."""
+    """Rate at which one channel's thread block copies inside its GPU while it sends nothing: in a ring, the last chunk that it receives.
+    None: this copy costs nothing."""
     ll_cap: Bandwidth | None = None
-    """Most payload that the thread block of one channel passes on under NCCL's LL; none: as much as links carry."""
+    """Upper limit of the payload bandwidth of one channel's thread block under NCCL's LL protocol; none: limited only by the links."""
     send_cap: Bandwidth | None = None
-    """Most that one channel of a message moves where ranks only send and receive, since its block divides its threads between both; where
-    links carry about as much, less than either is left."""
+    """Upper limit of the bandwidth of one channel in point-to-point messages, where a thread block divides its threads between sending and
+    receiving. If the links have a similar bandwidth, the result is lower than either limit. None: no limit."""
     nvls_cap: Bandwidth | None = None
-    """Most of a reduction in NVSwitch that the thread block of one channel copies to where the switch reads it, and back; none: at no
-    cost."""
+    """Rate at which one channel's thread block copies data to and from the buffers of a reduction in NVSwitch (NVLS); none: this copy
+    costs nothing."""
     total_efficiency: Fraction = 1.0
-    """Share of the line rate that all flows together can carry."""
+    """Fraction of the line rate that all flows together can carry."""
     cpu_time_per_byte: TimePerByte = 0.0
     """Core-seconds that the host spends per byte sent or received."""
     source: Source
 
 
 class Link(Spec):
-    """One kind of physical link (``hardware/parts/links``): bandwidth of one link in one direction."""
+    """One type of physical link (``hardware/parts/links``)."""
 
     name: str
     bandwidth: Bandwidth
-    """In each direction."""
+    """Bandwidth of one link in each direction."""
     efficiency: Fraction
-    """Share of ``bandwidth`` that a large copy reaches."""
+    """Fraction of ``bandwidth`` that a large copy reaches."""
     nccl_bandwidth: Bandwidth
-    """What NCCL's search assumes; used to choose, never to time."""
+    """Bandwidth that NCCL's topology search assumes. It affects only NCCL's choices, never a simulated time."""
     transport: Transport | None = None
-    """How well messages go over it between GPUs, where it is an NVLink or the like: the class of its generation."""
+    """Transport of messages between GPUs over this link, for NVLink and similar links; none for other links."""
     source: Source

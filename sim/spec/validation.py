@@ -1,6 +1,6 @@
-"""What is wrong with a description? Checks plain data against a typed model and says everything in sentences, with places.
+"""What is wrong with a description? Checks plain data against a typed model and reports all problems as sentences with their places.
 
-Each problem reads ``file:line:col: dotted.key: what is wrong; what is accepted``.
+Each problem has the form ``file:line:col: dotted.key: what is wrong; what is accepted``.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _ADVICE: Final = {
     ("model", "workload"): ": write one that names this layer table, such as '{{extends: resnet50, name: mine, model: {file}}}' with a "
     "data set and batch of its own"
 }
-"""What to do with a file of one kind where another is due."""
+"""Advice for a file of one kind if another is expected: (kind of the file, expected kind)."""
 
 _PART: Final = re.compile(r"name of a file in \S+/(datasets|stacks|gpus|links|cpus|transports|volumes|models)/$")
-"""What is said of a part that may be named, where the program lists such parts."""
+"""Matches the description of a part that may be given by name, for parts that ``list`` can show."""
 MANY: Final = 3
-"""Missing blocks from which a machine was hardly meant to be described in full."""
+"""Number of missing blocks from which the user probably did not intend to describe the machine in full."""
 
 _RAISED: Final = "value_error"
-"""pydantic's type of the errors our own validators raise; their text is a sentence already."""
+"""pydantic's error type for errors raised by our own validators; their text is already a sentence."""
 
 
 def validated(kind: type[Spec], document: Document, problems: list[str]) -> Spec:
-    """Return *document* as a *kind*; raise SpecError with *problems*, found before, and all that is wrong with it."""
+    """Return *document* as a *kind*; raise SpecError with the earlier *problems* and all problems of the document."""
     try:
         spec = kind.model_validate(_with_known(kind, document.value))
     except ValidationError as error:
@@ -51,14 +51,14 @@ def validated(kind: type[Spec], document: Document, problems: list[str]) -> Spec
 
 
 def require_kind(kind: type[BaseModel], document: Document) -> None:
-    """Raise SpecError where *document* describes something else than a *kind*."""
+    """Raise SpecError if *document* describes something other than a *kind*."""
     if other := _other_kind(kind, document):
         advice = _ADVICE.get((other, kind.__name__.lower()), "").format(file=document.root.file)
         raise SpecError(f"{document.root}: this is a {other} file; expected a {kind.__name__.lower()} file{advice}")
 
 
 def _with_known(kind: type[BaseModel], value: Any) -> Any:
-    """Return the block *value* with every part that was found valid before in the place of what describes it."""
+    """Return the block *value* with the data of every part that was validated before replaced by the validated part."""
     if not shelf.is_open() or not isinstance(value, dict):
         return value
     block = value
@@ -75,7 +75,7 @@ def _with_known(kind: type[BaseModel], value: Any) -> Any:
 
 
 def _keep_parts(spec: BaseModel, value: Any) -> None:
-    """Keep every valid part of *spec*, by what describes it: shared files are never changed in place."""
+    """Cache every valid part of *spec* under the identity of its data, which are never modified in place."""
     for name, model in schema.children(type(spec)).items():
         inner, part = value.get(name), getattr(spec, name)
         if isinstance(inner, list):
@@ -93,7 +93,7 @@ def _same(part: BaseModel) -> BaseModel:
 
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
     errors = [error for error in errors if error.get("input") is not UNRESOLVED and not _is_consequence(error, errors)]
-    errors = _once(errors, document)
+    errors = _one_per_union(errors, document)
     placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
     sentences = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
     if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
@@ -104,17 +104,17 @@ def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> 
 
 
 def _other_kind(kind: type[BaseModel], document: Document) -> str:
-    """Return the kind that *document* looks like, where it has none of the keys that *kind* cannot do without."""
+    """Return the kind that *document* looks like if it has none of the required keys of *kind*; empty otherwise."""
     due = {name for name, field in kind.model_fields.items() if field.is_required()} - {"name", "source"}
     other = None if due & document.value.keys() else schema.kind_of(document.value)
     return other.__name__.lower() if other not in (None, kind) else ""
 
 
-def _once(errors: list[Any], document: Document) -> list[Any]:
-    """Return *errors* with one for each value that is no member of a union, in place of one for each member."""
+def _one_per_union(errors: list[Any], document: Document) -> list[Any]:
+    """Return *errors* with a single error for a value that fits no member of a union, instead of one error per member."""
     kept: dict[Any, Any] = {}
     for error in errors:
-        key = _present(document.value, tuple(error["loc"]))
+        key = _existing_key(document.value, tuple(error["loc"]))
         is_member = len(key) < len(error["loc"]) and error["type"] != "missing" and not isinstance(error["input"], dict | list)
         each = key if is_member else (*key, len(kept))
         kept[each] = {**error, "type": "union"} if each in kept else error
@@ -122,18 +122,18 @@ def _once(errors: list[Any], document: Document) -> list[Any]:
 
 
 def _is_consequence(error: Any, errors: list[Any]) -> bool:
-    """Tell whether *error* only counts the items of a list that other errors have emptied."""
+    """Return whether *error* only reports an empty list that is empty because of other errors in its items."""
     return error["type"] == "too_short" and any(
         other is not error and other["loc"][: len(error["loc"])] == error["loc"] for other in errors
     )
 
 
 def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Key, str]:
-    """Return the key that *error* is about and what to say about it."""
+    """Return the key to which *error* refers and the message about it."""
     location = tuple(error["loc"])
     if location and location[-1] == "[key]":
         return location[:-1], _unknown(kind, location[:-1])
-    key = _present(document.value, location)
+    key = _existing_key(document.value, location)
     if error["type"] == "missing":
         missing = (*key, location[-1])
         if missing == ("groups",):
@@ -152,11 +152,11 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
     if key[-1:] == ("gpu",) and isinstance(error["input"], list):
         return key, _UNLIKE
     due = schema.describe(kind, key)
-    return key, f"{_found(error['input'])};{_meant(error['input'], due)} write {due}"
+    return key, f"{_describe_value(error['input'])};{_suggestion(error['input'], due)} write {due}"
 
 
 def _option_of(document: Document, key: Key, text: str) -> Key:
-    """Return the field below *key* that *text* begins with where an option wrote it, and not another one of the block; else *key*."""
+    """Return the field below *key* with which *text* begins, if an option set that field on its own; else *key*."""
     inner = (*key, text.partition(" ")[0])
     mark = document.mark(inner)
     return inner if not mark.line and mark is not document.mark(key) and mark.file.startswith("--") else key
@@ -168,8 +168,8 @@ _UNLIKE: Final = (
 )
 
 
-def _meant(value: object, due: str) -> str:
-    """Return which of the words that are *due* (``one of a, b``) was meant by *value*, as a question; empty where none was."""
+def _suggestion(value: object, due: str) -> str:
+    """Return a question such as "did you mean a?" if *value* resembles a word that is *due* (``one of a, b``); else empty."""
     if not isinstance(value, str) or not due.startswith("one of "):
         return ""
     words = due.removeprefix("one of ").split(", ")
@@ -199,7 +199,7 @@ _SYNONYMS: Final = {
     "full": ("parameters",),
     "params": ("parameters",),
 }
-"""What the words of other programs are called here."""
+"""The names used here for the terms of other programs."""
 
 
 _COUNTED: Final = "nodes are counted by --nodes N, or by a group: 'groups: [{node: hgx-h100, count: 8}]'"
@@ -207,7 +207,7 @@ _OF_CLUSTERS: Final = {
     **dict.fromkeys(("nodes", "count", "num_nodes", "node_count"), _COUNTED),
     "network": "NICs are node.nic (bandwidth, count, transport), switches between nodes are fabric",
 }
-"""What newcomers write at the top of a hardware file, and where it is said."""
+"""Keys that new users write at the top level of a hardware file, and the hint for each."""
 _OF_NODES: Final = {
     **dict.fromkeys(("gpus", "num_gpus", "gpus_per_node", "ngpus"), "gpu_count"),
     **dict.fromkeys(("memory", "ram", "mem"), "host.memory"),
@@ -215,27 +215,27 @@ _OF_NODES: Final = {
     **dict.fromkeys(("network", "bandwidth", "ethernet"), "nic.bandwidth"),
     **dict.fromkeys(("disk", "volume", "ssd"), "storage.volume"),
 }
-"""What they write in a node, and the key that it is."""
+"""Keys that new users write in a node, and the correct key for each."""
 
 
 def _unknown(kind: type[BaseModel], key: Key) -> str:
     keys = schema.keys_at(kind, key[:-1])
     if kind is schema.KINDS["hardware"] and len(key) == 1:
         keys = [*keys, *schema.UNFOLDED]
-    if kind is schema.KINDS["hardware"] and len(key) == 1 and (said := _OF_CLUSTERS.get(str(key[-1]))):
-        return f"unknown key; {said}"
+    if kind is schema.KINDS["hardware"] and len(key) == 1 and (hint := _OF_CLUSTERS.get(str(key[-1]))):
+        return f"unknown key; {hint}"
     block = schema.model_at(kind, key[:-1]) if key[:-1] else kind
-    if block is Parallel and (said := NOT_SIMULATED.get(str(key[-1]).lower())):
-        return said
+    if block is Parallel and (hint := NOT_SIMULATED.get(str(key[-1]).lower())):
+        return hint
     near = suggestions(str(key[-1]), keys, most=1)
-    if block is Node and (meant := _OF_NODES.get(str(key[-1]))):
-        return f"unknown key; did you mean '{meant}'?"
+    if block is Node and (correct_key := _OF_NODES.get(str(key[-1]))):
+        return f"unknown key; did you mean '{correct_key}'?"
     if block is not None and (place := schema.home(block, str(key[-1]))):
         return f"unknown key; did you mean '{place}'?"
     return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; known are {', '.join(sorted(keys)) or 'none'}"
 
 
-def _found(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, dict):
         return "found a block of keys"
     if isinstance(value, list | tuple):
@@ -245,8 +245,8 @@ def _found(value: object) -> str:
     return f"found {'true' if value is True else 'false' if value is False else shorten(value)}"
 
 
-def _present(value: Any, location: tuple[Any, ...]) -> Key:
-    """Return the part of pydantic's *location* that exists in the document; the rest names members of a union."""
+def _existing_key(value: Any, location: tuple[Any, ...]) -> Key:
+    """Return the part of pydantic's *location* that exists in the document; the rest refers to members of a union."""
     key: list[str | int] = []
     for part in location:
         inside = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int) and part < len(value)

@@ -1,6 +1,6 @@
-"""How does a result reach a file? Whole or not at all: written beside its place, then renamed.
+"""How is a result written to a file? Atomically: to a temporary file in the same folder, which is then renamed.
 
-A link stays one, and the file that it leads to is replaced; a device or a pipe, such as ``/dev/null``, stays and takes the bytes.
+A symbolic link is kept, and its target is replaced; a device or a pipe, such as ``/dev/null``, receives the bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sim.spec.yaml import SpecError
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> None:
-    """Write *contents* (name to text or bytes) into *folder*, which is made if needed. Raise SpecError where that fails."""
+    """Write *contents* (name to text or bytes) into *folder*, which is created if needed. Raise SpecError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -30,29 +30,29 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write *content* to *path*; an earlier file stays as it was until all of it is written."""
+    """Write *content* to *path*; an existing file is unchanged until all of it is written."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def is_device(path: Path) -> bool:
-    """Tell whether *path* is a device, a pipe or a socket, which takes bytes as they come."""
+    """Return whether *path* is a device, a pipe or a socket, which cannot be replaced by renaming."""
     return path.exists() and not (path.is_file() or path.is_dir())
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file to write, which becomes *path* when the block ends well. Raise SpecError where it cannot be written."""
+    """Provide a temporary file that becomes *path* if the block succeeds. Raise SpecError if it cannot be written."""
     try:
-        with _through(path) if is_device(path) else _beside(Path(os.path.realpath(path))) as temporary:
+        with _temporary_for_device(path) if is_device(path) else _temporary_sibling(Path(os.path.realpath(path))) as temporary:
             yield temporary
     except OSError as error:
         raise SpecError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager
-def _through(device: Path) -> Iterator[Path]:
-    """Give a temporary file, whose bytes *device* takes in the end."""
+def _temporary_for_device(device: Path) -> Iterator[Path]:
+    """Provide a temporary file whose content is written to *device* at the end."""
     with TemporaryDirectory() as folder:
         temporary = Path(folder) / device.name
         yield temporary
@@ -60,15 +60,15 @@ def _through(device: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _beside(place: Path) -> Iterator[Path]:
-    """Give a temporary file of the same folder and ending, which is *place* in the end."""
+def _temporary_sibling(place: Path) -> Iterator[Path]:
+    """Provide a temporary file in the same folder and with the same suffix, which is renamed to *place* at the end."""
     _remove_leftovers(place)
     temporary = place.with_name(f".{place.stem}.{_HOST}.{os.getpid()}.part{place.suffix}")
     try:
         yield temporary
         temporary.replace(place)
     finally:
-        with suppress(OSError):  # renamed, or its folder is none
+        with suppress(OSError):  # already renamed, or its folder does not exist
             temporary.unlink()
 
 
@@ -77,7 +77,7 @@ _DAY: Final = 86_400.0
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what a process that was killed while it wrote *path* left: of this host when the process is gone, of others after a day."""
+    """Remove temporary files of killed processes that wrote *path*: on this host if the process is gone, from other hosts after a day."""
     for left in path.parent.glob(f".{escape(path.stem)}.*.part{escape(path.suffix)}"):
         *_, host, process, _ = left.name.removesuffix(path.suffix).split(".")
         with suppress(OSError):

@@ -1,12 +1,12 @@
-"""How are the GPUs and NICs of a machine wired? What a topology print tells, and the PCIe tree that explains its path classes.
+"""How are the GPUs and NICs of a machine connected? The contents of a topology print, and the PCIe tree that explains its path types.
 
-`nvidia-smi topo -m` tells no tree, only how near any two devices are: PIX (below one PCIe switch), PXB (below several), PHB and
-NODE (one NUMA node), SYS (across the socket link; SOC in old versions). In a tree each class holds for whole groups, so the
-groups joined by PIX are switches, those joined by PXB as well are switches below a common one, and those joined by PHB and NODE
-are sockets. NVLink (NVn) hides the PCIe class of its pair. Such pairs share a socket if their NUMA or CPU affinity says so, or,
-where it says nothing, if no device near them is across the socket link from them.
+`nvidia-smi topo -m` prints no tree, only the path type of each pair of devices: PIX (below one PCIe switch), PXB (below several), PHB and
+NODE (one NUMA node), SYS (across the socket link; SOC in old versions). In a tree, each type applies to whole groups: groups connected by
+PIX are switches, groups connected by PIX or PXB are switches below a common one, and groups connected by anything but SYS are sockets.
+NVLink (NVn) hides the PCIe path type of its pair. Such a pair shares a socket if its NUMA or CPU affinity says so or, without affinity, if
+no device close to one of them is across the socket link from the other.
 
-Does not tell PHB from NODE: several host bridges of one NUMA node are one root complex here.
+Does not distinguish PHB from NODE: several host bridges of one NUMA node are one root complex here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Literal
 Near = Literal["PIX", "PXB", "PHB", "SYS"]
 
 CLASSES: Final[dict[str, Near]] = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS", "SOC": "SYS"}
-"""Printed class to the class that the link graph tells apart."""
+"""Maps a printed path type to the path types that the link graph distinguishes."""
 
 Pair = tuple[int, int]
 """Two devices by number, the smaller first."""
@@ -27,7 +27,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Lanes:
-    """A PCIe link as sysfs gives it: transfer rate of one lane in GT/s, and lanes."""
+    """A PCIe link as reported by sysfs: transfer rate of one lane in GT/s, and number of lanes."""
 
     rate: float
     width: int
@@ -35,7 +35,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Card:
-    """One network port; *speed* in bytes/s, None where the print does not tell."""
+    """One network port; *speed* is in bytes/s. None: not in the print."""
 
     name: str = ""
     speed: float | None = None
@@ -45,7 +45,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Domain:
-    """What hangs straight off one host bridge: a socket, or a NUMA node of one."""
+    """The devices attached directly to one host bridge: a socket, or a NUMA node of a socket."""
 
     gpus: tuple[int, ...] = ()
     nics: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Processor:
-    """The processor as CPUID numbers it; *vendor* is ``GenuineIntel``, ``AuthenticAMD``, ... or the architecture."""
+    """The processor as identified by CPUID; *vendor* is ``GenuineIntel``, ``AuthenticAMD``, ... or the architecture."""
 
     vendor: str
     family: int
@@ -73,7 +73,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a topology print tells of one machine."""
+    """The contents of a topology print of one machine."""
 
     form: str
     """``nvidia-smi topo -m`` or ``NCCL topology file``."""
@@ -82,31 +82,31 @@ class Wiring:
     domains: tuple[Domain, ...]
     branches: tuple[Branch, ...]
     nvlinks: Mapping[Pair, int] = field(default_factory=dict)
-    """NVLinks between two GPUs, directly or as good as that through NVSwitches: the print does not tell which."""
+    """Number of NVLinks between two GPUs, either direct or through NVSwitches (the print does not distinguish them)."""
     switch_links: int = 0
-    """NVLinks from every GPU to NVSwitches, where the print tells."""
+    """Number of NVLinks from every GPU to NVSwitches; 0: none, or not in the print."""
     nvlink_known: bool = True
-    """False where the print is silent on NVLink."""
+    """False if the print has no information on NVLink."""
     classes: Mapping[Pair, Near] = field(default_factory=dict)
-    """PCIe path class of two GPUs, where the print gives it."""
+    """PCIe path type of each pair of GPUs for which the print has it."""
     gpu_names: tuple[str, ...] = ()
-    """Models that stand beside the matrix, each once."""
+    """GPU models listed with the matrix, each once."""
     devices: tuple[int, ...] = ()
     """PCI device numbers of the GPUs, each once."""
     compute_capability: str = ""
     vcpus: int | None = None
-    """Hardware threads near any of the GPUs."""
+    """Hardware threads in the affinity of any GPU."""
     numa_nodes: int = 0
-    """NUMA nodes near any of the GPUs; 0 where the print does not tell."""
+    """Number of NUMA nodes in the affinity of any GPU; 0: not in the print."""
     processor: Processor | None = None
     lanes: Lanes | None = None
     """PCIe link of the GPUs."""
     notes: tuple[str, ...] = ()
-    """What a reader should know about this reading: sentences."""
+    """Remarks for the user on how the print was interpreted, as sentences."""
 
 
 class WiringContradiction(ValueError):
-    """Two devices, by number, whose class fits no tree beside the others'."""
+    """Two devices, by number, whose path type contradicts those of other pairs: no tree has them all."""
 
     def __init__(self, pair: Pair, printed: Near, needed: str) -> None:
         super().__init__(needed)
@@ -117,19 +117,19 @@ class WiringContradiction(ValueError):
 
 @dataclass(frozen=True)
 class Tree:
-    """Which socket and which switches each device hangs off."""
+    """The socket and the switches of each device."""
 
     domains: tuple[Domain, ...]
     branches: tuple[Branch, ...]
     torn: tuple[Pair, ...]
-    """Pairs of one place (NUMA node or set of CPUs) that are across the socket link, or of two that are not."""
+    """Pairs with the same affinity (NUMA node or CPUs) on different sockets, or with different affinity on the same socket."""
 
 
 def tree(devices: int, gpus: int, classes: Mapping[Pair, Near], places: Sequence[str]) -> Tree:
     """Return the PCIe tree of *devices*, of which the first *gpus* are GPUs and the others NICs.
 
-    *classes* are those known, *places* the NUMA node or CPUs of each device (empty: unknown). Raise Contradiction where no tree
-    has these classes.
+    *classes* are the path types of pairs, as far as they are known; *places* is the NUMA node or CPUs of each device (empty: unknown).
+    Raise WiringContradiction if no tree has these path types.
     """
     switch = _groups(devices, (pair for pair, near in classes.items() if near == "PIX"))
     root = _groups(devices, (pair for pair, near in classes.items() if near in ("PIX", "PXB")))
@@ -158,7 +158,7 @@ def _is_torn(pair: Pair, places: Sequence[str], socket: Sequence[int]) -> bool:
 
 
 def _groups(count: int, joined: Iterable[Pair]) -> list[int]:
-    """Return for each of *count* devices the smallest device it is joined to, directly or through others."""
+    """Return for each of *count* devices the lowest-numbered device in its group of devices connected by *joined* pairs."""
     group = list(range(count))
     for one, other in joined:
         first, second = sorted((group[one], group[other]))
@@ -178,7 +178,7 @@ def _check(pair: Pair, near: Near, switch: Sequence[int], root: Sequence[int], b
 
 
 def _sockets(bridge: Sequence[int], classes: Mapping[Pair, Near], places: Sequence[str]) -> list[int]:
-    """Return the socket of each device: groups below one bridge join the first socket that nothing keeps them from."""
+    """Return the socket of each device: each group below one bridge joins the first socket that nothing contradicts."""
     sockets: list[list[int]] = []
     for top in sorted(set(bridge)):
         members = [device for device, place in enumerate(bridge) if place == top]
@@ -196,13 +196,13 @@ def _sockets(bridge: Sequence[int], classes: Mapping[Pair, Near], places: Sequen
 
 def _may_join(members: Sequence[int], socket: Sequence[int], classes: Mapping[Pair, Near], places: Sequence[str]) -> bool:
     if any((min(one, other), max(one, other)) in classes for one in members for other in socket):
-        return False  # a known class between two groups below different bridges is SYS
+        return False  # a known path type between groups below different bridges is SYS
     mine, theirs = {places[device] for device in members} - {""}, {places[device] for device in socket} - {""}
     return not mine or not theirs or bool(mine & theirs)
 
 
 def _branches(socket: str, members: Sequence[int], switch: Sequence[int], gpus: int, named: int) -> list[Branch]:
-    """Return the switch over *members*, or one over each of their switches and one above those."""
+    """Return the switch above *members*; if they are below several switches, return these and one above them."""
     inner = sorted({switch[device] for device in members})
     if len(inner) == 1:
         return [Branch(f"plx{named}", socket, *_split(members, gpus))]
@@ -214,7 +214,7 @@ def _branches(socket: str, members: Sequence[int], switch: Sequence[int], gpus: 
 
 
 def _split(devices: Iterable[int], gpus: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return GPUs and NICs among *devices*, each by its own number."""
+    """Return the GPUs and the NICs among *devices*, each kind numbered from 0."""
     numbers = list(devices)
     return tuple(device for device in numbers if device < gpus), tuple(device - gpus for device in numbers if device >= gpus)
 

@@ -1,4 +1,4 @@
-"""What workload did the user describe? A model's layer table, a data set, its input pipeline and the training set-up."""
+"""What workload did the user describe? A model's layer table, a data set, its input pipeline and the training settings."""
 
 from __future__ import annotations
 
@@ -42,82 +42,85 @@ TOKEN_INPUT = 16.0
 
 
 class Model(Spec):
-    """A layer table in forward order; backward runs it in reverse. Written by ``sim extract``, or made from a ``transformer``.
+    """A model: a layer table in forward order, written by ``sim extract``, or the shape of a decoder in ``transformer``.
 
-    With ``transformer`` and ``sequence`` the table, its parameters and its input follow.
+    With ``transformer`` and ``sequence``, the layers, ``parameters`` and ``input`` are derived.
     """
 
     name: str
     command: str = ""
     """The command that wrote the table."""
     parameters: Count
-    """All of them: elements of the layers' gradient and frozen tensors, and the unused."""
+    """Number of parameters: elements of the layers' gradient and frozen tensors, plus ``unused``."""
     unused: Whole = 0
-    """Parameters that are not frozen, but that no gradient reaches."""
+    """Number of parameters that are not frozen but that no gradient reaches."""
     input: Bytes
-    """Bytes of one sample's input tensors on the GPU."""
+    """Size of one sample's input tensors on the GPU."""
     buffers: Bytes = 0.0
-    """Non-trainable state, such as BatchNorm statistics."""
+    """Size of the non-trainable state, such as BatchNorm statistics."""
     autocast_saved: Bytes = 0.0
-    """Bytes a sample that backward keeps, all layers together, where autocast runs products in 16 bits; 0 where that is not known."""
+    """Bytes per sample that all layers together save for backward if autocast runs products in 16 bits; 0: unknown."""
     transformer: Transformer | None = None
-    """Shape of a decoder, which the layers follow from."""
+    """Shape of a decoder, from which ``layers`` is derived; none: ``layers`` is given."""
     sequence: Count | None = None
-    """Tokens of a sample, with ``transformer``."""
+    """Tokens of a sample; required with ``transformer``."""
     lora: Lora | None = None
-    """Low-rank adapters that train in place of the decoder's weights."""
+    """Low-rank adapters that are trained instead of the decoder's weights; none: the weights are trained."""
     frozen: tuple[str, ...] = ()
-    """Layers of the decoder that do not train: names such as ``tokens`` or ``layers.3``, or ranges such as ``layers.0..15``."""
+    """Layers of the decoder that are not trained: names such as ``tokens`` or ``layers.3``, or ranges such as ``layers.0..15``."""
     lengths: Lengths | None = None
-    """How long the decoder's sequences (packed: the documents in them) are, as shares of ``sequence``."""
+    """Lengths of the decoder's sequences (packed: of the documents in them), relative to ``sequence``."""
     padding: Padding = "padded"
-    """padded: filled up to ``sequence``, all of it is computed. unpadded: tokens only. packed: documents fill a sequence, attention stays
-    inside each. Tokens per second count places, filled or not."""
+    """padded: sequences are padded to ``sequence``, and all of it is computed. unpadded: only tokens are computed. packed: documents fill a
+    sequence, and attention stays inside each. Tokens per second always count the full ``sequence``."""
     measured: MeasuredOn | None = None
-    """Where the times that layers carry were measured (``calibration import-trace --workload-out``); None: layer times are computed."""
+    """How the times of the layers were measured (``calibration import-trace --workload-out``); None: layer times are computed."""
     layers: tuple[Layer, ...] = Field(min_length=1)
-    """Operator calls in the order of forward; ``sim extract`` writes them from a torch model."""
+    """Operator calls in forward order; backward runs them in reverse. ``sim extract`` writes them from a torch model."""
     lists: tuple[str, ...] = ()
-    """Modules that hold others and are not called themselves (``nn.ModuleList``, ``nn.ModuleDict``), which FSDP cannot wrap."""
+    """Modules that contain others and are never called themselves (``nn.ModuleList``, ``nn.ModuleDict``); FSDP cannot wrap them."""
     called_lists: tuple[str, ...] = ()
-    """The same with a forward of their own: torch's ``size_based_auto_wrap_policy`` looks into them, but does not wrap them."""
+    """Modules of this kind that have a forward: torch's ``size_based_auto_wrap_policy`` looks into them but does not wrap them."""
     leaves: tuple[str, ...] = ()
-    """Modules that this policy neither wraps nor looks into (``nn.MultiheadAttention``)."""
+    """Modules that ``size_based_auto_wrap_policy`` neither wraps nor looks into (``nn.MultiheadAttention``)."""
     tensor_plan: dict[str, PlanWord] = Field(default={})
-    """How tensor ranks divide the layers of a traced table, by patterns of module paths in the order of precedence (``*`` one name, ``**``
-    any number): ``{"block.*.feed": colwise, "block.*.feed_output": rowwise}``."""
+    """How tensor ranks split the layers of a traced table, by patterns of module paths, of which the first match applies (``*`` matches one
+    name, ``**`` any number of names): ``{"block.*.feed": colwise, "block.*.feed_output": rowwise}``."""
     source: Source
 
     @model_validator(mode="before")
     @classmethod
-    def _derived(cls, said: Any) -> Any:
-        """Add the table where *said* describes a decoder."""
-        if not isinstance(said, dict) or said.get("transformer") is None:
-            return said
-        if "layers" in said:
+    def _derived(cls, data: Any) -> Any:
+        """Add the layer table if *data* describes a decoder."""
+        if not isinstance(data, dict) or data.get("transformer") is None:
+            return data
+        if "layers" in data:
             raise ValueError("layers and transformer say the same; write one of the two")
         stand_in = {"parameters": 1, "input": "0 B", "layers": (Layer(name="tokens", op="embedding"),)}
         try:
-            decoder = _Decoder.model_validate({name: said[name] for name in _Decoder.model_fields if said.get(name) is not None})
-        except ValidationError:  # the fields' own validation says what is wrong with them
-            return stand_in | said
+            decoder = _Decoder.model_validate({name: data[name] for name in _Decoder.model_fields if data.get(name) is not None})
+        except ValidationError:  # the validation of the fields reports their problems
+            return stand_in | data
         layers, sequence = decoder.layers, decoder.sequence or 0
-        made = {"parameters": sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers), "input": f"{sequence * TOKEN_INPUT:.0f} B"}
-        return made | said | {"layers": layers}
+        derived = {
+            "parameters": sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers),
+            "input": f"{sequence * TOKEN_INPUT:.0f} B",
+        }
+        return derived | data | {"layers": layers}
 
     @model_validator(mode="after")
     def _described(self) -> Model:
         if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):
-            given = next(name for name in ("sequence", "lora", "frozen", "lengths") if getattr(self, name))
+            field_name = next(name for name in ("sequence", "lora", "frozen", "lengths") if getattr(self, name))
             raise ValueError(
-                f"{given} needs a model described by its sizes (a block transformer); {self.name} is a table of layers as they were "
-                f"traced: leave {given} out, or trace it anew"
+                f"{field_name} needs a model described by its sizes (a block transformer); {self.name} is a table of layers as they were "
+                f"traced: leave {field_name} out, or trace it anew"
             )
         return self
 
     @model_validator(mode="after")
     def _planned(self) -> Model:
-        """Give the layers of a traced table the shares of the plan."""
+        """Set the tensor shares of a traced table's layers by the plan."""
         if self.tensor_plan and self.transformer is not None:
             raise ValueError(f"tensor_plan is for tables of layers; {self.name} is described by its sizes and has a plan: leave it out")
         if self.tensor_plan:
@@ -147,7 +150,7 @@ class Model(Spec):
 
 
 class _Decoder(Spec):
-    """What a decoder's table follows from."""
+    """The fields from which a decoder's layer table is derived."""
 
     transformer: Transformer
     sequence: Count | None = None
@@ -158,7 +161,7 @@ class _Decoder(Spec):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The table; raise ValueError without a sequence, or without the lengths that it takes."""
+        """The layer table. Raise ValueError if ``sequence``, or ``lengths`` where the padding needs them, is missing."""
         if self.sequence is None:
             most = self.transformer.max_seq
             raise ValueError(f"a transformer needs sequence, the tokens of a sample; write it, such as sequence: {min(most or 2048, 4096)}")
@@ -171,7 +174,7 @@ class _Decoder(Spec):
 
 
 def fullest(workload: Workload) -> Workload:
-    """Return *workload* as a GPU's memory has to hold it: unpadded sequences of a decoder at their longest."""
+    """Return *workload* for the peak of GPU memory: with the unpadded sequences of a decoder at full length."""
     model = workload.model
     if model.padding != "unpadded" or model.lengths is None:
         return workload
@@ -180,47 +183,48 @@ def fullest(workload: Workload) -> Workload:
 
 
 def known_parameters(model: Model) -> int:
-    """Return how many parameters the layers of *model* and its ``unused`` tell of."""
+    """Return the number of parameters in the layers of *model* and its ``unused``."""
     return model.unused + sum(sum(layer.gradients) + sum(layer.frozen) for layer in model.layers)
 
 
 def batch_norms(model: Model) -> list[int]:
-    """Return the places of the BatchNorm layers in the table of *model*: convolutions and buffers tell them from LayerNorm."""
+    """Return the indices of the BatchNorm layers of *model*: its norms, if it has convolutions and buffers (else they are LayerNorms)."""
     if not model.buffers or not any(layer.op in ("conv", "pointwise_conv", "depthwise_conv") for layer in model.layers):
         return []
     return [index for index, layer in enumerate(model.layers) if layer.op == "norm" and layer.gradients]
 
 
 class Dataset(Spec):
-    """A data set as it lies on disk, and what one sample costs to prepare on the reference core (Xeon Gold 5118)."""
+    """A data set on disk, and the cost of preparing one sample on the reference core (Xeon Gold 5118)."""
 
     name: str
     samples: Count
-    """In one epoch."""
+    """Number of samples in one epoch."""
     sample: Bytes
-    """Mean bytes of one sample on disk."""
+    """Mean size of one sample on disk."""
     prepared: Bytes
-    """Bytes of one prepared sample as it crosses to the GPU."""
+    """Size of one prepared sample as it is copied to the GPU."""
     prep: Seconds
     """Core time per sample with the PyTorch loader: decode, augment, collate."""
     dali_prep: Seconds | None = None
-    """Core time per sample with DALI on the CPU."""
+    """Core time per sample with DALI on the CPU; None: unknown."""
     dali_gpu_prep: Seconds | None = None
-    """Core time per sample that remains with DALI on the GPU."""
+    """Core time per sample that remains with DALI on the GPU; None: unknown."""
     dali_gpu_time: Seconds | None = None
-    """GPU time per sample that DALI's decode and augmentation take on a V100."""
+    """GPU time per sample of DALI's decoding and augmentation on a V100; None: unknown."""
     lengths: Lengths | None = None
-    """Of sequences that are shorter than the model's; None where all are of one length, or nobody knows."""
+    """Lengths of the sequences relative to the model's full length; None: all have the full length, or their lengths are unknown."""
     files: Literal["per_sample", "packed"] = "per_sample"
-    """per_sample: every sample is a file of its own, read at random; packed: large sequential records."""
+    """per_sample: every sample is a separate file, read at random; packed: samples are in large sequential records."""
     sequence: Count | None = None
-    """Tokens of one sample, of text in one stream of tokens; its counts, sizes and times follow the sequence of the model."""
+    """For text in one stream of tokens: tokens per sample to which the other fields refer. They are scaled to the sequence of the model.
+    None: samples are not cut from a stream."""
     tokens: Whole = 0
-    """Tokens of the stream; 0: as many as ``samples`` times ``sequence``."""
+    """Number of tokens in the stream; 0: ``samples`` times ``sequence``."""
     source: Source
 
     def of_sequence(self, tokens: int) -> Dataset:
-        """Return this stream of tokens cut into samples of *tokens* tokens."""
+        """Return this data set with its stream of tokens cut into samples of *tokens* tokens."""
         if self.sequence in (None, tokens):
             return self
         longer, total = tokens / self.sequence, self.tokens or self.samples * self.sequence
@@ -237,28 +241,30 @@ class Dataset(Spec):
 
 
 class Input(Spec):
-    """The loader; torch's own names for torch's options. Counts are per rank."""
+    """The data loader. Options of torch's DataLoader have their names from torch; counts are per rank."""
 
     loader: Literal["pytorch", "dali_cpu", "dali_gpu", "synthetic"] = "pytorch"
-    """dali_cpu, dali_gpu: NVIDIA DALI, decoding on the processor or the GPU. synthetic: data are ready on the GPU."""
+    """pytorch: torch's DataLoader; dali_cpu, dali_gpu: NVIDIA DALI, decoding on the CPU or the GPU; synthetic: data are already on the
+    GPU."""
     own_loader: Annotated[str, BeforeValidator(extensions.checked_name(extensions.LOADERS))] | None = None
-    """The name of a loader of your own, which builds batches at the costs of ``loader`` in an order of its own."""
+    """Name of a user-defined loader, which builds batches in its own order at the costs of ``loader``; None: ``loader`` does."""
     num_workers: Whole = 4
-    """Loader processes of each rank; 0: the training process loads."""
+    """Number of loader processes of each rank; 0: the training process loads."""
     prefetch_factor: Count = 2
-    """Batches that each worker has ready or in the making."""
+    """Number of batches that each worker prepares ahead."""
     pin_memory: bool = True
-    """Whether batches are copied to page-locked memory, from which they go to the GPU beside compute."""
+    """Whether batches are copied to page-locked memory, so that their copy to the GPU overlaps with compute."""
     persistent_workers: bool = False
-    """Whether workers live on between epochs."""
+    """Whether workers keep running between epochs."""
     num_threads: Count = 3
-    """DALI's threads of one rank."""
+    """Number of DALI threads of each rank."""
     worker_start: Seconds = 0.0
     """Time to start the workers at the beginning of an epoch."""
     stream: Stream | None = None
-    """Samples come from an object store while training runs; None: from the node's disk. Layouts only."""
+    """Streams samples from an object store during training; None: they are read from the node's disk. Layouts only."""
     compute_cv: Fraction = 0.02
-    """Coefficient of variation that a step's compute time owes to Python's loader beside it; none with DALI or synthetic input."""
+    """Coefficient of variation of a step's compute time that is caused by the concurrent Python loader; ignored with DALI or synthetic
+    input."""
     source: Source = Field(
         default={
             "*": "torch and DALI defaults",
@@ -268,21 +274,21 @@ class Input(Spec):
 
     @property
     def jitter(self) -> float:
-        """Return what the loader adds to the variation of compute time."""
+        """Return the coefficient of variation of compute time that the loader causes."""
         return self.compute_cv if self.loader == "pytorch" else 0.0
 
 
 class Noise(Spec):
-    """How ranks and steps differ; zero is deterministic."""
+    """Variation of compute time between ranks and steps. With all values 0, the simulation is deterministic."""
 
     compute_cv: Fraction | None = None
-    """Coefficient of variation of one rank's compute time from step to step; None takes the GPU's and the loader's."""
+    """Coefficient of variation of one rank's compute time from step to step; None: from the GPU and the loader."""
     persistent_cv: Fraction | None = None
-    """Coefficient of variation of the ranks' mean compute times, which stay as they are; None takes the GPU's."""
+    """Coefficient of variation of mean compute time from rank to rank, constant during a run; None: from the GPU."""
     compute_correlation: Seconds | None = None
-    """Layouts: seconds of compute after which what a rank deviates by from step to step is another; None: it lasts a step."""
+    """Layouts: compute time after which a rank's random deviation is replaced by a new one; None: a deviation lasts one step."""
     draw: bool = False
-    """Draw each step from the seed's random numbers, for its distribution; else every step has the expected slowest rank."""
+    """Whether each step is drawn at random from the seed, which gives a distribution; false: every step has the expected slowest rank."""
 
     @model_validator(mode="after")
     def _lasts(self) -> Noise:
@@ -300,44 +306,46 @@ class Training(Spec):
     """How the model is trained; the batch is per GPU."""
 
     batch: Count
-    """Samples of each GPU in one micro-batch."""
+    """Samples per GPU in one micro-batch."""
     batches: tuple[Count, ...] = ()
-    """Samples per GPU of each group of workers, in the hardware's order, where they differ; empty: ``batch`` on all."""
+    """Samples per GPU for each group of workers, in the order of the hardware's groups, if they differ; empty: ``batch`` for all."""
     precision: Precision = "fp32"
-    """fp32, tf32: of products; amp_*: autocast; fp16, bf16: the whole model."""
+    """fp32, tf32: type of matrix products; amp_fp16, amp_bf16: autocast; fp16, bf16: the whole model; fp8, nvfp4: products in few bits."""
     fp8_recipe: Fp8Recipe | None = None
-    """With precision fp8: how tensors are scaled, by a scale each from earlier steps (delayed) or their own (tensorwise), by one a row, by
-    blocks as DeepSeek-V3 (blockwise), or by MX blocks of 32 (mxfp8); None: as the stack does, or Transformer Engine on this GPU."""
+    """With precision fp8: how tensors are scaled. delayed: one scale per tensor, from earlier steps; tensorwise: one per tensor, from its
+    own values; rowwise: one per row; blockwise: by blocks, as in DeepSeek-V3; mxfp8: by MX blocks of 32. None: the stack's default, or
+    else Transformer Engine's for this GPU."""
     optimizer: Optimizer = Optimizer()
-    """Which one, and its states."""
+    """The update rule."""
     stack: Stack
-    """Framework and its versions: exchange, kernels, launches."""
+    """The software stack: framework, versions, exchange, kernels, launches."""
     gradient_accumulation_steps: Count = 1
-    """Micro-batches of one step."""
+    """Number of micro-batches per step; in layouts also written ``parallel.micro_batches``."""
     parallel: Parallel = Parallel()
     """Layout of the model over the GPUs; the default is plain data parallelism."""
     activation_checkpointing: Annotated[
         Literal["model", "none", "blocks", "selective", "operators"], BeforeValidator(lambda text: "blocks" if text == "full" else text)
     ] = "model"
-    """What backward recomputes: what the model's code says, nothing, or every numbered block (also written ``full``); in layouts also
-    attention alone (selective), or all but attention and every second matrix product (operators, torchtitan's selective mode)."""
+    """What backward recomputes. model: what the model's code checkpoints; none: nothing; blocks (or ``full``): every numbered block. Only
+    in layouts: selective: only attention; operators: all but attention and every second matrix product (torchtitan's selective mode)."""
     recompute_blocks: Whole = 0
-    """Of ``blocks``, how many of each stage are recomputed (Megatron's recompute_num_layers with method block); 0: all. Layouts only."""
+    """With ``blocks``: number of blocks per stage that are recomputed (Megatron's recompute_num_layers with method block); 0: all. Layouts
+    only."""
     recompute_modules: tuple[RecomputedModule, ...] = ()
-    """Parts of every block that backward computes again by themselves, under Megatron's names (recompute_modules). Layouts only."""
+    """Parts of every block that backward recomputes individually, by Megatron's names (recompute_modules). Layouts only."""
     recompute_saves: tuple[str, ...] = ()
-    """Of ``blocks``, layers whose outputs are saved all the same, by the end of their names, such as ``attention.qkv``; all else of a block
-    is computed again (torch's ``CheckpointPolicy.MUST_SAVE``, JAX's ``save_only_these_names``). Layouts only."""
+    """With ``blocks``: layers whose outputs are saved, by the ends of their names, such as ``attention.qkv``; the rest of a block is
+    recomputed (torch's ``CheckpointPolicy.MUST_SAVE``, JAX's ``save_only_these_names``). Layouts only."""
     compute_factor: Factor = 1.0
-    """Measured compute time over the model's, where the user knows it."""
+    """Factor on the simulated compute time, for users who have measured it."""
     noise: Noise = Noise()
-    """How steps and ranks vary."""
+    """Variation of compute time between steps and ranks."""
     source: Source = "the user's choice"
 
     @model_validator(mode="before")
     @classmethod
     def _micro_batches(cls, value: object) -> object:
-        """Take ``parallel.micro_batches`` for gradient_accumulation_steps, whose name in layouts it is."""
+        """Accept ``parallel.micro_batches``, the name in layouts, for gradient_accumulation_steps."""
         parallel = value.get("parallel") if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(parallel, dict) or "micro_batches" not in parallel:
             return value
@@ -348,12 +356,12 @@ class Training(Spec):
 
     @property
     def asked_recipe(self) -> Fp8Recipe | None:
-        """Return how 8 bits are scaled, as workload or stack say; None: neither does."""
+        """Return the FP8 recipe of the workload or else of the stack; None if neither specifies one."""
         return self.fp8_recipe or next(iter(self.stack.fp8_recipes), None)
 
     @property
     def has_recipe(self) -> bool:
-        """Whether the stack has the recipe of 8 bits that the workload names."""
+        """Whether the stack supports the FP8 recipe of the workload."""
         return self.fp8_recipe is None or not self.stack.fp8_recipes or self.fp8_recipe in self.stack.fp8_recipes
 
     @model_validator(mode="after")
@@ -374,28 +382,28 @@ class Training(Spec):
         return self
 
     def at(self, group: int) -> Training:
-        """Return the training of the GPUs of worker group *group*, with their own batch."""
+        """Return the training settings of the GPUs in worker group *group*, with their batch."""
         return self.model_copy(update={"batch": self.batches[group], "batches": ()}) if self.batches else self
 
 
 class Workload(Spec):
-    """One model on one data set with one training set-up."""
+    """One model on one data set with its training settings."""
 
     name: str
     aliases: tuple[str, ...] = ()
-    """Further names by which it is found."""
+    """Other names by which it can be referred to."""
     description: str = ""
     """One sentence, shown in lists."""
     model: Model
-    """What is trained."""
+    """The model that is trained."""
     dataset: Dataset
-    """What it is trained on."""
+    """The data set that it is trained on."""
     input: Input = Input()
     """How batches are loaded."""
     training: Training
     """Batch, precision, optimizer and software."""
     pretraining: Pretraining | None = None
-    """How batch and sequence change over a budget of tokens (``--tokens``); None: not at all."""
+    """How batch and sequence change over a budget of tokens (``--tokens``); None: they do not."""
 
     @model_validator(mode="after")
     def _of_tokens(self) -> Workload:
@@ -405,7 +413,7 @@ class Workload(Spec):
 
     @property
     def sequence(self) -> int | None:
-        """Return the tokens of a sample, where model or data set say; None for images and rows."""
+        """Return the tokens of a sample, from the model or else the data set; None for samples that are not text."""
         return self.model.sequence or self.dataset.sequence
 
     @model_validator(mode="after")
@@ -417,21 +425,21 @@ class Workload(Spec):
 
     @model_validator(mode="after")
     def _replays(self) -> Workload:
-        parallel, on = self.training.parallel, self.model.measured
-        if on is not None and parallel.context * parallel.expert > 1:
+        parallel, measured = self.training.parallel, self.model.measured
+        if measured is not None and parallel.context * parallel.expert > 1:
             raise ValueError(
                 "layers with measured times are not replayed with context or expert ranks; use 1 of each, or the model's own table"
             )
-        if on is not None and parallel.tensor != on.tensor:
+        if measured is not None and parallel.tensor != measured.tensor:
             raise ValueError(
-                f"layers that {on.tensor} tensor ranks divided where they were measured are replayed on as many, not {parallel.tensor}; "
-                f"use tensor: {on.tensor}, or the model's own table"
+                f"layers that {measured.tensor} tensor ranks divided where they were measured are replayed on as many, not "
+                f"{parallel.tensor}; use tensor: {measured.tensor}, or the model's own table"
             )
         return self
 
     @property
     def layer_stack(self) -> Stack:
-        """Return the stack as it treats this model's layers: operators of models with attention may be composed of many, 8 bits scaled."""
+        """Return the stack with what this workload changes in it: its FP8 recipe, and ``composed_traffic`` for models with attention."""
         stack = self.training.stack
         if self.training.fp8_recipe is not None:
             stack = stack.model_copy(update={"fp8_recipes": (self.training.fp8_recipe,)})
@@ -441,20 +449,20 @@ class Workload(Spec):
 
 
 class JobSpec(Spec):
-    """One of several jobs on one cluster: which *nodes*, and there *placement* (GPUs per node, as in ``1+2``) or *gpus* by number."""
+    """One of several jobs on one cluster: its *nodes*, and on them *placement* (GPUs per node, as in ``1+2``) or *gpus* by number."""
 
     workload: Workload
-    """What it trains."""
+    """The workload that it trains."""
     nodes: Numbers = ()
-    """Numbers of its nodes, from 0 on; without, *placement* counts from the first node, and *gpus* are those of the first."""
+    """Numbers of its nodes, from 0. Empty: *placement* counts from the first node, and *gpus* are on the first node."""
     placement: Counts | None = None
-    """GPUs of each node in turn, 0 for none, those that are free; with *nodes* one number stands for each of them."""
+    """Number of free GPUs that it takes on each node in turn, 0 for none; with *nodes*, a single number applies to each of them."""
     gpus: tuple[Whole, ...] = ()
-    """GPUs on each of its nodes."""
+    """Numbers of its GPUs on each of its nodes."""
     start: Seconds = 0.0
-    """When it begins."""
+    """Time at which it begins."""
     epochs: Factor = 1.0
-    """Epochs after which it is over, where jobs that come and go share loader workers (``sim share``)."""
+    """Number of epochs after which it ends, for jobs that come and go and share loader workers (``sim share``)."""
 
 
 class Jobs(Spec):
@@ -464,4 +472,4 @@ class Jobs(Spec):
     jobs: tuple[JobSpec, ...] = Field(min_length=1)
     """The jobs that share the cluster."""
     coordinated_prep: bool = False
-    """Whether jobs with one data set on the same nodes read and prepare each batch once for all of them (CoorDL)."""
+    """Whether jobs with the same data set on the same nodes read and prepare each batch only once for all of them (CoorDL)."""

@@ -1,12 +1,11 @@
-"""What does a YAML file say, and at which line and column does it say it?
+"""What does a YAML file contain, and at which line and column?
 
-Plain YAML with restrictions, each an error with its place: a key is plain text and may stand once; a scalar that one version
-of YAML reads differently from another (``12:30`` as 750, ``1e9`` as text, ``yes`` as a boolean, ``010`` as 8) must be written
-plainly; no tags, no merge keys, no second document; files are at most 8 MiB, 40 levels deep, and aliases may expand to at most
-200 000 values (a "YAML bomb" stops there). The parser's events are read in a loop, because libyaml's own composer recurses in C
-and dies on deep nesting.
+Plain YAML with restrictions; each violation is an error with its place. A key is plain text and may appear once. A scalar that YAML
+versions read differently (``12:30`` as 750, ``1e9`` as text, ``yes`` as a boolean, ``010`` as 8) must be written unambiguously. No tags,
+no merge keys, no second document. Files have at most 8 MiB and 40 levels, and aliases may expand to at most 200 000 values (this stops
+"YAML bombs"). The parser's events are read in a loop, because libyaml's own composer recurses in C and crashes on deep nesting.
 
-Values are plain data (dict, list, str, int, float, bool, None) and shared between readers: never change one in place.
+Values are plain data (dict, list, str, int, float, bool, None) and shared between readers: never modify one in place.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MAX_DEPTH: Final = 40
 MAX_NODES: Final = 200_000
 _TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels"
 MAX_SHOWN: Final = 50
-"""Problems that one message lists."""
+"""Maximum number of problems in one message."""
 
 
 _LIBRARY: Final = re.compile(
@@ -38,14 +37,14 @@ _LIBRARY: Final = re.compile(
 
 
 def in_library(file: str) -> str:
-    """Return *file* as a message names it: a description of the catalogue without the folder of the installation."""
+    """Return *file* as shown in messages: files of the catalogue without the installation folder."""
     return _LIBRARY.sub("", file)
 
 
 class Mark:
-    """A place in a file, counted from 1, and the places of what stands inside; line 0 is text that is no file.
+    """A place in a file, counted from 1, and the places of the values inside it; line 0 means text that is not from a file.
 
-    *implied* marks a block that nobody wrote: an option for one of its keys made it.
+    *implied* marks a block that is not written anywhere but was created by an option for one of its keys.
     """
 
     __slots__ = ("column", "file", "implied", "inside", "line")
@@ -64,7 +63,7 @@ class Mark:
         return f"{file}:{self.line}:{self.column}" if self.line else file
 
     def holding(self, inside: Mapping[str | int, Mark]) -> Mark:
-        """Return a mark of the same place with *inside* inside."""
+        """Return a mark of the same place with the places *inside*."""
         return Mark(self.file, self.line, self.column, inside, self.implied)
 
 
@@ -72,7 +71,7 @@ _NOTHING: Final[Mapping[str | int, Mark]] = {}
 
 
 class SpecError(ValueError):
-    """One or more things wrong with a document, in ``problems``; ``str`` gives one line each, at most MAX_SHOWN."""
+    """One or more problems of a document, in ``problems``; ``str`` has one line for each, at most MAX_SHOWN."""
 
     def __init__(self, problems: list[str] | str) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -82,14 +81,14 @@ class SpecError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data with the place of every key; of *implied* keys the user writes only the last part."""
+    """Plain data with the place of every key; users write only the last part of *implied* keys."""
 
     value: Any
     root: Mark
     implied: tuple[Key, ...] = ()
 
     def mark(self, key: Key) -> Mark:
-        """Return the place of *key*, or of its nearest ancestor that somebody wrote."""
+        """Return the place of *key*, or of its nearest ancestor that is written in the document."""
         mark = written = self.root
         for part in key:
             if part not in mark.inside:
@@ -99,7 +98,7 @@ class Document:
         return mark
 
     def spelled(self, key: Key) -> str:
-        """Return *key* with dots, as the user writes it: ``node.gpu.memory`` even where the data hold ``groups.0.node...``."""
+        """Return *key* with dots, as the user writes it: ``node.gpu.memory`` even if the data have ``groups.0.node...``."""
         return spelled(key, self.implied)
 
     def place(self, key: Key) -> str:
@@ -108,13 +107,13 @@ class Document:
 
 
 def spelled(key: Key, implied: tuple[Key, ...]) -> str:
-    """Return *key* with dots; where it starts with one of *implied*, from the last part of that on."""
+    """Return *key* with dots; if it starts with one of *implied*, leave out everything before the last part of that."""
     head = next((len(start) - 1 for start in implied if key[: len(start)] == start), 0)
     return dotted(key[head:])
 
 
 def place(mark: Mark, name: str) -> str:
-    """Return the start of a message about the key *name* that stands at *mark*; an override or option names its key already."""
+    """Return the start of a message about the key *name* at *mark*; the text of an override or option already contains the key."""
     override = mark.file.removeprefix("--set ")
     if not mark.line and override == mark.file and override.startswith("--"):
         return f"{mark}: "
@@ -123,12 +122,12 @@ def place(mark: Mark, name: str) -> str:
 
 
 def read(path: Path) -> Document:
-    """Read the YAML file at *path*; raise SpecError with the place of whatever is wrong."""
+    """Read the YAML file at *path*; raise SpecError with the place of each problem."""
     return parse(_text(path), str(path))
 
 
 def read_head(path: Path, end: str) -> Document:
-    """Read the top-level keys of *path* that stand before the key *end*, without looking at the rest."""
+    """Read the top-level keys of *path* before the key *end*, without parsing the rest."""
     return parse(re.split(rf"^{re.escape(end)}\s*:", _text(path), maxsplit=1, flags=re.MULTILINE)[0], str(path))
 
 
@@ -146,7 +145,7 @@ def _text(path: Path) -> str:
 
 
 def text_of(path: Path, most: int, smaller: str, expected: str) -> str:
-    """Return what *path* says. Raise SpecError where it cannot be read, has over *most* bytes (*smaller* says why), or is no text."""
+    """Return the text of *path*. Raise SpecError if it cannot be read, is not text, or has over *most* bytes (with *smaller* as hint)."""
     try:
         with path.open("rb") as file:
             content = file.read(most + 1)
@@ -161,7 +160,7 @@ def text_of(path: Path, most: int, smaller: str, expected: str) -> str:
 
 
 def parse(text: str, file: str = "<text>", located: bool = True) -> Document:
-    """Read YAML *text*; *file* is the name used in messages, without line and column unless *located*."""
+    """Parse YAML *text*; *file* is its name in messages, which have line and column only if *located*."""
     builder = _Builder(file, located)
     try:
         loader = _Loader(text)
@@ -186,13 +185,13 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _inside(text: str, place: Mark) -> Mark:
-    """Return *place*, or the end of *text* where the parser points beyond it."""
+    """Return *place*, or the end of *text* if the parser points beyond it."""
     lines = text.splitlines() or [""]
     return place if place.line <= len(lines) else Mark(place.file, len(lines), len(lines[-1]) + 1)
 
 
 def _fault(text: str, place: Mark, problem: str | None) -> str:
-    """Return the parser's *problem* in the project's words; libyaml from 0.2.6 on counts levels itself, ahead of its events."""
+    """Return the parser's *problem* as this project's message; libyaml 0.2.6 and later checks the depth itself, ahead of its events."""
     if "maximum nesting depth" in str(problem):
         return _TOO_DEEP
     return f"not valid YAML: {problem}{_tab_hint(text, place)}"
@@ -217,15 +216,15 @@ class _Frame:
         self.height = 0
         self.name: Any = None
         self.key: Mark | None = None
-        """Place of the key whose value comes next; None while a key is due."""
+        """Place of the key whose value comes next; None if a key comes next."""
 
 
 _DROPPED: Final = object()
-"""Name of a key whose value is read but not kept."""
+"""Replaces the name of a key whose value is read but not kept."""
 
 
 class _Builder:
-    """Turn parser events into plain data, noting every place; finds all problems of content, stops at those of structure."""
+    """Turns parser events into plain data with places; collects all problems of content, but stops at a problem of structure."""
 
     def __init__(self, file: str, located: bool) -> None:
         self.file = file
@@ -237,7 +236,7 @@ class _Builder:
         self._nodes = 0
         self._frames: list[_Frame] = []
         self._anchors: dict[str, tuple[Any, Mark, int, int]] = {}
-        """Finished anchors: value, place, number of values, height."""
+        """Completed anchors: value, place, number of values, height."""
         self._take = {
             yaml.ScalarEvent: self._scalar,
             yaml.MappingStartEvent: lambda event: self._open(event, {}),
@@ -249,7 +248,7 @@ class _Builder:
         }
 
     def take(self, event: Any) -> None:
-        """Add what *event* says."""
+        """Process *event*."""
         if (step := self._take.get(type(event))) is not None:
             step(event)
 
@@ -258,7 +257,7 @@ class _Builder:
         return Mark(self.file, mark.line + 1, mark.column + 1) if self.located else Mark(self.file)
 
     def start(self, text: str, error: Any) -> Mark:
-        """Return the place of the character that the parser's reader refuses."""
+        """Return the place of the character that the parser's reader rejects."""
         before = text.encode(errors="replace")[: getattr(error, "position", None) or 0].decode(errors="replace")
         return Mark(self.file, before.count("\n") + 1, len(before) - before.rfind("\n")) if self.located else Mark(self.file)
 
@@ -286,7 +285,7 @@ class _Builder:
             self._anchors[event.anchor] = (value, place, 1, 0)
 
     def _enter(self, event: Any) -> _Frame | None:
-        """Return the block or list that *event* stands in; only a scalar may stand where a key is due."""
+        """Return the mapping or list that contains *event*, which must be a scalar if a key comes next."""
         if not self._frames:
             return None
         frame = self._frames[-1]
@@ -297,7 +296,7 @@ class _Builder:
         return frame
 
     def _name(self, frame: _Frame, event: Any, place: Mark) -> None:
-        """Take *event* as the key of the next value."""
+        """Use *event* as the key of the next value."""
         name = event.value
         frame.key, frame.name = place, name
         if event.tag or event.anchor:
@@ -313,7 +312,7 @@ class _Builder:
         frame.name = _DROPPED
 
     def _count(self, event: Any, nodes: int = 1, height: int = 0) -> None:
-        """Count *nodes* more values, *height* deep, where *event* stands."""
+        """Count *nodes* more values with *height* levels at *event*."""
         self._nodes += nodes
         if self._nodes > MAX_NODES:
             raise self._stop(self.at(event.start_mark), f"more than {MAX_NODES} values once aliases are expanded")
@@ -349,7 +348,7 @@ class _Builder:
         self._add(value, mark)
 
     def _add(self, value: Any, place: Mark) -> None:
-        """Put a finished *value* where it stands."""
+        """Add a completed *value* to the current mapping or list."""
         if not self._frames:
             self.value, self.root, self.root_taken = value, place, True
             return

@@ -1,1 +1,1 @@
-"""What files of other programs say, in the words of our descriptions: configurations of models, launch files, wirings, traces."""
+"""Reads and writes files of other programs: model configurations, launch files, topology prints, Chakra traces."""

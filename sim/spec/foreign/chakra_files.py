@@ -1,7 +1,7 @@
-"""Which files make up a Chakra trace of several ranks? Those of one name, numbered from 0: ``name.0.et``, ``name.1.et``, ...
+"""Which files make up a Chakra trace of several ranks? Files with the same name, numbered from 0: ``name.0.et``, ``name.1.et``, ...
 
-A trace is named by ``name.et``, by one of its files, by ``name.{rank}.et``, or by a folder that holds one trace and is no workload of the
-catalogue. Groups of ranks stand in ``comm_group.json`` beside the files, as ASTRA-sim takes them: ``{"1": [0, 1], "2": [2, 3]}``.
+A trace is given as ``name.et``, as one of its files, as ``name.{rank}.et``, or as a folder that contains one trace and is not the name of
+a workload. Groups of ranks are in ``comm_group.json`` next to the files, in ASTRA-sim's format: ``{"1": [0, 1], "2": [2, 3]}``.
 """
 
 from __future__ import annotations
@@ -30,30 +30,32 @@ class TraceFiles(NamedTuple):
     paths: tuple[Path, ...]
     ranks: tuple[list[TraceNode], ...]
     groups: Mapping[str, tuple[int, ...]]
-    """Ranks of each communicator that a file names."""
+    """Ranks of each communicator in the file of groups, by name."""
     sha256: str
 
 
 def trace_paths(text: str) -> tuple[str, dict[int, Path]] | None:
-    """Return the name of the trace that *text* stands for, and its files by rank; None where it stands for none.
+    """Return the name of the trace given as *text*, and its files by rank; None if *text* is not a trace.
 
-    Raise SpecError for a folder of several traces.
+    Raise SpecError for a folder with several traces.
     """
     path = Path(text)
     if "{rank}" in path.name:
-        return text.replace("{rank}", "N"), _like(path.parent, *path.name.split("{rank}", 1))
+        return text.replace("{rank}", "N"), _numbered_files(path.parent, *path.name.split("{rank}", 1))
     if path.is_dir():
         return _of_folder(path) if text.strip() and text not in catalogue("workloads") else None
     if path.name.endswith(_ENDINGS) and path.is_file():
         match = _RANK.match(path.name)
-        return (str(path), {0: path}) if match is None else (match["name"], _like(path.parent, f"{match['name']}.", match["ending"]))
+        return (
+            (str(path), {0: path}) if match is None else (match["name"], _numbered_files(path.parent, f"{match['name']}.", match["ending"]))
+        )
     if not path.name.endswith(".et"):
         return None
     stem = path.name.removesuffix(".et")
-    return stem, next((files for ending in _ENDINGS if (files := _like(path.parent, f"{stem}.", ending))), {})
+    return stem, next((files for ending in _ENDINGS if (files := _numbered_files(path.parent, f"{stem}.", ending))), {})
 
 
-def _like(folder: Path, before: str, after: str) -> dict[int, Path]:
+def _numbered_files(folder: Path, before: str, after: str) -> dict[int, Path]:
     """Return the files of *folder* with a rank between *before* and *after*."""
     numbered = re.compile(re.escape(before) + r"(\d+)" + re.escape(after))
     matches = ((numbered.fullmatch(path.name), path) for path in _files(folder))
@@ -61,7 +63,7 @@ def _like(folder: Path, before: str, after: str) -> dict[int, Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return what *folder* holds; nothing where it cannot be read."""
+    """Return the contents of *folder*; nothing if it cannot be read."""
     try:
         return sorted(folder.iterdir())
     except OSError:
@@ -84,9 +86,9 @@ def _of_folder(folder: Path) -> tuple[str, dict[int, Path]] | None:
 
 
 def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
-    """Read the trace that *text* stands for; *groups* is its file of communicators (default: the one beside it, if there is one).
+    """Read the trace given as *text*; *groups* is the file with its communicators (default: ``comm_group.json`` next to it, if any).
 
-    Raise SpecError with the file where that fails.
+    Raise SpecError, with the file, if that fails.
     """
     files = trace_paths(text)
     if files is None or not files[1]:
@@ -97,15 +99,15 @@ def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
         last = max(by_rank)
         raise SpecError(f"{by_rank[last]}: is of rank {last}, but rank {missing} is missing; ranks are numbered from 0 without a gap")
     paths = tuple(by_rank[rank] for rank in range(len(by_rank)))
-    beside = paths[0].parent / GROUPS_FILE
-    source = groups or (beside if beside.is_file() else None)
+    default_groups = paths[0].parent / GROUPS_FILE
+    source = groups or (default_groups if default_groups.is_file() else None)
     digest = sha256()
     ranks = tuple(_read(path, digest.update) for path in paths)
     return TraceFiles(name, paths, ranks, read_groups(source, len(paths)) if source else {}, digest.hexdigest())
 
 
 def _read(path: Path, note: Callable[[bytes], None]) -> list[TraceNode]:
-    """Return the nodes of *path*, whose bytes *note* gets. Raise SpecError where that fails."""
+    """Return the nodes of *path* and pass its bytes to *note*. Raise SpecError if that fails."""
     try:
         data = path.read_bytes()
         note(data)
@@ -117,7 +119,7 @@ def _read(path: Path, note: Callable[[bytes], None]) -> list[TraceNode]:
 
 
 def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
-    """Return the communicators of *path*, by name. Raise SpecError where it is no such file, or names a rank beyond *ranks*."""
+    """Return the communicators in *path* by name. Raise SpecError if it is not a valid file, or has a rank outside of *ranks*."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

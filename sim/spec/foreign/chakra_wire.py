@@ -1,9 +1,9 @@
-"""What do the bytes of a Chakra execution trace say? Messages of one rank: nodes with dependencies and attributes.
+"""What is in the bytes of a Chakra execution trace? Messages of one rank: nodes with dependencies and attributes.
 
-A file is a sequence of protobuf messages, each behind its length as a varint: one GlobalMetadata, then a Node for each operation
-(MLCommons Chakra, ``et_def.proto`` 0.0.4); gzipped or not. Or it is their JSON, as ``chakra_jsonizer`` writes it. Two message types of
-flat fields are all there is of protobuf here, so the wire format (protobuf.dev, "Encoding") is read and written below: with the library
-the types would be declared at run time, at the same length, and users would need one package more.
+A file is a sequence of protobuf messages, each preceded by its length as a varint: one GlobalMetadata, then a Node for each operation
+(MLCommons Chakra, ``et_def.proto`` 0.0.4), optionally gzipped. Alternatively it is their JSON, as written by ``chakra_jsonizer``. Chakra
+uses only two message types with flat fields, so this module implements the wire format (protobuf.dev, "Encoding") directly. The protobuf
+library would need declarations of the types of the same length, and would be another dependency.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SCALARS: Final = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64", "bool",
     "string", "bytes",
 )  # fmt: skip
-"""Kinds of attributes: kind k is field 3 + 2k alone and 4 + 2k as a list."""
+"""Kinds of attributes: kind k is field 3 + 2k for a single value and 4 + 2k for a list."""
 _FIXED: Final = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 """Wire types."""
@@ -42,11 +42,11 @@ _GZIP = b"\x1f\x8b"
 
 
 class Malformed(ValueError):
-    """Bytes that are no trace; the text says where and why."""
+    """Bytes that are not a valid trace; the message has the place and the reason."""
 
 
 class TraceNode(NamedTuple):
-    """One node of a trace, as it is written."""
+    """One node of a trace, as stored in the file."""
 
     id: int
     name: str = ""
@@ -56,19 +56,19 @@ class TraceNode(NamedTuple):
     start_micros: int = 0
     duration_micros: int = 0
     inputs: str = ""
-    """Values of the inputs; of PyTorch's process groups, JSON."""
+    """Values of the inputs; JSON for PyTorch's process groups."""
     attributes: Mapping[str, Value] = {}
 
 
 def messages(data: bytes) -> list[TraceNode]:
-    """Return the nodes of a trace. Raise Malformed where *data* is none."""
+    """Return the nodes of a trace. Raise Malformed if *data* is not a valid trace."""
     if data[:2] == _GZIP:
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise Malformed(f"cannot be unpacked: {error}") from None
     if data.lstrip()[:1] == b"{":
-        return _of_json(data)
+        return _nodes_of_json(data)
     parts = list(_delimited(data))
     if not parts:
         raise Malformed("is empty; a trace begins with its metadata")
@@ -80,7 +80,7 @@ def messages(data: bytes) -> list[TraceNode]:
 
 
 def _delimited(data: bytes) -> Iterator[bytes]:
-    """Yield messages, each behind its length."""
+    """Yield the messages, each of which is preceded by its length."""
     at, number = 0, 0
     while at < len(data):
         try:
@@ -96,7 +96,7 @@ def _delimited(data: bytes) -> Iterator[bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at *at* and where it ends."""
+    """Return the number at *at* and the position after it."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -140,26 +140,26 @@ def _metadata(data: bytes) -> None:
 
 
 def _node(data: bytes, number: int) -> TraceNode:
-    said: dict[int, Any] = {4: [], 5: [], 10: {}}
+    values: dict[int, Any] = {4: [], 5: [], 10: {}}
     try:
         for field, wire, value in _fields(data):
             if field in (1, 3, 6, 7):
-                said[field] = _as_int(value)
+                values[field] = _as_int(value)
             elif field == 2:
-                said[2] = _as_bytes(value).decode(errors="replace")
+                values[2] = _as_bytes(value).decode(errors="replace")
             elif field in (4, 5):
-                said[field] += _packed(value) if wire == _LENGTH else [_as_int(value)]
+                values[field] += _packed(value) if wire == _LENGTH else [_as_int(value)]
             elif field == 8:
-                said[8] = next((_as_bytes(text).decode(errors="replace") for at, _, text in _fields(_as_bytes(value)) if at == 1), "")
+                values[8] = next((_as_bytes(text).decode(errors="replace") for at, _, text in _fields(_as_bytes(value)) if at == 1), "")
             elif field == 10:
-                name, own = _attribute(_as_bytes(value))
-                said[10][name] = own
+                name, content = _attribute(_as_bytes(value))
+                values[10][name] = content
     except (Malformed, struct.error) as error:
-        named = f" (node {said[1]})" if 1 in said else ""
+        named = f" (node {values[1]})" if 1 in values else ""
         raise Malformed(f"message {number}{named} is not a Chakra node: {error}") from None
     return TraceNode(
-        said.get(1, 0), said.get(2, ""), said.get(3, 0), tuple(said[4]), tuple(said[5]), said.get(6, 0), said.get(7, 0), said.get(8, ""),
-        said[10],
+        values.get(1, 0), values.get(2, ""), values.get(3, 0), tuple(values[4]), tuple(values[5]), values.get(6, 0), values.get(7, 0),
+        values.get(8, ""), values[10],
     )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _attribute(data: bytes) -> tuple[str, Value]:
             name = _as_bytes(value).decode(errors="replace")
         elif 3 <= field < 3 + 2 * len(_SCALARS):
             kind = _SCALARS[(field - 3) // 2]
-            content = _scalar(kind, value) if field % 2 else _listed(kind, _as_bytes(value))
+            content = _scalar(kind, value) if field % 2 else _list_values(kind, _as_bytes(value))
     return name, content if content is not None else ""
 
 
@@ -208,7 +208,7 @@ def _scalar(kind: str, value: int | bytes) -> Value:
     return number - (1 << 64) if kind in ("int32", "int64") and number >= 1 << 63 else number
 
 
-def _listed(kind: str, data: bytes) -> list[Any]:
+def _list_values(kind: str, data: bytes) -> list[Any]:
     values: list[Any] = []
     for field, wire, value in _fields(data):
         if field != 1:
@@ -225,8 +225,8 @@ def _listed(kind: str, data: bytes) -> list[Any]:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _of_json(data: bytes) -> list[TraceNode]:
-    """Return the nodes of concatenated JSON objects, of which the first is the metadata."""
+def _nodes_of_json(data: bytes) -> list[TraceNode]:
+    """Return the nodes of concatenated JSON objects; the first object is the metadata."""
     decoder, objects, at = json.JSONDecoder(), [], 0
     try:
         text = data.decode()
@@ -262,7 +262,7 @@ def _json_type(value: Any) -> int:
 
 
 def _json_attribute(value: Mapping[str, Any]) -> tuple[str, Value]:
-    """Return name and value of an attribute; JSON has 64-bit numbers as text."""
+    """Return the name and value of an attribute; in JSON, 64-bit numbers are text."""
     key = next((key for key in value if key not in ("name", "docString")), None)
     if key is None:
         return value["name"], ""
@@ -282,13 +282,13 @@ def _json_scalar(kind: str, value: Any) -> Value:
 
 
 def metadata_bytes(**texts: str) -> bytes:
-    """Return the first message of a trace, behind its length, with *texts* as attributes."""
+    """Return the first message of a trace, preceded by its length, with *texts* as attributes."""
     body = _text(1, VERSION) + b"".join(_block(2, _text(1, name) + _text(29, text)) for name, text in texts.items())
     return _number(len(body)) + body
 
 
 def node_bytes(node: TraceNode) -> bytes:
-    """Return *node* behind its length."""
+    """Return the message of *node*, preceded by its length."""
     body = b"".join(
         (
             _integer(1, node.id),
@@ -330,7 +330,7 @@ def _text(field: int, text: str) -> bytes:
 
 
 def _value(value: Value) -> bytes:
-    """Return an attribute's value: whole numbers as int64, which are at least 0 here."""
+    """Return the bytes of an attribute's value; whole numbers are written as int64 and must not be negative."""
     if isinstance(value, str):
         return _text(29, value)
     if isinstance(value, float):

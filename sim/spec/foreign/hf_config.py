@@ -1,7 +1,7 @@
-"""Which decoder does a Hugging Face ``config.json`` describe? Its fields, what its class adds, and what of it is not read.
+"""Which decoder does a Hugging Face ``config.json`` describe? Its fields, the defaults of its class, and the keys that are not read.
 
-A family that does not read a key which makes layers of another kind is not the family of the file: it is refused, and those that read the
-key are named.
+If the file has a key that changes the kind of layers and that its family does not read, the file is rejected, and the message lists the
+families that read the key.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from sim.spec.foreign.hf_keys import Config, listed
 from sim.spec.yaml import SpecError
 
 _USUAL: Final[tuple[str, ...]] = ("llama", "qwen3_moe", "mixtral", "deepseek_v3")
-"""Families after which others are made, in the order in which they are named."""
+"""Families on which many others are modeled, in the order in which messages list them."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """A decoder: fields of a Transformer, and what a reader of its file has to know."""
+    """A decoder: fields of a Transformer, and notes for the user on how its file was read."""
 
     shape: Shape
     notes: tuple[str, ...] = ()
 
 
 def decoder_of(said: Mapping[str, Any], place: str) -> Described:
-    """Return the decoder that a configuration describes; *place* names its file in messages.
+    """Return the decoder that a configuration describes; *place* is the name of its file in messages.
 
-    Raise SpecError for a family that is not known, for a size that is missing or no number, and for layers that the family does not have.
+    Raise SpecError for an unknown family, for a size that is missing or not a number, and for layers that the family does not have.
     """
     inside = said.get("text_config")
     if isinstance(inside, Mapping):
@@ -44,7 +44,7 @@ def decoder_of(said: Mapping[str, Any], place: str) -> Described:
 
 
 def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[str, Any] | None) -> Described:
-    """Return the decoder of the family *kind* that the keys *said* describe, inside those *around* them or not inside others."""
+    """Return the decoder of the family *kind* with the keys *said*, which are nested in the keys *around* (None: at the top level)."""
     if kind not in FAMILIES:
         raise SpecError(f"{place}: {_unknown(kind, said)}")
     config = Config(said, place, DEFAULTS.get(kind, {}), "" if around is None else "text_config.")
@@ -52,7 +52,7 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
     if strange := config.strange():
         raise SpecError(
             f"{place}: {config.within}{listed(strange)}: layers of {kind} have no such thing, so that the model would be another"
-            f"{_instead(kind, said)}; or leave the keys out of a copy of the file, where they mean nothing"
+            f"{_advice(kind, said)}; or leave the keys out of a copy of the file, where they mean nothing"
         )
     around = around or {}
     for name, size in config.assumed.items():
@@ -63,57 +63,61 @@ def _described(kind: str, said: Mapping[str, Any], place: str, around: Mapping[s
             )
     notes = [f"{config.within.rstrip('.') or 'the file'} leaves out {listed(config.assumed)}: defaults of {kind} in transformers"]
     unread = config.unread()
-    beside = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
-    towers = [f"only text_config is described: the model's {' and '.join(beside)}, and tokens of images or sound, are left out"]
+    other_configs = [name for name in around if name.endswith("_config") and name != "text_config" and isinstance(around[name], Mapping)]
+    towers = [f"only text_config is described: the model's {' and '.join(other_configs)}, and tokens of images or sound, are left out"]
     unread_note = [f"not read: {listed(unread)}"] if unread else []
-    return Described(shape, (*(notes if config.assumed else ()), *(towers if beside else ()), *unread_note))
+    return Described(shape, (*(notes if config.assumed else ()), *(towers if other_configs else ()), *unread_note))
 
 
 def _unknown(kind: str, said: Mapping[str, Any]) -> str:
-    """Return that the family *kind* is not known, and what to do about it."""
+    """Return the message that the family *kind* is unknown, and what to do about it."""
     which = f"model_type {kind} is not known" if kind else f"model_type is missing; known are {', '.join(FAMILIES)}"
-    nobodys = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
-    lone = f"; no known family has layers with {listed({name: said[name] for name in said if name in nobodys})}" if nobodys else ""
-    return f"{which}{lone}{_instead(kind, said)}"
+    unread_by_all = set.intersection(*(set(_reading(name, said)[0].strange()) for name in FAMILIES))
+    unread_text = (
+        f"; no known family has layers with {listed({name: said[name] for name in said if name in unread_by_all})}" if unread_by_all else ""
+    )
+    return f"{which}{unread_text}{_advice(kind, said)}"
 
 
-def _instead(kind: str, said: Mapping[str, Any]) -> str:
-    """Return what can be done about a configuration whose family *kind* is not known or does not have such layers."""
-    named = _class(said)
-    traced = f"; or trace it where transformers is installed: {_traced(named, said)}" if named else ""
-    if named and not named.endswith(_DECODERS):
+def _advice(kind: str, said: Mapping[str, Any]) -> str:
+    """Return advice on a configuration whose family *kind* is unknown or does not have such layers."""
+    class_name = _class(said)
+    traced = f"; or trace it where transformers is installed: {_trace_command(class_name, said)}" if class_name else ""
+    if class_name and not class_name.endswith(_DECODERS):
         ready = [name for name in sorted(catalogue("workloads")) if re.match(rf"{re.escape(kind)}[-_]", name)] if kind else []
         alone = f"; the catalogue has {', '.join(ready[:_NAMED])}" if ready else ""
-        return f", and {named} is not a decoder{alone}{traced}"
-    alike = _alike(kind, said)
-    like = (
-        f"; if its layers are like those of {' or '.join(alike)}, write that for model_type in a copy of the file" if alike and kind else ""
+        return f", and {class_name} is not a decoder{alone}{traced}"
+    similar = _similar_families(kind, said)
+    similar_hint = (
+        f"; if its layers are like those of {' or '.join(similar)}, write that for model_type in a copy of the file"
+        if similar and kind
+        else ""
     )
     fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
     sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}"
-    return f"{like}{traced}{sizes}; or let 'python -m sim new workload' ask"
+    return f"{similar_hint}{traced}{sizes}; or let 'python -m sim new workload' ask"
 
 
 _DECODERS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""How transformers ends the names of classes that write text."""
+"""Ends of the names of classes in transformers that generate text."""
 _NAMED: Final = 3
-"""Workloads of the catalogue that are named."""
+"""Maximum number of the catalogue's workloads in a message."""
 _SIZE: Final = re.compile(
     r"(hidden|intermediate|embedding|vocab|image|patch|type_vocab)_size|num_(\w+_)?(layers|heads|channels|experts|experts_per_tok)|"
     r"\w+_(layers|heads|dim|positions|position_embeddings)|d_(model|ff|kv)"
 )
-"""Settings that tell how large a model is; others stay as its class has them."""
+"""Settings that determine the size of a model; other settings keep the defaults of its class."""
 
 
 def _class(said: Mapping[str, Any]) -> str:
-    """Return the class of transformers that the file names, or nothing."""
+    """Return the class of transformers that the file names; empty if it names none."""
     names = said.get("architectures")
     first = names[0] if isinstance(names, list) and names else ""
     return first if isinstance(first, str) and first.isidentifier() else ""
 
 
-def _traced(named: str, said: Mapping[str, Any]) -> str:
-    """Return the command that traces the class *named* with the sizes *said*."""
+def _trace_command(class_name: str, said: Mapping[str, Any]) -> str:
+    """Return the command that traces the class *class_name* with the sizes *said*."""
     side = said.get("image_size")
     if isinstance(side, int) and "vocab_size" not in said:
         shape = f"pixel_values={said.get('num_channels', 3)}x{side}x{side}"
@@ -122,26 +126,26 @@ def _traced(named: str, said: Mapping[str, Any]) -> str:
         shape = f"input_ids={min(512, positions) if isinstance(positions, int) and positions > 0 else 512}:int64"
     sizes = {name: size for name, size in said.items() if type(size) is int and _SIZE.fullmatch(name)}
     arguments = "".join(f" --arg {name}={size}" for name, size in sizes.items())
-    return f"python -m sim extract transformers:{named} --input {shape}{arguments}"
+    return f"python -m sim extract transformers:{class_name} --input {shape}{arguments}"
 
 
-def _alike(kind: str, said: Mapping[str, Any]) -> list[str]:
-    """Return families that read all of *said* that shapes layers: those of a like name, or the usual ones."""
+def _similar_families(kind: str, said: Mapping[str, Any]) -> list[str]:
+    """Return families that read all keys of *said* that affect layers: those with similar names, or else common ones."""
     fitting = [name for name in FAMILIES if _fits(name, said)]
     near = difflib.get_close_matches(kind.removesuffix("_text"), fitting, n=3, cutoff=0.7)
     return near or [name for name in _USUAL if name in fitting][:2] or fitting[:2]
 
 
 def _fits(kind: str, said: Mapping[str, Any]) -> bool:
-    """Return whether the family *kind* finds all that it needs in *said*, and knows all that shapes layers there."""
+    """Return whether the family *kind* finds all keys that it needs in *said*, and reads all keys that affect layers."""
     config, complete = _reading(kind, said)
     return complete and not config.strange()
 
 
 def _reading(kind: str, said: Mapping[str, Any]) -> tuple[Config, bool]:
-    """Return *said* once the family *kind* has read it, and whether it found all that it needs.
+    """Return *said* after the family *kind* has read it, and whether it found all keys that it needs.
 
-    Sizes that every decoder has are taken to be there: they tell no family from another.
+    Sizes that every decoder has are assumed to be there, because they do not distinguish families.
     """
     config = Config({NAMES[name][0]: 64 for name in NEEDED} | dict(said), "", {})
     try:

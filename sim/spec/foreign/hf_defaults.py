@@ -1,7 +1,7 @@
-"""Which sizes does a configuration class take where its file leaves them out? Numbers by ``model_type``.
+"""What are the default sizes of a configuration class, for keys that its file leaves out? Numbers by ``model_type``.
 
-Source: huggingface/transformers 5.23.0, fields of src/transformers/models/*/configuration_*.py, under the names that readers ask for.
-``save_pretrained`` writes of a nested ``text_config`` only what differs from these. kimi_k2 is read by the class of DeepSeek-V3.
+Source: huggingface/transformers 5.23.0, fields of src/transformers/models/*/configuration_*.py, under the names that our readers use.
+For a nested ``text_config``, ``save_pretrained`` writes only values that differ from these. kimi_k2 uses the class of DeepSeek-V3.
 """
 
 from __future__ import annotations

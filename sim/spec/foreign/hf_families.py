@@ -1,7 +1,7 @@
-"""How do the configurations of each family of Hugging Face's decoders read, in our words?
+"""How are the configurations of each family of Hugging Face decoders translated to the fields of a Transformer?
 
-Keys, and defaults that are no sizes, are those of huggingface/transformers, src/transformers/models/*/configuration_*.py and modeling_*.py;
-sizes that a file leaves out are in `sim.spec.foreign.hf_defaults`.
+Keys, and defaults other than sizes, are from huggingface/transformers, src/transformers/models/*/configuration_*.py and modeling_*.py;
+defaults of sizes are in `sim.spec.foreign.hf_defaults`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "vocab": ("vocab_size",),
     "max_seq": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
 }
-"""Where a size stands, by our name for it."""
+"""Keys of a size in configurations, by our name for it."""
 NEEDED: Final = ("layers", "hidden", "heads", "vocab")
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Where their number stands; since version 5 transformers writes any of these."""
+"""Keys for the number of experts; since version 5, transformers writes any of these."""
 _ACTIVATIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu"), "gelu"),
     **dict.fromkeys(("silu", "swish"), "silu"),
@@ -162,7 +162,7 @@ def _deepseek(config: Config, shape: Shape) -> Shape:
 
 
 def _routed(config: Config, shape: Shape) -> Shape:
-    """Return *shape* with experts as DeepSeek's configurations name them, which others took over."""
+    """Return *shape* with experts from DeepSeek's keys, which other families also use."""
     return shape | {
         "experts": config.due(*_EXPERTS),
         "experts_per_token": config.due("num_experts_per_tok"),
@@ -199,7 +199,7 @@ def _llama4(config: Config, shape: Shape) -> Shape:
 
 
 def _llama4_step(config: Config, layers: int) -> int:
-    """Return that each n-th layer has experts, which ``moe_layers`` may list."""
+    """Return n if every n-th layer has experts. Raise SpecError if ``moe_layers`` lists other layers."""
     step = config.size("interleave_moe_layer_step", default=1) or 1
     if config.get("moe_layers", default=[*range(step - 1, layers, step)]) != [*range(step - 1, layers, step)]:
         raise SpecError(
@@ -296,23 +296,23 @@ def _stablelm(config: Config, shape: Shape) -> Shape:
     return shape | bias | ({"norms_per_layer": 1} if bias["parallel"] else {})
 
 
-def _same(config: Config, shape: Shape) -> Shape:
+def _unchanged(config: Config, shape: Shape) -> Shape:
     return shape
 
 
 @dataclass(frozen=True)
 class Family:
-    """How the configurations of one ``model_type`` read."""
+    """How to read the configurations of one ``model_type``."""
 
-    read: Reader = _same
+    read: Reader = _unchanged
     gated: bool = True
     norm: str = "rmsnorm"
     activation: str = "silu"
-    """What the class takes where the file names none."""
+    """Default activation of the class."""
     tied: bool = False
-    """Whether the class ties the head where the file says nothing."""
+    """Whether the class ties the head by default."""
     dropout: float = 0.0
-    """Of the class, where the file says nothing."""
+    """Default dropout of the class."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -370,21 +370,21 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen3_vl_moe_text": Family(_qwen3_moe),
     "starcoder2": Family(_starcoder2, gated=False, norm="layernorm", activation="gelu", tied=True),
 }
-"""By ``model_type``."""
+"""Families by ``model_type``."""
 
 
 def shape_of(family: Family, config: Config) -> Shape:
-    """Return the fields of the Transformer of which *config* tells."""
+    """Return the fields of the Transformer that *config* describes."""
     for name in NEEDED:
         config.due(*NAMES[name])
     shape: Shape = {name: config.size(*keys) for name, keys in NAMES.items()}
-    written = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
-    if not isinstance(written, str) or written not in _ACTIVATIONS:
-        raise SpecError(f"{config.place}: activation {written} is not known; known are {', '.join(_ACTIVATIONS)}")
-    plain = _ACTIVATIONS[written]
+    activation_name = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
+    if not isinstance(activation_name, str) or activation_name not in _ACTIVATIONS:
+        raise SpecError(f"{config.place}: activation {activation_name} is not known; known are {', '.join(_ACTIVATIONS)}")
+    activation = _ACTIVATIONS[activation_name]
     shape |= {
-        "activation": _GATES.get(plain, plain) if family.gated else plain,
-        "composed_gelu": written == "gelu_new" and not family.gated,
+        "activation": _GATES.get(activation, activation) if family.gated else activation,
+        "composed_gelu": activation_name == "gelu_new" and not family.gated,
         "norm": family.norm,
         "positions": "rope",
         "tied": bool(config.get("tie_word_embeddings", default=family.tied)),
@@ -397,7 +397,7 @@ def shape_of(family: Family, config: Config) -> Shape:
 
 
 def _rotary(config: Config) -> Shape:
-    """Return the base and share of rotary positions: keys of their own, or since version 5 of transformers in a block."""
+    """Return the base and share of rotary positions, from top-level keys or, since version 5 of transformers, from a block."""
     block = config.get("rope_parameters")
     inside = block if isinstance(block, Mapping) and not any(isinstance(each, Mapping) for each in block.values()) else {}
     base = config.get("rope_theta", "rotary_emb_base", default=inside.get("rope_theta"))
@@ -406,7 +406,7 @@ def _rotary(config: Config) -> Shape:
 
 
 def _window(config: Config, every: int | None = None) -> Shape:
-    """Return the window of attention, and that each layer of number *every* looks back on all."""
+    """Return the window of attention; with *every*, each layer with that period attends to all tokens."""
     window = config.size("sliding_window")
     return {"window": window} | ({"global_every": every} if every else {}) if window else {}
 
@@ -416,12 +416,12 @@ def _used_window(config: Config) -> Shape:
 
 
 def _without_ffn(shape: Shape, experts: Shape) -> Shape:
-    """Return *shape* with *experts* in every block, none of which has a plain feed-forward block."""
+    """Return *shape* with *experts* in every block instead of plain feed-forward blocks."""
     return {name: value for name, value in shape.items() if name != "ffn"} | experts
 
 
 def _dense_layers(config: Config, default: int = 0) -> int | None:
-    """Return how many layers come before the first with experts, as DeepSeek's configurations and those made after them say it."""
+    """Return the number of layers before the first one with experts, from the keys of DeepSeek and similar configurations."""
     kinds = config.get("mlp_layer_types", default=[])
     if isinstance(kinds, list) and kinds:
         return _leading(config, "mlp_layer_types", [layer for layer, kind in enumerate(kinds) if kind == "dense"])
@@ -429,10 +429,10 @@ def _dense_layers(config: Config, default: int = 0) -> int | None:
 
 
 def _leading(config: Config, name: str, layers: Any) -> int:
-    """Return how many of the first layers the list of dense *layers* that the key *name* gives covers. Raise SpecError for others."""
-    given = sorted(layers) if isinstance(layers, list) else []
-    if given != list(range(len(given))):
+    """Return the number of dense *layers*, the value of the key *name*. Raise SpecError if they are not the first layers."""
+    indices = sorted(layers) if isinstance(layers, list) else []
+    if indices != list(range(len(indices))):
         raise SpecError(
-            f"{config.place}: {config.within}{name}: layers {given[:4]} without experts are not the first ones; write those only"
+            f"{config.place}: {config.within}{name}: layers {indices[:4]} without experts are not the first ones; write those only"
         )
-    return len(given)
+    return len(indices)

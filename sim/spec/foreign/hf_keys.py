@@ -1,7 +1,7 @@
-"""What do the keys of a Hugging Face ``config.json`` say, and which of them say something that nobody read?
+"""What are the keys of a Hugging Face ``config.json``, and which of them were not read?
 
-A key that is read is written down. Of the others, those that by their names change what layers are made of (experts, convolutions, states
-of a recurrence) contradict the family that does not know them; further sizes are named. Names are those of huggingface/transformers,
+Keys that are read are recorded. Of the other keys, those whose names indicate different layers (experts, convolutions, recurrent states)
+are errors, because the family does not have such layers; other unread sizes are reported. Names follow huggingface/transformers,
 src/transformers/models/*/configuration_*.py.
 """
 
@@ -16,7 +16,7 @@ from sim.spec.yaml import SpecError
 _STRUCTURE: Final = re.compile(
     r"expert|moe|ssm|mamba|conv|recurrent|lru|linear_|state_size|lora_rank|hybrid|(block|layer)_types?|layers_block"
 )
-"""Words in names of keys without which a layer would have other products."""
+"""Words in names of keys that change which products a layer has."""
 _EXPERTS: Final = re.compile(r"expert|moe")
 _EXPERT_COUNT: Final = re.compile(r"(num|n)_(\w+_)?experts")
 _SIZE: Final = re.compile(r"_(size|dim|rank|width|heads?|layers?|interval)$|^(n|num)_")
@@ -24,23 +24,23 @@ _NO_SIZE: Final = re.compile(
     r"_token_|^max_window_layers$|^num_(labels|beams|beam_groups|return_sequences|logits_to_keep)$|^n_(ctx|group)$|^chunk_size|^ep_size$"
     r"|^query_pre_attn|^rotary_dim$|^no_rope_layer_interval$|^type_vocab_size$|^pad_vocab_size"
 )
-"""Keys that sound like sizes and shape nothing: of generation, of where training began, of how routing or positions compute."""
+"""Keys that look like sizes but do not affect shapes: for generation, for the start of training, for details of routing or positions."""
 _TYPES: Final = re.compile(r"(block|layer)_types?|layers_block|hybrid")
 _USUAL: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention", "dense"})
-"""Types of layers whose products are those of attention and of a plain feed-forward block."""
+"""Types of layers that have only attention and a plain feed-forward block."""
 
 
 class Config:
-    """The keys of one file, *within* a block of it or not, with the *defaults* of its class; *place* is the file's name in messages."""
+    """The keys of one file, with the *defaults* of its class; *place* is the file's name, *within* the prefix of a block, in messages."""
 
     def __init__(self, said: Mapping[str, Any], place: str, defaults: Mapping[str, int], within: str = "") -> None:
         self.said, self.place, self.defaults, self.within = said, place, defaults, within
         self.read: set[str] = {"model_type", "architectures"}
         self.assumed: dict[str, int] = {}
-        """Sizes that are the class's own."""
+        """Sizes that the file leaves out, with the defaults of the class."""
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """Return the first of *names* that is there and not null; where none is there, what the class takes, or *default*."""
+        """Return the first of *names* that is present and not null; if none is present, the default of the class, or *default*."""
         self.read.update(names)
         for name in names:
             if self.said.get(name) is not None:
@@ -63,48 +63,54 @@ class Config:
         return value
 
     def due(self, *names: str) -> int:
-        """Return a whole number that has to be there: transformers leaves sizes out of nested blocks only."""
+        """Return a whole number that must be present, except in nested blocks, where transformers leaves out defaults."""
         value = self.size(*names)
         if value is None or (not self.within and not any(name in self.said for name in names)):
             raise SpecError(f"{self.place}: {self.within}{f' or {self.within}'.join(names)} is missing; write it")
         return value
 
     def strange(self) -> dict[str, Any]:
-        """Return the keys that nobody read and that change what layers are made of."""
+        """Return the keys that were not read and that change the structure of layers."""
         dense = self._dense()
         return {
             name: value
             for name, value in self.said.items()
-            if _STRUCTURE.search(name) and not (dense and _EXPERTS.search(name)) and self._changes(name, value)
+            if _STRUCTURE.search(name) and not (dense and _EXPERTS.search(name)) and self._changes_layers(name, value)
         }
 
     def unread(self) -> dict[str, Any]:
-        """Return the further sizes that nobody read."""
+        """Return the other sizes that were not read."""
         return {
             name: value
             for name, value in self.said.items()
-            if name not in self.read and _SIZE.search(name) and not _STRUCTURE.search(name) and not _NO_SIZE.search(name) and _counts(value)
+            if name not in self.read
+            and _SIZE.search(name)
+            and not _STRUCTURE.search(name)
+            and not _NO_SIZE.search(name)
+            and _is_above_one(value)
         }
 
     def _dense(self) -> bool:
-        """Whether the file says that there are no experts to choose from."""
+        """Whether the file states that there are no experts, or only one."""
         counts = [value for name, value in self.said.items() if _EXPERT_COUNT.fullmatch(name) and value is not None]
-        return bool(counts) and not any(_counts(value) for value in counts)
+        return bool(counts) and not any(_is_above_one(value) for value in counts)
 
-    def _changes(self, name: str, value: Any) -> bool:
+    def _changes_layers(self, name: str, value: Any) -> bool:
         if name in self.read:
             return False
         each = value if isinstance(value, list) else [value]
-        return any(map(_counts, each)) or (bool(_TYPES.search(name)) and any(isinstance(word, str) and word not in _USUAL for word in each))
+        return any(map(_is_above_one, each)) or (
+            bool(_TYPES.search(name)) and any(isinstance(word, str) and word not in _USUAL for word in each)
+        )
 
 
-def _counts(value: Any) -> bool:
-    """Return whether *value* is a number of things of which one would change nothing."""
+def _is_above_one(value: Any) -> bool:
+    """Return whether *value* is a whole number above 1; for counts, 1 is the same as none."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 1
 
 
 def listed(keys: Mapping[str, Any]) -> str:
-    """Return *keys* with their values, for a sentence."""
+    """Return *keys* with their values as text for a message."""
     return ", ".join(f"{name} {_short(value)}" for name, value in keys.items())
 
 

@@ -1,4 +1,4 @@
-"""What does a YAML of Accelerate tell of a run? Keys are those that accelerate/commands/config asks for."""
+"""What does Accelerate's YAML file specify about a run? Keys are those written by accelerate/commands/config."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCELERATE_8BIT: Final[Mapping[Fp8Recipe, Mapping[str, str | bool]]] = {
 
 
 def accelerate(said: Mapping[str, Any], place: str) -> Told:
-    """Return what a YAML of Accelerate tells."""
+    """Return the settings in Accelerate's YAML file."""
     told = Told()
     precisions = {"bf16": "bf16", "fp16": "amp_fp16", "fp8": "fp8", "no": "fp32", "false": "fp32"}
     precision = precisions.get(kind := str(said.get("mixed_precision", "")).lower())
@@ -76,14 +76,14 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
 
 
 def _recipe(said: Mapping[str, Any], place: str) -> dict[str, str]:
-    """Return the recipe of 8 bits of ``fp8_config``; nothing where it names no library, or one whose recipes are not modeled."""
+    """Return the FP8 recipe of ``fp8_config``; empty if it names no library, or one whose recipes are not modeled."""
     block = block_of(said, "fp8_config", place)
-    named = {"backend": str(block.get("backend", "")).upper()} | ({_MX: True} if block.get(_MX) is True else {})
-    return next(({"fp8_recipe": recipe} for recipe, said_so in ACCELERATE_8BIT.items() if said_so == named), {})
+    backend = {"backend": str(block.get("backend", "")).upper()} | ({_MX: True} if block.get(_MX) is True else {})
+    return next(({"fp8_recipe": recipe} for recipe, said_so in ACCELERATE_8BIT.items() if said_so == backend), {})
 
 
 def _number(block: Mapping[str, Any], key: str, place: str) -> int:
-    """Return the whole number of *key*, 1 where it is left out. Raise SpecError for anything else."""
+    """Return the whole number at *key*, or 1 if it is left out. Raise SpecError for anything else."""
     value = block.get(key)
     number = 1 if value is None else whole_number(str(value))
     if not number:

@@ -1,4 +1,4 @@
-"""What does a JSON of DeepSpeed tell of a run? Keys are those of deepspeed/runtime/config.py; ``auto`` leaves a key to its default."""
+"""What does DeepSpeed's JSON file specify about a run? Keys are from deepspeed/runtime/config.py; ``auto`` means the default."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sim.spec.yaml import SpecError
 from sim.units import shorten
 
 ZERO_STAGES: Final = ("none", "optimizer", "gradients", "parameters")
-"""What each stage shards."""
+"""What each ZeRO stage shards."""
 _PLUS: Final = frozenset(
     ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
 )
-"""Keys of ZeRO++, which change what is exchanged."""
+"""Keys of ZeRO++, which change the data that are exchanged."""
 _OPTIMIZERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("adam", "adamw", "fusedadam", "deepspeedcpuadam"), "adam"),
     **dict.fromkeys(("lamb", "fusedlamb"), "lamb"),
@@ -25,7 +25,7 @@ _OPTIMIZERS: Final[Mapping[str, str]] = {
 
 
 def deepspeed(said: Mapping[str, Any], place: str) -> Told:
-    """Return what a JSON of DeepSpeed tells; ``auto`` is left to the defaults."""
+    """Return the settings in DeepSpeed's JSON file; ``auto`` is left to the defaults."""
     told = Told()
     stage = block_of(said, "zero_optimization", place).get("stage", 0)
     if type(stage) is not int or stage not in range(4):
@@ -53,7 +53,7 @@ def deepspeed(said: Mapping[str, Any], place: str) -> Told:
 
 
 def _optimizer(block: Mapping[str, Any], told: Told) -> None:
-    """Take over the optimizer of the *block*, or say that adam stands in for it."""
+    """Set the optimizer in *told* from the *block*, or add a note that adam is used instead."""
     kind, settings = block.get("type"), block.get("params")
     if not isinstance(kind, str) or kind == "auto":
         return

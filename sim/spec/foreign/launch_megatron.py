@@ -1,4 +1,4 @@
-"""What do arguments of Megatron-LM tell of a run? Layout, micro-batches, optimizer (megatron/training/arguments.py, with its defaults)."""
+"""What do Megatron-LM's arguments specify about a run? Layout, micro-batches, optimizer (megatron/training/arguments.py, its defaults)."""
 
 from __future__ import annotations
 
@@ -32,72 +32,72 @@ NUMERIC: Final = {*SIZES, *_RANKS, *LATENT, "seq-length", "num-query-groups", "p
     "micro-batch-size",
     "global-batch-size",
 }
-"""Options whose values must be numbers."""
+"""Options with numeric values."""
 _READ: Final = NUMERIC | {
     "sequence-parallel", "use-distributed-optimizer", "multi-latent-attention", "group-query-attention", "disable-bias-linear",
     "untie-embeddings-and-output-weights", "normalization", "position-embedding-type", "recompute-granularity", "hidden-dropout",
     "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "moe-layer-freq", "data-parallel-sharding-strategy",
     "fp8-format", "fp8-recipe",
 }  # fmt: skip
-"""Options that change what is simulated, by which slips are known."""
+"""Options that affect the simulation, against which other options are checked for typos."""
 
 
 def megatron(text: str, place: str) -> Told:
-    """Return what the arguments of Megatron-LM in *text*, plain or inside a shell script, tell. Raise SpecError for what is missing.
+    """Return the settings in Megatron-LM's arguments in *text*, plain or inside a shell script. Raise SpecError for missing sizes.
 
-    A script without any size of the model tells of layout and batch alone.
+    A script without any size of the model specifies only layout and batch.
     """
-    given = Arguments(arguments(text, place, NUMERIC), place)
+    options = Arguments(arguments(text, place, NUMERIC), place)
     sizes = ("num-layers", "hidden-size", "num-attention-heads")
-    sized = any(option in given.said for option in sizes)
+    sized = any(option in options.said for option in sizes)
     for option in sizes if sized else ():
-        if option not in given.said:
+        if option not in options.said:
             raise SpecError(f"{place}: --{option} is missing; these are no complete arguments of Megatron-LM")
     told = Told(
-        shape=model_shape(given) if sized else {}, sequence=given.number("seq-length"), global_batch=given.number("global-batch-size")
+        shape=model_shape(options) if sized else {}, sequence=options.number("seq-length"), global_batch=options.number("global-batch-size")
     )
-    told.parallel = {name: size for option, name in _RANKS.items() if (size := given.number(option) or 1) > 1}
-    if "sequence-parallel" not in given.said and "tensor" in told.parallel:
+    told.parallel = {name: size for option, name in _RANKS.items() if (size := options.number(option) or 1) > 1}
+    if "sequence-parallel" not in options.said and "tensor" in told.parallel:
         told.parallel["sequence"] = False
-    told.parallel |= _shards(given)
-    if "use-tp-pp-dp-mapping" in given.said:
+    told.parallel |= _shards(options)
+    if "use-tp-pp-dp-mapping" in options.said:
         told.parallel["order"] = list(NEAR_PIPELINE)
-    if "moe-expert-capacity-factor" in given.said:
-        padded = {"pad_to_capacity": True} if "moe-pad-expert-input-to-capacity" in given.said else {}
-        told.parallel |= {"capacity_factor": given.said["moe-expert-capacity-factor"], **padded}
+    if "moe-expert-capacity-factor" in options.said:
+        padded = {"pad_to_capacity": True} if "moe-pad-expert-input-to-capacity" in options.said else {}
+        told.parallel |= {"capacity_factor": options.said["moe-expert-capacity-factor"], **padded}
     layout = re.search(r"--pipeline-model-parallel-layout[ =]+[\"']?([^\s\"']+)", text)
-    told.parallel |= _stages(given, told, None if layout is None else layout[1])
-    _exchanges(given, told)
-    told.training = _training(given)
-    told.training |= _optimizer(given.said.get("optimizer", "adam"), told)
-    told.training |= _modules(text, given.said, told)
+    told.parallel |= _stages(options, told, None if layout is None else layout[1])
+    _exchanges(options, told)
+    told.training = _training(options)
+    told.training |= _optimizer(options.said.get("optimizer", "adam"), told)
+    told.training |= _modules(text, options.said, told)
     for option in ("optimizer-cpu-offload", "cpu-offloading", "fine-grained-activation-offloading"):
-        note_offloading(f"--{option}", option in given.said, told)
-    told.notes += unread(text, given.said, _READ, told.sequence)
+        note_offloading(f"--{option}", option in options.said, told)
+    told.notes += unread(text, options.said, _READ, told.sequence)
     return told
 
 
-def _shards(given: Arguments) -> dict[str, Any]:
-    """Return what data-parallel ranks share: states, or with one of FSDP's kinds what the strategy says."""
-    if "use-torch-fsdp2" in given.said:
+def _shards(options: Arguments) -> dict[str, Any]:
+    """Return what data-parallel ranks shard: optimizer states, or with a kind of FSDP what its strategy specifies."""
+    if "use-torch-fsdp2" in options.said:
         return {"shard": "parameters"}
-    if "use-megatron-fsdp" in given.said or "use-custom-fsdp" in given.said:
-        strategy = given.said.get("data-parallel-sharding-strategy", "no_shard")
+    if "use-megatron-fsdp" in options.said or "use-custom-fsdp" in options.said:
+        strategy = options.said.get("data-parallel-sharding-strategy", "no_shard")
         if strategy not in _FSDP:
-            raise SpecError(f"{given.place}: --data-parallel-sharding-strategy {strategy} is not known; known are {', '.join(_FSDP)}")
+            raise SpecError(f"{options.place}: --data-parallel-sharding-strategy {strategy} is not known; known are {', '.join(_FSDP)}")
         return {"shard": _FSDP[strategy]} if strategy != "no_shard" else {}
-    return {"shard": "optimizer"} if "use-distributed-optimizer" in given.said else {}
+    return {"shard": "optimizer"} if "use-distributed-optimizer" in options.said else {}
 
 
 def _optimizer(name: str, told: Told) -> dict[str, Any]:
-    """Return the optimizer; where it is not modeled adam stands in for it, and *told* has a note."""
+    """Return the optimizer; if it is not modeled, return adam and add a note to *told*."""
     rule = _OPTIMIZERS.get(name)
     told.notes += [] if rule else [f"--optimizer {name} is not modeled: the workload has adam"]
     return {"optimizer": {"name": rule or "adam"}}
 
 
 def _modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
-    """Return which modules of a block are recomputed by themselves, where the options in *text* name some."""
+    """Return which modules of a block are recomputed individually, if the options in *text* name any."""
     named = _MODULES.search(text.replace("\\\n", " "))
     if named is None or said.get("recompute-granularity") != "selective":
         return {}
@@ -111,53 +111,53 @@ def _modules(text: str, said: Mapping[str, str], told: Told) -> dict[str, Any]:
     return {"recompute_modules": [word for word in words if word in modeled], **attention}
 
 
-def _exchanges(given: Arguments, told: Told) -> None:
-    """Take over how context ranks exchange keys and values, and say which ways there and over expert ranks are not modeled."""
-    kind = given.said.get("cp-comm-type", "p2p")
+def _exchanges(options: Arguments, told: Told) -> None:
+    """Set in *told* how context ranks exchange keys and values, and add notes on exchanges that are not modeled."""
+    kind = options.said.get("cp-comm-type", "p2p")
     if "context" in told.parallel and kind != "p2p":
         told.parallel |= {"context_exchange": "all_gather"} if kind == "all_gather" else {}
         told.notes += [] if kind == "all_gather" else [f"--cp-comm-type {kind} is not modeled: keys and values go round a ring"]
     tensor, expert = told.parallel.get("tensor", 1), told.parallel.get("expert", 1)
     modeled = 1 if expert > 1 else tensor
-    if "num-experts" in given.said and (own := given.number("expert-tensor-parallel-size", tensor)) != modeled:
+    if "num-experts" in options.said and (own := options.number("expert-tensor-parallel-size", tensor)) != modeled:
         told.notes.append(
             f"experts split over {own} tensor ranks (--expert-tensor-parallel-size) are not modeled: "
             + ("each is whole on its expert rank" if expert > 1 else f"they are split over {tensor}")
         )
 
 
-def _stages(given: Arguments, told: Told, layout: str | None) -> dict[str, Any]:
-    """Return how many chunks each rank of a pipeline has, and how many blocks each chunk, where they are not equal."""
+def _stages(options: Arguments, told: Told, layout: str | None) -> dict[str, Any]:
+    """Return the number of chunks on each pipeline rank and, if they are uneven, the number of blocks in each chunk."""
     stages = told.parallel.get("pipeline", 1)
     if stages == 1:
         return {}
     layers = told.shape.get("layers")
-    virtual = given.number("num-virtual-stages-per-pipeline-rank") or 1
-    if each := given.number("num-layers-per-virtual-pipeline-stage"):
+    virtual = options.number("num-virtual-stages-per-pipeline-rank") or 1
+    if each := options.number("num-layers-per-virtual-pipeline-stage"):
         if layers is None:
-            raise SpecError(f"{given.place}: --num-layers-per-virtual-pipeline-stage needs --num-layers; write it too")
+            raise SpecError(f"{options.place}: --num-layers-per-virtual-pipeline-stage needs --num-layers; write it too")
         virtual = max(1, layers // stages // each)
     if layout is not None:
-        counts = _letters(layout, given.place)
+        counts = _letters(layout, options.place)
         if layers is not None and sum(counts) != layers + told.shape.get("prediction_layers", 0):
             raise SpecError(
-                f"{given.place}: --pipeline-model-parallel-layout has {sum(counts)} blocks, --num-layers is {layers}; change one"
+                f"{options.place}: --pipeline-model-parallel-layout has {sum(counts)} blocks, --num-layers is {layers}; change one"
             )
         if len(counts) % stages:
             raise SpecError(
-                f"{given.place}: --pipeline-model-parallel-layout has {len(counts)} parts, which {stages} stages do not share evenly; "
+                f"{options.place}: --pipeline-model-parallel-layout has {len(counts)} parts, which {stages} stages do not share evenly; "
                 f"write {-(-len(counts) // stages) * stages}"
             )
         virtual = len(counts) // stages
     else:
-        counts = [] if layers is None else _ends_apart(given, layers, stages, virtual)
+        counts = [] if layers is None else _uneven_ends(options, layers, stages, virtual)
     usual = not counts or counts == even_blocks(sum(counts), len(counts), 0, 0)
     spread = {} if usual else {"layers_per_stage": counts}
     return ({"virtual_stages": virtual} if virtual > 1 else {}) | spread
 
 
 def _letters(layout: str, place: str) -> list[int]:
-    """Return the blocks of each part of a ``--pipeline-model-parallel-layout`` such as ``Et*3|(tt|)*29,m|L``."""
+    """Return the number of blocks in each part of a ``--pipeline-model-parallel-layout`` such as ``Et*3|(tt|)*29,m|L``."""
     text = layout.replace(",", "")
     for pattern in (r"\(([^()]*)\)\*(\d{1,3})(?!\d)", r"([EtmL])\*(\d{1,3})(?!\d)"):
         text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
@@ -168,10 +168,10 @@ def _letters(layout: str, place: str) -> list[int]:
     return [part.count("t") + part.count("m") for part in text.split("|")]
 
 
-def _ends_apart(given: Arguments, layers: int, stages: int, virtual: int) -> list[int]:
-    """Return the blocks of each chunk where the first or the last stage has others than the rest; nothing where none does."""
-    first, last = given.number("decoder-first-pipeline-num-layers"), given.number("decoder-last-pipeline-num-layers")
-    less = ["account-for-embedding-in-pipeline-split" in given.said, "account-for-loss-in-pipeline-split" in given.said]
+def _uneven_ends(options: Arguments, layers: int, stages: int, virtual: int) -> list[int]:
+    """Return the number of blocks in each chunk if the first or last stage differs from the rest; empty if none does."""
+    first, last = options.number("decoder-first-pipeline-num-layers"), options.number("decoder-last-pipeline-num-layers")
+    less = ["account-for-embedding-in-pipeline-split" in options.said, "account-for-loss-in-pipeline-split" in options.said]
     if any(less):
         return even_blocks(layers, stages * virtual, *map(int, less))
     if first is None and last is None:
@@ -180,17 +180,19 @@ def _ends_apart(given: Arguments, layers: int, stages: int, virtual: int) -> lis
     rest, others = layers - sum(ends.values()), stages - len(ends)
     of_stage = [ends.get(stage, rest // max(1, others)) for stage in range(stages)]
     if sum(of_stage) != layers or min(of_stage) < 1 or any(count % virtual for count in of_stage):
-        given_ = " and ".join(f"--decoder-{end}-pipeline-num-layers {count}" for end, count in (("first", first), ("last", last)) if count)
-        raise SpecError(f"{given.place}: {layers} layers do not divide over {stages} stages with {given_}; change that")
+        end_options = " and ".join(
+            f"--decoder-{end}-pipeline-num-layers {count}" for end, count in (("first", first), ("last", last)) if count
+        )
+        raise SpecError(f"{options.place}: {layers} layers do not divide over {stages} stages with {end_options}; change that")
     return [count // virtual for _ in range(virtual) for count in of_stage]
 
 
-def _training(given: Arguments) -> dict[str, Any]:
-    said = given.said
+def _training(options: Arguments) -> dict[str, Any]:
+    said = options.said
     narrow = "nvfp4" if "fp4-format" in said else "fp8" if "fp8-format" in said else ""
     precision = narrow or ("bf16" if "bf16" in said else "amp_fp16" if "fp16" in said else "fp32")
     recompute = {"full": "blocks", "selective": "selective"}.get(said.get("recompute-granularity", ""))
-    training = {"batch": given.number("micro-batch-size", 1), "precision": precision, "stack": "megatron-core"}
+    training = {"batch": options.number("micro-batch-size", 1), "precision": precision, "stack": "megatron-core"}
     scaled = said.get("fp8-recipe") if narrow == "fp8" else None
     training |= {"fp8_recipe": scaled} if scaled in FP8_RECIPES else {}
     return training | ({"activation_checkpointing": recompute} if recompute else {})

@@ -1,6 +1,6 @@
-"""What model do arguments of Megatron-LM describe? Fields of a `Transformer` (megatron/training/arguments.py, with its defaults).
+"""Which model do Megatron-LM's arguments describe? Fields of a `Transformer` (megatron/training/arguments.py and its defaults).
 
-Limits: sizes that only a tokenizer knows must be written.
+Limits: sizes that only the tokenizer knows must be given.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES: Final[Mapping[str, str]] = {
     "moe-router-topk": "experts_per_token",
     "mtp-num-layers": "prediction_layers",
 }
-"""Sizes by option: their names here."""
+"""Our names of sizes, by option."""
 LATENT: Final[Mapping[str, tuple[str, int]]] = {
     "q-lora-rank": ("q_rank", 0),
     "kv-lora-rank": ("kv_rank", 32),
@@ -35,7 +35,7 @@ LATENT: Final[Mapping[str, tuple[str, int]]] = {
     "qk-pos-emb-head-dim": ("rope_dim", 64),
     "v-head-dim": ("value_dim", 128),
 }
-"""Sizes of latent attention by option: their names here, and Megatron-LM's defaults."""
+"""Our names of the sizes of latent attention and Megatron-LM's defaults, by option."""
 
 
 def model_shape(given: Arguments) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def model_shape(given: Arguments) -> dict[str, Any]:
 
 
 def _vocabulary(given: Arguments) -> int:
-    """Return the padded vocabulary: a multiple of ``--make-vocab-size-divisible-by`` (128) times the tensor ranks."""
+    """Return the padded vocabulary size: a multiple of ``--make-vocab-size-divisible-by`` (128) times the tensor ranks."""
     if (padded := given.number("padded-vocab-size")) is not None:
         return padded
     size = given.number("vocab-size") or (50257 if given.said.get("tokenizer-type", "") == "GPT2BPETokenizer" else None)
@@ -97,7 +97,7 @@ def _kind(arguments: Arguments) -> dict[str, Any]:
 
 
 def _window(given: Arguments) -> dict[str, Any]:
-    """Return how far tokens look back (``--window-size LEFT,RIGHT``), and that each n-th layer looks back on all."""
+    """Return the attention window (``--window-size LEFT,RIGHT``), and n if every n-th layer attends to all tokens."""
     said = given.said.get("window-size")
     if said is None:
         return {}
@@ -110,7 +110,7 @@ def _window(given: Arguments) -> dict[str, Any]:
 
 
 def _expert_layers(pattern: str, place: str) -> dict[str, Any]:
-    """Return which layers have experts, by ``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
+    """Return which layers have experts from ``--moe-layer-freq``: a number, or a pattern such as ``([0]*3+[1]*58)``."""
     if (every := whole_number(pattern)) is not None:
         return {"moe_every": every}
     match = re.fullmatch(r"\[0\]\*(\d+)\+\[1\]\*\d+", pattern.replace(" ", ""))

@@ -1,6 +1,6 @@
-"""Which options does a command line have, plain or inside a shell script? By name, with the script's variables put in.
+"""Which options does a command line have, plain or inside a shell script? Options by name, with the script's variables substituted.
 
-Limits: variables are followed where one line sets them to a plain value.
+Limits: only variables that one line sets to a plain value are substituted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?")
 
 @dataclass(frozen=True)
 class Arguments:
-    """Options by name, without dashes in front; *place* is their file's name in messages."""
+    """Options by name, without leading dashes; *place* is the name of their file in messages."""
 
     said: Mapping[str, str]
     place: str
 
     def number(self, name: str, default: int | None = None) -> int | None:
-        """Return a whole number, or *default* where the option is not there."""
+        """Return a whole number, or *default* if the option is missing."""
         value = self.said.get(name)
         if value is None:
             return default
@@ -36,7 +36,7 @@ class Arguments:
         return number
 
     def figure(self, name: str, default: float, least: float | None = None) -> float:
-        """Return a number of *least* or more (None: above zero), or *default*, Megatron-LM's own, where the option is not there."""
+        """Return a number of *least* or more (None: above zero), or *default*, which is Megatron-LM's, if the option is missing."""
         value = self.said.get(name, str(default))
         try:
             number = float(value)
@@ -49,7 +49,7 @@ class Arguments:
 
 
 def arguments(text: str, place: str, numeric: Collection[str]) -> dict[str, str]:
-    """Return the options of *text* by name, with variables of the script put in. Raise SpecError where one of *numeric* stays unknown."""
+    """Return the options of *text* by name, with variables substituted. Raise SpecError if one of *numeric* has an unknown variable."""
     values = dict(_ASSIGNMENT.findall(text))
     plain = re.sub(r"(^|\s)#.*", r"\1", text.replace("\\\n", " "), flags=re.MULTILINE)
     plain = _VARIABLE.sub(lambda match: str(values.get(match[1], match[2] or match[0])), plain)

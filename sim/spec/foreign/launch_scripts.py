@@ -1,7 +1,8 @@
-"""What does a script that starts training say beside Megatron-LM's arguments? How many GPUs it takes, and the settings of a Trainer.
+"""What does a launch script contain in addition to Megatron-LM's arguments? The number of GPUs, and the settings of a Trainer.
 
-Read are Slurm's ``#SBATCH`` lines, options of torchrun, ``accelerate launch`` and ``deepspeed``, and those of transformers' Trainer
-(src/transformers/training_args.py). Limits: a number that only the cluster knows is left out; of two in one script, the launcher's counts.
+This reads Slurm's ``#SBATCH`` lines, the options of torchrun, ``accelerate launch`` and ``deepspeed``, and those of transformers' Trainer
+(src/transformers/training_args.py). Limits: a number that only the cluster knows is left out; if a script has several numbers of GPUs, the
+launcher's applies.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from sim.units import counted, shorten
 
 _DIRECTIVE: Final = re.compile(r"^#SBATCH[ \t]+(--?[\w-]+)(?:=|[ \t]+|(?<=-N)|(?<=-G))(\S+)", re.MULTILINE)
 _NODES: Final = ("nnodes", "num-nodes", "num-machines")
-"""Nodes, to torchrun, deepspeed, and accelerate."""
+"""Options for the number of nodes of torchrun, deepspeed and accelerate."""
 _EACH: Final = ("nproc-per-node", "num-gpus")
 MOST: Final = 1_000_000
 USUAL: Final = 8
-"""GPUs of a node of which nothing says how many: as most machines that train language models have."""
+"""Assumed GPUs per node if the script does not specify them, as in most machines for training language models."""
 _SLURM_NODES: Final = re.compile(r"\$\{?(SLURM_NNODES|SLURM_JOB_NUM_NODES)\b\}?")
 
 
 def launch_script(text: str, place: str) -> Told:
-    """Return what the script *text* tells of GPUs and of a Trainer's settings."""
+    """Return the number of GPUs and the settings of a Trainer in the script *text*."""
     nodes, each, total = _slurm(text, place)
     if nodes:
         text = _SLURM_NODES.sub(str(nodes), text)
-    given = Arguments(arguments(text, place, NUMERIC), place)
-    nodes = _first(given, _NODES) or nodes
-    each = _first(given, _EACH) or each
-    told = _trainer(given)
-    told.gpus = _first(given, ("num-processes",)) or (nodes * each if nodes and each else total or each)
+    options = Arguments(arguments(text, place, NUMERIC), place)
+    nodes = _first_number(options, _NODES) or nodes
+    each = _first_number(options, _EACH) or each
+    told = _trainer(options)
+    told.gpus = _first_number(options, ("num-processes",)) or (nodes * each if nodes and each else total or each)
     if nodes and not told.gpus:
         told.gpus = nodes * USUAL
         told.notes.append(f"{place} says {counted(nodes, 'node')}, not how many GPUs each has: {USUAL} are taken")
@@ -44,7 +45,7 @@ def launch_script(text: str, place: str) -> Told:
 
 
 def _slurm(text: str, place: str) -> tuple[int | None, int | None, int | None]:
-    """Return nodes, GPUs of each, and GPUs of all, as ``#SBATCH`` lines ask for them."""
+    """Return the nodes, the GPUs per node and the total GPUs requested in ``#SBATCH`` lines."""
     nodes = each = total = None
     for option, value in _DIRECTIVE.findall(text):
         count = re.search(r"(?:^|:)(\d+)(?:\(|$)", value.split(",")[0])  # 8, gpu:8, gpu:h100:8
@@ -57,16 +58,16 @@ def _slurm(text: str, place: str) -> tuple[int | None, int | None, int | None]:
     return nodes, each, total
 
 
-def _first(given: Arguments, options: tuple[str, ...]) -> int | None:
-    """Return the first of *options* that is a number of one or more; ``2:4`` of an elastic torchrun is its least."""
-    for option in options:
-        if (match := re.match(r"[1-9]\d*(?=:|$)", given.said.get(option, ""))) is not None:
-            return _count(match[0], given.place)
+def _first_number(options: Arguments, names: tuple[str, ...]) -> int | None:
+    """Return the first of the options *names* with a number of 1 or more; for ``2:4`` of an elastic torchrun, the minimum."""
+    for name in names:
+        if (match := re.match(r"[1-9]\d*(?=:|$)", options.said.get(name, ""))) is not None:
+            return _count(match[0], options.place)
     return None
 
 
 def _count(digits: str, place: str) -> int:
-    """Return how many nodes or GPUs *digits* are. Raise SpecError where no cluster has as many."""
+    """Return *digits* as a number of nodes or GPUs. Raise SpecError if no cluster is so large."""
     number = whole_number(digits)
     if number is None or number > MOST:
         raise SpecError(f"{place}: {shorten(digits)} nodes or GPUs are more than any cluster has; write {MOST:,} at most")
@@ -86,19 +87,19 @@ _OPTIMIZERS: Final = {
     "sgd": "sgd",
 }
 _LENGTHS: Final = ("max-seq-length", "max-seq-len", "model-max-length", "max-length", "block-size")
-"""Options by which the usual training scripts name the tokens of a sample."""
+"""Options for the tokens of a sample in common training scripts."""
 
 
-def _trainer(given: Arguments) -> Told:
-    """Return the settings of a Trainer, where the script gives some."""
-    said, told = given.said, Told()
+def _trainer(options: Arguments) -> Told:
+    """Return the settings of a Trainer, if the script has any."""
+    said, told = options.said, Told()
     if _BATCH not in said and "gradient-accumulation-steps" not in said:
         return told
-    told.training["batch"] = given.number(_BATCH, 8)
-    if steps := given.number("gradient-accumulation-steps"):
+    told.training["batch"] = options.number(_BATCH, 8)
+    if steps := options.number("gradient-accumulation-steps"):
         told.training["gradient_accumulation_steps"] = steps
     told.training |= {"precision": precision} if (precision := _precision(said)) else {}
-    told.training |= {"activation_checkpointing": "blocks"} if _on(said, "gradient-checkpointing") else {}
+    told.training |= {"activation_checkpointing": "blocks"} if _is_set(said, "gradient-checkpointing") else {}
     optimizer = said.get("optim", "adamw_torch")
     if not optimizer.startswith("adamw") or optimizer in _OPTIMIZERS:
         name = _OPTIMIZERS.get(optimizer)
@@ -106,14 +107,14 @@ def _trainer(given: Arguments) -> Told:
         told.notes += [] if name else [f"--optim {optimizer} is not modeled: the workload has adam"]
     shard = next((kind for word in said.get("fsdp", "").split() if (kind := _SHARDED.get(word))), None)
     told.parallel |= {"shard": shard} if shard else {}
-    told.sequence = next((length for option in _LENGTHS if (length := given.number(option))), None)
+    told.sequence = next((length for option in _LENGTHS if (length := options.number(option))), None)
     return told
 
 
 def _precision(said: Mapping[str, Any]) -> str | None:
-    return next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if _on(said, option)), None)
+    return next((name for option, name in (("bf16", "bf16"), ("fp16", "amp_fp16")) if _is_set(said, option)), None)
 
 
-def _on(said: Mapping[str, Any], option: str) -> bool:
-    """Return whether a flag is given, alone or with a value that is no refusal."""
+def _is_set(said: Mapping[str, Any], option: str) -> bool:
+    """Return whether a flag is set, with or without a value other than false, no or 0."""
     return option in said and str(said[option]).lower() not in ("false", "no", "0")

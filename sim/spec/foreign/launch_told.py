@@ -1,4 +1,4 @@
-"""What may launch files of other programs tell of a run, in our words? One record for all of them, and how their blocks are read."""
+"""What may launch files of other programs specify about a run? A record for all of them, and helpers to read their blocks."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from sim.units import shorten
 
 @dataclass
 class Told:
-    """What one or several files tell; fields of a Transformer and of Training as plain data."""
+    """The contents of one or several launch files, with fields of a Transformer and of Training as plain data."""
 
     shape: dict[str, Any] = field(default_factory=dict)
     model: str = ""
-    """A model of the catalogue, in place of ``shape``."""
+    """Name of a model in the catalogue, instead of ``shape``."""
     sequence: int | None = None
     training: dict[str, Any] = field(default_factory=dict)
     parallel: dict[str, Any] = field(default_factory=dict)
     global_batch: int | None = None
     gpus: int | None = None
-    """Of all nodes."""
+    """Total number over all nodes."""
     notes: list[str] = field(default_factory=list)
-    """What the description does not hold, for its comments."""
+    """Notes on settings that the description cannot represent, written as comments into it."""
 
     def joined(self, other: Told) -> Told:
-        """Return this with what *other* tells on top."""
+        """Return this record updated with *other*."""
         return Told(
             {**self.shape, **other.shape},
             other.model or self.model,
@@ -41,7 +41,7 @@ class Told:
 
 
 def block_of(said: Mapping[str, Any], name: str, place: str) -> Mapping[str, Any]:
-    """Return the block *name* of a file, empty where it is left out. Raise SpecError for a single value."""
+    """Return the block *name* of a file; empty if it is left out. Raise SpecError for a single value."""
     value = said.get(name) or {}
     if not isinstance(value, Mapping):
         raise SpecError(f"{place}: {name} is a single value; write a block of keys")
@@ -49,7 +49,7 @@ def block_of(said: Mapping[str, Any], name: str, place: str) -> Mapping[str, Any
 
 
 def exchange_of(block: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
-    """Return how context ranks exchange keys and values, by torch's names of it."""
+    """Return how context ranks exchange keys and values, from torch's name for it in *key*."""
     kind = block.get(key, "allgather")
     if kind not in ("allgather", "alltoall"):
         raise SpecError(f"{place}: {key} {shorten(str(kind))}: write allgather or alltoall")
@@ -57,7 +57,7 @@ def exchange_of(block: Mapping[str, Any], key: str, place: str) -> dict[str, Any
 
 
 def note_offloading(option: str, device: object, told: Told) -> None:
-    """Say that *option*, which keeps something in host memory or on a disk, is left out: states then lie on the GPU and move nowhere."""
+    """Add a note to *told* if *option* offloads data to *device*: offloading is not modeled, so the data are counted in GPU memory."""
     if device not in (None, False, "none", "None", "auto"):
         where = "cpu" if device is True else device
         told.notes.append(f"{option} ({where}) is not modeled: what it offloads is counted in GPU memory, and takes no time to come and go")

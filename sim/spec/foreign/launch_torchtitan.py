@@ -1,4 +1,4 @@
-"""What does a TOML of torchtitan tell of a run? Keys and defaults are those of torchtitan/config/job_config.py."""
+"""What does torchtitan's TOML file specify about a run? Keys and defaults are from torchtitan/config/job_config.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TORCHTITAN_MODELS: Final[Mapping[tuple[str, str], str]] = {
     ("deepseek_v3", "671B"): "deepseek-v3",
     **{("qwen3", size): f"qwen3-{size.lower()}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")},
 }
-"""The catalogue's name of a model and flavor (torchtitan/models/*/__init__.py)."""
+"""The catalogue's name for each model and flavor (torchtitan/models/*/__init__.py)."""
 _RANKS: Final[Mapping[str, str]] = {
     "tensor_parallel_degree": "tensor",
     "pipeline_parallel_degree": "pipeline",
@@ -39,7 +39,7 @@ _SCHEDULES: Final[Mapping[str, str]] = {
 
 
 def torchtitan(said: Mapping[str, Any], place: str) -> Told:
-    """Return what a TOML of torchtitan tells. Raise SpecError for a model that the catalogue lacks."""
+    """Return the settings in torchtitan's TOML file. Raise SpecError for a model that is not in the catalogue."""
     model, training, layout = (block_of(said, name, place) for name in ("model", "training", "parallelism"))
     key = str(model.get("name", "")), str(model.get("flavor", ""))
     if key not in TORCHTITAN_MODELS:
@@ -73,13 +73,13 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     optimizer = str(block_of(said, "optimizer", place).get("name", "AdamW"))
     told.notes += [] if optimizer in ("Adam", "AdamW") else [f"optimizer {optimizer} is not modeled: the workload has adam"]
     note_offloading("training.enable_cpu_offload", training.get("enable_cpu_offload"), told)
-    wanted = training.get("global_batch_size", -1)
-    told.global_batch = wanted if isinstance(wanted, int) and wanted > 0 else None
+    global_batch = training.get("global_batch_size", -1)
+    told.global_batch = global_batch if isinstance(global_batch, int) and global_batch > 0 else None
     return told
 
 
 def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, told: Told) -> dict[str, str]:
-    """Return precision and recipe of a converter to 8 bits; nothing where there is none. Raise SpecError for a recipe of another name."""
+    """Return precision and recipe of an FP8 converter; empty if there is none. Raise SpecError for an unknown recipe."""
     converters = str(model.get("converters", ""))
     linear = block_of(block_of(said, "quantize", place), "linear", place)
     if re.search(r"linear\.mx", converters):
@@ -102,7 +102,7 @@ def _quantized(said: Mapping[str, Any], model: Mapping[str, Any], place: str, to
 
 
 def _recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:
-    """Return what is recomputed. Raise SpecError for a mode that torchtitan does not have."""
+    """Return the activation checkpointing mode. Raise SpecError for a mode that torchtitan does not have."""
     mode, option = str(block.get("mode", "selective")), str(block.get("selective_ac_option", "op"))
     modes = {"none": "none", "full": "blocks", "selective": "operators", "memory_budget": "operators"}
     if mode not in modes:
@@ -115,35 +115,35 @@ def _recomputes(block: Mapping[str, Any], place: str, told: Told) -> str:
 
 
 def _stages(layout: Mapping[str, Any], told: Told, place: str) -> dict[str, Any]:
-    """Return the chunks of each rank, and the blocks of each chunk where torchtitan would not spread them so by itself."""
+    """Return the number of chunks on each rank and, if they differ from torchtitan's default, the number of blocks in each chunk."""
     shape = load_part(Model, told.model, "workloads/models").transformer
     assert shape is not None
     pipeline, several = told.parallel["pipeline"], told.parallel["schedule"] not in ("gpipe", "1f1b")
     first, last = (_count(layout, f"pipeline_parallel_{end}_stage_less_layers", 1, f"{place}: parallelism", 0) for end in ("first", "last"))
-    named, parts = layout.get("module_fqns_per_model_part"), pipeline * (2 if several else 1)
+    module_names, parts = layout.get("module_fqns_per_model_part"), pipeline * (2 if several else 1)
     if layout.get("pipeline_parallel_layers_per_stage") is not None:
         each = _count(layout, "pipeline_parallel_layers_per_stage", 1, f"{place}: parallelism")
         parts = -(-(shape.layers + first + last) // each)
-    if named is not None:
-        parts = len(_names(named, shape.layers, place))
+    if module_names is not None:
+        parts = len(_named_blocks(module_names, shape.layers, place))
     if parts % pipeline or (parts > pipeline) != several:
-        wanted = f"a multiple of {pipeline}, 2 or more times it" if several else f"{pipeline}"
+        allowed = f"a multiple of {pipeline}, 2 or more times it" if several else f"{pipeline}"
         raise SpecError(
-            f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {wanted}"
+            f"{place}: {layout.get('pipeline_parallel_schedule', '1F1B')} with {parts} stages on {pipeline} ranks; write {allowed}"
         )
     if parts > shape.layers or max(first, last) > (shape.layers + first + last) // parts:
         raise SpecError(
             f"{place}: {shape.layers} layers do not fill {parts} stages, the first of {first} and the last of {last} less; write fewer"
         )
-    usual = even_blocks(shape.layers, parts, 1, 1)
-    counts = even_blocks(shape.layers, parts, first, last) if named is None else _names(named, shape.layers, place)
+    default_counts = even_blocks(shape.layers, parts, 1, 1)
+    counts = even_blocks(shape.layers, parts, first, last) if module_names is None else _named_blocks(module_names, shape.layers, place)
     chunks = {"virtual_stages": parts // pipeline} if told.parallel["schedule"] == "interleaved_1f1b" else {}
-    return chunks | ({} if counts == usual else {"layers_per_stage": counts})
+    return chunks | ({} if counts == default_counts else {"layers_per_stage": counts})
 
 
-def _names(named: object, layers: int, place: str) -> list[int]:
-    """Return the blocks of each part of ``module_fqns_per_model_part``. Raise SpecError unless these are all *layers*."""
-    parts = [part if isinstance(part, list) else [] for part in named] if isinstance(named, list) else []
+def _named_blocks(module_names: object, layers: int, place: str) -> list[int]:
+    """Return the number of blocks in each part of ``module_fqns_per_model_part``. Raise SpecError unless they add up to *layers*."""
+    parts = [part if isinstance(part, list) else [] for part in module_names] if isinstance(module_names, list) else []
     counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
     if sum(counts) != layers:
         raise SpecError(
@@ -154,14 +154,14 @@ def _names(named: object, layers: int, place: str) -> list[int]:
 
 
 def _batch(training: Mapping[str, Any], layout: Mapping[str, Any], place: str) -> int:
-    """Return the samples of a micro-batch: of a pipeline, not all that a rank has in one pass."""
+    """Return the samples of a micro-batch; in a pipeline, this is only a part of a rank's local batch."""
     if layout.get("pipeline_parallel_degree", 1) > 1 and "pipeline_parallel_microbatch_size" in layout:
         return _count(layout, "pipeline_parallel_microbatch_size", 1, f"{place}: parallelism")
     return _count(training, "local_batch_size" if "local_batch_size" in training else "batch_size", 8, f"{place}: training")
 
 
 def _count(block: Mapping[str, Any], name: str, default: int, place: str, least: int = 1) -> int:
-    """Return the number *name* of *block*, or *default*. Raise SpecError for what is no whole number of *least* or more."""
+    """Return the number *name* of *block*, or *default*. Raise SpecError if it is not a whole number of *least* or more."""
     value = block.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SpecError(f"{place}.{name} {str(value)[:40]}: write a whole number, {least} or more")

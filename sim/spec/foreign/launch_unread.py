@@ -1,7 +1,7 @@
-"""What do Megatron-LM's arguments say that the workload does not hold? A sentence for each, and a refusal of layers of another kind.
+"""Which of Megatron-LM's arguments does the workload not represent? A note for each, and the options for unsupported kinds of layers.
 
-Names are those of megatron/training/arguments.py. An option that is spelled almost like one that is read is a slip, which Megatron-LM
-would refuse.
+Names are from megatron/training/arguments.py. An option that is spelled almost like one that is read is a typo, which Megatron-LM would
+reject.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ OTHER_LAYERS: Final = (
     "linear-attention-freq", "linear-attention-type", "experimental-attention-variant", "heterogeneous-layers-config-path",
     "heterogeneous-layers-config-encoded-json",
 )  # fmt: skip
-"""Options with which a model has layers of state-space models, of linear attention, or of sizes of their own."""
+"""Options for state-space layers, linear attention, or layers of different sizes."""
 FP8_RECIPES: Final[tuple[Fp8Recipe, ...]] = ("delayed", "tensorwise", "blockwise", "mxfp8")
-"""What --fp8-recipe may be and is modeled, its default first."""
+"""Values of --fp8-recipe that are modeled, the default first."""
 _ALIKE: Final = 0.93
-"""Likeness (difflib's ratio) from which on an unknown option is a slip: no two options of Megatron-LM that are read are as near."""
+"""Similarity (difflib's ratio) from which an unknown option is a typo; no two options that are read are so similar."""
 _RAMP: Final = re.compile(r"--rampup-batch-size[=\s]+(\d{1,9})\s+(\d{1,9})\s+(\d{1,15})\b")
 
 
 def unread(text: str, said: Mapping[str, str], read: Collection[str], sequence: int | None) -> Iterator[str]:
-    """Yield what the options *said* in *text* tell beyond those that are *read*; *sequence* is the tokens of a sample."""
+    """Yield notes on the options *said* in *text* that are not in *read*; *sequence* is the tokens of a sample."""
     if ramp := _RAMP.search(text):
         start, step, samples = ramp.groups()
         tokens = str(int(samples) * sequence) if sequence else f"{samples} x sequence"

@@ -1,4 +1,4 @@
-"""How is a layout written for Accelerate? The YAML of its FSDP."""
+"""How is a layout written for Accelerate? As the YAML file of its FSDP."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from sim.spec.yaml import SpecError
 
 
 def accelerate_yaml(launch: Launch) -> str:
-    """Return the YAML of Accelerate's FSDP. Raise SpecError where the layout is no FSDP without a pipeline."""
+    """Return the YAML for Accelerate's FSDP. Raise SpecError if the layout is not FSDP without pipeline and expert ranks."""
     import yaml
 
-    own = launch.parallel
+    parallel = launch.parallel
     refuse_four_bits(launch, "Accelerate")
-    if own.shard != "parameters" or own.pipeline > 1 or own.expert > 1:
+    if parallel.shard != "parameters" or parallel.pipeline > 1 or parallel.expert > 1:
         raise SpecError("Accelerate's FSDP shards parameters, without pipeline and expert ranks")
-    if isinstance(own.wrap, tuple):
+    if isinstance(parallel.wrap, tuple):
         raise SpecError("Accelerate's FSDP wraps blocks, or modules by their size, not by patterns of paths")
     ranks: dict[str, int | str] = {
-        "dp_replicate_size": own.replicate,
-        "dp_shard_size": launch.data // own.replicate,
-        "tp_size": own.tensor,
-        "cp_size": own.context,
+        "dp_replicate_size": parallel.replicate,
+        "dp_shard_size": launch.data // parallel.replicate,
+        "tp_size": parallel.tensor,
+        "cp_size": parallel.context,
     }
-    if own.context > 1:
-        ranks["cp_comm_strategy"] = EXCHANGES[own.context_exchange]
+    if parallel.context > 1:
+        ranks["cp_comm_strategy"] = EXCHANGES[parallel.context_exchange]
     wrap = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
-    sized = {"fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": own.wrap}
-    said: dict[str, Any] = {
+    sized = {"fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": parallel.wrap}
+    document: dict[str, Any] = {
         "distributed_type": "FSDP",
         "mixed_precision": "no" if launch.precision in ("fp32", "tf32") else launch.precision.removeprefix("amp_"),
         **_accelerate_8bit(launch),
@@ -37,17 +37,17 @@ def accelerate_yaml(launch: Launch) -> str:
         "num_processes": launch.nodes * launch.gpus_per_node,
         "fsdp_config": {
             "fsdp_version": 2,
-            "fsdp_reshard_after_forward": own.reshard_after_forward is not False,
-            **(wrap if own.wrap is None else sized),
+            "fsdp_reshard_after_forward": parallel.reshard_after_forward is not False,
+            **(wrap if parallel.wrap is None else sized),
             "fsdp_activation_checkpointing": launch.checkpointing == "blocks",
         },
         "parallelism_config": {f"parallelism_config_{name}": size for name, size in ranks.items()},
     }
-    return str(yaml.safe_dump(said, sort_keys=False))
+    return str(yaml.safe_dump(document, sort_keys=False))
 
 
 def _accelerate_8bit(launch: Launch) -> dict[str, Any]:
-    """Return the block of the library that brings products to 8 bits. Raise SpecError for a recipe that Accelerate has not."""
+    """Return the block of the library that runs products in FP8. Raise SpecError for a recipe that Accelerate does not have."""
     if launch.precision != "fp8":
         return {}
     block = next((block for recipe, block in ACCELERATE_8BIT.items() if recipe == launch.fp8_recipe), None)

@@ -1,4 +1,4 @@
-"""How is a layout written for DeepSpeed? The JSON of ZeRO."""
+"""How is a layout written for DeepSpeed? As the JSON file of ZeRO."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from sim.spec.yaml import SpecError
 
 
 def deepspeed_json(launch: Launch) -> str:
-    """Return the JSON of DeepSpeed. Raise SpecError where the layout needs more than ZeRO."""
-    own = launch.parallel
+    """Return the JSON for DeepSpeed. Raise SpecError if the layout needs more than ZeRO."""
+    parallel = launch.parallel
     refuse_four_bits(launch, "DeepSpeed")
-    if own.model_ranks > 1 or own.expert > 1 or own.replicate > 1:
+    if parallel.model_ranks > 1 or parallel.expert > 1 or parallel.replicate > 1:
         raise SpecError("DeepSpeed's JSON holds ZeRO alone; tensor, pipeline, context and expert ranks are set in the training program")
     if launch.precision == "fp8":
         raise SpecError("DeepSpeed's JSON has no fp8")
     width = next((name for name in ("bf16", "fp16") if launch.precision.endswith(name)), None)
-    said = {
+    document = {
         "train_batch_size": launch.global_batch,
         "train_micro_batch_size_per_gpu": launch.batch,
         "gradient_accumulation_steps": launch.micro_batches,
         **({} if width is None else {width: {"enabled": True}}),
-        "zero_optimization": {"stage": ("none", "optimizer", "gradients", "parameters").index(own.shard)},
+        "zero_optimization": {"stage": ("none", "optimizer", "gradients", "parameters").index(parallel.shard)},
     }
-    return json.dumps(said, indent=2) + "\n"
+    return json.dumps(document, indent=2) + "\n"

@@ -1,7 +1,7 @@
-"""Which files start a run in a layout? One for each program that can run it, torchrun's line, a SkyPilot task and the command.
+"""Which files start a run with a given layout? One for each program that can run it, torchrun's line, a SkyPilot task and the command.
 
-Written are the fields that decide the layout and the batch; data, checkpoints and optimizer settings stay with the user. What a program
-cannot express is refused with a sentence. The modules ``layout_*`` beside this one write a program's file each, ``launch_*`` read it back.
+They contain the fields that decide the layout and the batch; data, checkpoints and optimizer settings are left to the user. Layouts that a
+program cannot express are rejected with a message. Each module ``layout_*`` writes the file of one program, ``launch_*`` reads it back.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class LayoutText(NamedTuple):
     """Launch files of one run."""
 
     files: dict[str, str]
-    """Their texts by name."""
+    """Text of each file, by name."""
     left_out: dict[str, str]
-    """Why others are not written."""
+    """The reason for each file that was not written, by name."""
     notes: list[str]
-    """What those that are written do not say."""
+    """Notes on settings that the files do not contain."""
 
 
 def launch_files(launch: Launch, command: str) -> LayoutText:
-    """Return the files that express *launch*, with *command* (sim run)."""
+    """Return the files that express *launch*; *command* is the corresponding ``sim run``."""
     writers = {
         "torchtitan.toml": torchtitan_toml, "megatron.args": megatron_arguments,
         "deepspeed.json": deepspeed_json, "accelerate.yaml": accelerate_yaml,
@@ -47,14 +47,14 @@ def launch_files(launch: Launch, command: str) -> LayoutText:
         program = "pretrain_gpt.py $(cat megatron.args)"
     line = torchrun_line(launch, program)
     notes = [f"megatron.args: {note}" for note in megatron_notes(launch.shape)] if launch.shape and "megatron.args" in files else []
-    notes += _untold(launch, files)
+    notes += _omission_notes(launch, files)
     return LayoutText(
         {**files, "torchrun.sh": line, "skypilot.yaml": skypilot_yaml(launch, line), "sim.sh": command + "\n"}, left_out, notes
     )
 
 
-def _untold(launch: Launch, files: Mapping[str, str]) -> list[str]:
-    """Return what of the layout the training program itself must set, since *files* cannot."""
+def _omission_notes(launch: Launch, files: Mapping[str, str]) -> list[str]:
+    """Return notes on parts of the layout that *files* cannot express and the training program must set itself."""
     notes = []
     if "torchtitan.toml" in files and unmixed(launch) and launch.precision not in ("fp32", "tf32"):
         notes.append("torchtitan.toml: weights and optimizer states are in 16 bits, too (dtype), which take less memory than is said here")
@@ -68,7 +68,7 @@ def _untold(launch: Launch, files: Mapping[str, str]) -> list[str]:
 
 
 def torchrun_line(launch: Launch, arguments: str) -> str:
-    """Return the line that starts one node's processes; $NODE_RANK and $HEAD name the node and the first one."""
+    """Return the line that starts one node's processes; $NODE_RANK is the number of the node, $HEAD the address of the first one."""
     return (
         f"torchrun --nnodes {launch.nodes} --nproc-per-node {launch.gpus_per_node} --node-rank $NODE_RANK "
         f"--rdzv-backend c10d --rdzv-endpoint $HEAD:29500 {arguments}\n"
@@ -80,10 +80,10 @@ def skypilot_yaml(launch: Launch, run: str) -> str:
     import yaml
 
     script = f'export HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n1)\nexport NODE_RANK=$SKYPILOT_NODE_RANK\n{run}'
-    said = {
+    task = {
         "name": launch.name.replace(".", "-"),
         "num_nodes": launch.nodes,
         "resources": {"accelerators": f"{launch.accelerator}:{launch.gpus_per_node}"},
         "run": script,
     }
-    return str(yaml.safe_dump(said, sort_keys=False))
+    return str(yaml.safe_dump(task, sort_keys=False))

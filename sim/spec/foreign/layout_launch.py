@@ -1,4 +1,4 @@
-"""What does a launch file say of one run? The record that writers share, and what several of them ask of it."""
+"""What do launch files contain about a run? The record that all writers use, and functions on it that several of them need."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
 
 EXCHANGES: Final = {"ring": "alltoall", "all_gather": "allgather"}
-"""How torch's context parallelism names ways to exchange keys and values."""
+"""Names in torch's context parallelism of the ways to exchange keys and values."""
 
 
 class Launch(NamedTuple):
-    """What the files say of one run."""
+    """The settings of one run that launch files contain."""
 
     name: str
-    """The workload's."""
+    """Name of the workload."""
     model: str
-    """Its name in the catalogue."""
+    """Name of the model in the catalogue."""
     shape: Transformer | None
-    """None where the model is a table of layers."""
+    """Shape of the model; None if it is a table of layers."""
     adapters: bool
-    """Whether low-rank adapters are trained, or parts are frozen."""
+    """Whether low-rank adapters are trained or parts are frozen."""
     sequence: int | None
     parallel: Parallel
     data: int
-    """Data-parallel ranks."""
+    """Number of data-parallel ranks."""
     batch: int
     micro_batches: int
     checkpointing: str
@@ -35,9 +35,9 @@ class Launch(NamedTuple):
     nodes: int
     gpus_per_node: int
     accelerator: str
-    """The GPU's name, as SkyPilot's catalogue has it."""
+    """SkyPilot's name of the GPU."""
     fp8_recipe: Fp8Recipe | None = None
-    """How 8 bits are scaled; None in other precisions."""
+    """FP8 scaling recipe; None for other precisions."""
 
     @property
     def global_batch(self) -> int:
@@ -46,13 +46,13 @@ class Launch(NamedTuple):
 
 
 def refuse_four_bits(launch: Launch, program: str) -> None:
-    """Raise SpecError for four bits, of which *program* has none."""
+    """Raise SpecError for nvfp4, which *program* does not support."""
     if launch.precision == "nvfp4":
         raise SpecError(f"{program} has no option for nvfp4; export megatron arguments, or plan with --precision fp8")
 
 
 def told_shape(launch: Launch, program: str) -> Transformer:
-    """Return the shape of the model. Raise SpecError for a model of which no file of *program* tells."""
+    """Return the shape of the model. Raise SpecError for a model that files of *program* cannot express."""
     if launch.shape is None:
         raise SpecError(
             f"{launch.model} is a table of layers; {program} builds a decoder from its sizes (model.transformer), and no others from files"
@@ -63,14 +63,16 @@ def told_shape(launch: Launch, program: str) -> Transformer:
 
 
 def blocks_of(launch: Launch, less: int) -> list[int]:
-    """Return the blocks of each chunk: as the layout says, or evenly, the first and last of which hold *less* fewer."""
-    own, shape = launch.parallel, launch.shape
+    """Return the number of blocks in each chunk: from the layout, or evenly, with *less* fewer in the first and the last chunk."""
+    parallel, shape = launch.parallel, launch.shape
     assert shape is not None
-    return list(own.layers_per_stage) or even_blocks(shape.layers + shape.prediction_layers, own.pipeline * own.chunks, less, less)
+    return list(parallel.layers_per_stage) or even_blocks(
+        shape.layers + shape.prediction_layers, parallel.pipeline * parallel.chunks, less, less
+    )
 
 
 def in_full(shape: Transformer) -> dict[str, Any]:
-    """Return the fields of *shape*, defaults written out; how long sequences may be is told by the job."""
+    """Return the fields of *shape* with defaults filled in, without ``max_seq``, which follows from the job."""
     full = shape.model_dump(exclude={"max_seq", "shared_experts"})
     full["kv_heads"] = shape.kv_heads or shape.heads
     full["head_dim"] = shape.head_dim or (None if shape.mla else shape.hidden // shape.heads)

@@ -1,4 +1,4 @@
-"""How is a layout written for Megatron-LM? Arguments of its axes, stages, exchanges and precision; the model's are beside it."""
+"""How is a layout written for Megatron-LM? As arguments for axes, stages, exchanges, precision, and the model (layout_megatron_model)."""
 
 from __future__ import annotations
 
@@ -13,70 +13,70 @@ from sim.spec.yaml import SpecError
 
 
 def megatron_arguments(launch: Launch) -> str:
-    """Return the arguments of Megatron-LM, one on a line. Raise SpecError for what Megatron-LM has not."""
-    own, shape = launch.parallel, told_shape(launch, "Megatron-LM")
-    if own.shard not in ("none", "optimizer"):
-        raise SpecError(f"Megatron-LM's arguments here shard the optimizer or nothing, not {own.shard}")
-    if own.pipeline > 1 and own.schedule not in (None, "1f1b", "interleaved_1f1b"):
-        raise SpecError(f"Megatron-LM has no schedule {own.schedule}")
-    if own.cuts:
+    """Return the arguments for Megatron-LM, one per line. Raise SpecError for anything that Megatron-LM does not support."""
+    parallel, shape = launch.parallel, told_shape(launch, "Megatron-LM")
+    if parallel.shard not in ("none", "optimizer"):
+        raise SpecError(f"Megatron-LM's arguments here shard the optimizer or nothing, not {parallel.shard}")
+    if parallel.pipeline > 1 and parallel.schedule not in (None, "1f1b", "interleaved_1f1b"):
+        raise SpecError(f"Megatron-LM has no schedule {parallel.schedule}")
+    if parallel.cuts:
         raise SpecError("Megatron-LM's stages begin with whole blocks, not at training.parallel.cuts")
-    said = model_arguments(shape, launch.sequence)
-    if missing := unsaid(shape, launch.sequence, said):
+    options = model_arguments(shape, launch.sequence)
+    if missing := unsaid(shape, launch.sequence, options):
         raise SpecError(f"Megatron-LM's arguments do not say {', '.join(missing)} of {launch.model}")
-    said |= {
-        "tensor-model-parallel-size": own.tensor,
-        "pipeline-model-parallel-size": own.pipeline,
-        "context-parallel-size": own.context,
-        "expert-model-parallel-size": own.expert,
+    options |= {
+        "tensor-model-parallel-size": parallel.tensor,
+        "pipeline-model-parallel-size": parallel.pipeline,
+        "context-parallel-size": parallel.context,
+        "expert-model-parallel-size": parallel.expert,
         "micro-batch-size": launch.batch,
         "global-batch-size": launch.global_batch,
     }
-    if own.sequence_parallel:
-        said["sequence-parallel"] = ""
-    if own.shard == "optimizer":
-        said |= dict.fromkeys(("use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"), "")
-    said |= _stages(launch) | _ranks(own)
+    if parallel.sequence_parallel:
+        options["sequence-parallel"] = ""
+    if parallel.shard == "optimizer":
+        options |= dict.fromkeys(("use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"), "")
+    options |= _stages(launch) | _ranks(parallel)
     if launch.checkpointing == "blocks":
-        said |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+        options |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     if launch.checkpointing == "selective":
-        said["recompute-granularity"] = "selective"
-    return lines(said | _precision(launch.precision, launch.fp8_recipe))
+        options["recompute-granularity"] = "selective"
+    return lines(options | _precision(launch.precision, launch.fp8_recipe))
 
 
 def _stages(launch: Launch) -> dict[str, Any]:
-    """Return how the blocks are spread: a letter each where chunks are not equal (E embedding, t block, m predicted tokens, L loss)."""
-    own, predicted = launch.parallel, told_shape(launch, "Megatron-LM").prediction_layers
-    counts = blocks_of(launch, 0) if own.pipeline > 1 else [0]
-    if own.pipeline > 1 and (predicted or len(set(counts)) > 1):
+    """Return how blocks are distributed; uneven chunks as letters (E embedding, t block, m multi-token prediction, L loss)."""
+    parallel, predicted = launch.parallel, told_shape(launch, "Megatron-LM").prediction_layers
+    counts = blocks_of(launch, 0) if parallel.pipeline > 1 else [0]
+    if parallel.pipeline > 1 and (predicted or len(set(counts)) > 1):
         if counts[-1] < predicted:
             raise SpecError(
                 f"Megatron-LM has all {predicted} blocks that predict further tokens on one stage; the last here has {counts[-1]}"
             )
         counts[-1] -= predicted
         return {"pipeline-model-parallel-layout": f"E{'|'.join('t' * count for count in counts)}{'m' * predicted}L"}
-    return {"num-virtual-stages-per-pipeline-rank": own.virtual_stages} if own.virtual_stages > 1 else {}
+    return {"num-virtual-stages-per-pipeline-rank": parallel.virtual_stages} if parallel.virtual_stages > 1 else {}
 
 
-def _ranks(own: Parallel) -> dict[str, Any]:
-    """Return what says how ranks of the axes of *own* lie and what they exchange, where Megatron-LM's default is another."""
-    said: dict[str, Any] = {"use-tp-pp-dp-mapping": ""} if own.order else {}
-    if own.expert > 1 and own.tensor > 1:
-        said["expert-tensor-parallel-size"] = 1  # else experts are split over the tensor ranks as well
-    if own.context > 1 and own.context_exchange != "ring":
-        said["cp-comm-type"] = own.context_exchange
-    if own.capacity_factor is not None:
-        said["moe-expert-capacity-factor"] = own.capacity_factor
-    return said | ({"moe-pad-expert-input-to-capacity": ""} if own.pad_to_capacity else {})
+def _ranks(parallel: Parallel) -> dict[str, Any]:
+    """Return the options for the order of the axes of *parallel* and for their exchanges, if they differ from Megatron-LM's defaults."""
+    options: dict[str, Any] = {"use-tp-pp-dp-mapping": ""} if parallel.order else {}
+    if parallel.expert > 1 and parallel.tensor > 1:
+        options["expert-tensor-parallel-size"] = 1  # else experts are split over the tensor ranks as well
+    if parallel.context > 1 and parallel.context_exchange != "ring":
+        options["cp-comm-type"] = parallel.context_exchange
+    if parallel.capacity_factor is not None:
+        options["moe-expert-capacity-factor"] = parallel.capacity_factor
+    return options | ({"moe-pad-expert-input-to-capacity": ""} if parallel.pad_to_capacity else {})
 
 
 def _precision(precision: str, recipe: Fp8Recipe | None) -> dict[str, Any]:
-    """Return the options of *precision*: gradients in e5m2 but where blocks have scales of their own (Megatron-Bridge's recipes)."""
+    """Return the options of *precision*: gradients are in e5m2 except with mxfp8 (Megatron-Bridge's recipes)."""
     if precision in ("fp32", "tf32"):
         return {}
     if precision == "fp8" and recipe not in FP8_RECIPES:
         raise SpecError(f"Megatron-LM has no fp8 recipe {recipe}; it has {', '.join(FP8_RECIPES)}")
-    said: dict[str, Any] = {"fp16" if precision.endswith("fp16") else "bf16": ""}
+    options: dict[str, Any] = {"fp16" if precision.endswith("fp16") else "bf16": ""}
     if precision == "fp8":
-        said |= {"fp8-format": "e4m3" if recipe == "mxfp8" else "hybrid", "fp8-recipe": recipe}
-    return said | ({"fp4-format": "e2m1"} if precision == "nvfp4" else {})
+        options |= {"fp8-format": "e4m3" if recipe == "mxfp8" else "hybrid", "fp8-recipe": recipe}
+    return options | ({"fp4-format": "e2m1"} if precision == "nvfp4" else {})

@@ -1,4 +1,4 @@
-"""Which arguments say a model to Megatron-LM, and what of it do they leave untold?"""
+"""Which arguments describe a model to Megatron-LM, and which parts of it can they not express?"""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from sim.spec.foreign.launch_megatron_model import LATENT
 from sim.spec.foreign.layout_launch import in_full
 from sim.spec.transformer import Transformer
 
-_UNTOLD: Final = {"rope_base": ("rotary-base", "10000"), "norm_epsilon": ("norm-epsilon", "1e-05")}
-"""Fields that a model may leave untold: Megatron-LM's options of them, and its defaults."""
+_UNSPECIFIED: Final = {"rope_base": ("rotary-base", "10000"), "norm_epsilon": ("norm-epsilon", "1e-05")}
+"""Fields that a model may leave unspecified: Megatron-LM's options for them, and its defaults."""
 
 
 def model_arguments(shape: Transformer, sequence: int | None) -> dict[str, Any]:
-    """Return the options of the sizes of *shape*, and those of its kinds."""
-    said: dict[str, Any] = {
+    """Return the options that describe *shape*: its sizes, activation, norms, positions and experts."""
+    options: dict[str, Any] = {
         "num-layers": shape.layers, "hidden-size": shape.hidden, "num-attention-heads": shape.heads,
         "seq-length": sequence, "max-position-embeddings": max(sequence or 0, shape.max_seq or 0), "padded-vocab-size": shape.vocab,
         "ffn-hidden-size": shape.ffn, "kv-channels": None if shape.mla else shape.head_dim,
     }  # fmt: skip
     if shape.kv_heads and shape.kv_heads != shape.heads:
-        said |= {"group-query-attention": "", "num-query-groups": shape.kv_heads}
+        options |= {"group-query-attention": "", "num-query-groups": shape.kv_heads}
     if shape.mla:
-        said |= {"multi-latent-attention": ""} | {option: getattr(shape.mla, name) or None for option, (name, _) in LATENT.items()}
-    said |= _kinds(shape) | _positions(shape) | _experts(shape)
-    said["mtp-num-layers"] = shape.prediction_layers or None
-    return {option: value for option, value in said.items() if value is not None}
+        options |= {"multi-latent-attention": ""} | {option: getattr(shape.mla, name) or None for option, (name, _) in LATENT.items()}
+    options |= _kinds(shape) | _positions(shape) | _experts(shape)
+    options["mtp-num-layers"] = shape.prediction_layers or None
+    return {option: value for option, value in options.items() if value is not None}
 
 
 def _kinds(shape: Transformer) -> dict[str, Any]:
@@ -39,13 +39,13 @@ def _kinds(shape: Transformer) -> dict[str, Any]:
     return {
         "normalization": "RMSNorm" if shape.norm == "rmsnorm" else None,
         "norm-epsilon": shape.norm_epsilon,
-        **dict.fromkeys(("hidden-dropout", "attention-dropout"), shape.dropout),  # 0.1 where they are not said
+        **dict.fromkeys(("hidden-dropout", "attention-dropout"), shape.dropout),  # Megatron-LM's default is 0.1
         **{name: "" for name, holds in flags.items() if holds},
     }
 
 
 def _positions(shape: Transformer) -> dict[str, Any]:
-    """Return what says how tokens know their place: latent attention would take YaRN for sequences beyond those of pre-training."""
+    """Return the options for position encoding; latent attention needs rope-type, because its default there is YaRN."""
     if shape.positions != "rope":
         return {"position-embedding-type": "none" if shape.positions == "none" else None}
     return {
@@ -66,26 +66,26 @@ def _experts(shape: Transformer) -> dict[str, Any]:
 
 
 def unsaid(shape: Transformer, sequence: int | None, said: Mapping[str, Any]) -> list[str]:
-    """Return the fields of *shape* that a reader of the arguments *said* would take for another, for samples of *sequence* tokens."""
+    """Return the fields of *shape* that the arguments *said* do not express correctly, for samples of *sequence* tokens."""
     if sequence and shape.window >= sequence:
         shape = shape.model_copy(update={"window": 0, "global_every": 0})
     read, meant = in_full(Transformer(**megatron(lines(said), "arguments").shape)), in_full(shape)
-    untold = {name for name in _UNTOLD if meant[name] is None}
-    return [name for name, value in meant.items() if read[name] != value and name not in untold]
+    unspecified = {name for name in _UNSPECIFIED if meant[name] is None}
+    return [name for name, value in meant.items() if read[name] != value and name not in unspecified]
 
 
 def lines(said: Mapping[str, Any]) -> str:
-    """Return the options *said*, one on a line."""
+    """Return the options *said*, one per line."""
     return "".join(f"--{name}{f' {value}' if value != '' else ''}\n" for name, value in said.items())
 
 
 def megatron_notes(shape: Transformer) -> list[str]:
-    """Return what the arguments of Megatron-LM leave to its defaults since no description of *shape* tells."""
-    fields = {field: said for field, said in _UNTOLD.items() if field != "rope_base" or shape.positions == "rope"}
-    untold = {field: said for field, said in fields.items() if getattr(shape, field) is None}
+    """Return notes on options that are left to Megatron-LM's defaults because *shape* does not specify them."""
+    fields = {field: said for field, said in _UNSPECIFIED.items() if field != "rope_base" or shape.positions == "rope"}
+    unspecified = {field: said for field, said in fields.items() if getattr(shape, field) is None}
     notes = [
         f"--{option} is {default}, Megatron-LM's default; model.transformer.{field} tells another"
-        for field, (option, default) in untold.items()
+        for field, (option, default) in unspecified.items()
     ]
     if shape.experts:
         notes.append("how a router scores and balances experts (--moe-router-...) is Megatron-LM's default")

@@ -1,4 +1,4 @@
-"""How is a layout written for torchtitan? The TOML of its trainer, and which layouts it does not run."""
+"""How is a layout written for torchtitan? As the TOML file of its trainer; layouts that it does not support are rejected."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ _PRECISIONS: Final = {
     **dict.fromkeys(("bf16", "amp_bf16", "fp8"), "bfloat16"), **dict.fromkeys(("fp32", "tf32"), "float32"),
 }  # fmt: skip
 _FLEX: Final = ("deepseek_v3", "llama4")
-"""Models of torchtitan whose flavors of the catalogue have ``attn_type`` flex (torchtitan/models/*/__init__.py, model/args.py)."""
+"""Models of torchtitan whose flavors in the catalogue have ``attn_type`` flex (torchtitan/models/*/__init__.py, model/args.py)."""
 
 
 def torchtitan_toml(launch: Launch) -> str:
-    """Return the TOML of torchtitan. Raise SpecError for what torchtitan has not."""
-    own, name = launch.parallel, _name(launch)
+    """Return the TOML for torchtitan. Raise SpecError for anything that torchtitan does not support."""
+    parallel, name = launch.parallel, _name(launch)
     refuse_four_bits(launch, "torchtitan")
-    if own.shard not in ("none", "parameters"):
-        raise SpecError(f"torchtitan shards parameters or nothing, not {own.shard}")
-    if own.pipeline > 1 and own.schedule not in (None, *_SCHEDULES):
-        raise SpecError(f"torchtitan has no schedule {own.schedule}")
+    if parallel.shard not in ("none", "parameters"):
+        raise SpecError(f"torchtitan shards parameters or nothing, not {parallel.shard}")
+    if parallel.pipeline > 1 and parallel.schedule not in (None, *_SCHEDULES):
+        raise SpecError(f"torchtitan has no schedule {parallel.schedule}")
     if launch.precision not in _PRECISIONS:
         raise SpecError(f"torchtitan trains in {', '.join(_PRECISIONS)}, not {launch.precision}")
-    _whole(launch, name)
-    if own.order:
+    _check_supported(launch, name)
+    if parallel.order:
         raise SpecError("torchtitan has one order of axes: pp, dp_replicate, dp_shard, cp, tp")
-    sharded = own.shard == "parameters"
-    replicate = own.replicate if sharded else launch.data
-    reshard = {None: "default", True: "always", False: "never"}[own.reshard_after_forward if sharded else None]  # type: ignore[index]
-    piped = own.pipeline > 1
+    sharded = parallel.shard == "parameters"
+    replicate = parallel.replicate if sharded else launch.data
+    reshard = {None: "default", True: "always", False: "never"}[parallel.reshard_after_forward if sharded else None]  # type: ignore[index]
+    piped = parallel.pipeline > 1
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": launch.data // replicate,
         "fsdp_reshard_after_forward": reshard,
-        "tensor_parallel_degree": own.tensor,
-        "context_parallel_degree": own.context,
-        "pipeline_parallel_degree": own.pipeline,
-        "expert_parallel_degree": own.expert,
+        "tensor_parallel_degree": parallel.tensor,
+        "context_parallel_degree": parallel.context,
+        "pipeline_parallel_degree": parallel.pipeline,
+        "expert_parallel_degree": parallel.expert,
     }
-    if own.context > 1:
-        parallelism["context_parallel_rotate_method"] = EXCHANGES[own.context_exchange]
+    if parallel.context > 1:
+        parallelism["context_parallel_rotate_method"] = EXCHANGES[parallel.context_exchange]
     if piped:
-        usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
-        parallelism["pipeline_parallel_schedule"] = _SCHEDULES[own.schedule or usual]
+        default_schedule = "1f1b" if parallel.virtual_stages == 1 else "interleaved_1f1b"
+        parallelism["pipeline_parallel_schedule"] = _SCHEDULES[parallel.schedule or default_schedule]
         parallelism["pipeline_parallel_microbatch_size"] = launch.batch
         parallelism |= _stages(launch)
     training = {
@@ -77,7 +77,7 @@ def torchtitan_toml(launch: Launch) -> str:
 
 
 def _quantized(launch: Launch) -> dict[str, dict[str, Any]]:
-    """Return the block of the converter that brings products to 8 bits. Raise SpecError for a recipe that torchtitan has not."""
+    """Return the block of the converter to FP8. Raise SpecError for a recipe that torchtitan does not have."""
     if launch.precision != "fp8":
         return {}
     if launch.fp8_recipe == "mxfp8":
@@ -87,40 +87,40 @@ def _quantized(launch: Launch) -> dict[str, dict[str, Any]]:
     return {"quantize.linear.float8": {"recipe_name": launch.fp8_recipe}}
 
 
-def _whole(launch: Launch, name: tuple[str, str]) -> None:
-    """Raise SpecError where torchtitan does not replicate, split, wrap or cut the model *name* as *launch* does."""
-    own = launch.parallel
-    if own.shard == "none" and own.context > 1:
+def _check_supported(launch: Launch, name: tuple[str, str]) -> None:
+    """Raise SpecError if torchtitan cannot replicate, split, wrap or cut the model *name* as *launch* does."""
+    parallel = launch.parallel
+    if parallel.shard == "none" and parallel.context > 1:
         raise SpecError("torchtitan shards parameters over context ranks")
-    if own.shard == "none" and launch.data > 1 and own.model_ranks * own.expert > 1:
+    if parallel.shard == "none" and launch.data > 1 and parallel.model_ranks * parallel.expert > 1:
         raise SpecError("torchtitan replicates beside no other axis (DDP has not supported > 1D parallelism); it shards parameters there")
-    if own.expert > 1 and (launch.data // own.replicate * own.context * own.tensor) % own.expert:
+    if parallel.expert > 1 and (launch.data // parallel.replicate * parallel.context * parallel.tensor) % parallel.expert:
         raise SpecError("torchtitan takes expert ranks from the tensor, context and data ranks of one replica")
-    if own.tensor > 1 and not own.sequence_parallel:
+    if parallel.tensor > 1 and not parallel.sequence_parallel:
         raise SpecError("torchtitan's tensor ranks split sequences as well")
-    if own.context > 1 and name[0] in _FLEX:
+    if parallel.context > 1 and name[0] in _FLEX:
         raise SpecError(f"torchtitan's {' '.join(name)} has flex attention, which no context ranks share")
-    if own.wrap is not None:
+    if parallel.wrap is not None:
         raise SpecError("torchtitan gathers whole blocks, no other wraps")
-    if own.cuts:
+    if parallel.cuts:
         raise SpecError("torchtitan's stages begin with whole blocks, not at training.parallel.cuts")
 
 
 def unmixed(launch: Launch) -> bool:
-    """Tell whether torchtitan mixes no precisions: where it neither shards parameters nor replicates (``mixed_precision_param``)."""
+    """Return whether torchtitan uses no mixed precision: if it neither shards parameters nor replicates (``mixed_precision_param``)."""
     return launch.parallel.shard == "none" and launch.parallel.model_ranks > 1
 
 
 def _stages(launch: Launch) -> dict[str, Any]:
-    """Return what says which blocks a chunk holds, where torchtitan would take others: their number in each, or their names.
+    """Return the options for the blocks in each chunk, if they differ from torchtitan's default: their number, or their names.
 
-    By default it has one or two chunks on each rank, the embedding and the head counting as a block each
+    By default, torchtitan has one or two chunks on each rank, and counts the embedding and the head as one block each
     (torchtitan/distributed/pipeline_parallel.py).
     """
-    own, counts = launch.parallel, blocks_of(launch, 1)
+    parallel, counts = launch.parallel, blocks_of(launch, 1)
     blocks, chunks = sum(counts), len(counts)
     if counts == even_blocks(blocks, chunks, 1, 1):
-        if own.chunks <= 2:
+        if parallel.chunks <= 2:
             return {}
         if (most := next((each for each in range(1, blocks + 3) if ceil((blocks + 2) / each) == chunks), None)) is not None:
             return {"pipeline_parallel_layers_per_stage": most}
@@ -129,7 +129,7 @@ def _stages(launch: Launch) -> dict[str, Any]:
 
 
 def _name(launch: Launch) -> tuple[str, str]:
-    """Return torchtitan's name and flavor of the model. Raise SpecError for one of other sizes than its own."""
+    """Return torchtitan's name and flavor of the model. Raise SpecError if its sizes differ from torchtitan's."""
     shape, name = told_shape(launch, "torchtitan"), _NAMES.get(launch.model)
     if name is None:
         raise SpecError(f"torchtitan has no configuration for {launch.model}")

@@ -1,7 +1,7 @@
-"""What does a file of a machine's topology say? `nvidia-smi topo -m` or NCCL's topology file, told apart by the first character.
+"""What is in the topology file of a machine? The output of `nvidia-smi topo -m`, or NCCL's XML file; the first character decides.
 
-NCCL writes its file (XML) where ``NCCL_TOPO_DUMP_FILE`` points. The result is a plain description, `sim.spec.wiring.Wiring`:
-which GPUs and NICs hang where, and which have NVLink. It names no parts and no rates beyond those in the file.
+NCCL writes its file to the path in ``NCCL_TOPO_DUMP_FILE``. The result is a plain description, `sim.spec.wiring.Wiring`: where GPUs and
+NICs are attached, and which have NVLink. It has no names of parts, and only the rates in the file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sim.spec.yaml import SpecError, unreadable
 MAX_BYTES: Final = 4 * 2**20
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
-"""Characters that no text holds; the escape character starts a colour."""
+"""Characters that text files do not contain; the escape character is allowed because it starts a color code."""
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
-"""How files begin that PowerShell wrote with ``>``."""
+"""First bytes of files that PowerShell has written with ``>``."""
 
 
 def read_topology(path: Path) -> Wiring:
-    """Return the wiring that the file *path* tells. Raise SpecError with the line of what is wrong."""
+    """Return the wiring in the file *path*. Raise SpecError with the line of the error."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -44,7 +44,7 @@ _DUE: Final = "expected the output of 'nvidia-smi topo -m' or the file of NCCL_T
 
 
 def parse_topology(text: str, file: str = "<text>") -> Wiring:
-    """Return the wiring that *text* tells; *file* is the name used in messages."""
+    """Return the wiring in *text*; *file* is the name used in messages."""
     if not text.strip():
         raise SpecError(f"{file}:1: empty; {_DUE}")
     if (match := _CONTROL.search(text)) is not None:

@@ -1,11 +1,11 @@
-"""What does a pasted `nvidia-smi topo -m` say? The matrix of path classes, affinities and NIC names, read token by token.
+"""What is in a pasted `nvidia-smi topo -m`? The matrix of path types, affinities and NIC names, read token by token.
 
-Pastes lose their tabs, carry colour codes, prompts and quote marks, and wrap where the terminal ended. So the text is a stream of
-tokens, each with its line: column names from ``GPU0`` on, then for each of them its name, one class per column, and what stands
-under CPU Affinity, NUMA Affinity and GPU NUMA ID. Lines such as ``GPU 0: Tesla V100-SXM2-16GB (UUID: ...)`` (`nvidia-smi -L`) before
-or behind the matrix name the GPUs.
+Pasted text loses its tabs, contains color codes, prompts and quote marks, and is wrapped at the width of the terminal. It is therefore
+read as a stream of tokens, each with its line: column names from ``GPU0`` on, then for each of them its name, one path type per column,
+and the entries under CPU Affinity, NUMA Affinity and GPU NUMA ID. Lines such as ``GPU 0: Tesla V100-SXM2-16GB (UUID: ...)``
+(`nvidia-smi -L`) before or after the matrix name the GPUs.
 
-Only a wrap inside a word cannot be mended; the message then points at its line.
+Only a wrap inside a word cannot be repaired; the error message then has its line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AFFINITY = re.compile(r"N/A|\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*,?")
 _LEGEND = re.compile(r"(NIC\d{1,4})\s*:\s*([\w.:-]{1,64})")
 _LISTED = re.compile(r"GPU\s+\d{1,4}:\s*(.{1,80}?)\s*\(UUID")
 _TITLES = ("CPU", "NUMA", "GPU", "AFFINITY", "ID")
-"""Words of the columns behind the devices: CPU Affinity, NUMA Affinity, GPU NUMA ID."""
+"""Words of the columns after the devices: CPU Affinity, NUMA Affinity, GPU NUMA ID."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class _Row:
 
 
 def read_matrix(text: str, file: str) -> Wiring:
-    """Return the wiring that *text* shows; *file* is the name used in messages. Raise SpecError with the line of what is wrong."""
+    """Return the wiring in *text*; *file* is the name used in messages. Raise SpecError with the line of the error."""
     tokens = _tokens(text, file)
     columns = _columns(tokens, file)
     rows = _rows(tokens[len(columns) :], columns, file)
     _check_square(rows, columns, file)
     gpus = sum(_GPU.fullmatch(column.text) is not None for column in columns)
-    classes, nvlinks = _near(rows, gpus)
+    classes, nvlinks = _pair_types(rows, gpus)
     cpus, places, numa = _affinities(rows[:gpus])
     tree = _tree(rows, gpus, classes, places or cpus, file)
     return Wiring(
@@ -89,7 +89,7 @@ def _words(line: str) -> list[str]:
 
 
 def _tokens(text: str, file: str) -> list[_Token]:
-    """Return the tokens from the first line that starts with GPU0, as far as the legend."""
+    """Return the tokens from the first line that starts with GPU0 to the legend."""
     lines = [_words(line) for line in text.splitlines()]
     start = next((index for index, words in enumerate(lines) if words[:1] == ["GPU0"]), None)
     if start is None:
@@ -141,7 +141,7 @@ def _rows(tokens: Sequence[_Token], columns: Sequence[_Token], file: str) -> lis
 
 
 def _fill(row: _Row, tokens: Sequence[_Token], at: int, labels: Sequence[str], file: str) -> int:
-    """Read the classes of *row* from *at* on; return where they end."""
+    """Read the path types of *row* from *at* on; return the position after them."""
     for label in labels:
         token = tokens[at] if at < len(tokens) else None
         if token is None or token.text in labels or _AFFINITY.fullmatch(token.text):
@@ -157,7 +157,7 @@ def _fill(row: _Row, tokens: Sequence[_Token], at: int, labels: Sequence[str], f
 
 
 def _take_tail(row: _Row, tokens: Sequence[_Token], at: int, later: Sequence[str], file: str) -> int:
-    """Read the affinities of *row* from *at* on; return where they end: at the next row, or behind the last."""
+    """Read the affinities of *row* from *at* on; return the position after them: at the next row, or after the last one."""
     while at < len(tokens) and tokens[at].text not in later:
         token = tokens[at]
         if not later and (token.line > row.cells[-1].line + 1 or not (_AFFINITY.fullmatch(token.text) or token.is_class)):
@@ -195,8 +195,8 @@ def _check_square(rows: Sequence[_Row], columns: Sequence[_Token], file: str) ->
             )
 
 
-def _near(rows: Sequence[_Row], gpus: int) -> tuple[dict[Pair, Near], dict[Pair, int]]:
-    """Return the PCIe classes and the numbers of NVLinks by pair."""
+def _pair_types(rows: Sequence[_Row], gpus: int) -> tuple[dict[Pair, Near], dict[Pair, int]]:
+    """Return the PCIe path types and the numbers of NVLinks by pair."""
     classes: dict[Pair, Near] = {}
     nvlinks: dict[Pair, int] = {}
     for one, other in pairs(len(rows)):
@@ -210,7 +210,7 @@ def _near(rows: Sequence[_Row], gpus: int) -> tuple[dict[Pair, Near], dict[Pair,
 
 
 def _affinities(rows: Sequence[_Row]) -> tuple[list[str], list[str], int]:
-    """Return the CPUs and the NUMA node of each GPU (empty where not told), and the number of NUMA nodes."""
+    """Return the CPUs and the NUMA node of each GPU (empty if unknown), and the number of NUMA nodes."""
     tails = [_joined(row.tail) for row in rows]
     cpus = [tail[0] if tail and tail[0] != "N/A" else "" for tail in tails]
     nodes = [tail[1] if len(tail) > 1 and tail[1].isdigit() else "" for tail in tails]
@@ -218,7 +218,7 @@ def _affinities(rows: Sequence[_Row]) -> tuple[list[str], list[str], int]:
 
 
 def _joined(tail: Sequence[_Token]) -> list[str]:
-    """Return the affinities, lists that wrapped behind a comma whole again."""
+    """Return the affinities, with lists that were wrapped after a comma joined again."""
     lists: list[str] = []
     for token in tail:
         if lists and lists[-1].endswith(","):
@@ -229,7 +229,7 @@ def _joined(tail: Sequence[_Token]) -> list[str]:
 
 
 def _count_cpus(cpus: Sequence[str]) -> int | None:
-    """Return how many hardware threads the lists name together, None if they name none."""
+    """Return the total number of hardware threads in the lists; None if there are none."""
     threads: set[int] = set()
     for piece in {piece for text in cpus for piece in text.split(",") if piece}:
         first, _, last = piece.partition("-")

@@ -1,9 +1,9 @@
-"""What does NCCL's topology file say? ``<system><cpu><pci><gpu><nvlink>`` and ``<nic><net>``: the tree as NCCL found it.
+"""What is in NCCL's topology file? ``<system><cpu><pci><gpu><nvlink>`` and ``<nic><net>``: the tree as detected by NCCL.
 
-NCCL writes it where ``NCCL_TOPO_DUMP_FILE`` points (NVIDIA/nccl `src/graph/xml.cc`); clouds ship files of the same form for
-``NCCL_TOPO_FILE``, without ``gpu``, ``net`` and NVLink, whose GPUs and NICs are told by PCI class. A ``pci`` that holds others
-is a switch. Link rates below 8 GT/s are taken as not told: emulated bridges of virtual machines print 2.5 GT/s x1. A width of 0
-is 16 lanes, as NCCL reads it.
+NCCL writes it to the path in ``NCCL_TOPO_DUMP_FILE`` (NVIDIA/nccl `src/graph/xml.cc`). Cloud providers ship files of the same form for
+``NCCL_TOPO_FILE``, without ``gpu``, ``net`` and NVLink; their GPUs and NICs are recognized by PCI class. A ``pci`` that contains others is
+a switch. Link rates below 8 GT/s are ignored as unknown, because emulated bridges of virtual machines report 2.5 GT/s x1. A width of 0
+means 16 lanes, as in NCCL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORM: Final = "NCCL topology file"
 MOST_DEVICES: Final = 128
 
 _GPU_CLASS, _NIC_CLASS, _INFINIBAND_CLASS, _NVSWITCH_CLASS = "0x03", "0x02", "0x0207", "0x068000"
-"""Starts of PCI classes (NVIDIA/nccl topo.cc, kvDictPciClass)."""
+"""Prefixes of PCI classes (NVIDIA/nccl topo.cc, kvDictPciClass)."""
 
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _RATE = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s")
@@ -33,11 +33,11 @@ _MBPS: Final = 1e6 / 8
 
 @dataclass
 class _Reading:
-    """What has been met so far, by number in the order of the file."""
+    """The devices found so far, numbered in the order of the file."""
 
     file: str
     gpus: list[tuple[Element, Element | None, str]] = field(default_factory=list)
-    """PCI element, GPU element and holder of each GPU."""
+    """PCI element, GPU element and parent (a socket or switch) of each GPU."""
     nics: list[tuple[Card, str]] = field(default_factory=list)
     switches: list[tuple[str, str, Lanes | None]] = field(default_factory=list)
     """Name, parent and uplink."""
@@ -48,7 +48,7 @@ class _Reading:
 
 
 def read_xml(text: str, file: str) -> Wiring:
-    """Return the wiring that *text* tells; *file* is the name used in messages. Raise SpecError with the line of what is wrong."""
+    """Return the wiring in *text*; *file* is the name used in messages. Raise SpecError with the line of the error."""
     reading = _Reading(file)
     system = _system(read_elements(text, file), file)
     cpus = list(system.all("cpu"))
@@ -98,7 +98,7 @@ def _system(root: Element, file: str) -> Element:
 
 
 def _whole(reading: _Reading, element: Element, name: str) -> int | None:
-    """Return the attribute *name* as a whole number, None where it is missing."""
+    """Return the attribute *name* as a whole number; None if it is missing."""
     text = element.attributes.get(name)
     if text is None:
         return None
@@ -125,7 +125,7 @@ def _check_hosts(reading: _Reading, system: Element, cpus: Sequence[Element]) ->
 
 
 def _visit(reading: _Reading, element: Element, holder: str) -> None:
-    """Note every device below *element*, which *holder* stands for."""
+    """Record every device below *element*; *holder* is the name of the socket or switch of these devices."""
     for child in element.children:
         if child.tag == "nic":
             _add_cards(reading, child, holder, element.attributes.get("class", ""))
@@ -159,7 +159,7 @@ def _network(kind: str) -> Literal["", "infiniband", "ethernet"]:
 
 
 def _add_cards(reading: _Reading, nic: Element, holder: str, kind: str) -> None:
-    """Note the ports of one NIC; NCCL lists a port without PCI address below every <cpu>, so it counts once."""
+    """Record the ports of one NIC; NCCL lists a port without PCI address below every <cpu>, so it is counted once."""
     for net in nic.all("net"):
         speed = _whole(reading, net, "speed") or 0
         gdr = _whole(reading, net, "gdr")
@@ -171,7 +171,7 @@ def _add_cards(reading: _Reading, nic: Element, holder: str, kind: str) -> None:
 
 
 def _lanes(reading: _Reading, pci: Element) -> Lanes | None:
-    """Return the link of *pci*; None where the file does not tell, or tells what only an emulated bridge has."""
+    """Return the link of *pci*; None if it is missing, or has a rate that only an emulated bridge reports."""
     match = _RATE.match(pci.attributes.get("link_speed", ""))
     width = _whole(reading, pci, "link_width") or 16
     if match is None or float(match[1]) < _LEAST_RATE or not 1 <= width <= 32:
@@ -180,24 +180,27 @@ def _lanes(reading: _Reading, pci: Element) -> Lanes | None:
 
 
 def _tree(reading: _Reading, sockets: int) -> tuple[tuple[Domain, ...], tuple[Branch, ...]]:
-    """Return sockets and switches, without switches above no device."""
+    """Return the sockets and switches; switches without devices below them are dropped."""
     gpus = [holder for _, _, holder in reading.gpus]
     nics = [holder for _, holder in reading.nics]
-    used = {above for holder in (*gpus, *nics) for above in _above(reading, holder)}
+    used = {above for holder in (*gpus, *nics) for above in _parents(reading, holder)}
     kept = [switch for switch in reading.switches if switch[0] in used]
     names = {name: f"plx{index}" for index, (name, _, _) in enumerate(kept)}
     branches = tuple(
-        Branch(names[name], names.get(parent, parent), _at(gpus, name), _at(nics, name), lanes) for name, parent, lanes in kept
+        Branch(names[name], names.get(parent, parent), _indices_below(gpus, name), _indices_below(nics, name), lanes)
+        for name, parent, lanes in kept
     )
-    return tuple(Domain(_at(gpus, f"socket{index}"), _at(nics, f"socket{index}")) for index in range(sockets)), branches
+    return tuple(
+        Domain(_indices_below(gpus, f"socket{index}"), _indices_below(nics, f"socket{index}")) for index in range(sockets)
+    ), branches
 
 
-def _at(holders: Sequence[str], name: str) -> tuple[int, ...]:
+def _indices_below(holders: Sequence[str], name: str) -> tuple[int, ...]:
     return tuple(index for index, holder in enumerate(holders) if holder == name)
 
 
-def _above(reading: _Reading, holder: str) -> list[str]:
-    """Return *holder* and what lies above it, its socket last."""
+def _parents(reading: _Reading, holder: str) -> list[str]:
+    """Return *holder* and all switches above it, with its socket last."""
     parents = {name: parent for name, parent, _ in reading.switches}
     chain = [holder]
     while chain[-1] in parents:
@@ -206,8 +209,8 @@ def _above(reading: _Reading, holder: str) -> list[str]:
 
 
 def _classes(reading: _Reading) -> dict[Pair, Near]:
-    """Return the path class of every two GPUs, counted as NCCL counts: switches on the way, host bridge, socket link."""
-    chains = [_above(reading, holder) for _, _, holder in reading.gpus]
+    """Return the path type of every pair of GPUs by NCCL's rules: switches on the path, host bridge, socket link."""
+    chains = [_parents(reading, holder) for _, _, holder in reading.gpus]
     return {(one, other): _class(chains[one], chains[other]) for one, other in pairs(len(chains))}
 
 
@@ -224,23 +227,23 @@ def _class(one: Sequence[str], other: Sequence[str]) -> Near:
 
 
 def _number_gpus(reading: _Reading) -> None:
-    """Put the GPUs in the order of ``dev``; in that of their PCI addresses where they have none."""
+    """Sort the GPUs by ``dev``, or by PCI address if some have no ``dev``."""
     numbers = [_whole(reading, gpu, "dev") if gpu is not None else None for _, gpu, _ in reading.gpus]
-    given = [number for number in numbers if number is not None]
+    device_numbers = [number for number in numbers if number is not None]
     twice = next((index for index, number in enumerate(numbers) if number is not None and number in numbers[:index]), None)
     if twice is not None:
         raise reading.wrong(reading.gpus[twice][0], f"GPU dev={numbers[twice]} appears twice; give the file of one machine")
     order = range(len(numbers))
-    if len(given) == len(numbers):
-        reading.gpus = [reading.gpus[index] for index in sorted(order, key=given.__getitem__)]
-        if sorted(given) != list(order):
-            reading.notes.append(f"The file holds GPUs {', '.join(map(str, sorted(given)))} only, numbered from 0 here.")
+    if len(device_numbers) == len(numbers):
+        reading.gpus = [reading.gpus[index] for index in sorted(order, key=device_numbers.__getitem__)]
+        if sorted(device_numbers) != list(order):
+            reading.notes.append(f"The file holds GPUs {', '.join(map(str, sorted(device_numbers)))} only, numbered from 0 here.")
     else:
         reading.gpus.sort(key=lambda entry: entry[0].attributes.get("busid", "").lower())
 
 
 def _keep_fastest(reading: _Reading) -> None:
-    """Keep the ports of the highest speed: a description has one kind of NIC."""
+    """Keep only the fastest ports, because a description has one kind of NIC."""
     fastest = max((card.speed for card, _ in reading.nics if card.speed), default=None)
     slower = [card.name or "unnamed" for card, _ in reading.nics if card.speed != fastest]
     if fastest is not None and slower:
@@ -249,7 +252,7 @@ def _keep_fastest(reading: _Reading) -> None:
 
 
 def _nvlinks(reading: _Reading) -> tuple[dict[Pair, int], int]:
-    """Return the NVLinks between pairs of GPUs, and those from each to NVSwitches."""
+    """Return the number of NVLinks between pairs of GPUs, and from each GPU to NVSwitches."""
     numbers = {pci.attributes.get("busid", "").lower(): index for index, (pci, _, _) in enumerate(reading.gpus)}
     direct: Counter[Pair] = Counter()
     switched = [0] * len(reading.gpus)
@@ -267,7 +270,7 @@ def _nvlinks(reading: _Reading) -> tuple[dict[Pair, int], int]:
     if astray:
         reading.notes.append(f"{astray} NVLink ends lead to nothing in the file and are left out.")
     if not any(switched):
-        return _mutual(reading, direct), 0
+        return _checked_pairs(reading, direct), 0
     if len(set(switched)) > 1:
         least = switched.index(min(switched))
         gpu = reading.gpus[least][1] or reading.gpus[least][0]
@@ -284,7 +287,7 @@ def _links(reading: _Reading, link: Element) -> int:
     return count
 
 
-def _mutual(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, int]:
+def _checked_pairs(reading: _Reading, direct: Mapping[Pair, int]) -> dict[Pair, int]:
     counts: dict[Pair, int] = {}
     for (one, other), count in direct.items():
         if direct.get((other, one), 0) != count:
@@ -312,7 +315,7 @@ def _compute_capability(reading: _Reading) -> str:
 
 
 def _gpu_lanes(reading: _Reading) -> Lanes | None:
-    """Return the commonest PCIe link of the GPUs."""
+    """Return the most common PCIe link of the GPUs."""
     counted = Counter(lanes for pci, _, _ in reading.gpus if (lanes := _lanes(reading, pci)) is not None)
     return counted.most_common(1)[0][0] if counted else None
 
@@ -330,7 +333,7 @@ def _processor(cpus: Sequence[Element]) -> Processor | None:
 
 
 def _count_cpus(cpus: Sequence[Element]) -> int | None:
-    """Return how many hardware threads the affinity masks name together."""
+    """Return the total number of hardware threads in the affinity masks; None if there are none."""
     threads = 0
     for cpu in cpus:
         mask = cpu.attributes.get("affinity", "")

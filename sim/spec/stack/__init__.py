@@ -1,6 +1,6 @@
-"""What does the software stack do around the model? One file per stack (``workloads/stacks``), each factor with its source.
+"""What does the software stack do around the model? One file per stack (``workloads/stacks``), each number with its source.
 
-A stack's fields stand side by side in its file; here they are in parts: `exchange`, `library`, `kernels`.
+All fields of a stack are at the top level of its file; here they are defined in parts: `exchange`, `library`, `kernels`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ __all__ = [
 
 
 class Stack(StackKernels, UpdateWork, Library, Exchange):
-    """How gradients are exchanged, kernels launched and the optimizer run."""
+    """A software stack: how it exchanges gradients, launches kernels and runs the optimizer."""
 
     name: str
     unpadded: bool = False
-    """Only tokens are computed: sequences are not filled up to the longest; how long they are is in the data set's ``lengths``."""
+    """Whether sequences are not padded to the longest, so that only tokens are computed; the data set's ``lengths`` has their lengths."""
     length_imbalance: Fraction = 1.0
-    """Of unpadded sequences: ranks' spread of tokens over what chance makes it; 0 where they exchange sequences before a step."""
+    """For unpadded sequences: variation of tokens between ranks, relative to random assignment; 0 if ranks exchange sequences before a step
+    so that all have the same number of tokens."""
     mesh: MeshOptions | None = None
-    """How the stack runs layouts other than plain data parallelism; None: not at all."""
+    """How the stack runs layouts; None: it runs only plain data parallelism."""
     source: Source
 
     @model_validator(mode="after")
@@ -40,16 +41,16 @@ class Stack(StackKernels, UpdateWork, Library, Exchange):
         return self
 
     def synchronizes_each(self, shard: Shard) -> bool:
-        """Return whether a layout's gradients do not wait for the last micro-batch: no ``no_sync``, or shards that it does not go with."""
+        """Return whether gradients are reduced in each micro-batch: without ``no_sync``, or if *shard* is incompatible with it."""
         reduces = self.mesh is not None and self.mesh.reduces_shards_each
         return not self.no_sync or shard == "gradients" or (shard == "parameters" and reduces)
 
     @property
     def host_waits_for_gradients(self) -> bool:
-        """Whether the host itself waits until gradients are there, as Gloo's work and Horovod's handles make it, and not the GPU's stream.
+        """Whether the host, rather than a GPU stream, waits for reduced gradients, as it does with Gloo's work and Horovod's handles.
 
-        Horovod calls a handle done once its thread has seen the end on the GPU (``gpu_operations.cc``, ``FinalizeGPUQueue``); torch waits
-        for it (``mpi_ops.synchronize``), TensorFlow and MXNet launch what comes after it then.
+        Horovod marks a handle as done after its thread has seen the operation end on the GPU (``gpu_operations.cc``, ``FinalizeGPUQueue``).
+        torch waits for the handle (``mpi_ops.synchronize``); TensorFlow and MXNet launch the operations that depend on it only then.
         """
         return self.backend == "gloo" or self.strategy == "horovod"
 

@@ -1,15 +1,15 @@
-"""How are fields refused that contradict each other? Each contradiction with the sentence that says so; the first that holds is raised."""
+"""How are contradictory fields rejected? Each check is paired with an error message; the first one that applies is raised."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 Contradiction = tuple[bool, str]
-"""Whether fields contradict each other in some way, and the sentence that says so."""
+"""Whether some fields contradict each other, and the error message for it."""
 
 
 def refuse(contradictions: Iterable[Contradiction]) -> None:
-    """Raise ValueError with the sentence of the first of *contradictions* that holds."""
+    """Raise ValueError with the message of the first of *contradictions* that applies."""
     for holds, sentence in contradictions:
         if holds:
             raise ValueError(sentence)

@@ -1,4 +1,4 @@
-"""Which gradients travel together, when, and as what? The exchange of a software stack."""
+"""Which gradients are exchanged together, when, and in which form? The gradient exchange of a software stack."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod", "paramet
 
 
 class Fusion(Spec):
-    """Horovod's tensor fusion and what its background thread does each cycle."""
+    """Horovod's tensor fusion, and the work of its background thread in each cycle."""
 
     threshold: Bytes
-    """HOROVOD_FUSION_THRESHOLD: tensors travel together up to so many bytes."""
+    """HOROVOD_FUSION_THRESHOLD: maximum size of tensors that are fused into one operation."""
     cycle_time: Seconds
-    """HOROVOD_CYCLE_TIME: how often the background thread wakes."""
+    """HOROVOD_CYCLE_TIME: interval at which the background thread wakes."""
     response_cache: Whole = 1024
-    """HOROVOD_CACHE_CAPACITY: how many tensors ranks agree on by one bit each; 0 is off."""
+    """HOROVOD_CACHE_CAPACITY: number of tensors on which ranks agree with one bit each; 0: the cache is off."""
     control_latency: Seconds
-    """Time of one small message between two hosts' controllers."""
+    """Time of one small message between the controllers of two hosts."""
     request_time: Seconds
-    """Time that the first rank takes to read one rank's request for one tensor, where the response cache does not know it."""
+    """Time that the first rank needs to read one rank's request for one tensor that is not in the response cache."""
     source: Source
 
 
 class Compression(Spec):
-    """What travels in place of whole gradients: the largest elements (top_k), or low-rank factors of each matrix (power_sgd)."""
+    """Compressed gradients: only the largest elements (top_k), or low-rank factors of each matrix (power_sgd)."""
 
     method: Literal["top_k", "power_sgd"]
-    """top_k: indices and values of the largest elements. power_sgd: two low-rank factors, all-reduced one after the other."""
+    """top_k: indices and values of the largest elements are sent. power_sgd: two low-rank factors are all-reduced sequentially."""
     density: Fraction | None = None
-    """Share of the elements that top_k sends."""
+    """Fraction of the elements that top_k sends; required with top_k."""
     rank: Count | None = None
-    """Columns of each factor of power_sgd."""
+    """Number of columns of each power_sgd factor; required with power_sgd."""
     source: Source
 
     @model_validator(mode="after")
@@ -53,46 +53,48 @@ class Compression(Spec):
 
 
 class Exchange(Spec):
-    """How gradients are exchanged."""
+    """How gradients are exchanged between ranks."""
 
     strategy: Strategy
-    """ddp: buckets in gradient-ready order, overlapped with backward. apex: the same, counted in elements. apex_per_tensor: one
-    all-reduce per gradient tensor, overlapped. flat: one all-reduce of everything after backward. horovod: what is ready each cycle.
-    parameter_server: workers push gradients to servers and pull the new weights, all in step; parameter_server_async: each by itself."""
+    """ddp: buckets in the order in which gradients become ready, overlapped with backward. apex: the same, with buckets counted in
+    elements. apex_per_tensor: one all-reduce per gradient tensor, overlapped. flat: one all-reduce of all gradients after backward.
+    horovod: in each cycle, the gradients that are ready. parameter_server: workers push gradients to servers and pull the new weights,
+    synchronously; parameter_server_async: the same, each worker independently."""
     own_exchange: Annotated[str, BeforeValidator(extensions.checked_name(extensions.EXCHANGES))] | None = None
-    """The name of an exchange of your own, which forms the buckets in the place of ``strategy``."""
+    """Name of a user-defined exchange, which forms the buckets instead of ``strategy``; None: ``strategy`` does."""
     bucket_cap: Bytes = 25 * 2.0**20
-    """Bytes at which DDP closes a bucket (``bucket_cap_mb``)."""
+    """Size at which DDP closes a bucket (``bucket_cap_mb``)."""
     first_bucket_cap: Bytes = 2.0**20
-    """The same of the bucket that is ready first."""
+    """Size at which DDP closes the first bucket that becomes ready."""
     message_size: Count = 10_000_000
-    """Elements at which apex closes a bucket."""
+    """Number of elements at which apex closes a bucket."""
     fusion: Fusion | None = None
-    """Of Horovod, and only of it."""
+    """Tensor fusion; required with horovod, not allowed otherwise."""
     servers: Servers | None = None
-    """Of the parameter-server strategies, and only of them."""
+    """Parameter servers; required with the parameter-server strategies, not allowed otherwise."""
     overlap: bool = True
-    """Whether gradients travel beside backward."""
+    """Whether the gradient exchange overlaps with backward."""
     no_sync: bool = True
-    """Micro-batches before the last of a step exchange nothing; else each exchanges and waits."""
+    """Whether only the last micro-batch of a step exchanges gradients; false: each micro-batch exchanges and waits."""
     blocking_scalar_all_reduces: Whole = 0
-    """One-element all-reduces between forward and backward, each followed by a host synchronisation."""
+    """Number of one-element all-reduces between forward and backward, each followed by a host synchronization."""
     broadcast_buffers: bool = False
-    """Rank 0's BatchNorm statistics are broadcast before each step's first forward."""
+    """Whether rank 0's BatchNorm statistics are broadcast before the first forward of each step."""
     sync_batch_norm: bool = False
-    """Every BatchNorm layer gathers its statistics from all ranks in forward, and sums two more in backward, while ranks wait."""
+    """Whether every BatchNorm layer gathers its statistics from all ranks in forward and sums two more in backward, while ranks wait."""
     sparse_embeddings: bool = False
-    """Embeddings' gradients travel as the rows touched and their numbers, gathered from all ranks, not as whole tables."""
+    """Whether gradients of embeddings are exchanged as the rows that were used and their indices, gathered from all ranks; false: as whole
+    tables."""
     wire_dtype: Literal["fp16", "bf16", "autocast"] | None = None
-    """Gradients are cast to this for the exchange, and back; autocast: to 16 bits under amp_fp16 and amp_bf16, else not at all."""
+    """Data type to which gradients are cast for the exchange. autocast: 16 bits under amp_fp16 and amp_bf16, else none. None: no cast."""
     compression: Compression | None = None
-    """What travels in place of whole gradients."""
+    """Compression of the exchanged gradients; None: whole gradients."""
     gradient_copy_passes: float = Field(ge=0)
-    """Memory passes per gradient byte to move gradients into and out of communication buffers."""
+    """Memory passes per gradient byte to copy gradients into and out of communication buffers."""
     distributed_overhead: Seconds = 0.0
-    """Cost per step that going distributed adds, almost independent of the number of ranks."""
+    """Additional time per step of a distributed job, almost independent of the number of ranks."""
     overlap_slowdown: Factor = 1.0
-    """Compute takes this many times longer while a collective runs beside it."""
+    """Factor by which compute takes longer while a collective runs concurrently."""
 
     @model_validator(mode="after")
     def _exchange_agrees(self) -> Exchange:
@@ -126,7 +128,7 @@ class Exchange(Spec):
 
     @property
     def uses_servers(self) -> bool:
-        """Whether gradients travel through parameter servers."""
+        """Whether gradients are exchanged through parameter servers."""
         return self.strategy.startswith("parameter_server")
 
     @property

@@ -1,4 +1,4 @@
-"""What moves gradients? The collective library of a software stack, NCCL or Gloo, and what its environment says."""
+"""Which library runs the collectives? NCCL or Gloo, and the environment variables that configure it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sim.spec.hardware import Transport
 from sim.spec.stack.contradictions import Contradiction, refuse
 
 OTHER_ALGORITHMS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
-"""All-reduces that NCCL does not have (Horovod's, Gloo's and MPI's); each is asked for alone in ``nccl_algo``."""
+"""All-reduce algorithms that NCCL lacks (Horovod's, Gloo's and MPI's); ``nccl_algo`` may name one of them, on its own."""
 
 NCCL_ALGORITHMS = ("ring", "tree", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
-"""Names that are NCCL's own, in small letters."""
+"""Names of NCCL's own algorithms, in lower case."""
 
 
 def other_algorithm(text: str | None) -> str | None:
-    """Return the algorithm that NCCL does not have which *text* names, if it does: of another library, or the user's own."""
+    """Return the algorithm that *text* names if it is not NCCL's but another library's or user-defined; else None."""
     name = (text or "").replace("_", "").lower()
     match = next((algorithm for algorithm in OTHER_ALGORITHMS if algorithm.lower() == name), None)
     if match is None and text and name not in NCCL_ALGORITHMS and text in extensions.names(extensions.COLLECTIVES):
@@ -29,20 +29,22 @@ def other_algorithm(text: str | None) -> str | None:
 
 
 class Library(Spec):
-    """What carries collectives, and what is forced on it."""
+    """The library that runs collectives, and the environment variables that override its choices."""
 
     backend: Literal["nccl", "gloo"] = "nccl"
-    """gloo: through host memory and sockets; its ``gloo_transport`` says what one socket carries."""
+    """nccl: NCCL; gloo: Gloo, which communicates through host memory and sockets and needs ``gloo_transport``."""
     gloo_transport: Transport | None = None
-    """What one of Gloo's sockets carries."""
+    """Transport of one of Gloo's sockets; required with gloo, not allowed with nccl."""
     nccl: str = "2.10"
-    """Version whose rules choose algorithm and protocol of each message: 2.3 (rings alone), 2.4 (trees below a size), 2.10 or 2.30."""
+    """NCCL version whose rules choose the algorithm and protocol of each message: 2.3 (only rings), 2.4 (trees below a size), 2.10 or
+    2.30."""
     nccl_algo: str | None = None
-    """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or one of ``OTHER_ALGORITHMS``, or an all-reduce of your own."""
+    """Value of NCCL_ALGO, such as ``Ring`` or ``^Tree``; or Hierarchical, RackHierarchical or HalvingDoubling, which are not NCCL's; or a
+    user-defined all-reduce. None: NCCL chooses."""
     nccl_proto: str | None = None
-    """What NCCL_PROTO says: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``."""
+    """Value of NCCL_PROTO: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``. None: NCCL chooses."""
     channels: Count | None = None
-    """What NCCL_MAX_NCHANNELS says."""
+    """Value of NCCL_MAX_NCHANNELS; None: NCCL chooses."""
 
     @model_validator(mode="after")
     def _library_agrees(self) -> Library:
