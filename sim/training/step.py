@@ -1,7 +1,7 @@
-"""What does one rank of data parallelism do, step after step? It loads, computes, exchanges and updates as its plan says.
+"""What does one data-parallel rank do in each step? It loads a batch, computes, exchanges gradients and updates, as its plan specifies.
 
-The host runs ahead of the GPU while this computes, waits for NCCL or for slower ranks; it waits itself at the end of a step, for a batch
-and its copy, and where a ``Wait`` says so.
+The host runs ahead while the GPU computes or waits for NCCL or slower ranks. The host itself waits at the end of a step, for a batch and
+its copy, and at each ``Wait`` with ``host`` set.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NAMES: Final = {"F": "forward", "B": "backward"}
 
 
 class Replica(Rank):
-    """One rank, or a class of equal ranks, that holds the whole model; *index* is its place in ``log.ranks``.
+    """One rank, or a class of equal ranks, that holds the whole model; *index* is its index in ``log.ranks``.
 
-    *finished_step* is called with it after each step. *paces* say how each step differs from the mean: its lag is per second of compute
-    since the ranks last met.
+    *finished_step* is called with *index* after each step. *paces* yields how each step differs from the mean; its lag is relative to the
+    compute since the ranks last met.
     """
 
     def __init__(
@@ -61,13 +61,16 @@ class Replica(Rank):
         self.paces = paces
         self._pace = MEAN
         self._worked = 0.0
-        """Seconds of compute in this step since the ranks last met."""
+        """Compute time (s) in this step since the ranks last met."""
         self.host = 0.0
-        """When the host will have launched everything so far."""
+        """Time (s) at which the host has launched all work so far."""
 
     @property
     def made_of(self) -> Hashable:
-        """Return everything that decides what it does, but for its exchange and its loader's options; of a rank whose steps are alike."""
+        """Return a cache key with everything that affects this rank, except its exchange and its loader's options.
+
+        This consumes a pace, so it is valid only if all steps have the same pace.
+        """
         return self.index, self.gpu_name, self.plan, self.gpu.made_of, self.input.site.made_of, next(self.paces)
 
     def train(self) -> SimProcess:
@@ -94,7 +97,7 @@ class Replica(Rank):
         return self._with_host(ended) if wait.host else ended
 
     def _with_host(self, ended: Iterable[simpy.Event]) -> SimProcess:
-        """Let the host wait as well."""
+        """Make the host wait as well."""
         yield from ended
         self.host = self.env.now
 
@@ -111,7 +114,7 @@ class Replica(Rank):
         return self._takes(at, "optimizer")
 
     def _takes(self, at: int, name: str, speed: float = 1.0) -> Iterable[simpy.Event]:
-        """Let the instruction take its time, *speed* times as long as in the mean."""
+        """Play the segment of the instruction at index *at*, in *speed* times its mean time."""
         segment = self.plan.segments[at]
         return self._compute(segment, name, speed) if segment is not None else ()
 
