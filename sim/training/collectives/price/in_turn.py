@@ -1,6 +1,6 @@
-"""What do collectives cost whose phases wait for one another? The phases' times add up; what they put on links, by the bytes of each.
+"""What do collectives with sequential phases cost? The times of the phases add up, and their loads are weighted by bytes.
 
-Hierarchical, with racks as a level more, halving and doubling, and PAT.
+Hierarchical (optionally with racks as another level), halving-doubling, and PAT.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.training.collectives.price.traffic import Edge, latency_of
 
 @dataclass(frozen=True)
 class _Phase:
-    """Edges of which each carries *nbytes* in each of *steps* steps, *count* streams alike."""
+    """Edges that each carry *count* streams of *nbytes* in each of *steps* steps."""
 
     edges: Sequence[Edge]
     count: float
@@ -27,7 +27,7 @@ class _Phase:
 
 
 def _in_turn(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Priced:
-    """Return phases one after another, as one fluid of as many bytes a stream as the longest has."""
+    """Return the price of sequential *phases* as one fluid, with as many bytes per stream as the phase with the most."""
     phases = [phase for phase in phases if phase.edges and phase.steps]
     time, slowest, weighed = 0.0, [], []
     for phase in phases:
@@ -50,7 +50,7 @@ def _in_turn(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Pric
 
 
 def hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return shards reduced on rings within nodes, then each between the GPUs of its place, then gathered."""
+    """Return the price of reducing shards on rings within nodes, then each shard between GPUs of equal index, then gathering."""
     _alike(layout, "Hierarchical")
     local, nodes = layout.most_local, layout.nodes
     between = _Phase(layout.places, 1.0, nbytes / local / nodes, 2 * (nodes - 1), RING)
@@ -58,7 +58,7 @@ def hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Pr
 
 
 def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return it with a level more: shards reduced within nodes, their parts within racks, and parts of those between racks."""
+    """Return the price with another level: shards are reduced within nodes, their parts within racks, and parts of these between racks."""
     _alike(layout, "RackHierarchical")
     rack, local = layout.crossed.per_leaf, layout.most_local
     if not rack:
@@ -72,13 +72,13 @@ def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) 
 
 
 def _within(layout: JobLayout, nbytes: float) -> _Phase:
-    """Return the rings within nodes that reduce to shards and gather them."""
+    """Return the phase of the rings within nodes that reduce to shards and gather them."""
     local, (inside, count) = layout.most_local, layout.rings_inside
     return _Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1))
 
 
 def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return exchanges with partners 1, 2, 4 .. places away, of half, a quarter .. of the payload, and back."""
+    """Return the price of exchanges with partners at distances 1, 2, 4, .., of a half, a quarter, .. of the payload, and back."""
     try:
         rounds = rounds_of(layout.ranks)
     except ValueError as error:
@@ -97,7 +97,7 @@ def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -
 
 
 def rounds_of(n: int) -> int:
-    """Return log2 of *n*, or raise ValueError that names the nearest numbers of ranks that work."""
+    """Return log2 of *n*. Raise ValueError if *n* is not a power of two; its message names the nearest valid numbers of ranks."""
     if n < 1 or n & n - 1:
         below = 1 << max(n, 1).bit_length() - 1
         raise ValueError(f"halving-doubling needs a power of two of ranks, not {n}: take {below} or {2 * below} ranks, or ring or tree")
@@ -105,7 +105,10 @@ def rounds_of(n: int) -> int:
 
 
 def pat(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return a gather or a scatter with one rank per node in log2 N steps, at each step twice the bytes."""
+    """Return the price of an all-gather or reduce-scatter with one rank per node, in log2 N steps.
+
+    The bytes double at each step; the price uses their mean.
+    """
     nodes, count = layout.nodes, layout.channels
     steps = depth(nodes)
     each = (nodes - 1) / nodes * nbytes / count / steps

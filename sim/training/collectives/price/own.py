@@ -1,9 +1,10 @@
-"""How is an all-reduce of the user's own played? As steps that wait for one another, proven right before they are priced.
+"""What does a user-defined all-reduce cost? It consists of sequential steps, which are verified before they are priced.
 
-The payload is cut into chunks; a step is a list of sends, all of equally many chunks, that read what their senders held before it. What
-arrives is added to the receiver's chunk, or replaces it. `proven` plays the steps on sets of contributions: every rank must end with every
-rank's contribution to every chunk, none of them added twice. A step takes the bytes of one send at the pace of its slowest edge, and that
-edge's latency (as in `in_turn`). Limits: as many ranks on every node; of equal nodes the busiest in a step stands for all.
+The payload is cut into chunks. A step is a list of sends with equal numbers of chunks; they read what their senders held before the step.
+Arriving data are added to the receiver's chunk, or replace it. `proven` runs the steps on sets of contributions: every rank must end with
+every rank's contribution to every chunk, none of them added twice. A step takes the time of one send's bytes at the pace of its slowest
+edge, plus the largest latency of its edges (as in `in_turn`). Limits: every node must have the same number of ranks; the busiest of equal
+nodes in a step represents all of them.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from sim.training.collectives.price.spans import EdgeSpan, Priced, held, traffic
 from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of
 
 Given = tuple[int, int, Iterable[int], bool]
-"""A send as the user writes it: from rank, to rank, chunks, and whether they are added to the receiver's."""
+"""A send in the user's format: source rank, destination rank, chunks, and whether they are added to the receiver's."""
 
 
 class CollectiveAlgorithm(Protocol):
-    """An all-reduce; docs/develop/own-collective.md has one as an example."""
+    """An all-reduce algorithm; docs/develop/own-collective.md has an example."""
 
     @property
     def name(self) -> str:
-        """What ``nccl_algo`` and ``--algo`` say."""
+        """The name that ``nccl_algo`` and ``--algo`` refer to."""
 
     def all_reduce(self, ranks: int, per_node: int) -> tuple[int, Iterable[Iterable[Given]]]:
-        """Return into how many chunks the payload is cut, and the steps: each a list of (from, to, chunks, adds).
+        """Return the number of chunks of the payload, and the steps: each a list of (from, to, chunks, adds).
 
-        Ranks are numbered from 0 through the nodes, *per_node* on each. Raise ValueError with a sentence for numbers that cannot be.
+        Ranks are numbered from 0, node by node, with *per_node* on each. Raise ValueError with a one-sentence message if the algorithm does
+        not support these numbers.
         """
 
 
@@ -48,10 +50,10 @@ class OwnSend(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """*src* sends *nbytes* (the *chunks*) to *dst*, once the transfers numbered in *after* have arrived.
+    """*src* sends *nbytes* (the *chunks*) to *dst*, once the transfers with the indices *after* have arrived.
 
-    The *dst* reduces ``reduce_bytes`` of them into its own; 0 means that they replace its own. Transfers between one pair of
-    ranks on one *channel* leave and arrive in list order, one at a time.
+    *dst* reduces *reduce_bytes* of them into its own data; 0 means that they replace it. Transfers between a pair of ranks on one *channel*
+    leave and arrive in list order, one at a time.
     """
 
     src: int
@@ -64,19 +66,19 @@ class Transfer(NamedTuple):
 
 
 class OwnSteps(NamedTuple):
-    """A proven all-reduce: the number of *chunks*, and the sends of each step."""
+    """A verified all-reduce: the number of *chunks*, and the sends of each step."""
 
     chunks: int
     steps: tuple[tuple[OwnSend, ...], ...]
 
 
 def own_steps(name: str, ranks: int, per_node: int) -> OwnSteps:
-    """Return the steps of the all-reduce *name*, proven. Raise SpecError for what is no all-reduce."""
+    """Return the verified steps of the all-reduce *name*. Raise SpecError if they are not a correct all-reduce."""
     return _proven_once(_Kept(name), name, ranks, per_node)
 
 
 class _Kept:
-    """An object of the user's as a key: itself alone is equal to it, whether or not it can be hashed."""
+    """A user's object as a cache key, compared by identity, whether or not the object is hashable."""
 
     def __init__(self, name: str) -> None:
         self.found = cast(CollectiveAlgorithm, extension(COLLECTIVES, name))
@@ -100,7 +102,7 @@ def _proven_once(algorithm: _Kept, name: str, ranks: int, per_node: int) -> OwnS
 
 
 def proven(name: str, steps: OwnSteps, ranks: int) -> None:
-    """Raise SpecError, with the step and the rank, unless *steps* leaves every sum on every rank."""
+    """Raise SpecError, naming the step and the rank, unless *steps* leaves every sum on every rank."""
     if isinstance(steps.chunks, bool) or not isinstance(steps.chunks, int) or steps.chunks < 1:
         raise SpecError(f"collective {name}: cuts the payload into {steps.chunks!r} chunks; write 1 or more")
     held = [[1 << rank] * steps.chunks for rank in range(ranks)]
@@ -125,7 +127,7 @@ def proven(name: str, steps: OwnSteps, ranks: int) -> None:
 
 
 def _sensible(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> None:
-    """Raise SpecError for a step without sends, with unequal ones, or with ranks and chunks that are not there."""
+    """Raise SpecError for a step without sends, with unequal sends, or with nonexistent ranks or chunks."""
     if not step:
         raise SpecError(f"{where} sends nothing; leave it out")
     for send in step:
@@ -139,7 +141,7 @@ def _sensible(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> N
 
 
 def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
-    """Return *steps* on *nbytes* as single transfers, each of which waits for what its two ends got and sent in the step before."""
+    """Return *steps* on *nbytes* as transfers. Each waits for all transfers of its two ranks in their latest earlier steps."""
     each = nbytes / steps.chunks
     made: list[Transfer] = []
     before: dict[int, list[int]] = {}
@@ -155,23 +157,23 @@ def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
     return made
 
 
-# --- what it costs ---------------------------------------------------------------------------------------------------
+# --- cost ------------------------------------------------------------------------------------------------------------
 
 
 class _Step(NamedTuple):
-    """Steps that send between the same ranks as much: their edges, what these put on links, and how often they come."""
+    """Equal steps, with sends of the same size between the same ranks: their edges, their traffic, and their number."""
 
     edges: tuple[Edge, ...]
     traffic: Traffic
     spans: tuple[EdgeSpan, ...]
     between: float
     share: float
-    """Of the payload, that one send carries."""
+    """Share of the payload in one send."""
     times: int
 
 
 def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Priced:
-    """Return what the all-reduce *algorithm* of the user costs: its steps one after another, as one fluid."""
+    """Return the price of the user's all-reduce *algorithm*: its sequential steps as one fluid."""
     steps = _steps(layout, algorithm, _Kept(algorithm))
     time, volume, weighed = 0.0, 0.0, list[tuple[float, EdgePace]]()
     for step in steps:
@@ -221,19 +223,19 @@ def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, tim
 
 
 def _crowd(sends: Sequence[tuple[int, int]], node: int, local: int) -> int:
-    """Return the sends that leave *node*, or that reach it, whichever are more."""
+    """Return the number of sends that leave *node* or the number that enter it, whichever is larger."""
     out = sum(src // local == node != dst // local for src, dst in sends)
     into = sum(dst // local == node != src // local for src, dst in sends)
     return max(out, into)
 
 
 def _leaves(sends: Sequence[tuple[int, int]], node: int, local: int) -> bool:
-    """Tell whether what leaves *node* stands for both ways; else what reaches it does."""
+    """Return whether the sends that leave *node* represent both directions; otherwise, those that enter it do."""
     return sum(src // local == node != dst // local for src, dst in sends) == _crowd(sends, node, local)
 
 
 def _pattern(across: Sequence[tuple[int, int]], local: int, nodes: int) -> Pattern:
-    """Return whom *across* joins, for the links between switches: pairs at one distance, neighbours of a ring, or anyone."""
+    """Return the pattern of the node pairs in *across*, for links between switches: pairs at one distance, a ring, or any pairs."""
     ends = {(src // local, dst // local) for src, dst in across}
     apart = {src ^ dst for src, dst in ends}
     if len(apart) == 1:

@@ -85,7 +85,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Channel:
-    """The part of one ring in one node: the order of its GPUs, and its hops. Across nodes, the first hop is from ``net``, the last to."""
+    """The part of a ring in one node: the order of its GPUs, and its hops. Across nodes, hops begin with ``net`` and end with it."""
 
     gpus: tuple[int, ...]
     hops: tuple[Hop, ...]
