@@ -2,7 +2,7 @@
 
 Groups of one axis of one stage run the same operation at the same time, so each live link carries the sum of their loads. For example,
 eight data-parallel groups with one GPU per node each have their own NIC if there are eight, and share NICs if there are four. Nodes that
-hold the same stages are simulated once. Links between switches and the core belong to the whole machine and carry the traffic of all stages.
+hold the same stages are simulated once. Links between switches and the core belong to the whole machine and carry all stages' traffic.
 Limits: if switches carry unequal shares of a stage's groups, all its groups are as slow as the slowest; over Gloo, copies between GPU and
 host memory are not counted.
 """
