@@ -124,7 +124,7 @@ class ServerPlan:
 
     @cached_property
     def host_bytes(self) -> dict[str, float]:
-        """Return the bytes that one node of each slot sends and receives in one exchange of everything."""
+        """Return the bytes that one node of each slot sends and receives in one exchange of all buckets."""
         bytes_of = dict.fromkeys((part.name for part in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))), 0.0)
         for bucket in range(len(self.shards)):
             for stage in self.stages(bucket, self.everyone):

@@ -19,7 +19,7 @@ from sim.spec.workload import Layer, Model, Workload
 
 
 class ServerShard(NamedTuple):
-    """What one worker pushes to one server for one bucket: bytes, and updates (variables or chunks)."""
+    """The part of a bucket that one worker pushes to one server: its bytes, and its number of updates (variables or chunks)."""
 
     nbytes: float
     updates: float

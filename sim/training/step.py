@@ -74,7 +74,7 @@ class Replica(Rank):
         return self.index, self.gpu_name, self.plan, self.gpu.made_of, self.input.site.made_of, next(self.paces)
 
     def train(self) -> SimProcess:
-        """Run optimizer steps without end."""
+        """Run optimizer steps forever."""
         while True:
             self._pace = next(self.paces)
             self._worked = 0.0

@@ -118,7 +118,7 @@ class UnitTimes:
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
         again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
-        stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
+        stages = self.prices.mesh.stages if training.recompute_blocks else 0  # determines the recomputed share of a stage's blocks
         recomputed = (*again, stages, batches, training.compute_factor)
         adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths

@@ -52,7 +52,7 @@ class TunerMachine:
     nic_near: bool = False
     """Whether GPUs and NICs reach each other without the processor (NCCL's PXB; from sm90 PXN)."""
     plugin_latency: float = 0.0
-    """Seconds that the network plug-in reports."""
+    """Latency (s) that the network plug-in reports."""
     same_channels: bool = False
     """Whether all rings visit the GPUs in the same order."""
     plain_tree: bool = False

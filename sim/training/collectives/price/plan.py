@@ -56,7 +56,7 @@ OF_BROADCAST = " of broadcasting buffers"
 """Suffix for the name of a latency in a broadcast of buffers, because its remedy differs from that for gradients."""
 
 Live = Mapping[str, Mapping[str, str]]
-"""The network's name of each physical link, by slot."""
+"""The live name of each physical link by slot: the name of the resource that represents it in the simulated network."""
 
 
 class Tuning(NamedTuple):
