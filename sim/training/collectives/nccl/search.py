@@ -55,8 +55,8 @@ def nccl_machine(
     rates, speeds = _rates(graph, constants), _speeds(constants, capability(graph), nodes)
     loads = [_load(graph, channel) for channel in rings.channels]
     most = constants.max_channels // 2  # src/init.cc; every channel is connected twice
-    laid = _ring(loads, rates, _whole_rate(graph, gpus, rates), speeds, most)
-    ring = _doubled(laid, most, constants, capability(graph))
+    single = _ring(loads, rates, _gpu_rate(graph, gpus, rates), speeds, most)
+    ring = _doubled(single, most, constants, capability(graph))
     return TunerMachine(
         ranks=len(gpus) * nodes,
         nodes=nodes,
@@ -165,25 +165,25 @@ def _ring(loads: Sequence[_Load], rates: Mapping[str, float], enough: float, spe
     for speed in speeds:
         if best.channels and (speed / best.inter <= nccl.LEAST_STEP or best.channels * best.inter >= enough):
             break
-        count = _fitting(loads, rates, speed, most)
+        count = _count_fitting(loads, rates, speed, most)
         if count * speed > best.channels * best.inter:
             best = ChannelPattern(count, speed, speed)
     return best if best.channels else ChannelPattern(1, nccl.SIMPLE_ORDER * GB, nccl.SIMPLE_ORDER * GB)
 
 
-def _fitting(loads: Sequence[_Load], rates: Mapping[str, float], speed: float, most: int) -> int:
+def _count_fitting(loads: Sequence[_Load], rates: Mapping[str, float], speed: float, most: int) -> int:
     """Return how many channels fit at *speed*, placed round-robin."""
     free, count = dict(rates), 0
     while True:
         before = count
         for load in loads:
-            if count < most and _lay([load], free, speed, speed):
+            if count < most and _subtract([load], free, speed, speed):
                 count += 1
         if count == before:
             return count
 
 
-def _lay(loads: Sequence[_Load], free: dict[str, float], intra: float, inter: float) -> bool:
+def _subtract(loads: Sequence[_Load], free: dict[str, float], intra: float, inter: float) -> bool:
     """Subtract the total of *loads* from the *free* rates of links and return True, or return False if it does not fit."""
     needed: dict[str, float] = defaultdict(float)
     for load in loads:
@@ -196,7 +196,7 @@ def _lay(loads: Sequence[_Load], free: dict[str, float], intra: float, inter: fl
     return True
 
 
-def _whole_rate(graph: NodeGraph, gpus: Sequence[int], rates: Mapping[str, float]) -> float:
+def _gpu_rate(graph: NodeGraph, gpus: Sequence[int], rates: Mapping[str, float]) -> float:
     """Return the highest rate at which a GPU can send: over its NVLinks to the others, or its PCIe port."""
     ports = [rates[f"gpu{gpu}>{graph.parents[f'gpu{gpu}']}"] for gpu in gpus]
     others = ["nvswitch", *(f"gpu{gpu}" for gpu in gpus)]
@@ -215,7 +215,7 @@ def _doubled(pattern: ChannelPattern, most: int, constants: TunerConstants, capa
     return ChannelPattern(count, pattern.intra / share, pattern.inter / share)
 
 
-def _raised(speeds: Sequence[float], start: float, most: float) -> Iterator[float]:
+def _higher_speeds(speeds: Sequence[float], start: float, most: float) -> Iterator[float]:
     """Yield the speeds above *start* in the order in which the search tries them, up to the first that is at least *most*."""
     for speed in sorted(speed for speed in speeds if speed > start) if start in speeds else ():
         yield speed
@@ -228,9 +228,9 @@ def _tree(ring: ChannelPattern, loads: Sequence[_Load], rates: Mapping[str, floa
 
     The reason is that two nodes send in both directions at once.
     """
-    intra, laid = ring.intra, [loads[place % len(loads)] for place in range(ring.channels)]
-    for speed in _raised(speeds, ring.inter, 2 * ring.inter):
-        if not _lay(laid, dict(rates), speed, ring.inter):
+    intra, loads_of_ring = ring.intra, [loads[place % len(loads)] for place in range(ring.channels)]
+    for speed in _higher_speeds(speeds, ring.inter, 2 * ring.inter):
+        if not _subtract(loads_of_ring, dict(rates), speed, ring.inter):
             break
         intra = speed
     return ring._replace(intra=intra)
@@ -246,16 +246,16 @@ def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds:
         return None
     entries = {channel.gpus[0]: _load(graph, channel).outside for channel in rings.channels}
     heads = entries if rings.nodes > 1 else {gpu: {} for gpu in gpus}
-    laid = [_Load(_pulls(gpus, head), outside) for head, outside in islice(heads.items(), nccl.NVLS_MOST_HEADS)]
-    intra = next((speed for speed in speeds if _lay(laid, dict(rates), speed, speed)), None)
+    loads = [_Load(_pulls(gpus, head), outside) for head, outside in islice(heads.items(), nccl.NVLS_MOST_HEADS)]
+    intra = next((speed for speed in speeds if _subtract(loads, dict(rates), speed, speed)), None)
     if intra is None:
         return None
     inter = intra
-    for speed in _raised(speeds, intra, 2 * intra):
-        if not _lay(laid, dict(rates), intra, speed):
+    for speed in _higher_speeds(speeds, intra, 2 * intra):
+        if not _subtract(loads, dict(rates), intra, speed):
             break
         inter = speed
-    return ChannelPattern(len(laid), intra, inter)
+    return ChannelPattern(len(loads), intra, inter)
 
 
 def _pulls(gpus: Sequence[int], head: int) -> dict[str, float]:

@@ -71,24 +71,24 @@ def by_threshold(
     collective: str, nbytes: float, machine: TunerMachine, version: str, algorithms: str | None, protocols: str | None
 ) -> tuple[str, str, int]:
     """Return the algorithm, protocol and channels that NCCL *version* chooses. Raise SpecError for names that it does not support."""
-    named = _named("NCCL_ALGO", algorithms, ("Ring", "Tree") if version == "2.4" else ("Ring",), version)
-    spoken = _named("NCCL_PROTO", protocols, ("LL", "Simple"), version)
+    allowed_algorithms = _allowed_names("NCCL_ALGO", algorithms, ("Ring", "Tree") if version == "2.4" else ("Ring",), version)
+    allowed_protocols = _allowed_names("NCCL_PROTO", protocols, ("LL", "Simple"), version)
     reduces = collective == "all_reduce" and version == "2.4"
-    tree = reduces and "Tree" in named and ("Ring" not in named or nbytes <= tree_threshold(machine))
+    tree = reduces and "Tree" in allowed_algorithms and ("Ring" not in allowed_algorithms or nbytes <= tree_threshold(machine))
     algorithm = "Tree" if tree else "Ring"
     pieces = machine.ranks if algorithm == "Ring" and collective not in ("broadcast", "reduce") else 1
     most, channels = ll_channels(nbytes, machine, algorithm, pieces)
-    low = "LL" in spoken and ("Simple" not in spoken or nbytes <= most)
+    low = "LL" in allowed_protocols and ("Simple" not in allowed_protocols or nbytes <= most)
     return algorithm, "LL" if low else "Simple", channels if low else machine.ring.channels
 
 
-def _named(variable: str, text: str | None, all_names: tuple[str, ...], version: str) -> tuple[str, ...]:
+def _allowed_names(variable: str, text: str | None, all_names: tuple[str, ...], version: str) -> tuple[str, ...]:
     """Return the names in *all_names* that *text* allows: those it lists, or after ``^`` all others."""
     if text is None:
         return all_names
     listed = {name.strip().lower() for name in text.strip().removeprefix("^").split(",")}
-    if wrong := sorted(listed - {name.lower() for name in all_names}):
-        raise SpecError(f"{variable}: '{wrong[0]}' is not a name that NCCL {version} knows; write some of {', '.join(all_names)}")
+    if unknown := sorted(listed - {name.lower() for name in all_names}):
+        raise SpecError(f"{variable}: '{unknown[0]}' is not a name that NCCL {version} knows; write some of {', '.join(all_names)}")
     allowed = tuple(name for name in all_names if (name.lower() in listed) != text.strip().startswith("^"))
     if not allowed:
         raise SpecError(f"{variable}={text} leaves NCCL {version} nothing; write some of {', '.join(all_names)}")

@@ -48,7 +48,7 @@ class TunerChoice(NamedTuple):
     table: tuple[Considered, ...]
 
 
-class _Named(NamedTuple):
+class _AllowedNames(NamedTuple):
     """The *names* that an environment variable allows, or None if it sets no restriction."""
 
     variable: str
@@ -79,19 +79,19 @@ def choose(
     case = TunerCase(collective, nbytes, machine, constants)
     if version in threshold.VERSIONS:
         return _by_threshold(collective, nbytes, machine, version, algorithms, protocols)
-    named = _named("NCCL_ALGO", algorithms, constants.algorithms, case)
+    allowed_algorithms = _allowed_names("NCCL_ALGO", algorithms, constants.algorithms, case)
     if constants.one_list and collective != "all_reduce":
-        named = named._replace(names=None)
-    spoken = _named("NCCL_PROTO", protocols, PROTOCOLS, case)
+        allowed_algorithms = allowed_algorithms._replace(names=None)
+    allowed_protocols = _allowed_names("NCCL_PROTO", protocols, PROTOCOLS, case)
     table = [
         _considered(case, algorithm, protocol)
         for algorithm in constants.algorithms
-        if named.allows(algorithm) and _refusal(case, algorithm) is None
+        if allowed_algorithms.allows(algorithm) and _refusal(case, algorithm) is None
         for protocol in _protocols(algorithm)
-        if spoken.allows(protocol) and (protocol != "LL128" or spoken.names is not None or _ll128_is_safe(case))
+        if allowed_protocols.allows(protocol) and (protocol != "LL128" or allowed_protocols.names is not None or _ll128_is_safe(case))
     ]
     if not table:
-        raise SpecError(_nothing_runs(case, named, spoken))
+        raise SpecError(_nothing_runs(case, allowed_algorithms, allowed_protocols))
     best = min(table, key=lambda row: row.time)
     return TunerChoice(best.algorithm, best.protocol, case.channels(best.algorithm, best.protocol), best.time, tuple(table))
 
@@ -184,23 +184,23 @@ def _needs(case: TunerCase, algorithm: str) -> list[tuple[bool, str]]:
     return needs.get(algorithm, [])
 
 
-def _nothing_runs(case: TunerCase, named: _Named, spoken: _Named) -> str:
-    said = " and ".join(f"{name.variable}={name.text}" for name in (named, spoken) if name.text is not None)
-    allowed = [algorithm for algorithm in case.constants.algorithms if named.allows(algorithm)]
-    reasons = [f"{algorithm} {_refusal(case, algorithm) or _unwritten(algorithm, spoken)}" for algorithm in allowed]
+def _nothing_runs(case: TunerCase, allowed_algorithms: _AllowedNames, allowed_protocols: _AllowedNames) -> str:
+    settings = " and ".join(f"{name.variable}={name.text}" for name in (allowed_algorithms, allowed_protocols) if name.text is not None)
+    allowed = [algorithm for algorithm in case.constants.algorithms if allowed_algorithms.allows(algorithm)]
+    reasons = [f"{algorithm} {_refusal(case, algorithm) or _unsupported(algorithm, allowed_protocols)}" for algorithm in allowed]
     able = [algorithm for algorithm in case.constants.algorithms if _refusal(case, algorithm) is None]
     runs = ", ".join(f"{algorithm} ({', '.join(_protocols(algorithm))})" for algorithm in able)
-    return f"{said} leaves no way to run {case.collective}: {'; '.join(reasons) or 'nothing is named'}. What can run here: {runs}"
+    return f"{settings} leaves no way to run {case.collective}: {'; '.join(reasons) or 'nothing is named'}. What can run here: {runs}"
 
 
-def _unwritten(algorithm: str, spoken: _Named) -> str:
-    return f"is not written for {', '.join(sorted(spoken.names or ())) or 'no protocol'}"
+def _unsupported(algorithm: str, allowed_protocols: _AllowedNames) -> str:
+    return f"is not written for {', '.join(sorted(allowed_protocols.names or ())) or 'no protocol'}"
 
 
 # --- NCCL_ALGO and NCCL_PROTO ----------------------------------------------------------------------------------------
 
 
-def _named(variable: str, text: str | None, all_names: Collection[str], case: TunerCase) -> _Named:
+def _allowed_names(variable: str, text: str | None, all_names: Collection[str], case: TunerCase) -> _AllowedNames:
     """Return the names that *text* allows for the collective; a list after ``function:`` applies to that function only."""
     names = None
     for place, entry in enumerate(text.split(";") if text is not None else ()):
@@ -209,12 +209,12 @@ def _named(variable: str, text: str | None, all_names: Collection[str], case: Tu
             raise SpecError(f"{variable}={text}: every list but the first says which function it is for, as in ring;allreduce:tree")
         if colon and case.constants.one_list:
             raise SpecError(f"{variable}={text}: NCCL {case.constants.name} takes one list for all functions, as in ring,tree")
-        if not colon or _function(variable, function) == case.collective:
-            names = _listed(variable, listed, all_names, case.constants)
-    return _Named(variable, text, names)
+        if not colon or _parsed_function(variable, function) == case.collective:
+            names = _parsed_list(variable, listed, all_names, case.constants)
+    return _AllowedNames(variable, text, names)
 
 
-def _function(variable: str, text: str) -> Collective:
+def _parsed_function(variable: str, text: str) -> Collective:
     for collective in COLLECTIVES:
         if text.strip().lower().replace("_", "") == collective.replace("_", ""):
             return collective
@@ -222,7 +222,7 @@ def _function(variable: str, text: str) -> Collective:
     raise SpecError(f"{variable}: '{text}' is not a function of NCCL; write one of {spellings}")
 
 
-def _listed(variable: str, text: str, all_names: Collection[str], constants: TunerConstants) -> frozenset[str]:
+def _parsed_list(variable: str, text: str, all_names: Collection[str], constants: TunerConstants) -> frozenset[str]:
     """Return the names in a comma-separated list, or, if it begins with ``^``, all other names."""
     spelled = {name.lower(): name for name in all_names}
     words = [name.strip() for name in text.strip().removeprefix("^").split(",")]

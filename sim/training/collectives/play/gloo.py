@@ -161,8 +161,8 @@ class GlooPlan(CollectivePlan):
                     (links[NIC_LINKS[0]].capacity / load[part.slot.name, NIC_LINKS[0]], Cause.NETWORK, links[NIC_LINKS[0]].description)
                 )
         shared = {(FABRIC, name.removeprefix(f"{FABRIC}.")): capacity for name, capacity in self.shared.items()}
-        held = [(capacity / load[key], key[1]) for key, capacity in shared.items() if key in load]
-        limits += [(rate, Cause.NETWORK, self.layout.crossed.descriptions.get(name, CORE_LIMIT)) for rate, name in held]
+        shared_rates = [(capacity / load[key], key[1]) for key, capacity in shared.items() if key in load]
+        limits += [(rate, Cause.NETWORK, self.layout.crossed.descriptions.get(name, CORE_LIMIT)) for rate, name in shared_rates]
         limits.append((self.staging_cap(), Cause.INTERCONNECT, _STAGING))
         return min(limits)
 

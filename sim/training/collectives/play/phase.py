@@ -26,7 +26,7 @@ Names = tuple[dict[str, tuple[Cause, str]], dict[tuple[str, float], dict[str, fl
 """The cause to report by live link, and the load on live links by operation and bytes."""
 
 
-def _names(plan: CollectivePlan, live: Live) -> Names:
+def _causes_and_usage(plan: CollectivePlan, live: Live) -> Names:
     return plan.causes(live), {}
 
 
@@ -39,16 +39,18 @@ class PhaseExecutor:
         self._rank = rank
         self._plan = plan
         self._live = live
-        self._causes, self._usage = shelf.remembered((PhaseExecutor, id(plan), id(live)), lambda: _names(plan, live), (plan, live))
+        self._causes, self._usage = shelf.remembered(
+            (PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live)
+        )
 
     def made_of(self, messages: Iterable[Message]) -> Hashable:
         """Return a cache key for how *messages* are played: everything that affects their timing, with the state of the links they use."""
         kinds = tuple(dict.fromkeys(messages))
         key = (PhaseExecutor.made_of, id(self._plan), id(self._live), kinds)
-        content, links = shelf.remembered(key, lambda: self._decided(kinds), (self._plan, self._live))
+        content, links = shelf.remembered(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
         return content, self._network.asked(links)
 
-    def _decided(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:
+    def _content_and_links(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:
         """Return a token for the cost of *kinds*, their loads and the causes of their links; and all these links."""
         content: list[Hashable] = []
         links: dict[str, float] = {}
@@ -56,8 +58,8 @@ class PhaseExecutor:
             cost = self._plan.cost(nbytes, op)
             usage = self._on_links(op, nbytes, cost)
             links |= dict.fromkeys(usage, 1.0)
-            own = [value for value in cost if value is not cost.load]
-            content.append((op, nbytes, *own, *usage.items(), *map(self._causes.get, usage)))
+            values = [value for value in cost if value is not cost.load]
+            content.append((op, nbytes, *values, *usage.items(), *map(self._causes.get, usage)))
         return shelf.standing_for(tuple(content)), links
 
     def _on_links(self, op: Op, nbytes: float, cost: Cost) -> dict[str, float]:

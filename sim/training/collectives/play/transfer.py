@@ -45,7 +45,7 @@ class _Leg:
         """The transfer whose end allowed this one to start."""
 
 
-class _Taken(NamedTuple):
+class _EdgeUse(NamedTuple):
     """A transfer's use of an *edge*: load by live link, maximum rate (bytes/s), and latency after its bytes (s)."""
 
     edge: Edge
@@ -68,7 +68,7 @@ class TransferExecutor:
         self._plan = plan
         self._live = live
         self._causes = plan.causes(live)
-        self._known: dict[tuple[int, float, str], _Taken] = {}
+        self._edge_uses: dict[tuple[int, float, str], _EdgeUse] = {}
         """Cache by the identity of an edge (the value keeps the edge alive), bytes of a chunk, and protocol."""
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
@@ -94,33 +94,33 @@ class TransferExecutor:
         streams: dict[tuple[int, int, int], list[_Leg]] = defaultdict(list)
         for leg in legs:
             streams[leg.transfer.src, leg.transfer.dst, leg.transfer.channel].append(leg)
-        for mine in streams.values():
-            env.process(self._send(legs, mine, cost, name))
+        for stream in streams.values():
+            env.process(self._send(legs, stream, cost, name))
         return legs
 
-    def _send(self, legs: Sequence[_Leg], mine: Sequence[_Leg], cost: Cost, name: str) -> SimProcess:
+    def _send(self, legs: Sequence[_Leg], stream: Sequence[_Leg], cost: Cost, name: str) -> SimProcess:
         """Send the chunks from one rank to another on one channel, in order."""
         env = self._network.env
-        before: _Leg | None = None
-        for leg in mine:
+        previous: _Leg | None = None
+        for leg in stream:
             for needed in leg.transfer.after:
                 yield legs[needed].arrival
             leg.start = env.now
-            leg.waited_for = next((legs[number] for number in leg.transfer.after if legs[number].arrived == env.now), before)
-            taken = self._taken(leg.edge, cost)
-            leg.flow = self._network.start(name, leg.transfer.nbytes, taken.usage, cap=taken.cap)
+            leg.waited_for = next((legs[number] for number in leg.transfer.after if legs[number].arrived == env.now), previous)
+            use = self._edge_use(leg.edge, cost)
+            leg.flow = self._network.start(name, leg.transfer.nbytes, use.usage, cap=use.cap)
             yield leg.flow.done
             leg.sent = env.now
-            env.process(self._arrive(leg, taken.latency))
-            before = leg
+            env.process(self._arrive(leg, use.latency))
+            previous = leg
 
-    def _taken(self, edge: Edge, cost: Cost) -> _Taken:
+    def _edge_use(self, edge: Edge, cost: Cost) -> _EdgeUse:
         """Return the use of *edge* by the transfers of *cost*, cached."""
         key = (id(edge), cost.chunk, cost.protocol)
-        if key not in self._known:
+        if key not in self._edge_uses:
             usage = live_load(edge.load(cost.chunk, cost.protocol), self._live)
-            self._known[key] = _Taken(edge, usage, edge.cap(cost.chunk, cost.protocol), edge.latency(cost.protocol))
-        return self._known[key]
+            self._edge_uses[key] = _EdgeUse(edge, usage, edge.cap(cost.chunk, cost.protocol), edge.latency(cost.protocol))
+        return self._edge_uses[key]
 
     def _arrive(self, leg: _Leg, latency: float) -> SimProcess:
         env = self._network.env

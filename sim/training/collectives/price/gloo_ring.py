@@ -54,7 +54,7 @@ def pass_time(count: int, wire: float, one_way: float, one_line: bool) -> float:
     sent: list[float] = []
     for segment in range(count):
         posted = sent[segment - IN_FLIGHT] + one_way if segment >= IN_FLIGHT else 0.0
-        before = (sent[other] for other in range(max(0, segment - IN_FLIGHT), segment) if one_line and allowed[other] <= posted)
-        allowed.append(max([posted, *before]) + one_way)
+        blocking = (sent[other] for other in range(max(0, segment - IN_FLIGHT), segment) if one_line and allowed[other] <= posted)
+        allowed.append(max([posted, *blocking]) + one_way)
         sent.append(max(allowed[-1], sent[-1] if sent else 0.0) + wire)
     return sent[-1] + one_way

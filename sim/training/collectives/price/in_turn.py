@@ -26,7 +26,7 @@ class _Phase:
     pattern: Pattern = INSIDE
 
 
-def _in_turn(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Priced:
+def _sequential(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Priced:
     """Return the price of sequential *phases* as one fluid, with as many bytes per stream as the phase with the most."""
     phases = [phase for phase in phases if phase.edges and phase.steps]
     time, slowest, weighed = 0.0, [], []
@@ -51,15 +51,15 @@ def _in_turn(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Pric
 
 def hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of reducing shards on rings within nodes, then each shard between GPUs of equal index, then gathering."""
-    _alike(layout, "Hierarchical")
+    _require_even_nodes(layout, "Hierarchical")
     local, nodes = layout.most_local, layout.nodes
     between = _Phase(layout.places, 1.0, nbytes / local / nodes, 2 * (nodes - 1), RING)
-    return _in_turn(layout, protocol, [_within(layout, nbytes), between])
+    return _sequential(layout, protocol, [_phase_within_nodes(layout, nbytes), between])
 
 
 def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price with another level: shards are reduced within nodes, their parts within racks, and parts of these between racks."""
-    _alike(layout, "RackHierarchical")
+    _require_even_nodes(layout, "RackHierarchical")
     rack, local = layout.crossed.per_leaf, layout.most_local
     if not rack:
         raise SpecError(
@@ -68,10 +68,10 @@ def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) 
     racks, places = layout.nodes // rack, layout.places
     inside = _Phase(places, 1.0, nbytes / local / rack, 2 * (rack - 1))
     between = _Phase(places, 1.0, nbytes / local / layout.nodes, 2 * (racks - 1), Pattern("racks", rack))
-    return _in_turn(layout, protocol, [_within(layout, nbytes), inside, between])
+    return _sequential(layout, protocol, [_phase_within_nodes(layout, nbytes), inside, between])
 
 
-def _within(layout: JobLayout, nbytes: float) -> _Phase:
+def _phase_within_nodes(layout: JobLayout, nbytes: float) -> _Phase:
     """Return the phase of the rings within nodes that reduce to shards and gather them."""
     local, (inside, count) = layout.most_local, layout.rings_inside
     return _Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1))
@@ -83,7 +83,7 @@ def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -
         rounds = rounds_of(layout.ranks)
     except ValueError as error:
         raise SpecError(str(error)) from None
-    _alike(layout, "HalvingDoubling")
+    _require_even_nodes(layout, "HalvingDoubling")
     part, phases = layout.parts[0], []
     for bit in range(rounds):
         apart, size = 1 << bit, nbytes / (2 << bit)
@@ -93,7 +93,7 @@ def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -
         else:
             edges = [layout.across(*pair, gpu, gpu) for pair in layout.neighbours for gpu in part.gpus]
         phases.append(_Phase(edges, 1.0, size, 2, Pattern("pairs", max(1, apart // layout.most_local))))
-    return _in_turn(layout, protocol, phases)
+    return _sequential(layout, protocol, phases)
 
 
 def rounds_of(n: int) -> int:
@@ -112,11 +112,11 @@ def pat(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     nodes, count = layout.nodes, layout.channels
     steps = depth(nodes)
     each = (nodes - 1) / nodes * nbytes / count / steps
-    return _in_turn(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
+    return _sequential(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
 
 
-def _alike(layout: JobLayout, algorithm: str) -> None:
+def _require_even_nodes(layout: JobLayout, algorithm: str) -> None:
     counts = {len(part.gpus) for part in layout.parts}
     if len(counts) > 1:
-        said = " and ".join(str(count) for count in sorted(counts))
-        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {said}: take Ring or Tree, or even placements")
+        numbers = " and ".join(str(count) for count in sorted(counts))
+        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {numbers}: take Ring or Tree, or even placements")

@@ -81,9 +81,9 @@ class JobLayout:
     @cached_property
     def transports(self) -> tuple[Transport, ...]:
         """Return the transport classes of the rings and of NVLink; their thread blocks handle everything that GPUs send."""
-        met = {transport.name: transport for part in self.parts for transport in part.channels.transports}
+        transports = {transport.name: transport for part in self.parts for transport in part.channels.transports}
         nodes = [part.slot.node for part in self.parts if part.slot.node.nvlink is not None]
-        return tuple((met | {node.over_nvlink.name: node.over_nvlink for node in nodes}).values())
+        return tuple((transports | {node.over_nvlink.name: node.over_nvlink for node in nodes}).values())
 
     @cached_property
     def tree_hops(self) -> tuple[int, int]:
@@ -147,13 +147,13 @@ class JobLayout:
 
     def between(self, part: SlotPart, onward: SlotPart, channel: int, tree: bool = False) -> Edge:
         """Return the edge between the first GPUs of two nodes' chains, for one of the two trees (*tree*) or for a whole channel."""
-        leaving, arriving = _head(part.channels.channels[channel]), _head(onward.channels.channels[channel])
-        return self.joined(part, _out(part, *leaving, tree), onward, _in(onward, *arriving, tree))
+        leaving, arriving = _entry(part.channels.channels[channel]), _entry(onward.channels.channels[channel])
+        return self.joined(part, _leaving_hop(part, *leaving, tree), onward, _arriving_hop(onward, *arriving, tree))
 
     def across(self, part: SlotPart, onward: SlotPart, src: int, dst: int) -> Edge:
         """Return the edge between GPUs of two nodes, each through its nearest NIC."""
         out, into = part.slot.graph.nearest_nic(src), onward.slot.graph.nearest_nic(dst)
-        return self.joined(part, _out(part, src, out), onward, _in(onward, dst, into))
+        return self.joined(part, _leaving_hop(part, src, out), onward, _arriving_hop(onward, dst, into))
 
     def joined(self, part: SlotPart, leaving: Hop, onward: SlotPart, arriving: Hop, nodes: tuple[int, int] | None = None) -> Edge:
         """Return the edge from a node of *part* to a node of *onward*: the first of each, or the pair of node numbers *nodes*."""
@@ -161,7 +161,7 @@ class JobLayout:
         return Edge(((part, leaving), (onward, arriving)), self.fabric, switches)
 
 
-def _head(channel: Channel) -> tuple[int, int]:
+def _entry(channel: Channel) -> tuple[int, int]:
     """Return the GPU and the NIC at which a channel enters the node."""
     return channel.gpus[0], nic_of(channel.hops[0])
 
@@ -171,11 +171,11 @@ _OF_A_TREE: tuple[AlgorithmRow, float] = ("Tree", 0.5)
 # of the two trees uses one of them
 
 
-def _out(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
+def _leaving_hop(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
     return Hop(f"gpu{gpu}", NETWORK, part.slot.graph.to_nic(gpu, nic), *(_OF_A_TREE if tree else ()))
 
 
-def _in(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
+def _arriving_hop(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
     return Hop(NETWORK, f"gpu{gpu}", part.slot.graph.from_nic(nic, gpu), *(_OF_A_TREE if tree else ()))
 
 

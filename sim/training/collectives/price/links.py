@@ -16,8 +16,8 @@ def link_of(slot: Slot, link: str) -> tuple[float, LimitMeaning]:
     """Return the capacity (bytes/s) of *link* of a node of *slot*, or of its cores (which copy for sockets), and the cause to report."""
     if link == CORES:
         return slot.cores, (Cause.NETWORK, CORES_COPY)
-    own = slot.graph.links[link]
-    return own.capacity, (TIER[own.tier], own.description)
+    node_link = slot.graph.links[link]
+    return node_link.capacity, (TIER[node_link.tier], node_link.description)
 
 
 def held_back(rate: float, limit: LimitMeaning, loaded: Iterable[tuple[float, float, LimitMeaning]]) -> tuple[float, LimitMeaning]:

@@ -44,14 +44,14 @@ def edge_between(source: tuple[Slot, int, int], target: tuple[Slot, int, int], f
 
 def handing(edge: Edge, nbytes: float) -> Handing:
     """Return the cost of a message of *nbytes* along *edge* without contention."""
-    own, latency = edge.cap(nbytes, SIMPLE), edge.latency(SIMPLE)
+    rate, latency = edge.cap(nbytes, SIMPLE), edge.latency(SIMPLE)
     cause, limit = edge.latency_of
-    if latency < nbytes / own:
-        limit = _widest(edge)
-    return Handing(max(hop.transport.launch for _, hop in edge.hops), nbytes / (latency + nbytes / own), cause, limit)
+    if latency < nbytes / rate:
+        limit = _narrowest(edge)
+    return Handing(max(hop.transport.launch for _, hop in edge.hops), nbytes / (latency + nbytes / rate), cause, limit)
 
 
-def _widest(edge: Edge) -> str:
+def _narrowest(edge: Edge) -> str:
     """Return the description of the narrowest link of *edge*."""
     links = (part.slot.graph.links[link] for part, hop in edge.hops for link in hop.links)
     return min(links, key=lambda link: link.capacity).description

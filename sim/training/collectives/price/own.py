@@ -74,31 +74,31 @@ class OwnSteps(NamedTuple):
 
 def own_steps(name: str, ranks: int, per_node: int) -> OwnSteps:
     """Return the verified steps of the all-reduce *name*. Raise SpecError if they are not a correct all-reduce."""
-    return _proven_once(_Kept(name), name, ranks, per_node)
+    return _verified_steps(_IdentityKey(name), name, ranks, per_node)
 
 
-class _Kept:
+class _IdentityKey:
     """A user's object as a cache key, compared by identity, whether or not the object is hashable."""
 
     def __init__(self, name: str) -> None:
-        self.found = cast(CollectiveAlgorithm, extension(COLLECTIVES, name))
+        self.algorithm = cast(CollectiveAlgorithm, extension(COLLECTIVES, name))
 
     def __hash__(self) -> int:
-        return id(self.found)
+        return id(self.algorithm)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Kept) and other.found is self.found
+        return isinstance(other, _IdentityKey) and other.algorithm is self.algorithm
 
 
 @lru_cache(maxsize=32)
-def _proven_once(algorithm: _Kept, name: str, ranks: int, per_node: int) -> OwnSteps:
-    def steps_given() -> OwnSteps:
-        chunks, steps = algorithm.found.all_reduce(ranks, per_node)
+def _verified_steps(key: _IdentityKey, name: str, ranks: int, per_node: int) -> OwnSteps:
+    def build_steps() -> OwnSteps:
+        chunks, steps = key.algorithm.all_reduce(ranks, per_node)
         return OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
 
-    steps_made = cast(OwnSteps, called(COLLECTIVES, name, steps_given))
-    proven(name, steps_made, ranks)
-    return steps_made
+    result = cast(OwnSteps, called(COLLECTIVES, name, build_steps))
+    proven(name, result, ranks)
+    return result
 
 
 def proven(name: str, steps: OwnSteps, ranks: int) -> None:
@@ -108,7 +108,7 @@ def proven(name: str, steps: OwnSteps, ranks: int) -> None:
     held = [[1 << rank] * steps.chunks for rank in range(ranks)]
     for number, step in enumerate(steps.steps):
         where = f"collective {name}: step {number}"
-        _sensible(where, step, ranks, steps.chunks)
+        _check_step(where, step, ranks, steps.chunks)
         arriving = [(send, chunk, held[send.src][chunk]) for send in step for chunk in send.chunks]
         written = Counter((send.dst, chunk) for send in step if not send.adds for chunk in send.chunks)
         for send, chunk, sent in arriving:
@@ -126,7 +126,7 @@ def proven(name: str, steps: OwnSteps, ranks: int) -> None:
                 raise SpecError(f"collective {name}: rank {rank} ends without what rank {lacking} contributes to chunk {chunk}; send it")
 
 
-def _sensible(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> None:
+def _check_step(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> None:
     """Raise SpecError for a step without sends, with unequal sends, or with nonexistent ranks or chunks."""
     if not step:
         raise SpecError(f"{where} sends nothing; leave it out")
@@ -143,7 +143,7 @@ def _sensible(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> N
 def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
     """Return *steps* on *nbytes* as transfers. Each waits for all transfers of its two ranks in their latest earlier steps."""
     each = nbytes / steps.chunks
-    made: list[Transfer] = []
+    result: list[Transfer] = []
     before: dict[int, list[int]] = {}
     for step in steps.steps:
         now: dict[int, list[int]] = {}
@@ -151,10 +151,10 @@ def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
             after = tuple(sorted({*before.get(send.src, ()), *before.get(send.dst, ())}))
             size = each * len(send.chunks)
             for end in (send.src, send.dst):
-                now.setdefault(end, []).append(len(made))
-            made.append(Transfer(send.src, send.dst, size, send.chunks, after, size if send.adds else 0.0))
+                now.setdefault(end, []).append(len(result))
+            result.append(Transfer(send.src, send.dst, size, send.chunks, after, size if send.adds else 0.0))
         before |= now
-    return made
+    return result
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class _Step(NamedTuple):
 
 def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of the user's all-reduce *algorithm*: its sequential steps as one fluid."""
-    steps = _steps(layout, algorithm, _Kept(algorithm))
+    steps = _steps(layout, algorithm, _IdentityKey(algorithm))
     time, volume, weighed = 0.0, 0.0, list[tuple[float, EdgePace]]()
     for step in steps:
         size = step.share * nbytes
@@ -190,13 +190,13 @@ def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Pric
 
 
 @lru_cache(maxsize=64)
-def _steps(layout: JobLayout, name: str, algorithm: _Kept) -> tuple[_Step, ...]:
+def _steps(layout: JobLayout, name: str, algorithm: _IdentityKey) -> tuple[_Step, ...]:
     counts = sorted({len(part.gpus) for part in layout.parts})
     if len(counts) > 1:
         raise SpecError(f"{name} needs the same number of ranks on every node, not {' and '.join(map(str, counts))}: take Ring or Tree")
-    made = own_steps(name, layout.ranks, layout.most_local)
-    alike = Counter((frozenset((send.src, send.dst) for send in step), len(step[0].chunks) / made.chunks) for step in made.steps)
-    return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in alike.items())
+    verified = own_steps(name, layout.ranks, layout.most_local)
+    repeats = Counter((frozenset((send.src, send.dst) for send in step), len(step[0].chunks) / verified.chunks) for step in verified.steps)
+    return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in repeats.items())
 
 
 def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, times: int) -> _Step:
@@ -205,10 +205,10 @@ def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, tim
     inside: list[Edge] = []
     outside: list[Edge] = []
     for part in layout.parts:
-        mine = [number for number, other in enumerate(nodes) if other is part]
-        sends = {number: [pair for pair in pairs if number in (pair[0] // local, pair[1] // local)] for number in mine}
-        busiest = max(mine, key=lambda number: (_crowd(sends[number], number, local), len(sends[number]), -number))
-        leaving = _leaves(sends[busiest], busiest, local)
+        numbers = [number for number, other in enumerate(nodes) if other is part]
+        sends = {number: [pair for pair in pairs if number in (pair[0] // local, pair[1] // local)] for number in numbers}
+        busiest = max(numbers, key=lambda number: (_busier_direction(sends[number], number, local), len(sends[number]), -number))
+        leaving = _mostly_leaving(sends[busiest], busiest, local)
         for src, dst in sends[busiest]:
             ends = nodes[src // local].gpus[src % local], nodes[dst // local].gpus[dst % local]
             if src // local == dst // local:
@@ -222,16 +222,16 @@ def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, tim
     return _Step((*inside, *outside), traffic, tuple(spans), float(len(across)), share, times)
 
 
-def _crowd(sends: Sequence[tuple[int, int]], node: int, local: int) -> int:
+def _busier_direction(sends: Sequence[tuple[int, int]], node: int, local: int) -> int:
     """Return the number of sends that leave *node* or the number that enter it, whichever is larger."""
     out = sum(src // local == node != dst // local for src, dst in sends)
     into = sum(dst // local == node != src // local for src, dst in sends)
     return max(out, into)
 
 
-def _leaves(sends: Sequence[tuple[int, int]], node: int, local: int) -> bool:
+def _mostly_leaving(sends: Sequence[tuple[int, int]], node: int, local: int) -> bool:
     """Return whether the sends that leave *node* represent both directions; otherwise, those that enter it do."""
-    return sum(src // local == node != dst // local for src, dst in sends) == _crowd(sends, node, local)
+    return sum(src // local == node != dst // local for src, dst in sends) == _busier_direction(sends, node, local)
 
 
 def _pattern(across: Sequence[tuple[int, int]], local: int, nodes: int) -> Pattern:

@@ -133,12 +133,15 @@ def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
         return _ring_pipeline(layout, protocol, nbytes)
     traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
     steps = ring_steps(op, layout.ranks)
-    rings = [traffic.along(ring, chunk, protocol) for ring in _different(layout)]
+    rings = [traffic.along(ring, chunk, protocol) for ring in _distinct_rings(layout)]
     busy = [tuple(chunk / rate for rate in ring.rates) for ring in rings]
-    hops = list(zip(busy, _latencies(layout, protocol), strict=True))
+    hops = list(zip(busy, _ring_latencies(layout, protocol), strict=True))
     slowest = [ring.slowest for ring in rings]
     if (across := traffic.across(chunk, protocol)) is not None:
-        hops = [_through_switches(layout, ring, *own, chunk / across.rate) for ring, own in zip(_different(layout), hops, strict=True)]
+        hops = [
+            _slowed_by_switches(layout, ring, *hops_of_ring, chunk / across.rate)
+            for ring, hops_of_ring in zip(_distinct_rings(layout), hops, strict=True)
+        ]
         slowest.append(across)
     times = [ring_time(*ring, steps) for ring in set(hops)]  # many rings are equal
     return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, latency_of(layout.rings[0]))
@@ -162,7 +165,7 @@ def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str,
     if protocol == "Simple":
         return priced._replace(time=priced.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
     if protocol == "LL" and blocks.ll:
-        quickest = min(min(ring) for ring in _latencies(layout, protocol))
+        quickest = min(min(ring) for ring in _ring_latencies(layout, protocol))
         return priced._replace(time=max(priced.time, steps * (chunk / blocks.ll + quickest)))
     return priced
 
@@ -180,22 +183,22 @@ class _Blocks(NamedTuple):
 @lru_cache(maxsize=64)
 def _blocks(layout: JobLayout) -> _Blocks:
     """Return the limits of thread blocks, as the minimum over the transport classes on the rings of *layout*."""
-    met = {transport.name: transport for part in layout.parts for transport in part.channels.transports}.values()
+    transports = {transport.name: transport for part in layout.parts for transport in part.channels.transports}.values()
 
     def slowest(name: str) -> float | None:
-        return min((rate for transport in met if (rate := getattr(transport, name)) is not None), default=None)
+        return min((rate for transport in transports if (rate := getattr(transport, name)) is not None), default=None)
 
-    caps = [(transport.channel_cap, transport.name) for transport in met if transport.channel_cap is not None]
+    caps = [(transport.channel_cap, transport.name) for transport in transports if transport.channel_cap is not None]
     cap = min(caps, default=None)
     pace = cap and EdgePace(cap[0], Cause.INTERCONNECT, f"the thread block of each channel ({cap[1]})")
-    return _Blocks(max(transport.simple_start for transport in met), slowest("block_copy"), slowest("ll_cap"), pace)
+    return _Blocks(max(transport.simple_start for transport in transports), slowest("block_copy"), slowest("ll_cap"), pace)
 
 
 _LONGEST = 1024
 """Maximum number of individual hops of a ring; the run time of `ring_time` grows with its square."""
 
 
-def _through_switches(
+def _slowed_by_switches(
     layout: JobLayout, ring: Sequence[Edge], busy: tuple[float, ...], late: tuple[float, ...], slow: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the occupancy and latency of the hops of *ring*, given that hops between switches take *slow* seconds per chunk.
@@ -218,16 +221,16 @@ def _through_switches(
 
 
 @lru_cache(maxsize=64)
-def _different(layout: JobLayout) -> list[tuple[Edge, ...]]:
+def _distinct_rings(layout: JobLayout) -> list[tuple[Edge, ...]]:
     """Return one ring for each set of rings with equal costs."""
     by_hops = {tuple((part.slot.name, hop.links) for edge in ring for part, hop in edge.hops): ring for ring in layout.rings}
     return list(by_hops.values())
 
 
 @lru_cache(maxsize=64)
-def _latencies(layout: JobLayout, protocol: str) -> list[tuple[float, ...]]:
+def _ring_latencies(layout: JobLayout, protocol: str) -> list[tuple[float, ...]]:
     """Return the latency of every edge of each different ring."""
-    return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _different(layout)]
+    return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _distinct_rings(layout)]
 
 
 def _latency(edge: Edge, protocol: str, nodes: int) -> float:
@@ -244,7 +247,7 @@ def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
     traffic, volume = _ring_traffic(layout), nbytes / layout.channels
     piece = piece_of(volume, layout.ranks - 1, protocol)
     first, slowest = 0.0, []
-    for ring, latencies in zip(_different(layout), _latencies(layout, protocol), strict=True):
+    for ring, latencies in zip(_distinct_rings(layout), _ring_latencies(layout, protocol), strict=True):
         paces = traffic.along(ring, piece, protocol)
         hops = [piece / rate + latency for rate, latency in zip(paces.rates, latencies, strict=True)]
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
@@ -257,7 +260,7 @@ def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
 
 
 @dataclass(frozen=True, eq=False)
-class _Way:
+class _PipelinePath:
     """The path of a pipeline to the root and back: its spans and their traffic. It is independent of the message size."""
 
     spans: tuple[EdgeSpan, ...]
@@ -270,50 +273,50 @@ class _Way:
 
 
 @lru_cache(maxsize=128)
-def _late(way: _Way, protocol: str) -> list[list[float]]:
+def _rising_latencies(path: _PipelinePath, protocol: str) -> list[list[float]]:
     """Return the latency of every edge of each rising span."""
-    return [[_latency(edge, protocol, way.nodes) for edge in span.edges] for span in way.rising]
+    return [[_latency(edge, protocol, path.nodes) for edge in span.edges] for span in path.rising]
 
 
 @lru_cache(maxsize=64)
-def _way_latency_of(way: _Way) -> tuple[Cause, str]:
-    return latency_of([edge for span in way.spans for edge in list(span.edges[:1]) * span.hops])
+def _path_latency_of(path: _PipelinePath) -> tuple[Cause, str]:
+    return latency_of([edge for span in path.spans for edge in list(span.edges[:1]) * span.hops])
 
 
-def _up_and_down(protocol: str, volume: float, way: _Way) -> Priced:
-    """Return the price of a pipeline along *way* to the root and back, with *volume* bytes per stream and rates for the piece size."""
-    piece = tree_piece(volume, sum(span.hops for span in way.spans), protocol)
+def _up_and_down(protocol: str, volume: float, path: _PipelinePath) -> Priced:
+    """Return the price of a pipeline along *path* to the root and back, with *volume* bytes per stream and rates for the piece size."""
+    piece = tree_piece(volume, sum(span.hops for span in path.spans), protocol)
     first = 0.0
-    for span, latencies in zip(way.rising, _late(way, protocol), strict=True):
-        rates = way.first.along(span.edges, piece, protocol, span.count).rates
+    for span, latencies in zip(path.rising, _rising_latencies(path, protocol), strict=True):
+        rates = path.first.along(span.edges, piece, protocol, span.count).rates
         first += span.hops * max(piece / rate + latency for rate, latency in zip(rates, latencies, strict=True))
-    slow = [way.traffic.along(span.edges, piece, protocol, span.count).slowest for span in way.spans]
-    slowest = held(min(slow), way.traffic, piece, protocol)
+    slow = [path.traffic.along(span.edges, piece, protocol, span.count).slowest for span in path.spans]
+    slowest = held(min(slow), path.traffic, piece, protocol)
     time = 2 * first + max(0.0, volume - piece) / slowest.rate
-    return Priced(volume, time, piece, slowest, way.traffic, _way_latency_of(way))
+    return Priced(volume, time, piece, slowest, path.traffic, _path_latency_of(path))
 
 
-def _way(
+def _pipeline_path(
     layout: JobLayout, inside: EdgeSpan | None, rising: EdgeSpan | None, between: float, across: EdgeSpan | None = None, up: float = 1.0
-) -> _Way:
+) -> _PipelinePath:
     """Return the path over *inside*, with the part *rising* leading up, and *across* between nodes, with the share *up* leading up."""
     spans = [span for span in (inside, across) if span]
     first = [span for span in (rising, replace(across, count=across.count * up) if across else None) if span]
     rising_traffic = traffic_of(layout, first, between * up)
-    return _Way(tuple(spans), traffic_of(layout, spans, between), tuple(first), rising_traffic, layout.nodes)
+    return _PipelinePath(tuple(spans), traffic_of(layout, spans, between), tuple(first), rising_traffic, layout.nodes)
 
 
 def _tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of a double binary tree: each of the two trees carries half of each channel, up and down."""
-    return _up_and_down(protocol, nbytes / layout.channels / 2, _tree_way(layout))
+    return _up_and_down(protocol, nbytes / layout.channels / 2, _tree_path(layout))
 
 
 @lru_cache(maxsize=64)
-def _tree_way(layout: JobLayout) -> _Way:
+def _tree_path(layout: JobLayout) -> _PipelinePath:
     within, between = layout.tree_hops
     nodes = layout.nodes
     across = EdgeSpan(heads(layout, tree=True), float(min(nodes, 4)), between, TREE) if nodes > 1 else None
-    return _way(layout, *_chains(layout, 2.0, within), 4.0 * (nodes - 1) * layout.channels, across, 0.5)
+    return _pipeline_path(layout, *_chains(layout, 2.0, within), 4.0 * (nodes - 1) * layout.channels, across, 0.5)
 
 
 def _chains(layout: JobLayout, count: float, hops: int) -> tuple[EdgeSpan | None, EdgeSpan | None]:
@@ -327,25 +330,25 @@ def _chains(layout: JobLayout, count: float, hops: int) -> tuple[EdgeSpan | None
 
 def _collnet(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of a chain in each node, with the first GPU sending to switches that reduce."""
-    return _up_and_down(protocol, nbytes / layout.channels, _collnet_way(layout))
+    return _up_and_down(protocol, nbytes / layout.channels, _collnet_path(layout))
 
 
 @lru_cache(maxsize=64)
-def _collnet_way(layout: JobLayout) -> _Way:
+def _collnet_path(layout: JobLayout) -> _PipelinePath:
     across = EdgeSpan(heads(layout), 1.0, 1, SWITCH)
-    return _way(layout, *_chains(layout, 1.0, layout.most_local - 1), float(layout.nodes * layout.channels), across)
+    return _pipeline_path(layout, *_chains(layout, 1.0, layout.most_local - 1), float(layout.nodes * layout.channels), across)
 
 
 def _collnet_direct(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return the price of shards that are gathered at every GPU of a node, reduced by the network, and distributed again."""
-    return _up_and_down(protocol, nbytes / layout.channels, _collnet_direct_way(layout))
+    return _up_and_down(protocol, nbytes / layout.channels, _collnet_direct_path(layout))
 
 
 @lru_cache(maxsize=64)
-def _collnet_direct_way(layout: JobLayout) -> _Way:
+def _collnet_direct_path(layout: JobLayout) -> _PipelinePath:
     pairs, share = [edge for part in layout.parts for edge in layout.pairs(part)], layout.channels / layout.most_local
     inside, rising = (EdgeSpan(pairs, 2.0 * share, 1), EdgeSpan(pairs, share, 1)) if pairs else (None, None)
-    return _way(layout, inside, rising, float(layout.nodes * layout.channels), EdgeSpan(heads(layout), 1.0, 1, SWITCH))
+    return _pipeline_path(layout, inside, rising, float(layout.nodes * layout.channels), EdgeSpan(heads(layout), 1.0, 1, SWITCH))
 
 
 # --- reduction in NVSwitch -------------------------------------------------------------------------------------------

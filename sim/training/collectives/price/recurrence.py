@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 ROUNDS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """How often each operation goes around a ring; other operations are pipelines along it."""
 
-_FEW = 1024
+_MOST_PYTHON_WINDOWS = 1024
 """Number of windows up to which plain Python is faster than numpy, even without the time to import it."""
 
 
@@ -46,17 +46,17 @@ def ring_time(occupancy: Sequence[float], latency: Sequence[float], steps: int) 
         raise ValueError("steps, occupancies and latencies are zero or more")
     if steps == 0:
         return RingTime(0.0, 0.0)
-    total = _dearest(occupancy, latency, steps)
+    total = _longest_walk(occupancy, latency, steps)
     bare = steps * max(occupancy)
     return RingTime(total, max(0.0, 1 - bare / total) if total > 0 else 0.0)
 
 
-def _dearest(occupancy: Sequence[float], latency: Sequence[float], steps: int) -> float:
+def _longest_walk(occupancy: Sequence[float], latency: Sequence[float], steps: int) -> float:
     """Return the time of the longest walk."""
     if min(occupancy) == max(occupancy) and min(latency) == max(latency):
         return steps * (occupancy[0] + latency[0])
     widths = _widths(len(occupancy), steps)
-    if len(occupancy) * sum(last - first + 1 for first, last in widths) <= _FEW:
+    if len(occupancy) * sum(last - first + 1 for first, last in widths) <= _MOST_PYTHON_WINDOWS:
         return max(_best_of_few(occupancy, latency, span, steps) for span in widths)
     from sim.training.collectives.price.long_rings import dearest
 

@@ -30,7 +30,7 @@ def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced
     if partners:
         across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
         arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
-        spans.append(EdgeSpan([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
+        spans.append(EdgeSpan([_out_and_in(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
     traffic = traffic_of(layout, spans, float(partners * layout.ranks))
     edges = [edge for span in spans for edge in span.edges]
     return _priced(layout, protocol, block, edges, traffic, layout.ranks - 1, layout.ranks)  # a rank also copies its block for itself
@@ -98,14 +98,14 @@ def by_thread_blocks(links: EdgePace, layout: JobLayout, protocol: str, nbytes: 
         limit = f"the thread block of each channel ({transport.name})"
         caps = [transport.channel_cap, transport.ll_cap if protocol == "LL" else None]
         paces += [EdgePace(cap * channels / most, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
-        if (cap := _of_a_block(transport, layout.nodes)) is not None:
+        if (cap := _block_rate(transport, layout.nodes)) is not None:
             blocks = cap * min(channels / most, send_pool(layout) / messages)
-            together = _uneven(links.rate, blocks) if _apart(layout, channels, messages) else min(links.rate, blocks)
+            together = _combined_rate(links.rate, blocks) if _have_own_channels(layout, channels, messages) else min(links.rate, blocks)
             paces.append(EdgePace(together, *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
     return min(paces)
 
 
-def _of_a_block(transport: Transport, nodes: int) -> float | None:
+def _block_rate(transport: Transport, nodes: int) -> float | None:
     """Return the rate (bytes/s) at which a thread block moves a message, or None if the transport specifies none.
 
     Between nodes, the block copies inside its GPU, which is at least as fast as copying to another GPU. The rate is derived from that of
@@ -120,16 +120,16 @@ def _of_a_block(transport: Transport, nodes: int) -> float | None:
     return transport.send_cap
 
 
-def _apart(layout: JobLayout, channels: int, messages: float) -> bool:
+def _have_own_channels(layout: JobLayout, channels: int, messages: float) -> bool:
     """Return whether a rank's messages have separate channels; otherwise, every block moves a part of each message."""
     return 1 < messages <= send_pool(layout) / channels
 
 
-def _uneven(rate: float, other: float) -> float:
+def _combined_rate(rate: float, other: float) -> float:
     """Return the combined rate of two limits when blocks differ: below either, by an empirical mean from two to eight GPUs."""
     return 1.0 / math.hypot(1.0 / rate, 1.0 / other)
 
 
-def _halves(out: Edge, into: Edge) -> Edge:
+def _out_and_in(out: Edge, into: Edge) -> Edge:
     """Return an edge from the outgoing hop of *out* and the incoming hop of *into*."""
     return Edge((out.hops[0], into.hops[1]), out.fabric, out.switches)

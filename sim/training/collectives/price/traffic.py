@@ -202,31 +202,31 @@ class Traffic:
 
         A *count* below 1 is the share of a stream that *edge* carries.
         """
-        ((kind,), _) = self._sorted([edge])
-        return self._slowest(kind, _Reached(chunk), protocol, min(1.0, count))
+        ((kind,), _) = self._grouped([edge])
+        return self._kind_pace(kind, _ReachCache(chunk), protocol, min(1.0, count))
 
     def along(self, edges: Sequence[Edge], chunk: float, protocol: str, count: float = 1.0) -> Along:
         """Return the pace of each of *edges*, as in `pace`. Groups of equal edges are cached for calls with other sizes."""
         if id(edges) not in self._kinds:
-            self._kinds[id(edges)] = (edges, *self._sorted(edges))
+            self._kinds[id(edges)] = (edges, *self._grouped(edges))
         _, kinds, of_edge = self._kinds[id(edges)]
-        reached, part_of = _Reached(chunk), min(1.0, count)
-        paces = [self._slowest(kind, reached, protocol, part_of) for kind in kinds]
+        reached, part_of = _ReachCache(chunk), min(1.0, count)
+        paces = [self._kind_pace(kind, reached, protocol, part_of) for kind in kinds]
         return Along(tuple(paces[number].rate for number in of_edge), min(paces))
 
-    def _sorted(self, edges: Sequence[Edge]) -> tuple[list[_Kind], list[int]]:
+    def _grouped(self, edges: Sequence[Edge]) -> tuple[list[_Kind], list[int]]:
         """Return *edges* grouped into kinds with equal bandwidth on their hops, and the number of each edge's kind."""
         kinds: dict[Hashable, _Kind] = {}
         of_edge = []
         for edge in edges:
             lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
-            like = tuple((each_lane.fair, each_lane.stages, _reaching(each_lane.hop)) for each_lane in lanes)
-            kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
+            bandwidths = tuple((each_lane.fair, each_lane.stages, _reach_key(each_lane.hop)) for each_lane in lanes)
+            kind = kinds.setdefault((bandwidths, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
             kind.members.append([(part, each_lane) for (part, _), each_lane in zip(edge.hops, lanes, strict=True)])
             of_edge.append(kind.number)
         return list(kinds.values()), of_edge
 
-    def _slowest(self, kind: _Kind, reached: _Reached, protocol: str, part_of: float) -> EdgePace:
+    def _kind_pace(self, kind: _Kind, reached: _ReachCache, protocol: str, part_of: float) -> EdgePace:
         """Return the pace of the edges of *kind*, or their share of the fabric's core if that is slower."""
         hops = [each_lane.hop for _, each_lane in kind.members[0]]
         wire = [_wire(hop, protocol) for hop in hops]
@@ -241,12 +241,12 @@ class Traffic:
             and (share := kind.fabric.core_bandwidth / self.between / WIRE_BYTES[protocol]) < rate
         ):
             return EdgePace(share, Cause.NETWORK, CORE_LIMIT)
-        held = tuple(
+        limiting = tuple(
             (place, reached[hops[place]].flow_cap <= rate * wire[place]) for place, each_rate in enumerate(rates) if each_rate == rate
         )
-        if held not in kind.limits:
-            kind.limits[held] = min(_limit(member, held) for member in kind.members)
-        return EdgePace(rate, *kind.limits[held])
+        if limiting not in kind.limits:
+            kind.limits[limiting] = min(_limit(member, limiting) for member in kind.members)
+        return EdgePace(rate, *kind.limits[limiting])
 
 
 class Along(NamedTuple):
@@ -266,9 +266,9 @@ class _Kind:
     limits: dict[tuple[tuple[int, bool], ...], tuple[Cause, str]] = field(default_factory=dict)
 
 
-def _limit(lanes: Sequence[tuple[SlotPart, Lane]], held: Sequence[tuple[int, bool]]) -> tuple[Cause, str]:
-    """Return what limits an edge, given its slowest hops *held*: pairs of a hop's index and whether its flow limit binds."""
-    _, place, by_flow = min((lanes[place][1].link, place, by_flow) for place, by_flow in held)
+def _limit(lanes: Sequence[tuple[SlotPart, Lane]], limiting: Sequence[tuple[int, bool]]) -> tuple[Cause, str]:
+    """Return what limits an edge, given its slowest hops *limiting*: pairs of a hop's index and whether its flow limit binds."""
+    _, place, by_flow = min((lanes[place][1].link, place, by_flow) for place, by_flow in limiting)
     part, slowest = lanes[place]
     hop, link = slowest.hop, part.slot.graph.links[slowest.link]
     if by_flow:
@@ -285,21 +285,21 @@ class _Reach(NamedTuple):
     flow_cap: float
 
 
-class _Reached:
+class _ReachCache:
     """Cache of each transport's efficiency and flow limit for chunks of *chunk* bytes."""
 
     def __init__(self, chunk: float) -> None:
         self._chunk = chunk
-        self._known: dict[tuple[int, float, bool], _Reach] = {}
+        self._cache: dict[tuple[int, float, bool], _Reach] = {}
 
     def __getitem__(self, hop: Hop) -> _Reach:
-        key = _reaching(hop)
-        if key not in self._known:
-            self._known[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
-        return self._known[key]
+        key = _reach_key(hop)
+        if key not in self._cache:
+            self._cache[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
+        return self._cache[key]
 
 
-def _reaching(hop: Hop) -> tuple[int, float, bool]:
+def _reach_key(hop: Hop) -> tuple[int, float, bool]:
     """Return a cache key with everything that affects the efficiency and flow limit of *hop*."""
     return id(hop.transport), hop.connections, hop.route.relayed
 
@@ -317,7 +317,7 @@ def _sent(out: Outward, chunk: float, protocol: str) -> Sent:
 def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
     """Return the load of *streams* of one node on its resources; bandwidth that a transport cannot use counts as bytes."""
     load: dict[tuple[str, str], float] = defaultdict(float)
-    reached = _Reached(chunk)
+    reached = _ReachCache(chunk)
     for part, hop, count in streams:
         plain = count * _wire(hop, protocol)
         weight = plain / min(1.0, reached[hop].efficiency)

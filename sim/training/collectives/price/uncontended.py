@@ -38,8 +38,8 @@ def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> RingEst
         return RingEstimate(0.0, 0.0, "")
     crossings = rings.crossings
     chunk = nbytes / ranks / len(rings.channels)
-    different = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
-    alone = [_channel_time(graph, crossings, channel, chunk, ring_steps("all_reduce", ranks)) for channel in different.values()]
+    distinct = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
+    alone = [_channel_time(graph, crossings, channel, chunk, ring_steps("all_reduce", ranks)) for channel in distinct.values()]
     slowest, bottleneck = max(alone, key=lambda estimate: estimate[0].total)
     return RingEstimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
 

@@ -54,8 +54,8 @@ def unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> 
         leaving.append(outward(edge, ALL, max(out, into)))
         between += [(Edge((hop,), edge.fabric), share) for hop, share in zip(edge.hops, (out, into), strict=True) if share]
     crossings = tuple((*hop, share) for edge, share in [*inside, *between] for hop in edge.hops)
-    in_all = sum(layout.parts[part].slot.count * share for (part, _), share in flows.out.items())
-    traffic = Traffic(crossings, in_all, layout.fabric, tuple(leaving), layout.crossed)
+    total = sum(layout.parts[part].slot.count * share for (part, _), share in flows.out.items())
+    traffic = Traffic(crossings, total, layout.fabric, tuple(leaving), layout.crossed)
     carried = [*inside, *((edge, flows.largest) for edge, _ in between)]  # the largest send on each, without contention
     edges = [edge for edge, _ in carried]
     alone = held(min(traffic.pace(edge, block, protocol, share) for edge, share in carried), traffic, block, protocol)
@@ -118,11 +118,11 @@ def _flows(layout: JobLayout, weight: Weight) -> _Flows:
 def _both_ways(layout: JobLayout, number: int, gpu: int) -> Edge:
     """Return an edge from the hop out of one GPU to other nodes and the hop from them into it."""
     part = layout.parts[number]
-    other = _other(layout, number)
+    other = _peer_part(layout, number)
     leaving, arriving = layout.across(part, other, gpu, other.gpus[0]), layout.across(other, part, other.gpus[0], gpu)
     return Edge((leaving.hops[0], arriving.hops[1]), leaving.fabric, leaving.switches)
 
 
-def _other(layout: JobLayout, number: int) -> SlotPart:
+def _peer_part(layout: JobLayout, number: int) -> SlotPart:
     """Return the part of another node to which a node of part *number* sends."""
     return layout.parts[number] if layout.parts[number].slot.count > 1 else layout.parts[number - 1]

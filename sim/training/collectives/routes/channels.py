@@ -122,12 +122,12 @@ class Channels:
     @property
     def transports(self) -> tuple[Transport, ...]:
         """Return the distinct transport classes of the hops."""
-        return _each_once(hop.transport for channel in self.channels for hop in channel.hops)
+        return _distinct(hop.transport for channel in self.channels for hop in channel.hops)
 
     @property
     def copies(self) -> tuple[Transport, ...]:
         """Return the distinct transport classes of the copies that feed NICs."""
-        return _each_once(hop.route.copies for channel in self.channels for hop in channel.hops if hop.route.copies)
+        return _distinct(hop.route.copies for channel in self.channels for hop in channel.hops if hop.route.copies)
 
     @property
     def launch(self) -> float:
@@ -139,12 +139,12 @@ class Channels:
         return Channels(self.channels[:count], self.kind, self.nodes)
 
 
-def _each_once(transports: Iterable[Transport]) -> tuple[Transport, ...]:
-    different: list[Transport] = []
+def _distinct(transports: Iterable[Transport]) -> tuple[Transport, ...]:
+    distinct: list[Transport] = []
     for transport in transports:
-        if transport not in different:
-            different.append(transport)
-    return tuple(different)
+        if transport not in distinct:
+            distinct.append(transport)
+    return tuple(distinct)
 
 
 @lru_cache(maxsize=512)

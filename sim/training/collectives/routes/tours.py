@@ -60,23 +60,23 @@ def shortest_tour(graph: NodeGraph, gpus: Sequence[int], nic: int | None = None)
     cost = {(one, other): _cost(graph, one, other, nic) for one in (start, *others) for other in others if one != other}
     best = {(1 << place, place): _Partial(cost[start, gpu], (gpu,)) for place, gpu in enumerate(others)}
     for _ in others[1:]:
-        best = _longer(best, others, cost)
+        best = _extended(best, others, cost)
     closed = [_Partial(partial.cost + _cost(graph, partial.order[-1], start, nic), partial.order) for partial in best.values()]
     return (*gpus[:1], *min(closed).order) if nic is None else min(closed).order
 
 
-def _longer(
+def _extended(
     best: dict[tuple[int, int], _Partial], others: Sequence[int], cost: dict[tuple[int, int], int]
 ) -> dict[tuple[int, int], _Partial]:
-    longer: dict[tuple[int, int], _Partial] = {}
+    extended: dict[tuple[int, int], _Partial] = {}
     for (seen, place), partial in best.items():
         for onward, gpu in enumerate(others):
             if not seen >> onward & 1:
                 step = _Partial(partial.cost + cost[others[place], gpu], (*partial.order, gpu))
                 key = (seen | 1 << onward, onward)
-                if key not in longer or step < longer[key]:
-                    longer[key] = step
-    return longer
+                if key not in extended or step < extended[key]:
+                    extended[key] = step
+    return extended
 
 
 def _cost(graph: NodeGraph, one: int, other: int, nic: int | None) -> int:
