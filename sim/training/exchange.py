@@ -39,9 +39,9 @@ class Backend(NamedTuple):
 class _Operation(Operation):
     """One operation of the exchange while it runs."""
 
-    def __init__(self, env: simpy.Environment, members: int, what: Start) -> None:
+    def __init__(self, env: simpy.Environment, members: int, instruction: Start) -> None:
         super().__init__(env, members)
-        self.what = what
+        self.instruction = instruction
 
 
 class GradientExchange:
@@ -56,7 +56,7 @@ class GradientExchange:
         self._ranks = ranks
         self._backend = backend
         self._communicator = Communicator(env, self._play, backend.streams if backend else 1)
-        self._beside: set[int] = set()
+        self._exchanging: set[int] = set()
         """Streams that are exchanging a bucket now."""
         self.playing: dict[int, tuple[str, float]] = {}
         """The collective in progress on each stream and when it began (s); part of the simulation state that determines what follows."""
@@ -64,27 +64,27 @@ class GradientExchange:
         """Returns the rest of that state: what the backend carries over from earlier steps."""
         self.made_of: Callable[[], Hashable] = lambda: None
         """Returns a cache key with everything that affects how operations are played, or None if there is no such key."""
-        self._coming: deque[_Operation] = deque()
+        self._incomplete: deque[_Operation] = deque()
         """Operations at which some ranks, but not all, have arrived."""
-        self._come = dict.fromkeys(ranks, 0)
+        self._arrivals = dict.fromkeys(ranks, 0)
         """The number of these operations at which each rank has arrived."""
         self._open: dict[int, dict[Tag, _Operation]] = {rank: {} for rank in ranks}
         """Operations that each rank has started and not yet waited for."""
 
     def start(self, rank: int, what: Start, lag: float = 0.0) -> None:
         """Register that *rank* arrives at its next operation, *what*. The slowest rank of its class arrives *lag* seconds from now."""
-        place = self._come[rank]
-        if place == len(self._coming):
-            self._coming.append(_Operation(self._env, len(self._ranks), what))
-        operation = self._coming[place]
-        if operation.what.tag != what.tag:
-            raise RuntimeError(f"rank {rank} starts {what.tag[0]}, but {operation.what.tag[0]} is next")
+        place = self._arrivals[rank]
+        if place == len(self._incomplete):
+            self._incomplete.append(_Operation(self._env, len(self._ranks), what))
+        operation = self._incomplete[place]
+        if operation.instruction.tag != what.tag:
+            raise RuntimeError(f"rank {rank} starts {what.tag[0]}, but {operation.instruction.tag[0]} is next")
         self._open[rank][what.tag] = operation
-        self._come[rank] += 1
+        self._arrivals[rank] += 1
         if operation.arrive(lag):
-            self._coming.popleft()
+            self._incomplete.popleft()
             for other in self._ranks:
-                self._come[other] -= 1
+                self._arrivals[other] -= 1
             operation.may_begin(what.delay)
             self._communicator.enter(operation)
 
@@ -100,14 +100,14 @@ class GradientExchange:
     def _play(self, operation: _Operation, stream: int) -> SimProcess:
         """Play the collectives of *operation* in order, once it may begin."""
         assert self._backend is not None, "ranks that meet nobody come to no operation"
-        (name, bucket, _), turn = operation.what.tag, self._env.now
+        (name, bucket, _), turn = operation.instruction.tag, self._env.now
         yield operation.come
-        if operation.what.delay > 0:
+        if operation.instruction.delay > 0:
             begin = max(turn, operation.ready)
             self._log.did(self._ranks[0], "comm", "wait for the cycle", self._backend.tier, begin, "Horovod's cycle", bucket)
         operation.begin = self._env.now
         self._communicating(stream, bucket >= 0)
-        for message in operation.what.messages:
+        for message in operation.instruction.messages:
             self.playing[stream] = (name, self._env.now)
             yield from self._backend.collective(name, bucket, message.nbytes, message.op)
             del self.playing[stream]
@@ -115,6 +115,6 @@ class GradientExchange:
 
     def _communicating(self, stream: int, active: bool) -> None:
         """Tell the GPUs whether a collective overlaps with their compute, on this stream or another."""
-        (self._beside.add if active else self._beside.discard)(stream)
+        (self._exchanging.add if active else self._exchanging.discard)(stream)
         for gpu in self._gpus:
-            gpu.communicating(bool(self._beside))
+            gpu.communicating(bool(self._exchanging))

@@ -267,11 +267,11 @@ class Queue(Synthetic):
     def built(self, batch: int, deliver: Callable[[int], None]) -> None:
         """Pass a built batch to *deliver*, at once or after the site's lag; the lag does not delay the build of the next batch."""
         if self.site.lag > 0:
-            self.env.process(self._lie_still(batch, deliver))
+            self.env.process(self._deliver_later(batch, deliver))
         else:
             deliver(batch)
 
-    def _lie_still(self, batch: int, deliver: Callable[[int], None]) -> SimProcess:
+    def _deliver_later(self, batch: int, deliver: Callable[[int], None]) -> SimProcess:
         yield self.env.timeout(self.site.lag)
         deliver(batch)
 

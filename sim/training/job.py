@@ -79,7 +79,7 @@ class Job:
         return each * training.gradient_accumulation_steps
 
     @cached_property
-    def _unlike(self) -> Mapping[int, Workload]:
+    def _group_workloads(self) -> Mapping[int, Workload]:
         """Return the workload of each worker group."""
         return {
             group: self.workload.model_copy(update={"training": self.workload.training.at(group)})
@@ -91,7 +91,7 @@ class Job:
         if not self.groups:
             return self.workload
         place = next(place for place, part in enumerate(self.placement) if part.node == slot.first)
-        return self._unlike[self.groups[place]]
+        return self._group_workloads[self.groups[place]]
 
     @property
     def averaged(self) -> Job:
@@ -180,7 +180,7 @@ def make_ranks(
     indices = [_log_rank(stage.log, number, rank_class) for rank_class in classes]
     gpus = [_live_gpu(stage.network, rank_class, workload, plan) for rank_class, plan in zip(classes, plans, strict=True)]
     if isinstance(wiring, ServerPlan):
-        exchanges = _served(stage, classes, indices, gpus, wiring)
+        exchanges = _server_exchanges(stage, classes, indices, gpus, wiring)
     else:
         exchanges = [_exchange(stage, indices, gpus, plans[0], wiring)] * len(classes)
     ranks = []
@@ -236,16 +236,16 @@ def _exchange(
 ) -> GradientExchange:
     """Return the gradient exchange of the ranks; a single rank exchanges nothing."""
     if rings is None:
-        alone = GradientExchange(stage.network.env, stage.log, ranks, None, gpus)
-        alone.made_of = tuple
-        return alone
+        exchange = GradientExchange(stage.network.env, stage.log, ranks, None, gpus)
+        exchange.made_of = tuple
+        return exchange
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
-    made = GradientExchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
+    exchange = GradientExchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
     if isinstance(collective, PhaseExecutor):
         messages = [message for each in plan.program if isinstance(each, Start) for message in each.messages]
-        made.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
-    return made
+        exchange.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
+    return exchange
 
 
 def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollective:
@@ -254,16 +254,18 @@ def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollec
     return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live)
 
 
-def _served(
+def _server_exchanges(
     stage: JobStage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], servers: ServerPlan
 ) -> list[GradientExchange]:
     """Return the exchange of each class with the parameter servers: one for all classes if synchronous, otherwise one for each."""
 
-    def exchange(mine: Sequence[int], beside: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None) -> GradientExchange:
-        executor = ServerExecutor(stage.network, stage.log, mine[0], servers, stage.built.live, senders, crowd)
-        made = GradientExchange(stage.network.env, stage.log, mine, Backend(executor, Cause.NETWORK), beside)
-        made.remembers = executor.remembers
-        return made
+    def exchange(
+        members: Sequence[int], member_gpus: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None
+    ) -> GradientExchange:
+        executor = ServerExecutor(stage.network, stage.log, members[0], servers, stage.built.live, senders, crowd)
+        result = GradientExchange(stage.network.env, stage.log, members, Backend(executor, Cause.NETWORK), member_gpus)
+        result.remembers = executor.remembers
+        return result
 
     if not servers.asynchronous:
         return [exchange(ranks, gpus, servers.everyone, None)] * len(classes)

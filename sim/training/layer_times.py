@@ -19,9 +19,9 @@ from sim.spec.identity import Same, parts, same_layers
 from sim.spec.workload import Workload
 from sim.training.sequences import layers_run
 
-_KEPT: Final = 512
+_CACHE_SIZE: Final = 512
 """Number of jobs in the cache; a job of a thousand layers takes about 60 KB."""
-_OF_SPREAD: Final = frozenset({"compute_cv", "persistent_cv"})
+_SPREAD_FIELDS: Final = frozenset({"compute_cv", "persistent_cv"})
 """Fields that calibration varies and on which no layer time depends."""
 
 
@@ -39,9 +39,9 @@ def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
     return _worked_out(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
 
 
-@lru_cache(maxsize=_KEPT)
-def _mixed(question: Same) -> KernelMix | None:
-    workload, gpu = question.held
+@lru_cache(maxsize=_CACHE_SIZE)
+def _cached_mix(key: Same) -> KernelMix | None:
+    workload, gpu = key.held
     training = workload.training
     return kernel_mix(layers_run(workload), gpu, training.precision, workload.layer_stack, training.batch)
 
@@ -50,20 +50,20 @@ def mix_of(workload: Workload, gpu: Gpu) -> KernelMix | None:
     """Return what bounds the kernels of *workload* on *gpu*, or None if layer times were measured and the bounds are unknown."""
     if workload.model.measured is not None:
         return None
-    return _mixed(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
+    return _cached_mix(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
 
 
 def same_gpu(gpu: Gpu) -> Hashable:
     """Return a key that is equal for GPUs with equal layer times. It holds object identities, so it is valid only while both exist."""
-    return parts(gpu, _OF_SPREAD)
+    return parts(gpu, _SPREAD_FIELDS)
 
 
-@lru_cache(maxsize=_KEPT)
-def _worked_out(question: Same) -> LayerTimes:
-    workload, gpu = question.held
-    training, layers, on = workload.training, layers_run(workload), workload.model.measured
-    here = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)
-    forward, backward = ([pass_time(layer, on, here, way) for layer in layers] for way in (False, True))
+@lru_cache(maxsize=_CACHE_SIZE)
+def _worked_out(key: Same) -> LayerTimes:
+    workload, gpu = key.held
+    training, layers, measured_on = workload.training, layers_run(workload), workload.model.measured
+    setting = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)
+    forward, backward = ([pass_time(layer, measured_on, setting, backward_pass) for layer in layers] for backward_pass in (False, True))
     return LayerTimes(
         tuple(kernels.time for kernels in forward),
         tuple(kernels.launches for kernels in forward),

@@ -86,7 +86,7 @@ def _distribution(means: Sequence[float], deviation: float) -> tuple[list[float]
 
 def _groups(means: Sequence[float]) -> list[tuple[float, int]]:
     """Return the largest of *means* individually and the others in groups, as pairs (mean, count)."""
-    many, last = means[: -min(_ALONE, len(means))], means[-min(_ALONE, len(means)) :]
-    size = math.ceil(len(many) / _ALONE) or 1
-    chunks = [many[start : start + size] for start in range(0, len(many), size)]
-    return [(sum(chunk) / len(chunk), len(chunk)) for chunk in chunks] + [(mean, 1) for mean in last]
+    faster, slowest = means[: -min(_ALONE, len(means))], means[-min(_ALONE, len(means)) :]
+    size = math.ceil(len(faster) / _ALONE) or 1
+    chunks = [faster[start : start + size] for start in range(0, len(faster), size)]
+    return [(sum(chunk) / len(chunk), len(chunk)) for chunk in chunks] + [(mean, 1) for mean in slowest]

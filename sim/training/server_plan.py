@@ -118,7 +118,7 @@ class ServerPlan:
             [ServerStage(tuple(leg.between_racks() for leg in legs), latency * (self.servers.racks - 1))] if self.servers.racks > 1 else []
         )
         if self.servers.pipelined:
-            return [ServerStage(tuple(leg.whole() for leg in legs), 2 * latency), *between]
+            return [ServerStage(tuple(leg.push_and_pull() for leg in legs), 2 * latency), *between]
         push, apply, pull = (tuple(getattr(leg, name)() for leg in legs) for name in ("push", "apply", "pull"))
         return [ServerStage(push, latency), ServerStage(apply), *between, ServerStage(pull, latency)]
 
@@ -140,13 +140,13 @@ class ServerPlan:
         The exchange is that of all workers, or of a single worker if they are asynchronous.
         """
         senders = (Sender(self.parts[0][0], self.parts[0][1][:1], 1),) if self.asynchronous else self.everyone
-        causes, total, held = self.causes({}), 0.0, dict[str, float]()
+        causes, total, seconds_of_limit = self.causes({}), 0.0, dict[str, float]()
         for bucket in range(len(self.shards)):
             for stage in self.stages(bucket, senders):
                 slowest = max((self._leg_alone(leg) for leg in stage.legs), default=(0.0, ""))
                 total += slowest[0] + stage.latency
-                held[slowest[1]] = held.get(slowest[1], 0.0) + slowest[0]
-        worst = max(held, key=lambda name: held[name])
+                seconds_of_limit[slowest[1]] = seconds_of_limit.get(slowest[1], 0.0) + slowest[0]
+        worst = max(seconds_of_limit, key=lambda name: seconds_of_limit[name])
         return total, causes[worst][1] if worst in causes else "the flow limit of the transport"
 
     def _leg_alone(self, leg: Leg) -> tuple[float, str]:
@@ -216,7 +216,7 @@ class _Traffic:
     def apply(self) -> Leg:
         return Leg("apply", self._workers * self._core_time, {(self.site.slot.name, CORES): 1.0})
 
-    def whole(self) -> Leg:
+    def push_and_pull(self) -> Leg:
         """Return push, update and pull as one leg, because chunks pipeline them."""
         load: dict[tuple[str, str], float] = defaultdict(float)
         for part in (self._wires(outward=True), self._wires(outward=False)):
@@ -251,8 +251,8 @@ class _Traffic:
             for link in links if weight > 0 else ():
                 load[slot.name, link] += weight
         most = max(self._weight(sender.slot) for sender in self.senders)
-        alike = slot.count if self.site.number < 0 else 0
-        load |= {(FABRIC, name): amount for name, amount in self.plan.between.load(self.site.number, outward, most, alike).items()}
+        equal_servers = slot.count if self.site.number < 0 else 0
+        load |= {(FABRIC, name): amount for name, amount in self.plan.between.load(self.site.number, outward, most, equal_servers).items()}
         return load
 
     def _worker_side(self, load: dict[tuple[str, str], float], sender: Sender, remote: float, local: float, outward: bool) -> None:

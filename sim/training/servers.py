@@ -73,26 +73,26 @@ class ServerExecutor:
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
         """Play push, update and pull of bucket *ident*."""
         env = self._network.env
-        self._look_around(ident)
+        self._count_others(ident)
         for latency, legs in self._stages[ident]:
             activities = [self._start(leg) for leg in legs]
             yield together(env, activities)
-            self._note(activities, f"{name} {legs[0].name}" if legs else name, ident, nbytes)
+            self._log_limits(activities, f"{name} {legs[0].name}" if legs else name, ident, nbytes)
             if latency > 0:
                 start = env.now
                 yield env.timeout(latency)
                 self._log.did(self._rank, "comm", name, _LATENCY[0], start, _LATENCY[1], ident)
         self._ended = env.now
 
-    def _look_around(self, bucket: int) -> None:
+    def _count_others(self, bucket: int) -> None:
         """Compute how many others this worker meets at each resource, from the time it has spent away from the servers."""
         if self._crowd is None:
             return
         away = self._network.env.now - self._ended + sum(latency for latency, _ in self._stages[bucket])
-        alone = [self._alone(legs) for _, legs in self._stages[bucket]]
-        self._others = mean_others(self._crowd.workers, away, alone, self._crowd.near)
+        uncontended = [self._uncontended_times(legs) for _, legs in self._stages[bucket]]
+        self._others = mean_others(self._crowd.workers, away, uncontended, self._crowd.near)
 
-    def _alone(self, legs: Sequence[_LiveLeg]) -> dict[str, float]:
+    def _uncontended_times(self, legs: Sequence[_LiveLeg]) -> dict[str, float]:
         """Return the time (s) for which *legs* occupy each resource without contention."""
         seconds_of: dict[str, float] = defaultdict(float)
         for leg in legs:
@@ -104,7 +104,7 @@ class ServerExecutor:
         usage = {link: load * (1.0 + self._others.get(link, 0.0)) for link, load in leg.load.items()}
         return self._network.start(leg.name, leg.volume, usage, cap=leg.cap)
 
-    def _note(self, legs: Sequence[Activity], name: str, ident: int, nbytes: float) -> None:
+    def _log_limits(self, legs: Sequence[Activity], name: str, ident: int, nbytes: float) -> None:
         """Log over time what limited the leg that ended last."""
         last = max((leg for leg in legs if leg.history), key=lambda leg: leg.finish, default=None)
         if last is None:  # no leg took any time

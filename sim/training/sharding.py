@@ -61,5 +61,5 @@ def _chunked(nbytes: float, servers: Servers, count: int) -> ServerShard:
 
 
 def _dealt(bucket: Sequence[int], sizes: Sequence[float], owner: Sequence[int], count: int) -> list[ServerShard]:
-    kept = [[sizes[index] for index in bucket if owner[index] == server] for server in range(count)]
-    return [ServerShard(sum(own), float(len(own))) for own in kept]
+    by_server = [[sizes[index] for index in bucket if owner[index] == server] for server in range(count)]
+    return [ServerShard(sum(own), float(len(own))) for own in by_server]

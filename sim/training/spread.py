@@ -30,8 +30,8 @@ def maximum_deviation(count: int) -> float:
     return math.sqrt(_integral(count, lambda x, above, below: 2.0 * x * (above + below)) - expected_maximum(count) ** 2)
 
 
-def _integral(count: int, of: Callable[[float, float, float], float]) -> float:
-    """Return the integral over x > 0 of the function *of*, with the arguments x, 1 - F(x)^n and F(-x)^n, by Simpson's rule."""
+def _integral(count: int, function: Callable[[float, float, float], float]) -> float:
+    """Return the integral over x > 0 of *function*, with the arguments x, 1 - F(x)^n and F(-x)^n, by Simpson's rule."""
     if count < 1:
         raise ValueError(f"the maximum of {count} values: at least one is due")
     step = _FARTHEST / _POINTS
@@ -41,7 +41,7 @@ def _integral(count: int, of: Callable[[float, float, float], float]) -> float:
         above = -math.expm1(count * math.log1p(-tail(x)))
         below = math.exp(count * math.log(tail(x)))
         weight = 1 if index in (0, _POINTS) else 4 if index % 2 else 2
-        total += weight * of(x, above, below)
+        total += weight * function(x, above, below)
     return total * step / 3
 
 

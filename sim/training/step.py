@@ -102,18 +102,18 @@ class Replica(Rank):
         self.host = self.env.now
 
     def _work(self, work: Work, at: int) -> Iterable[simpy.Event]:
-        return self._takes(at, _NAMES[work.part], self._pace.speed)
+        return self._play_segment(at, _NAMES[work.part], self._pace.speed)
 
     def _pack(self, _: Pack, at: int) -> Iterable[simpy.Event]:
-        return self._takes(at, "backward", self._pace.speed)
+        return self._play_segment(at, "backward", self._pace.speed)
 
     def _unpack(self, _: Unpack, at: int) -> Iterable[simpy.Event]:
-        return self._takes(at, "gradient copies")
+        return self._play_segment(at, "gradient copies")
 
     def _update(self, _: Update, at: int) -> Iterable[simpy.Event]:
-        return self._takes(at, "optimizer")
+        return self._play_segment(at, "optimizer")
 
-    def _takes(self, at: int, name: str, speed: float = 1.0) -> Iterable[simpy.Event]:
+    def _play_segment(self, at: int, name: str, speed: float = 1.0) -> Iterable[simpy.Event]:
         """Play the segment of the instruction at index *at*, in *speed* times its mean time."""
         segment = self.plan.segments[at]
         return self._compute(segment, name, speed) if segment is not None else ()
@@ -129,7 +129,7 @@ class Replica(Rank):
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
                 yield self.gpu.compute(segment.compute * speed).done
-            stood = self.gpu.stood
-            for begun, end in self.log.interrupt(stood, Cause.GRADIENT) if stood else [(start, None)]:
+            standstills = self.gpu.stood
+            for begun, end in self.log.interrupt(standstills, Cause.GRADIENT) if standstills else [(start, None)]:
                 self.log.did(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
         self._worked += segment.compute

@@ -168,33 +168,33 @@ def plan_steps(machines: Sequence[tuple[Workload, Gpu, float]], ranks: int) -> l
 
     The job has *ranks* ranks in total, which all run the same operations. The workloads may differ in their batch.
     """
-    questions = [asked_of(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
-    plans = _plans(tuple(dict.fromkeys(questions)), ranks)
-    return [plans[machine] for machine in questions]
+    keys = [asked_of(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
+    plans = _plans(tuple(dict.fromkeys(keys)), ranks)
+    return [plans[machine] for machine in keys]
 
 
 def asked_of(workload: Workload, gpu: Gpu, cpu_speed: float) -> Same:
     """Return the cache key of a plan. It covers everything that affects the plan; other fields of the descriptions may change."""
     training = workload.training
     scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
-    own = extensions.turn(extensions.EXCHANGES, training.stack.own_exchange)
-    rest = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own
-    return Same((same_layers(workload), same_gpu(gpu), *scales, *rest), workload, gpu, cpu_speed)
+    own_exchange = extensions.turn(extensions.EXCHANGES, training.stack.own_exchange)
+    settings = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own_exchange
+    return Same((same_layers(workload), same_gpu(gpu), *scales, *settings), workload, gpu, cpu_speed)
 
 
 @lru_cache(maxsize=4096)  # as large as a study's result cache (`sim.spec.shelf`), because a sweep revisits each plan
 def _plans(different: tuple[Same, ...], ranks: int) -> dict[Same, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
-    passes = [one_pass(question) for question in different]
+    passes = [one_pass(key) for key in different]
     ready = [max(times) for times in zip(*(each_pass.ready for each_pass in passes), strict=True)]
     program = step_program(different[0].held[0], ready, ranks)
-    return {question: _plan(question, each_pass, program, ranks) for question, each_pass in zip(different, passes, strict=True)}
+    return {key: _plan(key, each_pass, program, ranks) for key, each_pass in zip(different, passes, strict=True)}
 
 
 @lru_cache(maxsize=128)
-def one_pass(question: Same) -> TimedPass:
+def one_pass(key: Same) -> TimedPass:
     """Return one forward and backward pass on one GPU, layer by layer."""
-    workload, gpu, cpu_speed = question.held
+    workload, gpu, cpu_speed = key.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
     times, launched = layer_times(workload, gpu), not stack.cuda_graphs
     launch_cpu = stack.launch_cpu / cpu_speed
@@ -208,9 +208,9 @@ def one_pass(question: Same) -> TimedPass:
     forward = [run_forward(index) for index in range(len(layers))]
     if stack.cuda_graphs and forward:
         forward[0] = _joined([kernels(0.0, 1.0, launch_cpu), forward[0]])
-    again = recomputed(segments(workload))
+    recomputed_layers = recomputed(segments(workload))
     backward = [
-        _joined([*map(run_forward, again[index]), run_backward(index)]) if index in again else run_backward(index)
+        _joined([*map(run_forward, recomputed_layers[index]), run_backward(index)]) if index in recomputed_layers else run_backward(index)
         for index in reversed(range(len(layers)))
     ]
     return TimedPass(forward, backward, _ready(workload, forward, backward))
@@ -226,8 +226,8 @@ def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Se
     return [end if overlap else ends[-1] for end, layer in zip(ends, layers, strict=True) for _ in layer.gradients]
 
 
-def _plan(question: Same, each_pass: TimedPass, program: StepProgram, ranks: int) -> StepPlan:
-    workload, gpu, cpu_speed = question.held
+def _plan(key: Same, each_pass: TimedPass, program: StepProgram, ranks: int) -> StepPlan:
+    workload, gpu, cpu_speed = key.held
     stack = workload.training.stack
     # a parameter server runs the optimizer
     optimizer = Segment(0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
@@ -240,11 +240,11 @@ def _plan(question: Same, each_pass: TimedPass, program: StepProgram, ranks: int
 
 def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepProgram) -> Iterator[Segment | None]:
     """Yield the segment of each instruction except the update. The copy into a bucket is merged into the work before it."""
-    copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
-    after = Segment(sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets))
+    copies = [_copy_time(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
+    after = Segment(sum(_copy_time(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets))
     layers = {"F": each_pass.forward, "B": each_pass.backward[::-1]}
     segments: dict[tuple[str, int, int, int], Segment] = {}
-    before: Instruction | None = None
+    previous: Instruction | None = None
     for each, following in pairwise(program.instructions):
         match each:
             case Work(part, first, last):
@@ -252,19 +252,19 @@ def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepP
                 key = part, first, last, bucket
                 if key not in segments:
                     run = layers[part][first : last + 1]
-                    done = _joined(run if part == "F" else run[::-1])
-                    segments[key] = done if bucket < 0 else done._replace(compute=done.compute + copies[bucket], bucket=bucket)
+                    joined = _joined(run if part == "F" else run[::-1])
+                    segments[key] = joined if bucket < 0 else joined._replace(compute=joined.compute + copies[bucket], bucket=bucket)
                 yield segments[key]
-            case Pack(bucket) if not isinstance(before, Work):
+            case Pack(bucket) if not isinstance(previous, Work):
                 yield Segment(copies[bucket], bucket=bucket)
             case Unpack():
                 yield after
             case _:
                 yield None
-        before = each
+        previous = each
 
 
-def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
+def _copy_time(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
     """Return the time (s) to move *copied* bytes into or out of buckets, plus that of a payload's *traffic*, which overlaps its FLOP."""
     copy = memory_time(copied * workload.training.stack.gradient_copy_passes, gpu)
     if compressed is None:
@@ -272,7 +272,7 @@ def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compresse
     return copy + max(memory_time(traffic, gpu), compressed.payload.flop / gpu.peak["fp32"]) + compressed.payload.kernels * gpu.kernel_time
 
 
-def _updated(layer: Layer, workload: Workload, ranks: int) -> float:
+def _updated_bytes(layer: Layer, workload: Workload, ranks: int) -> float:
     """Return the bytes that the optimizer updates: for a table with sparse gradients, the rows that any rank looked up (torch.optim)."""
     width, stack = gradient_bytes(workload), workload.training.stack
     nbytes = layer.gradient_bytes(width)
@@ -288,7 +288,7 @@ def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> KernelWork:
     if optimizer.name == "none":
         return KernelWork(0.0, 0.0)
     tensors = sum(len(layer.gradients) for layer in workload.model.layers)
-    updated = sum(_updated(layer, workload, ranks) for layer in workload.model.layers)
+    updated = sum(_updated_bytes(layer, workload, ranks) for layer in workload.model.layers)
     kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
     passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
     busy = memory_time(updated * passes, gpu) + kernels * gpu.kernel_time

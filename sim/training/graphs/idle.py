@@ -82,7 +82,7 @@ def _rank_step(rank: int, claims: Sequence[_Claim], end: float) -> RankStep:
     stalls = dict.fromkeys(LAYOUT_STALLS, 0.0)
     exposed: dict[str, float] = defaultdict(float)
     waits: list[WaitSpan] = []
-    for claim, t0, t1 in _told(claims, end):
+    for claim, t0, t1 in _timeline(claims, end):
         cause, resource, group = claim[3:] if claim else (Cause.STRAGGLER, NOTHING_LEFT, "")
         stalls[cause] += t1 - t0
         if group:
@@ -95,7 +95,7 @@ def _rank_step(rank: int, claims: Sequence[_Claim], end: float) -> RankStep:
     return RankStep(stalls, dict(exposed), tuple(waits))
 
 
-def _told(claims: Sequence[_Claim], end: float) -> Iterator[tuple[_Claim | None, float, float]]:
+def _timeline(claims: Sequence[_Claim], end: float) -> Iterator[tuple[_Claim | None, float, float]]:
     """Yield (blamed claim, begin, end) without gaps from 0 to *end*."""
     edges = sorted({0.0, end, *(min(time, end) for claim in claims for time in (claim.t0, claim.t1))})
     begins = sorted(claims, key=lambda claim: claim.t0, reverse=True)

@@ -36,7 +36,7 @@ class GraphPrices:
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
     """The cause and description to report when a live link limits an operation."""
     _plans: dict[object, CollectivePlan] = field(default_factory=dict)
-    _known: dict[object, Fluid] = field(default_factory=dict)
+    _prices: dict[object, Fluid] = field(default_factory=dict)
 
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -55,16 +55,16 @@ class GraphPrices:
     def collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> Fluid:
         """Return the price of *op* on *nbytes* among *ranks*, which are two or more."""
         key = (ranks, op, nbytes)
-        if key not in self._known:
-            self._known[key] = self._collective(ranks, op, nbytes)
-        return self._known[key]
+        if key not in self._prices:
+            self._prices[key] = self._collective(ranks, op, nbytes)
+        return self._prices[key]
 
     def message(self, source: int, target: int, nbytes: float) -> Fluid:
         """Return the price of a message of *nbytes* from rank *source* to rank *target*."""
         key = (source, target, nbytes)
-        if key not in self._known:
-            self._known[key] = self._message(source, target, nbytes)
-        return self._known[key]
+        if key not in self._prices:
+            self._prices[key] = self._message(source, target, nbytes)
+        return self._prices[key]
 
     def _collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> Fluid:
         by_node: dict[int, list[int]] = defaultdict(list)
@@ -76,10 +76,10 @@ class GraphPrices:
         cost = plan.cost(nbytes, op)
         numbers: dict[str, list[int]] = defaultdict(list)
         for part in placement:
-            like = next(
+            planned = next(
                 each_part for each_part in plan.parts if each_part.slot.node is self.slots[part.node].node and each_part.gpus == part.gpus
             )
-            numbers[like.slot.name].append(part.node)
+            numbers[planned.slot.name].append(part.node)
         load: dict[str, float] = {}
         for (slot, link), amount in cost.load.items():
             names = [self._fabric(link, plan, placement)] if slot == FABRIC else [self._live(node, link) for node in numbers[slot]]
@@ -90,12 +90,12 @@ class GraphPrices:
         """Return the plan of collectives on *placement*; on a fabric without structure, equal placements share a plan."""
         fabric = self.hardware.fabric
         structured = fabric.structured
-        alike = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
-        if alike not in self._plans:
+        key = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
+        if key not in self._plans:
             used = job_slots(0, slots(self.hardware, [placement]))
             between = crossed(self.hardware, [[part.node for part in placement]], 0, fold=False) if structured else NOTHING
-            self._plans[alike] = plan_collectives(used, fabric, self.tuning, between)
-        return self._plans[alike]
+            self._plans[key] = plan_collectives(used, fabric, self.tuning, between)
+        return self._plans[key]
 
     def _message(self, source: int, target: int, nbytes: float) -> Fluid:
         (node, gpu), (other, onto) = self.places[source], self.places[target]

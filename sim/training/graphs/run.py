@@ -188,14 +188,14 @@ class _Rank:
 
     def begin(self) -> None:
         """Begin the nodes that wait for nothing."""
-        self._go_on(self._enter([place for place, count in enumerate(self.waits) if not count]))
+        self._advance(self._enter([place for place, count in enumerate(self.waits) if not count]))
 
     def ended(self, places: Sequence[int]) -> None:
         """Register that the nodes at *places* have ended, and begin those that waited for them."""
         self.end = self.simulation.env.now
-        self._go_on(places)
+        self._advance(places)
 
-    def _go_on(self, places: Sequence[int]) -> None:
+    def _advance(self, places: Sequence[int]) -> None:
         while places:
             free = []
             for place in places:
@@ -227,9 +227,9 @@ class _Rank:
         self.busy[unit] = True
         start = simulation.env.now
         timeout = simulation.env.timeout(seconds_of(node, self.gpu, self.peak))
-        timeout.callbacks.append(lambda _: self._done(unit, place, start))
+        timeout.callbacks.append(lambda _: self._finish(unit, place, start))
 
-    def _done(self, unit: str, place: int, start: float) -> None:
+    def _finish(self, unit: str, place: int, start: float) -> None:
         node = self.graph.nodes[place]
         cause = {"compute": Cause.COMPUTE, "host": Cause.LAUNCH, "memory": Cause.COPY}[unit]
         stream = "gpu" if unit == "compute" else unit
@@ -250,8 +250,8 @@ def seconds_of(node: GraphNode, gpu: Gpu, peak: Peak) -> float:
 
 def usual_peak(gpu: Gpu) -> Peak:
     """Return the units of *gpu* that 16-bit training uses."""
-    wanted: tuple[Peak, ...] = ("bf16", "fp16", "fp32")
-    return next(peak for peak in wanted if peak in gpu.peak)
+    preferred: tuple[Peak, ...] = ("bf16", "fp16", "fp32")
+    return next(peak for peak in preferred if peak in gpu.peak)
 
 
 def named(node: GraphNode) -> str:

@@ -54,7 +54,7 @@ class Groups:
             if before is None:
                 meeting.may_begin(start.delay + memory_time(start.copied, kernels.times.gpu))
             else:
-                self.meetings.env.process(self._after(before, meeting))
+                self.meetings.env.process(self._begin_after(before, meeting))
             self.meetings.communicator(communicator).enter(meeting)
         return ()
 
@@ -70,7 +70,7 @@ class Groups:
             meetings.link(each)
         return meeting, ("everyone" if shared else self.number, start.communicator)
 
-    def _after(self, before: Meeting, meeting: Meeting) -> SimProcess:
+    def _begin_after(self, before: Meeting, meeting: Meeting) -> SimProcess:
         """Allow *meeting* to begin when its slowest rank has arrived and the operation *before* has ended."""
         yield meeting.env.timeout(meeting.ready - meeting.env.now)
         yield from before.until_over()
@@ -89,13 +89,13 @@ class Groups:
             return
         start, late = meeting.env.now, self.kernels.slowest.late()
         yield from meeting.until_over()
-        left = max(0.0, start + late - meeting.env.now)  # what is left of the slowest rank's lateness after the wait
-        self.kernels.slowest.met(left)
-        self.account.blame(meeting.blamed(start, self.stage, late - left))
-        came = start if meeting.last == self.stage else meeting.met(start)
+        remaining = max(0.0, start + late - meeting.env.now)  # what is left of the slowest rank's lateness after the wait
+        self.kernels.slowest.met(remaining)
+        self.account.blame(meeting.blamed(start, self.stage, late - remaining))
+        arrived = start if meeting.last == self.stage else meeting.met(start)
         group = _group(tag[0])
-        self.account.exposes("pipeline", came - start)  # another stage was still at work
-        self.account.exposes(group, meeting.env.now - came)
+        self.account.exposes("pipeline", arrived - start)  # another stage was still at work
+        self.account.exposes(group, meeting.env.now - arrived)
 
 
 def _group(what: str) -> str:

@@ -65,37 +65,37 @@ class StageKernels:
             self.gpu.communicating(bool(self.playing))
         self.memory_rate += change * price.memory_rate
         self.blocks += change * price.blocks
-        self._shares()
+        self._update_slowdown()
 
     def awaits(self, change: int, price: GroupPrice) -> None:
         """Register that the thread blocks of an operation begin (*change* 1) or end (-1) to wait on the GPU for slower ranks."""
         self.blocks += change * price.blocks
         self.waiting += change * price.blocks
-        self._shares()
+        self._update_slowdown()
 
-    def _shares(self) -> None:
+    def _update_slowdown(self) -> None:
         """Set the slowdown of the current compute according to all operations on the GPU."""
         if self.scene.beside is None:
             return
-        factor = self._longer(self.blocks)
-        self.slowest.is_spared(1.0 - self._longer(self.blocks - self.waiting) / factor if self.waiting else 0.0)
+        factor = self._slowdown(self.blocks)
+        self.slowest.is_spared(1.0 - self._slowdown(self.blocks - self.waiting) / factor if self.waiting else 0.0)
         self.gpu.beside(factor)
 
-    def _longer(self, blocks: int) -> float:
+    def _slowdown(self, blocks: int) -> float:
         """Return the slowdown factor of the current compute next to *blocks* thread blocks."""
         beside = self.scene.beside
         if self.at_work is None or not blocks or beside is None:
             return 1.0
-        left = self._computed(beside(self.stage, blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
-        alone = self._computed(self.times)
-        return max(1.0, left / alone) if alone else 1.0
+        shared = self._gpu_time(beside(self.stage, blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
+        alone = self._gpu_time(self.times)
+        return max(1.0, shared / alone) if alone else 1.0
 
-    def _computed(self, times: UnitTimes) -> float:
+    def _gpu_time(self, times: UnitTimes) -> float:
         """Return the GPU time (s) of the current work according to *times*."""
-        now = self.at_work
-        if now is None:
+        current = self.at_work
+        if current is None:
             return 0.0
-        return (copied(now, times.gpu) if isinstance(now, Copy) else times.span(*now)).compute
+        return (copied(current, times.gpu) if isinstance(current, Copy) else times.span(*current)).compute
 
     # --- compute ---------------------------------------------------------------------------------------------------
 
@@ -103,38 +103,38 @@ class StageKernels:
         """Compute *work*, and wait for the exposed part of the messages inside its units."""
         time = self.times.span(work.first, work.last, work.part)
         self.at_work = work.first, work.last, work.part
-        self._shares()
+        self._update_slowdown()
         yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch, self.spread.speed)
         self.host = max(self.host, self.floor)
         self.at_work = None
-        self._shares()
-        yield from self._late(self.spread.inside * time.compute, "slowest of the ranks that exchange inside layers")
+        self._update_slowdown()
+        yield from self._wait_for_slowest(self.spread.inside * time.compute, "slowest of the ranks that exchange inside layers")
         for each in time.exposed:
             if each.seconds > 0:
-                yield from self._exchanged(each)
+                yield from self._wait_for_messages(each)
         self.slowest.works_on()
 
     def copy(self, copy: Copy, _: int) -> SimProcess:
         """Copy weights or gradients."""
         self.at_work = copy
-        self._shares()
+        self._update_slowdown()
         yield from self.compute(copied(copy, self.times.gpu).bursts, COPIES[copy.what], copy.micro_batch)
         self.at_work = None
-        self._shares()
+        self._update_slowdown()
 
     @property
     def spread(self) -> StageSpread:
         """Return how much later the slowest ranks are in the current step."""
         return self.scene.noise.at(self.account.step, self.stage)
 
-    def _late(self, seconds: float, what: str) -> SimProcess:
+    def _wait_for_slowest(self, seconds: float, what: str) -> SimProcess:
         """Wait *seconds* for the slowest ranks."""
         if seconds:
             start = self.env.now
             yield self.env.timeout(seconds)
             self.account.waited(Cause.STRAGGLER, what, start, self.env.now)
 
-    def _exchanged(self, messages: Exposed) -> SimProcess:
+    def _wait_for_messages(self, messages: Exposed) -> SimProcess:
         """Wait for *messages* inside a unit, which other traffic may slow."""
         start = self.env.now
         yield self.network.start(messages.axis, messages.volume, self._load(messages), cap=messages.volume / messages.seconds).done
@@ -154,7 +154,7 @@ class StageKernels:
     def update(self) -> SimProcess:
         """Run the optimizer. Unless all stages meet in an operation, wait for the slowest stage first."""
         if not self.scene.meets:
-            yield from self._late(self.spread.all * self.worked_in_step, "slowest stage")
+            yield from self._wait_for_slowest(self.spread.all * self.worked_in_step, "slowest stage")
         yield from self.compute([Burst(*self.optimizer)], "optimizer", -1)
 
     def compute(self, bursts: Sequence[Burst], name: str, ident: int, speed: float = 1.0) -> SimProcess:
@@ -163,7 +163,7 @@ class StageKernels:
         for burst in bursts:
             if burst.drained:
                 self.host = max(self.host, self.env.now)
-            yield from self._launched(self.host + min(1.0, burst.launches) * launch, burst.drained)
+            yield from self._wait_for_launch(self.host + min(1.0, burst.launches) * launch, burst.drained)
             self.host += burst.launching(launch)
             begun = self.env.now
             if burst.compute > 0:
@@ -171,13 +171,13 @@ class StageKernels:
                 yield self.gpu.compute(burst.compute * speed).done
                 self.slowest.turn(computing=False)
                 self.account.waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
-            yield from self._launched(self.host, burst.drained)
+            yield from self._wait_for_launch(self.host, burst.drained)
         self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
         self.slowest.falls_behind(self.spread.data * seconds)
         self.worked_in_step += seconds
 
-    def _launched(self, time: float, drained: bool) -> SimProcess:
+    def _wait_for_launch(self, time: float, drained: bool) -> SimProcess:
         """Wait until *time*, when the host has launched the next kernels. *drained*: the host waited for the GPU before launching them."""
         if time > self.env.now:
             begun = self.env.now

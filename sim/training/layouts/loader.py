@@ -146,6 +146,6 @@ class RankLoader:
         built = max(read + feed.prep, self.cores)
         self.workers[worker] = built
         self.ready = max(self.ready, built)
-        there = max(now, self.ready)
-        self.taken.append(there)
-        return there, [(*feed.slowest, begins), (Cause.FETCH, feed.source, read), (Cause.PREP, CORES, self.ready)]
+        ready = max(now, self.ready)
+        self.taken.append(ready)
+        return ready, [(*feed.slowest, begins), (Cause.FETCH, feed.source, read), (Cause.PREP, CORES, self.ready)]

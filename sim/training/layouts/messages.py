@@ -40,7 +40,7 @@ class Messages:
     def send(self, send: Send, _: int) -> tuple[()]:
         """Send a message to another stage."""
         message = self.message(send.tag, self.number, send.stage, send.nbytes)
-        self._meet(message, self.number)
+        self._arrive(message, self.number)
         if not self.overlaps:
             self.sent_ahead.append(message)
             if send.holds:
@@ -51,7 +51,7 @@ class Messages:
         """Wait until a message has arrived."""
         message = self.message(receive.tag, receive.stage, self.number, receive.nbytes)
         if self.meetings.meets:
-            self._meet(message, receive.stage)
+            self._arrive(message, receive.stage)
         last = self.meetings.meets and message.arrived == message.env.now
         if not message.over:
             yield from self._wait(message, message.until_over())
@@ -77,15 +77,15 @@ class Messages:
         self.account.blame(message.blamed(start))
         self.account.exposes("pipeline", message.env.now - start)
 
-    def _meet(self, message: Meeting, source: int) -> None:
+    def _arrive(self, message: Meeting, source: int) -> None:
         """Arrive at *message* from *source*, as its sender or its receiver."""
         if self.number == message.target:
             message.asked = message.env.now
             message.notice_behind = self._on_the_wire(source)
         if message.arrive():
-            message.env.process(self._told(message))
+            message.env.process(self._play_on_request(message))
 
-    def _told(self, message: Meeting) -> SimProcess:
+    def _play_on_request(self, message: Meeting) -> SimProcess:
         """Play a message once its sender has the receiver's notice."""
         for other in message.notice_behind:
             if not other.over:
@@ -103,8 +103,8 @@ class Messages:
         """Return the messages to *stage* behind which a notice to it queues: over Gloo, one connection carries both in order."""
         if not self.sockets:
             return []
-        own = (*self.handed, *self.sending, *self.sent_ahead)
-        return [message for message in own if message.target == stage and message.missing == 0 and not message.over]
+        unfinished = (*self.handed, *self.sending, *self.sent_ahead)
+        return [message for message in unfinished if message.target == stage and message.missing == 0 and not message.over]
 
 
 def _event(event: simpy.Event) -> SimProcess:

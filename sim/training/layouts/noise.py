@@ -65,14 +65,14 @@ class Ranks:
         """Return the spread averaged over steps."""
         cv = math.hypot(self.persistent_cv, self.compute_cv)
         if self.intervals > 1.0 and self.inside > 1:
-            return self._renewed()
+            return self._expected_over_intervals()
         together = max(1, self.inside // self.replica)
         inside = slowest(together, self.inside // together, cv, self.tokens_cv)
         stage = slowest(self.replicas, self.replica, cv, self.tokens_cv)
         every = slowest(self.replicas, self.replica * self.stages, cv, self.tokens_cv)
         return StageSpread(inside, stage - inside, every - stage)
 
-    def _renewed(self) -> StageSpread:
+    def _expected_over_intervals(self) -> StageSpread:
         """Return the spread averaged over steps if jitter is redrawn in each interval of a step.
 
         Ranks that exchange inside units then lose time in each interval. Over one of k intervals, jitter has sqrt(k) times its deviation
@@ -83,11 +83,11 @@ class Ranks:
         together = max(1, self.inside // self.replica)
         of_interval = math.hypot(self.persistent_cv, self.compute_cv * math.sqrt(self.intervals))
         inside = slowest(together, self.inside // together, of_interval, self.tokens_cv)
-        alike = (self.persistent_cv / of_interval) ** 2 if of_interval else 0.0
+        correlation = (self.persistent_cv / of_interval) ** 2 if of_interval else 0.0
         deviation = maximum_deviation(self.inside)
         first = 1.0 / (self.inside * deviation**2)
-        kept = first * alike + (1.0 - first) * alike**2
-        of_groups = of_interval * deviation * math.sqrt(kept + (1.0 - kept) / self.intervals)
+        correlation_of_maxima = first * correlation + (1.0 - first) * correlation**2
+        of_groups = of_interval * deviation * math.sqrt(correlation_of_maxima + (1.0 - correlation_of_maxima) / self.intervals)
         replicas, groups = self.replicas // together, max(1, self.replica // self.inside)
         stage = slowest(replicas, groups, of_groups, self.tokens_cv)
         return StageSpread(inside, stage, slowest(replicas, groups * self.stages, of_groups, self.tokens_cv) - stage)
@@ -145,7 +145,7 @@ def slowest(groups: int, size: int, cv: float, shared_cv: float = 0.0) -> float:
     step, total = 2 * reach / _POINTS, 0.0
     for index in range(_POINTS):  # E[max] = integral of (1 - F) over y > 0 minus integral of F over y < 0
         y = (index + 0.5) * step - reach
-        one = sum(share * (1.0 - tail((y - shift) / cv)) ** size for shift, share in shifts)
-        below = min(1.0, one) ** groups
+        of_group = sum(share * (1.0 - tail((y - shift) / cv)) ** size for shift, share in shifts)
+        below = min(1.0, of_group) ** groups
         total += (1.0 - below if y > 0 else -below) * step
     return total

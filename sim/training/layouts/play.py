@@ -21,8 +21,8 @@ def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bo
     *exact* computes classes of ranks also if only the distribution of a stage over switches is uneven, which takes about ten times as long.
     """
     mesh = scene.layout.mesh
-    alike = mesh.even and (scene.prices.even_below_switches or not exact)
-    if not alike and mesh.gpus <= MOST_RANKS:
+    even = mesh.even and (scene.prices.even_below_switches or not exact)
+    if not even and mesh.gpus <= MOST_RANKS:
         by_rank = _by_rank(scene, steps, keep_rates)
         if by_rank is not None:
             return by_rank

@@ -45,7 +45,7 @@ class _Elsewhere(NamedTuple):
     groups: int
 
 
-class _Lying(NamedTuple):
+class _GroupPlacement(NamedTuple):
     """The placement of the groups of one axis of one stage; *key* is equal for equal placements."""
 
     key: tuple[object, ...]
@@ -92,8 +92,8 @@ class LayoutPrices:
     book: PriceBook = field(default_factory=PriceBook)
     folds: bool = True
     """Whether the hashed paths of one node represent those of all nodes that hold the same stages."""
-    _known: dict[tuple[object, ...], GroupPrice] = field(default_factory=dict)
-    _lying: dict[tuple[int, GroupAxis], _Lying] = field(default_factory=dict)
+    _prices: dict[tuple[object, ...], GroupPrice] = field(default_factory=dict)
+    _placements: dict[tuple[int, GroupAxis], _GroupPlacement] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
     @cached_property
@@ -136,10 +136,10 @@ class LayoutPrices:
     def price(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> GroupPrice:
         """Return the price of *op* on *nbytes* for the groups of *axis* in *stage*."""
         key = (stage, axis, op, nbytes)
-        if key not in self._known:
+        if key not in self._prices:
             ends = self._stages_of(axis) if axis in SHARED else (stage,)
-            self._known[key] = self._named({self.nodes_of(each): self.outline(each, axis, op, nbytes) for each in ends})
-        return self._known[key]
+            self._prices[key] = self._live_price({self.nodes_of(each): self.outline(each, axis, op, nbytes) for each in ends})
+        return self._prices[key]
 
     def _stages_of(self, axis: GroupAxis) -> Iterable[int]:
         """Return one stage for each kind of node with members of the groups of *axis*, which span stages."""
@@ -155,10 +155,10 @@ class LayoutPrices:
 
     def outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Outline:
         """Return the price of *op* on *nbytes*, and its loads on a node of *stage* and between nodes."""
-        lying = self._groups(stage, axis)
-        key = (lying.key, op, nbytes, skew)
+        placement = self._placement(stage, axis)
+        key = (placement.key, op, nbytes, skew)
         if key not in self.book.outlines:
-            self.book.outlines[key] = self._group_price(lying, op, nbytes, skew)
+            self.book.outlines[key] = self._group_price(placement, op, nbytes, skew)
         return self.book.outlines[key]
 
     def inside(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
@@ -179,8 +179,8 @@ class LayoutPrices:
 
     def plans(self, stage: int, axis: GroupAxis) -> list[PlannedGroup]:
         """Return the plans of the groups of *axis* in *stage* that have ranks on the stage's first node."""
-        lying = self._groups(stage, axis)
-        return [PlannedGroup(group, *self._plan(group, lying.node)) for group in lying.groups]
+        placement = self._placement(stage, axis)
+        return [PlannedGroup(group, *self._plan(group, placement.node)) for group in placement.groups]
 
     def plan_of(self, ranks: tuple[int, ...]) -> CollectivePlan:
         """Return the plan of the collectives of *ranks*."""
@@ -199,18 +199,18 @@ class LayoutPrices:
 
     def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
         """Return a key that is equal for equally placed groups of any mesh on this cluster."""
-        return self._groups(stage, axis).key
+        return self._placement(stage, axis).key
 
     def send(self, source: int, target: int, nbytes: float) -> GroupPrice:
         """Return the price of sends of *nbytes* from each rank of stage *source* to its peer in stage *target*."""
         key = ("send", source, target, nbytes)
-        if key not in self._known:
-            self._known[key] = self._send_price(source, target, nbytes)
-        return self._known[key]
+        if key not in self._prices:
+            self._prices[key] = self._send_price(source, target, nbytes)
+        return self._prices[key]
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _named(self, outlines: Mapping[str, Outline]) -> GroupPrice:
+    def _live_price(self, outlines: Mapping[str, Outline]) -> GroupPrice:
         """Return the price with live link names for the nodes of each of *outlines*, and register the links."""
         load = {}
         for nodes, outline in outlines.items():
@@ -225,31 +225,31 @@ class LayoutPrices:
         self.descriptions.setdefault(live, loaded.meaning)
         return live
 
-    def _groups(self, stage: int, axis: GroupAxis) -> _Lying:
+    def _placement(self, stage: int, axis: GroupAxis) -> _GroupPlacement:
         """Return the placement of the groups of *axis* in *stage*."""
-        if (stage, axis) not in self._lying:
+        if (stage, axis) not in self._placements:
             first = self.mesh.rank(pipeline=stage)
             node, _ = self.mesh.place(first)
             here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
             groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
             others = self._elsewhere(stage, axis, groups) if self._switches.links and axis != "everyone" else ()
-            elsewhere = tuple((self._lies(each.ranks, each.node), each.groups) for each in others)
-            key = (*(self._lies(group, node) for group in groups), *elsewhere)
-            self._lying[stage, axis] = _Lying(key, groups, node, others)
-        return self._lying[stage, axis]
+            elsewhere = tuple((self._placement_key(each.ranks, each.node), each.groups) for each in others)
+            key = (*(self._placement_key(group, node) for group in groups), *elsewhere)
+            self._placements[stage, axis] = _GroupPlacement(key, groups, node, others)
+        return self._placements[stage, axis]
 
     def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[_Elsewhere]:
         """Return the groups of *axis* in *stage* that span nodes, except those *here*."""
         seen = {rank for group in here for rank in group}
-        alike: dict[object, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+        by_key: dict[object, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
         for rank in self._ranks_of[stage]:
             if rank not in seen:
                 group = self.mesh.group(rank, axis)
                 seen.update(group)
                 nodes = {self.mesh.place(member)[0] for member in group}
                 if len(nodes) > 1:
-                    alike[self._lies(group, min(nodes))].append((group, min(nodes)))
-        return [_Elsewhere(*groups[0], len(groups)) for groups in alike.values()]
+                    by_key[self._placement_key(group, min(nodes))].append((group, min(nodes)))
+        return [_Elsewhere(*groups[0], len(groups)) for groups in by_key.values()]
 
     @cached_property
     def _ranks_of(self) -> Sequence[Sequence[int]]:
@@ -259,15 +259,15 @@ class LayoutPrices:
             ranks_of[self.mesh.stage_of(rank)].append(rank)
         return ranks_of
 
-    def _group_price(self, lying: _Lying, op: Op, nbytes: float, skew: float) -> Outline:
-        skewed, groups = skew > 1.0 and self.sockets is None, lying.groups
-        plans = [self._plan(group, lying.node, apart=skewed) for group in groups]
-        costs = [_skewed(plan, own, nbytes, skew) if skewed else plan.cost(skew * nbytes, op) for plan, own in plans]
+    def _group_price(self, placement: _GroupPlacement, op: Op, nbytes: float, skew: float) -> Outline:
+        skewed, groups = skew > 1.0 and self.sockets is None, placement.groups
+        plans = [self._plan(group, placement.node, apart=skewed) for group in groups]
+        costs = [_skewed_cost(plan, own, nbytes, skew) if skewed else plan.cost(skew * nbytes, op) for plan, own in plans]
         volume = costs[0].volume
         load: dict[str, float] = defaultdict(float)
         meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
         loading = [(plan, own, cost, 1) for (plan, own), cost in zip(plans, costs, strict=True)]
-        for ranks, node, count in lying.others:
+        for ranks, node, count in placement.others:
             plan, _ = self._plan(ranks, node)
             loading.append((plan, FABRIC, plan.cost(skew * nbytes, op), count))
         for plan, own, cost, count in loading:
@@ -288,11 +288,11 @@ class LayoutPrices:
         price = GroupPrice(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm, blocks, moved)
         return Outline(price, tuple(LinkShare(link, *meant[link], amount) for link, amount in load.items()))
 
-    def _lies(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
+    def _placement_key(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
         """Return a key for the placement of *ranks* and their GPUs on *node*."""
-        alike, by_node = self._alike(ranks)
+        by_gpus, by_node = self._alike(ranks)
         where = tuple(sorted(by_node)) if self._structured else ()
-        return (tuple((gpus, len(numbers)) for gpus, numbers in alike.items()), where, tuple(sorted(by_node[node])))
+        return (tuple((gpus, len(numbers)) for gpus, numbers in by_gpus.items()), where, tuple(sorted(by_node[node])))
 
     def _alike(self, ranks: tuple[int, ...]) -> tuple[dict[tuple[int, ...], list[int]], dict[int, list[int]]]:
         """Return the nodes of *ranks* by the GPUs used on them, and those GPUs by node."""
@@ -300,22 +300,22 @@ class LayoutPrices:
         for rank in ranks:
             number, gpu = self.mesh.place(rank)
             by_node[number].append(gpu)
-        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        by_gpus: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, gpus in by_node.items():
-            alike[tuple(sorted(gpus))].append(number)
-        return alike, by_node
+            by_gpus[tuple(sorted(gpus))].append(number)
+        return by_gpus, by_node
 
     def _plan(self, ranks: tuple[int, ...], node: int, apart: bool = False) -> tuple[CollectivePlan, str]:
         """Return the plan of the collectives of *ranks*, and the name of the slot of *node*, which is a separate slot if *apart*."""
-        alike, by_node = self._alike(ranks)
+        by_gpus, by_node = self._alike(ranks)
         own = tuple(sorted(by_node[node]))
-        names = {gpus: f"g{index}" for index, gpus in enumerate(alike)}
-        numbers = {(names[gpus], gpus): of for gpus, of in alike.items()}
-        if apart and len(alike[own]) > 1:
-            numbers[names[own], own] = [number for number in alike[own] if number != node]
+        names = {gpus: f"g{index}" for index, gpus in enumerate(by_gpus)}
+        numbers = {(names[gpus], gpus): of for gpus, of in by_gpus.items()}
+        if apart and len(by_gpus[own]) > 1:
+            numbers[names[own], own] = [number for number in by_gpus[own] if number != node]
             names[own] = "apart"
             numbers["apart", own] = [node]
-        key = (*self._lies(ranks, node)[:2], own if apart else None)
+        key = (*self._placement_key(ranks, node)[:2], own if apart else None)
         if key not in self.book.plans:
             used = [(Slot(name, self.slot.node, len(of), ((0, gpus),), (), tuple(of)), gpus) for (name, gpus), of in numbers.items()]
             between = crossed(self.hardware, [sorted(by_node)], 0, self.folds and not self._described) if self._structured else NOTHING
@@ -414,7 +414,7 @@ class LayoutPrices:
         return load
 
 
-def _skewed(plan: CollectivePlan, slot: str, nbytes: float, skew: float) -> Cost:
+def _skewed_cost(plan: CollectivePlan, slot: str, nbytes: float, skew: float) -> Cost:
     """Return the cost of an all-to-all in which the first rank on the node *slot* receives *skew* times the mean."""
     number = next(number for number, part in enumerate(plan.parts) if part.slot.name == slot)
     return plan.exchange(nbytes, one_receives_most(plan.layout, (number, plan.parts[number].gpus[0]), skew))

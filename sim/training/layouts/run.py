@@ -112,7 +112,7 @@ class Stage(Rank):
         scene = simulation.scene
         self.counted = simulation.counted
         self.meetings = simulation.meetings
-        self.account = Account(simulation.log, _logged(simulation.log, scene.layout.mesh, stage))
+        self.account = Account(simulation.log, _added_to_log(simulation.log, scene.layout.mesh, stage))
         self.kernels = StageKernels(scene, simulation.network, self.account, stage, number)
         self.groups = simulation.groups(self.kernels, number)
         self.messages = simulation.messages(self.account, number)
@@ -144,11 +144,11 @@ class Stage(Rank):
         if self.loader is None:
             return
         start = self.env.now
-        there, held = self.loader.next(start)
-        if there > start:
-            yield self.env.timeout(there - start)
-            for cause, resource, until in held:
-                end = min(max(until, start), there)
+        ready, limits = self.loader.next(start)
+        if ready > start:
+            yield self.env.timeout(ready - start)
+            for cause, resource, until in limits:
+                end = min(max(until, start), ready)
                 self.account.waited(cause, resource, start, end)
                 start = max(start, end)
 
@@ -162,7 +162,7 @@ class Stage(Rank):
         yield from self.kernels.update()
 
 
-def _logged(log: EventLog, mesh: Mesh, stage: int) -> int:
+def _added_to_log(log: EventLog, mesh: Mesh, stage: int) -> int:
     """Add a rank of *stage* to *log* and return its index."""
     node, _ = mesh.place(mesh.rank(pipeline=stage))
     gpus = tuple(mesh.place(rank)[1] for rank in mesh.on_node(node) if mesh.stage_of(rank) == stage)

@@ -30,19 +30,21 @@ K = TypeVar("K", bound=Hashable)
 
 def play_steadily(scene: LayoutScene) -> PlayedLayout:
     """Return the result of `play`, with an accuracy of 1e-8; with many micro-batches, the log has fewer of them."""
-    wanted = scene.layout.micro_batches
+    micro_batches = scene.layout.micro_batches
     alone = scene.layout.sharded_parameters and scene.layout.mesh.stages == 1
-    if not alone or scene.noise.draws or sum(_FEW) > _WORTH * wanted:
+    if not alone or scene.noise.draws or sum(_FEW) > _WORTH * micro_batches:
         return play(scene)
-    few = [play(_of(scene, count)) for count in _FEW]
-    turn = few[2].time - few[1].time
-    if _behind(scene) > turn * (1 + _SAME) or not all(_steady(*stages) for stages in zip(*(each.stages for each in few), strict=True)):
+    played = [play(_with_micro_batches(scene, count)) for count in _FEW]
+    turn = played[2].time - played[1].time
+    if _least_interval(scene) > turn * (1 + _SAME) or not all(
+        _steady(*stages) for stages in zip(*(each.stages for each in played), strict=True)
+    ):
         return play(scene)
-    pairs = zip(few[1].stages, few[2].stages, strict=True)
-    return replace(few[2], stages=tuple(_after(before, last, wanted - _FEW[2]) for before, last in pairs))
+    pairs = zip(played[1].stages, played[2].stages, strict=True)
+    return replace(played[2], stages=tuple(_extrapolated(before, last, micro_batches - _FEW[2]) for before, last in pairs))
 
 
-def _behind(scene: LayoutScene) -> float:
+def _least_interval(scene: LayoutScene) -> float:
     """Return the minimum time (s) of a micro-batch on the host or in the loader, whichever is slower."""
     works = (each for each in scene.programs[0] if isinstance(each, Work) and each.micro_batch == 0)
     host = sum(scene.times[0].span(work.first, work.last, work.part).launching(scene.launch_cpu) for work in works)
@@ -50,7 +52,7 @@ def _behind(scene: LayoutScene) -> float:
     return max(host, scene.feed.interval if scene.feed is not None else 0.0)
 
 
-def _of(scene: LayoutScene, micro_batches: int) -> LayoutScene:
+def _with_micro_batches(scene: LayoutScene, micro_batches: int) -> LayoutScene:
     """Return *scene* with *micro_batches* micro-batches per step, each with unchanged times."""
     layout = replace(scene.layout, micro_batches=micro_batches)
     return replace(scene, layout=layout, programs=tuple(program(layout, stage) for stage in range(layout.mesh.stages)))
@@ -75,7 +77,7 @@ def _figures(step: StageStep, like: StageStep) -> Sequence[float]:
     ]
 
 
-def _after(before: StageStep, last: StageStep, turns: int) -> StageStep:
+def _extrapolated(before: StageStep, last: StageStep, turns: int) -> StageStep:
     """Return the step of a stage with *turns* more micro-batches than *last*, which has one more than *before*."""
 
     def longer(earlier: Mapping[K, float], later: Mapping[K, float]) -> dict[K, float]:

@@ -43,5 +43,5 @@ def first_batch_time(stream: Stream, download: Download, workload: Workload, rea
     if stream.library == "mosaic":
         shards = min(readers * batch, math.ceil(stream.window * sample / stream.shard))
         return stream.store.start + max(1, shards) * max(stream.shard, sample) * download.repeats / download.rate
-    wanted = readers * max(1, workers) * max(stream.window, batch) * sample * download.repeats
-    return stream.store.start + wanted / download.rate
+    nbytes = readers * max(1, workers) * max(stream.window, batch) * sample * download.repeats
+    return stream.store.start + nbytes / download.rate

@@ -45,7 +45,7 @@ class Switches:
                 continue
             if self.hardware.fabric.core_bandwidth:
                 load[CORE_LINK] += stream.messages * stream.sent.on_wire
-            for name, amount in self._own(stream) if self._between.groups_of else self._mean(stream):
+            for name, amount in self._uplink_loads(stream) if self._between.groups_of else self._mean_loads(stream):
                 load[f"{FABRIC}.{name}"] += stream.messages * amount
         return dict(load)
 
@@ -70,13 +70,13 @@ class Switches:
     def _relative(self) -> Mapping[str, bool]:
         return {f"{port.name}.{way}": port.relative for port in self._between.ports for way in ("up", "down")}
 
-    def _own(self, stream: SwitchStream) -> Iterable[tuple[str, float]]:
+    def _uplink_loads(self, stream: SwitchStream) -> Iterable[tuple[str, float]]:
         """Yield the load of one message of *stream* on each uplink that it crosses."""
         _, nic, onto, on_nic, on_wire = stream.sent
         for name in self._between.between(stream.source, stream.target, nic, nic if onto is None else onto):
             yield name, on_nic if self._relative[name] else on_wire
 
-    def _mean(self, stream: SwitchStream) -> Iterable[tuple[str, float]]:
+    def _mean_loads(self, stream: SwitchStream) -> Iterable[tuple[str, float]]:
         """Yield the share of one node in the load of all nodes, if each sends to all others."""
         for name, amount in self._between.load([stream.sent]).items():
             yield name, amount / self.nodes

@@ -103,7 +103,7 @@ class UnitTimes:
     micro_batches: int
     adds_shards: bool
     """Whether gradients are reduced to shards before they are accumulated over micro-batches."""
-    _known: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
+    _unit_times: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
     _spans: dict[tuple[int, int, PassPart], UnitTime] = field(default_factory=dict)
     _shared: dict[object, UnitTime] = field(default_factory=dict)
     """Times by the content of a unit, shared with other layouts."""
@@ -114,17 +114,17 @@ class UnitTimes:
         """Share times in *book* with other layouts of the same model, data types and hardware."""
         training, parallel = self.workload.training, self.prices.mesh.parallel
         axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
-        lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
+        placements = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
-        again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
+        recomputation = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
         stages = self.prices.mesh.stages if training.recompute_blocks else 0  # determines the recomputed share of a stage's blocks
-        recomputed = (*again, stages, batches, training.compute_factor)
+        recomputed = (*recomputation, stages, batches, training.compute_factor)
         adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths
         computes_in = training.precision, training.fp8_recipe
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
-        key = (*described, training.batch, *computes_in, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
+        key = (*described, training.batch, *computes_in, *recomputed, *split, *placements, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
         decided_by = (id(self.gpu), *described, training.batch, *computes_in, training.compute_factor, self._weight_casts)
         self._passes = book.passes.setdefault(decided_by, {})
@@ -133,12 +133,12 @@ class UnitTimes:
         """Return the time of unit *number* of the model for one micro-batch."""
         unit = self.units[number]
         key = (unit.content, part)
-        if key not in self._known:
-            question = (unit.asked, part)
-            if question not in self._shared:
-                self._shared[question] = self._work_out(unit, part)
-            self._known[key] = self._shared[question]
-        return self._known[key]
+        if key not in self._unit_times:
+            shared_key = (unit.asked, part)
+            if shared_key not in self._shared:
+                self._shared[shared_key] = self._time_of(unit, part)
+            self._unit_times[key] = self._shared[shared_key]
+        return self._unit_times[key]
 
     def span(self, first: int, last: int, part: PassPart) -> UnitTime:
         """Return the time of units *first* to *last* in sequence."""
@@ -147,7 +147,7 @@ class UnitTimes:
             self._spans[key] = _joined(self(number, part) for number in range(first, last + 1))
         return self._spans[key]
 
-    def _work_out(self, unit: Unit, part: PassPart) -> UnitTime:
+    def _time_of(self, unit: Unit, part: PassPart) -> UnitTime:
         return _joined(self.in_turn(unit, part))
 
     def in_turn(self, unit: Unit, part: PassPart) -> list[UnitTime]:
@@ -160,7 +160,7 @@ class UnitTimes:
             return [*host, *self._recomputed(unit), *layers, self._accumulated(unit)]
         if part == "W":
             return [*host, *(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)]
-        inputs = (self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))
+        inputs = (self._layer(piece, True, 1.0 - _weight_share(piece.layer)) for piece in reversed(unit.pieces))
         return [*host, *self._recomputed(unit), *inputs]
 
     def _host(self, unit: Unit, part: PassPart) -> list[UnitTime]:
@@ -182,17 +182,17 @@ class UnitTimes:
 
     def _weights(self, piece: LayerPiece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
-        share = _of_weights(piece.layer)
+        share = _weight_share(piece.layer)
         return UnitTime((Burst(busy * share, launches * share),))
 
     @property
     def _weight_casts(self) -> float:
         """Return how often weights are cast to 8 bits or fewer per micro-batch."""
-        kept = self.options.keeps_8bit_weights and MEANING[self.workload.training.precision].quantized
-        return 1.0 / self.micro_batches if kept else 1.0
+        keeps_8bit = self.options.keeps_8bit_weights and MEANING[self.workload.training.precision].quantized
+        return 1.0 / self.micro_batches if keeps_8bit else 1.0
 
     @cached_property
-    def _here(self) -> PassSetting:
+    def _setting(self) -> PassSetting:
         training = self.workload.training
         # accumulation of gradients inside the products is counted by `_accumulated`
         stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": self._weight_casts})
@@ -201,7 +201,7 @@ class UnitTimes:
     def _kernels(self, layer: Layer, backward: bool) -> KernelWork:
         key = id(layer), backward
         if key not in self._passes:
-            busy, launches = pass_time(layer, self.workload.model.measured, self._here, backward)
+            busy, launches = pass_time(layer, self.workload.model.measured, self._setting, backward)
             self._passes[key] = KernelWork(busy * self.workload.training.compute_factor, launches), layer
         return self._passes[key][0]
 
@@ -286,7 +286,7 @@ class UnitTimes:
             return UnitTime((Burst(0.0, 0.0),))
         moved = memory_time(2.0 * WIDTHS[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:
-            products = sum(self._kernels(piece.layer, True).time * _of_weights(piece.layer) for piece in unit.pieces)
+            products = sum(self._kernels(piece.layer, True).time * _weight_share(piece.layer) for piece in unit.pieces)
             moved = both(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
         return UnitTime((Burst(moved, 0.0),))
 
@@ -304,7 +304,7 @@ def _exposed_part(message: Exposed, share: float) -> Exposed:
     return message._replace(seconds=message.seconds * share, alone=message.alone * share, volume=message.volume * share, load=load)
 
 
-def _of_weights(layer: Layer) -> float:
+def _weight_share(layer: Layer) -> float:
     """Return the share of a layer's backward that computes weight gradients: half for products with weights."""
     return 0.5 if layer.gradients and layer.op in _PRODUCTS else 0.0
 
@@ -321,10 +321,10 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
                 bursts.append(burst)
         for each in time.exposed:
             exposed[each.axis, each.cause, each.limit].append(each)
-    return UnitTime(tuple(bursts), tuple(map(_one_after_another, exposed.values())))
+    return UnitTime(tuple(bursts), tuple(map(_merged_messages, exposed.values())))
 
 
-def _one_after_another(messages: Sequence[Exposed]) -> Exposed:
+def _merged_messages(messages: Sequence[Exposed]) -> Exposed:
     """Return *messages* of one axis with the same limit, merged into one."""
     first, last, amounts = messages[0], dict[str, LinkShare](), dict[str, float]()
     for each in messages if len(messages) > 1 else ():

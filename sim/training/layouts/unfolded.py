@@ -39,7 +39,7 @@ class RankPrices(LayoutPrices):
 
         Loads are given for the links that represent their class.
         """
-        first, *others = (self._of(each, op, nbytes) for each in classes.groups[kind, ranks])
+        first, *others = (self._price_of(each, op, nbytes) for each in classes.groups[kind, ranks])
         load: dict[str, float] = defaultdict(float)
         for price in (first, *others):
             for link, amount in price.load.items():
@@ -47,21 +47,21 @@ class RankPrices(LayoutPrices):
                     load[link] += amount
         return first._replace(load=load)
 
-    def _of(self, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
+    def _price_of(self, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
         return self.send(ranks[0], ranks[1], nbytes) if op is None else self.of_group(ranks, op, nbytes)
 
     def inside(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
         """Return the share of rank *number* in the *load* of its stage, by live link; with classes, the share of all ranks of its class."""
         if self.alike is None:
-            return self._own(number, load)
+            return self._rank_share(number, load)
         load_of: dict[str, float] = defaultdict(float)
         for (rank,) in self.alike.groups["inside", (number,)]:
-            for link, amount in self._own(rank, load).items():
+            for link, amount in self._rank_share(rank, load).items():
                 if link in self.alike.links:
                     load_of[link] += amount
         return load_of
 
-    def _own(self, rank: int, load: Iterable[LinkShare]) -> dict[str, float]:
+    def _rank_share(self, rank: int, load: Iterable[LinkShare]) -> dict[str, float]:
         """Return the share of *rank* in *load*: that of its stage's ranks on the stage's first node, and of all its ranks between nodes."""
         mesh, of_stage = self.mesh, self._ranks_of[self.mesh.stage_of(rank)]
         node, _ = mesh.place(rank)
@@ -78,7 +78,9 @@ class RankPrices(LayoutPrices):
             kinds.append((axis, [(ranks, [self.of_group(ranks, *each).load for each in ops]) for ranks in groups]))
         kinds.append(("send", [(pair, [self.send(pair[0], pair[1], boundary).load]) for pair in sends(mesh, programs)]))
         inside = [_loads_inside(*stage) for stage in zip(programs, times, strict=True)]
-        kinds.append(("inside", [((rank,), [self._own(rank, load) for load in inside[mesh.stage_of(rank)]]) for rank in range(mesh.gpus)]))
+        kinds.append(
+            ("inside", [((rank,), [self._rank_share(rank, load) for load in inside[mesh.stage_of(rank)]]) for rank in range(mesh.gpus)])
+        )
         self.alike = alike(mesh, kinds, self.capacity)
         return self.alike
 
@@ -115,16 +117,16 @@ class Unfolded(Simulation):
 
     def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool = False, starved: bool = False, folds: bool = False) -> None:
         mesh = scene.layout.mesh
-        of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
+        stage_of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
         prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
         self.classes = prices.classes(scene.programs, scene.times) if folds else None
         self.first: Sequence[int] = self.classes.rank if self.classes else range(mesh.gpus)
         """The representative of each rank."""
         ranks = replace(
             scene,
-            programs=[_by_rank(scene.programs[stage], rank, scene, self.first) for rank, stage in enumerate(of)],
-            times=[scene.times[stage] for stage in of],
-            updates=[scene.updates[stage] for stage in of],
+            programs=[_by_rank(scene.programs[stage], rank, scene, self.first) for rank, stage in enumerate(stage_of)],
+            times=[scene.times[stage] for stage in stage_of],
+            updates=[scene.updates[stage] for stage in stage_of],
             prices=prices,
         )
         self.prices = prices
@@ -174,9 +176,11 @@ class Unfolded(Simulation):
         mesh, counts = self.scene.layout.mesh, Counter(self.first)
         stages = {rank: self.stages[rank] for rank in counts}
         self.train(stages.values())
-        done = {rank: stage.last_step() for rank, stage in stages.items()}
-        of = [[(done[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
-        return PlayedLayout(tuple(map(_mean, of)), self.log, drawn=self.drawn)
+        steps_of = {rank: stage.last_step() for rank, stage in stages.items()}
+        by_stage = [
+            [(steps_of[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)
+        ]
+        return PlayedLayout(tuple(map(_mean, by_stage)), self.log, drawn=self.drawn)
 
 
 def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[LinkShare, ...]]:
