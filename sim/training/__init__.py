@@ -1,1 +1,1 @@
-"""What do ranks do? The training loop, its loaders, buckets, exchange and collectives, in simulated time."""
+"""What does each rank do during training? The training loop, data loaders, gradient buckets and collectives, in simulated time."""

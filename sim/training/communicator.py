@@ -1,7 +1,8 @@
-"""When does what several ranks do together begin, and what held it back? Operations, and the communicators that play them in turn.
+"""When does an operation of several ranks begin, and what limited it? Operations, and the communicators that play them in order.
 
-An operation begins when the last of its members has come, the slowest rank of each has, its turn has come and a stream is free. NCCL's
-communicators have one stream, so that every earlier operation has ended; Gloo's have two. Ranks of one class come as one member.
+An operation begins when all its members have arrived, including the slowest rank of each; all earlier operations of its communicator have
+begun; and a stream is free. NCCL communicators have one stream, so earlier operations must also have ended. Gloo communicators have two.
+All ranks of a class arrive as one member.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from sim.events import Cause
 
 SimProcess = Generator[simpy.Event, object, None]
 Meanings = Mapping[str, tuple[Cause, str]]
-"""What it means that a link, by its live name, holds an operation back."""
+"""Maps the live name of a link to the cause and the description to report when that link limits an operation."""
 
 
 class HeldPiece(NamedTuple):
-    """What held an operation back from *t0* to *t1* (s)."""
+    """What limited an operation from *t0* to *t1* (s)."""
 
     cause: Cause
     resource: str
@@ -31,17 +32,17 @@ class HeldPiece(NamedTuple):
 
 
 class Operation:
-    """Something that *members* do together: how many are still to come, when the last has come, when it began and what held it back."""
+    """An operation of *members*: how many have yet to arrive, when the last one arrived, when the operation began and what limited it."""
 
     def __init__(self, env: simpy.Environment, members: int) -> None:
         self.env = env
         self.missing = members
         self.arrived = math.nan
-        """When the last member that has come did (s)."""
+        """Time (s) at which the latest member so far arrived."""
         self.ready = 0.0
-        """When the slowest rank of the members that have come has."""
+        """Time (s) at which the slowest rank of the members so far arrives."""
         self.come = env.event()
-        """Happens when it may begin, but for its turn."""
+        """Fires when all members are ready; the operation then begins as soon as its turn comes."""
         self.begin = math.nan
         self.over = False
         self.ended = math.nan
@@ -49,7 +50,7 @@ class Operation:
         self._awaited: simpy.Event | None = None
 
     def arrive(self, lag: float = 0.0) -> bool:
-        """Count one member in, whose slowest rank comes *lag* seconds from now; tell whether it is the last."""
+        """Register the arrival of one member, and return whether it is the last. Its slowest rank arrives *lag* seconds from now."""
         self.arrived = now = self.env.now
         if now + lag > self.ready:
             self.ready = now + lag
@@ -57,18 +58,18 @@ class Operation:
         return not self.missing
 
     def may_begin(self, delay: float = 0.0) -> None:
-        """Let it begin *delay* seconds after the slowest rank has come, when its turn comes."""
+        """Allow the operation to begin *delay* seconds after the slowest rank has arrived, once its turn comes."""
         fire(self.env, self.come, self.ready + delay - self.env.now)
 
     def until_over(self) -> SimProcess:
-        """Wait until it has ended; of most nobody waits for the end."""
+        """Wait until the operation has ended. Its event is created on demand, because most operations are never waited for."""
         if not self.over:
             if self._awaited is None:
                 self._awaited = self.env.event()
             yield self._awaited
 
     def end(self) -> None:
-        """Note that it has ended."""
+        """Mark the operation as ended."""
         self.over, self.ended = True, self.env.now
         if self._awaited is not None:
             self._awaited.succeed()
@@ -78,9 +79,9 @@ Played = TypeVar("Played", bound=Operation)
 
 
 class Communicator(Generic[Played]):
-    """Operations one after another, in the order in which they are entered, or as many side by side as there are *streams*.
+    """A queue of operations, played in the order in which they are entered: up to one at a time on each of the *streams*.
 
-    *play* takes an operation whose turn has come, and the number of its stream, from there to its end.
+    *play* is called with an operation when its turn comes, and with the number of its stream; it plays the operation until it ends.
     """
 
     def __init__(self, env: simpy.Environment, play: Callable[[Played, int], SimProcess], streams: int = 1) -> None:
@@ -88,11 +89,11 @@ class Communicator(Generic[Played]):
         self._play = play
         self._queue: deque[Played] = deque()
         self._asleep: list[simpy.Event] = []
-        """What wakes each stream that has nothing to play."""
+        """One event for each idle stream, which wakes it."""
         self._unused = list(range(streams))
 
     def enter(self, operation: Played) -> None:
-        """Let *operation* be played when its turn comes."""
+        """Add *operation* to the queue, to be played when its turn comes."""
         self._queue.append(operation)
         if self._asleep:
             self._asleep.pop().succeed()
@@ -111,27 +112,27 @@ class Communicator(Generic[Played]):
 
 
 class Fluid(NamedTuple):
-    """What one operation costs as one fluid activity."""
+    """The cost of an operation that is played as one fluid activity."""
 
     launch: float
-    """Seconds before anything moves."""
+    """Seconds before any data moves."""
     volume: float
     cap: float
-    """Units per second when nothing else runs."""
+    """Rate (units/s) without contention."""
     load: Mapping[str, float]
-    """Per unit, by live link."""
+    """Load per unit of volume, by the live name of the link."""
     cause: Cause
     limit: str
-    """What bounds it when nothing else runs."""
+    """What bounds the operation without contention."""
 
     @property
     def alone(self) -> float:
-        """Return the seconds it takes when nothing else runs."""
+        """Return the time (s) without contention."""
         return self.launch + self.volume / self.cap
 
 
 def carried(network: Network, operation: Operation, price: Fluid, name: str, meanings: Meanings) -> Generator[simpy.Event, Any, None]:
-    """Let *operation*, or what comes next of it, happen on *network*, and write down what held it back, moment by moment."""
+    """Play *operation*, or its next part, on *network*, and record over time what limited it."""
     begin = network.env.now
     yield network.env.timeout(price.launch)
     activity = network.start(name, price.volume, price.load, cap=price.cap)

@@ -1,7 +1,7 @@
-"""How do ranks exchange gradients? One communicator, whose operations every rank comes to in the same order.
+"""How do ranks exchange gradients? Through one communicator, whose operations every rank enters in the same order.
 
-`sim.training.step` knows only ``start(rank, instruction, lag)`` and ``wait(rank, tag)``. DDP launches its buckets in order; they run beside
-compute. Which operations there are: `sim.parallel.lower.exchange_plan`.
+`sim.training.step` uses only ``start(rank, instruction, lag)`` and ``wait(rank, tag)``. DDP launches its buckets in order, and they overlap
+with compute. `sim.parallel.lower.exchange_plan` determines the operations.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class PlaysCollective(Protocol):
     """Plays one collective that leaves *nbytes* on every rank: yields until it is done, and logs what bounded it."""
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
-        """Play it under *name*; *ident* is its bucket."""
+        """Play the collective and log it under *name*; *ident* is the number of its bucket."""
         ...
 
 
 class Backend(NamedTuple):
-    """What plays a job's collectives, *streams* of them side by side, and the tier on which its ranks agree to start one."""
+    """What plays a job's collectives, up to *streams* at once; *tier* is the cause logged for waits for Horovod's cycle."""
 
     collective: PlaysCollective
     tier: Cause
@@ -39,13 +39,13 @@ class Backend(NamedTuple):
 class _Operation(Operation):
     """One operation of the exchange while it runs."""
 
-    def __init__(self, env: simpy.Environment, members: int, what: Start) -> None:
+    def __init__(self, env: simpy.Environment, members: int, instruction: Start) -> None:
         super().__init__(env, members)
-        self.what = what
+        self.instruction = instruction
 
 
 class GradientExchange:
-    """One job's gradient exchange between its rank classes; a rank alone has no *backend*."""
+    """The gradient exchange of one job, between its rank classes. A job with a single rank has no *backend*."""
 
     def __init__(
         self, env: simpy.Environment, log: EventLog, ranks: Sequence[int], backend: Backend | None, gpus: Sequence[LiveGpu]
@@ -56,40 +56,40 @@ class GradientExchange:
         self._ranks = ranks
         self._backend = backend
         self._communicator = Communicator(env, self._play, backend.streams if backend else 1)
-        self._beside: set[int] = set()
-        """Streams that exchange a bucket now."""
+        self._exchanging: set[int] = set()
+        """Streams that are exchanging a bucket now."""
         self.playing: dict[int, tuple[str, float]] = {}
-        """The collective in progress on each stream and when it began (s): part of the state that decides what happens next."""
+        """The collective in progress on each stream and when it began (s); part of the simulation state that determines what follows."""
         self.remembers: Callable[[], tuple[float, ...]] = tuple
-        """Returns what else decides it: what the collective has learnt from earlier steps."""
+        """Returns the rest of that state: what the backend carries over from earlier steps."""
         self.made_of: Callable[[], Hashable] = lambda: None
-        """Returns everything that decides how the collective plays its operations; None where that is not known."""
-        self._coming: deque[_Operation] = deque()
-        """Operations to which some ranks have come and others have not."""
-        self._come = dict.fromkeys(ranks, 0)
-        """How many of those each rank has come to."""
+        """Returns a cache key with everything that affects how operations are played, or None if there is no such key."""
+        self._incomplete: deque[_Operation] = deque()
+        """Operations at which some ranks, but not all, have arrived."""
+        self._arrivals = dict.fromkeys(ranks, 0)
+        """The number of these operations at which each rank has arrived."""
         self._open: dict[int, dict[Tag, _Operation]] = {rank: {} for rank in ranks}
-        """Operations that each rank has come to and not waited for."""
+        """Operations that each rank has started and not yet waited for."""
 
     def start(self, rank: int, what: Start, lag: float = 0.0) -> None:
-        """Let *rank* come to its next operation; the slowest rank of its class does *lag* seconds from now."""
-        place = self._come[rank]
-        if place == len(self._coming):
-            self._coming.append(_Operation(self._env, len(self._ranks), what))
-        operation = self._coming[place]
-        if operation.what.tag != what.tag:
-            raise RuntimeError(f"rank {rank} starts {what.tag[0]}, but {operation.what.tag[0]} is next")
+        """Register that *rank* arrives at its next operation, *what*. The slowest rank of its class arrives *lag* seconds from now."""
+        place = self._arrivals[rank]
+        if place == len(self._incomplete):
+            self._incomplete.append(_Operation(self._env, len(self._ranks), what))
+        operation = self._incomplete[place]
+        if operation.instruction.tag != what.tag:
+            raise RuntimeError(f"rank {rank} starts {what.tag[0]}, but {operation.instruction.tag[0]} is next")
         self._open[rank][what.tag] = operation
-        self._come[rank] += 1
+        self._arrivals[rank] += 1
         if operation.arrive(lag):
-            self._coming.popleft()
+            self._incomplete.popleft()
             for other in self._ranks:
-                self._come[other] -= 1
+                self._arrivals[other] -= 1
             operation.may_begin(what.delay)
             self._communicator.enter(operation)
 
     def wait(self, rank: int, tag: Tag) -> Iterable[simpy.Event]:
-        """Let *rank* wait until the operation *tag*, which it has come to, has ended."""
+        """Make *rank* wait until the operation *tag*, which it has started, has ended."""
         operation = self._open[rank].pop(tag)
         return () if operation.over else self._wait(rank, operation)
 
@@ -98,23 +98,23 @@ class GradientExchange:
             yield from operation.until_over()
 
     def _play(self, operation: _Operation, stream: int) -> SimProcess:
-        """Play the collectives of *operation*, one after another, once it may begin."""
+        """Play the collectives of *operation* in order, once it may begin."""
         assert self._backend is not None, "ranks that meet nobody come to no operation"
-        (name, bucket, _), turn = operation.what.tag, self._env.now
+        (name, bucket, _), turn = operation.instruction.tag, self._env.now
         yield operation.come
-        if operation.what.delay > 0:
+        if operation.instruction.delay > 0:
             begin = max(turn, operation.ready)
             self._log.did(self._ranks[0], "comm", "wait for the cycle", self._backend.tier, begin, "Horovod's cycle", bucket)
         operation.begin = self._env.now
         self._communicating(stream, bucket >= 0)
-        for message in operation.what.messages:
+        for message in operation.instruction.messages:
             self.playing[stream] = (name, self._env.now)
             yield from self._backend.collective(name, bucket, message.nbytes, message.op)
             del self.playing[stream]
         self._communicating(stream, False)
 
     def _communicating(self, stream: int, active: bool) -> None:
-        """Tell the GPUs whether a collective runs beside their compute, on this stream or another."""
-        (self._beside.add if active else self._beside.discard)(stream)
+        """Tell the GPUs whether a collective overlaps with their compute, on this stream or another."""
+        (self._exchanging.add if active else self._exchanging.discard)(stream)
         for gpu in self._gpus:
-            gpu.communicating(bool(self._beside))
+            gpu.communicating(bool(self._exchanging))

@@ -1,11 +1,12 @@
-"""How does the next batch get to a rank? Loaders with torch's and DALI's semantics, on the node's shared disk, cores and links.
+"""How does the next batch get to a rank? Loaders with the semantics of torch and DALI, on the node's shared disk, cores and links.
 
-torch's DataLoader: one worker builds one whole batch; index lists are dealt round-robin; at most ``num_workers *
-prefetch_factor`` batches are outstanding; they are returned in order, so one slow batch holds up later ones that are ready; a
-pin thread copies each to pinned memory. Workers start spread over one batch's time and take turns at a full disk. With no workers
-the rank builds its own batches while it waits. DALI: a pipeline of threads builds one batch at a time, two ahead, reading beside
-decoding, and leaves it on the GPU. Loaders work without end, as if the next epoch followed at once. Limits: the ranks of one class
-keep step, so that with one worker each a node reads and decodes by turns, where real ranks would overlap.
+torch's DataLoader: each worker builds whole batches; index lists are dealt round-robin; at most ``num_workers * prefetch_factor`` batches
+are outstanding; batches are returned in order, so a slow batch delays later ones that are ready; a pin thread copies each batch to pinned
+memory. Worker starts are spread over the time of one batch, and workers take turns at a saturated disk. Without workers, the rank builds
+its own batches and waits for them. DALI: a pipeline of threads builds one batch at a time, up to two ahead, reads and decodes
+concurrently, and leaves the batch on the GPU. Loaders never stop, as if the next epoch followed at once.
+Limits: the ranks of a class run in lockstep. With one worker per rank, a node alternates between reading and decoding, and real ranks
+would overlap the two.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from sim.events import FULL, Cause, EventLog
 SimProcess = Generator[simpy.Event, object, None]
 
 CORE_WEIGHT = 1e-10
-"""Fair share of one core against bytes/s on memory and NIC: one core copies about 10 GB/s (upper end of 5-10 GB/s per core)."""
+"""Fair-share weight of one core relative to 1 byte/s on memory and NIC: a core copies about 10 GB/s (the upper end of 5-10 GB/s)."""
 PIN_BANDWIDTH = 5e9
-"""Bytes/s that one pin thread copies: the lower end of 5-10 GB/s per core, as it reads what another process wrote."""
+"""Bytes/s that one pin thread copies: the lower end of 5-10 GB/s per core, because it reads what another process wrote."""
 PAGEABLE_SLOWDOWN = 2.0
-"""Pageable copies run at about half the pinned rate: 50 against 90 Gbps on p3dn.24xlarge (NVIDIA/nccl issue 398)."""
+"""Copies from pageable memory run at about half the pinned rate: 50 versus 90 Gbps on p3dn.24xlarge (NVIDIA/nccl issue 398)."""
 DALI_PREFETCH = 2
 """DALI's default prefetch_queue_depth."""
 
@@ -40,11 +41,11 @@ Usage = Mapping[str, float]
 
 @dataclass(frozen=True)
 class BatchCost:
-    """What one batch asks of the node: bytes from disk, core-seconds, bytes to pin and copy, GPU seconds of a GPU loader."""
+    """The demand of one batch on the node: bytes from disk, core-seconds, bytes to pin and copy, and GPU seconds if the GPU decodes."""
 
     read: float
     read_cap: float
-    """Most bytes/s that one reader gets, as it waits for each of its reads."""
+    """Upper limit on the bytes/s of one reader, which issues its reads sequentially."""
     prep: float
     copy: float
     gpu_prep: float = 0.0
@@ -54,7 +55,7 @@ class BatchCost:
 
 @dataclass
 class LoaderSite:
-    """Where a rank's loader runs: the loads that one unit of each activity puts on shared resources, and what a batch costs."""
+    """Where a rank's loader runs: the load of each activity on shared resources, per unit, and the cost of a batch."""
 
     network: Network
     log: EventLog
@@ -68,38 +69,38 @@ class LoaderSite:
     crowd: float = 1.0
     """Ranks on the node that read from the disk, per rank of this class."""
     bytes_read: float = 0.0
-    """By each member of the rank class, since `take_reads` last asked."""
+    """Bytes read by each member of the rank class since the last call of `take_reads`."""
     building: dict[int, str] = field(default_factory=dict)
-    """What workers do to which batch, in the order they began: part of the state that decides what happens next."""
+    """The current stage of each batch that is being built, in the order of their start; part of the simulation state."""
     begun: dict[int, list[float]] = field(default_factory=dict)
-    """For each batch that nobody can take yet, when its build and each later stage of it began: who is blamed depends on it."""
+    """For each batch that is not ready yet, when its build and each later stage began; blame for waits depends on it."""
     peers: Usage = field(default_factory=dict)
-    """What a byte from the memory of other nodes takes here, where as many are served to them."""
+    """Load here of one byte fetched from the memory of other nodes, including the byte that this node serves to them in return."""
     peer_cap: float = math.inf
     lag: float = 0.0
-    """Seconds that a batch lies still once it is built: what shifts a loader's later work against the steps that it feeds."""
+    """Seconds between building a batch and passing it on. This shifts the loader's later work relative to the steps that it feeds."""
     _reading: int = 0
     _turns: deque[simpy.Event] = field(default_factory=deque)
 
     @property
     def made_of(self) -> Hashable:
-        """Return everything that decides what a loader finds here."""
+        """Return a cache key with everything here that affects the timing of a loader."""
         loads = (self.disk, self.cores, self.pin, self.copy, self.gpu, self.peers)
         return self.rank, *map(self.network.asked, loads), self.cost, self.crowd, self.peer_cap, self.lag
 
     @property
     def readers(self) -> int:
-        """Return how many readers fill the disk; further ones would only make all of them late together."""
+        """Return the number of readers that saturate the disk. More readers would only slow all of them down."""
         share = min(self.network.capacity[link] / load for link, load in self.disk.items()) / self.crowd
         return max(1, math.ceil(share / self.cost.read_cap * (1 - 1e-9)))
 
     def start_read(self, readers: int = 1) -> Activity:
-        """Begin to read one batch from disk, by so many *readers* side by side."""
+        """Begin to read one batch from disk with *readers* parallel readers."""
         self.bytes_read += self.cost.read
         return self.network.start("read", self.cost.read, self.disk, cap=self.cost.read_cap * readers)
 
     def start_remote(self) -> Activity:
-        """Begin to fetch what other nodes have of one batch."""
+        """Begin to fetch the part of one batch that other nodes hold in memory."""
         return self.network.start("read from other nodes", self.cost.remote, self.peers, cap=self.peer_cap)
 
     def start_prep(self, threads: int = 1) -> Activity:
@@ -130,10 +131,10 @@ class LoaderSite:
         del self.building[batch]
 
     def _read(self) -> Generator[simpy.Event, object, bool]:
-        """Read one batch once it is this worker's turn, first come first served; return whether the disk was full.
+        """Read one batch when it is this worker's turn, first come, first served; return whether the disk was saturated.
 
-        Workers of equal speed that share a disk would stay bunched for ever, and leave it idle between bunches; real ones drift
-        apart. Taking turns spreads them and costs no throughput.
+        Equally fast workers that share a disk would stay bunched forever, and leave it idle between bunches. Real workers drift
+        apart. Taking turns spreads them out and costs no throughput.
         """
         waits = self._reading >= self.readers
         if waits:
@@ -151,46 +152,46 @@ class LoaderSite:
         return waits or _shared(read)
 
     def take_reads(self) -> dict[str, float]:
-        """Return the work that reads begun since the last call put on each resource of the disk."""
+        """Return the work that the reads begun since the last call put on each resource of the disk."""
         read, self.bytes_read = self.bytes_read, 0.0
         return {link: load * read for link, load in self.disk.items()}
 
 
 def _shared(activity: Activity) -> bool:
-    """Tell whether a resource, not its own cap, held *activity* back at any time."""
+    """Return whether a shared resource, rather than its own cap, limited *activity* at any time."""
     return any(bottleneck for _, bottleneck in activity.history)
 
 
 class InputPipeline(Protocol):
-    """What the training loop asks of any loader."""
+    """The interface of a loader, as the training loop uses it."""
 
     site: LoaderSite
 
     def next_batch(self, rank: int) -> SimProcess:
-        """Wait until the next batch is there."""
+        """Wait until the next batch is ready."""
         ...
 
     def copy_to_gpu(self, rank: int) -> SimProcess:
-        """Copy it to the GPU, unless it is there already."""
+        """Copy the batch to the GPU, unless it is already there."""
         ...
 
     def state(self) -> tuple[object, ...]:
-        """Return the loader's queues relative to the next batch: part of what decides the future."""
+        """Return the loader's queues, with batches counted from the next one; part of the simulation state."""
         ...
 
     def since(self) -> tuple[float, ...]:
-        """Return the times (s) at which what is being built was begun: part of what decides who will be blamed."""
+        """Return when (s) the stages of unfinished batches began; the blame for later waits depends on it."""
         ...
 
 
 class Synthetic:
-    """Tensors made once in host memory: nothing to wait for but the copy to the GPU."""
+    """Tensors created once in host memory: the rank waits only for the copy to the GPU."""
 
     def __init__(self, site: LoaderSite) -> None:
         self.site = site
 
     def next_batch(self, rank: int) -> SimProcess:
-        """Have the batch at once."""
+        """Return at once, because the batch is always ready."""
         yield from ()
 
     def copy_to_gpu(self, rank: int) -> SimProcess:
@@ -204,11 +205,11 @@ class Synthetic:
             site.log.did(rank, "copy", "host to device", Cause.COPY, start, activity.history[-1][1], nbytes=site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
-        """Nothing is queued."""
+        """Return an empty state, because nothing is queued."""
         return ()
 
     def since(self) -> tuple[float, ...]:
-        """Return when each stage of what is being built began."""
+        """Return when each stage of the unfinished batches began (s)."""
         return tuple(time for times in self.site.begun.values() for time in times)
 
 
@@ -228,7 +229,7 @@ class Inline(Synthetic):
 
 
 class Queue(Synthetic):
-    """Batches built ahead, finished one after another in a second stage, and handed out in order."""
+    """Batches that are built ahead, finished sequentially in a second stage, and handed out in order; up to *ahead* are outstanding."""
 
     def __init__(self, site: LoaderSite, ahead: int) -> None:
         super().__init__(site)
@@ -254,28 +255,28 @@ class Queue(Synthetic):
             allowed.succeed()
 
     def room(self, batch: int) -> SimProcess:
-        """Wait until *batch* may be begun."""
+        """Wait until the queue has room to begin *batch*."""
         if batch >= self.taken + self.ahead:
             allowed = self._room[batch] = self.env.event()
             yield allowed
 
     def finish(self, batch: int) -> SimProcess:
-        """Do what the second stage does to a batch."""
+        """Run the second stage of a batch."""
         raise NotImplementedError
 
     def built(self, batch: int, deliver: Callable[[int], None]) -> None:
-        """Pass on a batch that is built, now or after the site's lag, during which the next is built."""
+        """Pass a built batch to *deliver*, at once or after the site's lag; the lag does not delay the build of the next batch."""
         if self.site.lag > 0:
-            self.env.process(self._lie_still(batch, deliver))
+            self.env.process(self._deliver_later(batch, deliver))
         else:
             deliver(batch)
 
-    def _lie_still(self, batch: int, deliver: Callable[[int], None]) -> SimProcess:
+    def _deliver_later(self, batch: int, deliver: Callable[[int], None]) -> SimProcess:
         yield self.env.timeout(self.site.lag)
         deliver(batch)
 
     def to_second_stage(self, batch: int) -> None:
-        """Queue a batch for the second stage, which takes them in the order they come."""
+        """Queue a batch for the second stage, which processes batches in order of arrival."""
         self._second.append(batch)
         if len(self._second) == 1:
             self.env.process(self._run_second_stage())
@@ -288,7 +289,7 @@ class Queue(Synthetic):
             self.hand_over(batch)
 
     def hand_over(self, batch: int) -> None:
-        """Put a finished batch where the rank finds it."""
+        """Make a finished batch available to the rank."""
         self._ready.add(batch)
         self.site.begun.pop(batch, None)
         wanted = self._wanted.pop(batch, None)
@@ -296,20 +297,20 @@ class Queue(Synthetic):
             wanted.succeed()
 
     def state(self) -> tuple[object, ...]:
-        """Batches that are ready, wait for room, are in the second stage or being built, counted from the next batch."""
+        """Return the batches that are ready, waiting for room, in the second stage or being built, counted from the next batch."""
         queues = (sorted(self._ready), sorted(self._room), self._second, self.site.building)
         return (*(tuple(batch - self.taken for batch in queue) for queue in queues), *self.site.building.values())
 
 
 class WorkerLoader(Queue):
-    """torch's DataLoader with *workers* processes of its own; the second stage is the pin thread."""
+    """torch's DataLoader with *workers* worker processes; the second stage is the pin thread."""
 
     def __init__(self, site: LoaderSite, workers: int, prefetch_factor: int, pin_memory: bool, start: float) -> None:
         super().__init__(site, workers * prefetch_factor)
         self.workers = workers
         self._deliver = self.to_second_stage if pin_memory else self.hand_over
         self._started = 0
-        # Samples of unequal size make workers drift apart; evenly spread starts give a deterministic run that steady state.
+        # Real workers drift apart because samples differ in size. Evenly spread starts give a deterministic run the same steady state.
         spread = site.cost.prep + site.cost.read / site.cost.read_cap
         for worker in range(workers):
             self.env.process(self._work(worker, start + spread * worker / workers))
@@ -329,15 +330,15 @@ class WorkerLoader(Queue):
         site.log.did(site.rank, "pin", "pin", Cause.PREP, start, "pin thread", batch, site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
-        """Add the time until all workers have started; which of them comes next follows from the count taken."""
+        """Return the queues, plus the time until all workers have started. The count of batches taken determines which worker is next."""
         return (*super().state(), self.env.now if self._started < self.workers else None)
 
 
 class DaliPipeline(Queue):
-    """DALI: *threads* build one batch at a time, reading beside decoding; the second stage copies it and finishes it on the GPU.
+    """DALI: *threads* build one batch at a time, reading while they decode; the second stage copies it and finishes it on the GPU.
 
-    Decode on the GPU begins when its batch is there, whether or not the GPU would have an idle moment later. So a slower disk may move it
-    into such a moment, and a cold epoch be faster than a warm one, by the launch stall at most.
+    Decoding on the GPU begins as soon as the batch is there, even if the GPU will be idle a little later. A slower disk may delay it into
+    such an idle moment. A cold epoch can therefore be faster than a warm one, by at most the launch stall.
     """
 
     def __init__(self, site: LoaderSite, threads: int) -> None:
@@ -364,7 +365,7 @@ class DaliPipeline(Queue):
             self.built(batch, self.to_second_stage)
 
     def finish(self, batch: int) -> SimProcess:
-        """Copy the batch to the GPU, and decode it there if the GPU takes part."""
+        """Copy the batch to the GPU, and decode it there if the loader decodes on the GPU."""
         site, start = self.site, self.env.now
         yield site.network.start("pipeline copy", site.cost.copy, site.copy).done
         site.log.did(site.rank, "pipeline gpu", "copy", Cause.COPY, start, "host to device", batch, site.cost.copy)
@@ -374,5 +375,5 @@ class DaliPipeline(Queue):
             site.log.did(site.rank, "pipeline gpu", "gpu prep", Cause.PREP, start, "GPU decode", batch)
 
     def copy_to_gpu(self, rank: int) -> SimProcess:
-        """The pipeline left the batch on the GPU."""
+        """Do nothing, because the pipeline has left the batch on the GPU."""
         yield from ()

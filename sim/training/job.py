@@ -1,4 +1,4 @@
-"""How does one job come alive on a cluster? From workload and placement to ranks that train."""
+"""How does a job become a running simulation? Builds the ranks of a job on a cluster from its workload and placement."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ from sim.training.step import Replica
 from sim.training.step_plan import StepPlan, norm_patience, plan_steps
 
 REFERENCE_GPU_BANDWIDTH = 900e9
-"""Memory bandwidth (bytes/s) of the V100 on which data sets state their GPU decode time; other GPUs scale with theirs."""
+"""Memory bandwidth (bytes/s) of the V100, for which data sets state GPU decode times. Other GPUs scale by their memory bandwidth."""
 
 Executor = Callable[[Network, EventLog, int, CollectivePlan, Live], PlaysCollective]
 RankWiring = CollectivePlan | ServerPlan
-"""What gradients travel over: the job's collectives, or parameter servers."""
+"""How gradients are exchanged: by collectives or through parameter servers."""
 EXECUTORS: Mapping[str, Executor] = {"phase": PhaseExecutor, "transfer": TransferExecutor}
-"""How all-reduces are played: each as one activity, or every transfer as a flow of its own."""
+"""How collectives are simulated: each as one activity, or every transfer as a separate flow."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training job: what it trains and which GPUs it has."""
+    """One training job: its workload and its GPUs."""
 
     workload: Workload
     placement: tuple[Placement, ...]
     start: float = 0.0
     """Time (s) at which the job starts."""
     sharers: int = 1
-    """Jobs, itself included, that take every batch which one of them reads and prepares."""
+    """Number of jobs, including this one, that share every batch which one of them reads and prepares."""
     groups: tuple[int, ...] = ()
-    """Worker group of each part of the placement; empty where all GPUs have the same batch."""
+    """Worker group of each part of the placement; empty if all GPUs have the same batch."""
 
     @cached_property
     def ranks(self) -> int:
@@ -72,15 +72,15 @@ class Job:
 
     @cached_property
     def samples(self) -> int:
-        """Return the samples of a step of all GPUs."""
+        """Return the number of samples in one step, over all GPUs."""
         training = self.workload.training
         groups = self.groups or (0,) * len(self.placement)
         each = sum(len(part.gpus) * training.at(group).batch for part, group in zip(self.placement, groups, strict=True))
         return each * training.gradient_accumulation_steps
 
     @cached_property
-    def _unlike(self) -> Mapping[int, Workload]:
-        """Return the workload of each worker group's GPUs."""
+    def _group_workloads(self) -> Mapping[int, Workload]:
+        """Return the workload of each worker group."""
         return {
             group: self.workload.model_copy(update={"training": self.workload.training.at(group)})
             for group in dict.fromkeys(self.groups)
@@ -91,11 +91,11 @@ class Job:
         if not self.groups:
             return self.workload
         place = next(place for place, part in enumerate(self.placement) if part.node == slot.first)
-        return self._unlike[self.groups[place]]
+        return self._group_workloads[self.groups[place]]
 
     @property
     def averaged(self) -> Job:
-        """Return this job with the mean of all steps in place of drawn ones."""
+        """Return this job with the mean of all steps instead of randomly drawn steps."""
         training = self.workload.training
         if not training.noise.draw:
             return self
@@ -104,12 +104,12 @@ class Job:
 
     @property
     def asynchronous(self) -> int:
-        """Return the number of ranks that do not wait for each other; 0 where all keep step."""
+        """Return the number of ranks that do not wait for each other: all of them, or 0 if the job is synchronous."""
         return self.ranks if self.workload.training.stack.asynchronous else 0
 
 
 def core_time(workload: Workload) -> float:
-    """Return the seconds of the reference core that one sample of *workload* takes to prepare, by its loader."""
+    """Return the time (s) in which one reference core prepares one sample of *workload* with its loader."""
     dataset = workload.dataset
     return {
         "pytorch": dataset.prep,
@@ -122,9 +122,10 @@ def core_time(workload: Workload) -> float:
 def batch_cost(
     workload: Workload, node: Node, disk_rate: float, hit_ratio: float, remote_ratio: float = 0.0, sharers: int = 1
 ) -> BatchCost:
-    """Return what one batch asks of *node* whose disk gives *disk_rate* bytes/s; caches hold *hit_ratio* of the reads.
+    """Return the demand of one batch on *node*.
 
-    Other nodes' hold *remote_ratio* of them. *sharers* jobs take turns at reading and preparing batches that all of them use.
+    The node's disk reads *disk_rate* bytes/s. Its page cache serves a share of *hit_ratio* of the reads, and those of other nodes serve
+    *remote_ratio*. *sharers* jobs take turns at reading and preparing batches that all of them use.
     """
     dataset, loader, batch = workload.dataset, workload.input.loader, workload.training.batch
     latency = node.storage.volume.latency if node.storage else 0.0
@@ -140,7 +141,7 @@ def batch_cost(
 
 @dataclass(frozen=True)
 class JobStage:
-    """The cluster while it is simulated; *burst* tells by slot whether the disk still has burst credits."""
+    """The cluster during a simulation; *burst* specifies by slot whether the disk still has burst credits."""
 
     network: Network
     log: EventLog
@@ -149,16 +150,16 @@ class JobStage:
     executor: str
     seed: int = 0
     lag: float = 0.0
-    """Seconds that built batches lie still (`Site.lag`)."""
+    """Seconds between building a batch and passing it on (`LoaderSite.lag`)."""
 
 
 def iops_link(slot: str) -> str:
-    """Return the network's name of the I/Os per second that the disk of *slot* serves; its bandwidth is the link that ranks name."""
+    """Return the name of the network link for the IOPS of the disk of *slot*; a separate link represents its bandwidth."""
     return f"{slot}.disk iops"
 
 
 def add_disks(network: Network, cluster: Sequence[Slot], burst: Mapping[str, bool]) -> None:
-    """Add the disk of every slot that has one to *network*; *burst* tells by slot whether it has burst credits."""
+    """Add the disk of every slot that has one to *network*; *burst* specifies by slot whether the disk has burst credits."""
     for slot in cluster:
         if slot.node.storage is not None:
             network.add_link(f"{slot.name}.disk", most_bandwidth(slot.node.storage))
@@ -168,9 +169,9 @@ def add_disks(network: Network, cluster: Sequence[Slot], burst: Mapping[str, boo
 def make_ranks(
     stage: JobStage, number: int, job: Job, wiring: RankWiring | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
 ) -> list[Replica]:
-    """Return *job*'s ranks, ready to train, their loaders already at work; each tells *finished_step* after every step.
+    """Return the ranks of *job*, ready to train, with their loaders started. Each rank calls *finished_step* after every step.
 
-    *hit_ratio* is the page cache's, by slot. Raise SpecError where real data are asked for without a disk.
+    *hit_ratio* is the page cache hit ratio by slot. Raise SpecError if the workload reads real data and a node has no storage.
     """
     workload = job.workload
     classes = [rank_class for rank_class in stage.built.classes if rank_class.job == number]
@@ -179,7 +180,7 @@ def make_ranks(
     indices = [_log_rank(stage.log, number, rank_class) for rank_class in classes]
     gpus = [_live_gpu(stage.network, rank_class, workload, plan) for rank_class, plan in zip(classes, plans, strict=True)]
     if isinstance(wiring, ServerPlan):
-        exchanges = _served(stage, classes, indices, gpus, wiring)
+        exchanges = _server_exchanges(stage, classes, indices, gpus, wiring)
     else:
         exchanges = [_exchange(stage, indices, gpus, plans[0], wiring)] * len(classes)
     ranks = []
@@ -192,7 +193,7 @@ def make_ranks(
 
 
 def _paces(stage: JobStage, number: int, job: Job, rank_class: RankClass) -> Iterator[Pace]:
-    """Return how the steps of one class differ: none of an asynchronous job waits for its slowest rank."""
+    """Return the paces of the steps of one class. In an asynchronous job, no rank waits for a slower one."""
     workload, gpu = job.workload_in(rank_class.slot), rank_class.slot.node.gpu
     noise = workload.training.noise
     persistent = gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv
@@ -233,18 +234,18 @@ def _live_gpu(network: Network, rank_class: RankClass, workload: Workload, plan:
 def _exchange(
     stage: JobStage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None
 ) -> GradientExchange:
-    """Return how the ranks meet; one rank alone meets nobody."""
+    """Return the gradient exchange of the ranks; a single rank exchanges nothing."""
     if rings is None:
-        alone = GradientExchange(stage.network.env, stage.log, ranks, None, gpus)
-        alone.made_of = tuple
-        return alone
+        exchange = GradientExchange(stage.network.env, stage.log, ranks, None, gpus)
+        exchange.made_of = tuple
+        return exchange
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
-    made = GradientExchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
+    exchange = GradientExchange(stage.network.env, stage.log, ranks, Backend(collective, tier, rings.streams), gpus)
     if isinstance(collective, PhaseExecutor):
         messages = [message for each in plan.program if isinstance(each, Start) for message in each.messages]
-        made.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
-    return made
+        exchange.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
+    return exchange
 
 
 def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollective:
@@ -253,16 +254,18 @@ def _collective(stage: JobStage, rank: int, plan: CollectivePlan) -> PlaysCollec
     return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live)
 
 
-def _served(
+def _server_exchanges(
     stage: JobStage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], servers: ServerPlan
 ) -> list[GradientExchange]:
-    """Return how each class of workers meets the parameter servers: all in one exchange, or each in its own."""
+    """Return the exchange of each class with the parameter servers: one for all classes if synchronous, otherwise one for each."""
 
-    def exchange(mine: Sequence[int], beside: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None) -> GradientExchange:
-        executor = ServerExecutor(stage.network, stage.log, mine[0], servers, stage.built.live, senders, crowd)
-        made = GradientExchange(stage.network.env, stage.log, mine, Backend(executor, Cause.NETWORK), beside)
-        made.remembers = executor.remembers
-        return made
+    def exchange(
+        members: Sequence[int], member_gpus: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None
+    ) -> GradientExchange:
+        executor = ServerExecutor(stage.network, stage.log, members[0], servers, stage.built.live, senders, crowd)
+        result = GradientExchange(stage.network.env, stage.log, members, Backend(executor, Cause.NETWORK), member_gpus)
+        result.remembers = executor.remembers
+        return result
 
     if not servers.asynchronous:
         return [exchange(ranks, gpus, servers.everyone, None)] * len(classes)
@@ -273,7 +276,10 @@ def _served(
 
 
 def _crowd(stage: JobStage, rank_class: RankClass, servers: ServerPlan) -> Crowd:
-    """Return whom one worker of a class stands for: on the links of its own node, unless a server is there, only those of the node."""
+    """Return the workers that one worker of a class represents.
+
+    On links of their own node, only workers of the same node meet, unless the slot also holds a server.
+    """
     if any(site.slot is rank_class.slot for site in servers.sites):
         return Crowd(rank_class.size, {})
     others = rank_class.size - 1
@@ -311,10 +317,10 @@ def _site(stage: JobStage, index: int, rank_class: RankClass, job: Job, hit_rati
 
 
 def _peers(rank_class: RankClass, live: Mapping[str, str]) -> dict[str, float]:
-    """Return what a byte from another node's memory takes here: it comes in by any NIC, and as much goes out to the others.
+    """Return the load here of one byte from another node's memory: it arrives through any NIC, and another byte leaves for other nodes.
 
-    Cores copy both through their sockets: what the other node's cores do for this one, these do for others. No disk is read, as only
-    what memory holds is asked for. Links between switches, and DRAM, which carries several times what NICs do, do not count.
+    Cores copy both through sockets, because this node's cores do for others what other nodes' cores do for it. No disk is read, because
+    only data in memory are requested. Links between switches are not modeled here, nor is DRAM, which carries several times the NICs' rate.
     """
     nic = rank_class.slot.node.nic
     load = {live[link]: rank_class.members / nic.count for port in range(nic.count) for link in (f"nic{port}>net", f"net>nic{port}")}
@@ -337,10 +343,10 @@ def _loader(site: LoaderSite, workload: Workload) -> InputPipeline:
 
 
 def tuning_of(stack: Stack) -> Tuning:
-    """Return how *stack* lets NCCL choose."""
+    """Return the settings of *stack* that affect NCCL's choice of algorithm, protocol and channels."""
     return Tuning(stack.nccl, stack.nccl_algo, stack.nccl_proto, stack.channels)
 
 
 def job_slots(number: int, slots: Sequence[Slot]) -> list[tuple[Slot, tuple[int, ...]]]:
-    """Return the slots that lend GPUs to job *number*, with those GPUs."""
+    """Return the slots with GPUs that are assigned to job *number*, and those GPUs."""
     return [(slot, gpus) for slot in slots for job, gpus in slot.lent if job == number]

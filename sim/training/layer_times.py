@@ -1,8 +1,8 @@
-"""How long does each layer of a workload take on a GPU, and how many launches? Worked out once for all runs that change neither.
+"""How long does each layer of a workload take on a GPU, and how many launches does it need? Cached for all runs that change neither.
 
-What layers take follows from layer table, batch, precision, software stack and GPU (`sim.cluster.gpu`), or from what a profile showed of
-them (`sim.cluster.measured`). Calibration, what-ifs and sweeps ask for the same job again and again, on another network, with more ranks or
-with all layer times longer: none of that changes a layer.
+Layer times follow from the layer table, batch, precision, software stack and GPU (`sim.cluster.gpu`), or from a measured profile
+(`sim.cluster.measured`). Calibration, what-ifs and sweeps evaluate the same job many times, on another network, with more ranks or with
+all layer times scaled. None of these changes a layer.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sim.spec.identity import Same, parts, same_layers
 from sim.spec.workload import Workload
 from sim.training.sequences import layers_run
 
-_KEPT: Final = 512
-"""Jobs kept, of about 60 KB each where there are a thousand layers."""
-_OF_SPREAD: Final = frozenset({"compute_cv", "persistent_cv"})
-"""Fields that no layer's work depends on, and that calibration moves."""
+_CACHE_SIZE: Final = 512
+"""Number of jobs in the cache; a job of a thousand layers takes about 60 KB."""
+_SPREAD_FIELDS: Final = frozenset({"compute_cv", "persistent_cv"})
+"""Fields that calibration varies and on which no layer time depends."""
 
 
 class LayerTimes(NamedTuple):
-    """GPU seconds and launches of each layer in the order of the table, forward and backward."""
+    """GPU time (s) and number of launches of each layer, forward and backward, in the order of the layer table."""
 
     forward: tuple[float, ...]
     forward_launches: tuple[float, ...]
@@ -35,35 +35,35 @@ class LayerTimes(NamedTuple):
 
 
 def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
-    """Return what each layer of *workload* takes on *gpu*, but for the training's own ``compute_factor``."""
+    """Return the time and launches of each layer of *workload* on *gpu*, without the training's ``compute_factor``."""
     return _worked_out(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
 
 
-@lru_cache(maxsize=_KEPT)
-def _mixed(question: Same) -> KernelMix | None:
-    workload, gpu = question.held
+@lru_cache(maxsize=_CACHE_SIZE)
+def _cached_mix(key: Same) -> KernelMix | None:
+    workload, gpu = key.held
     training = workload.training
     return kernel_mix(layers_run(workload), gpu, training.precision, workload.layer_stack, training.batch)
 
 
 def mix_of(workload: Workload, gpu: Gpu) -> KernelMix | None:
-    """Return what bounds the kernels of *workload* on *gpu*; None where their times were measured, so that nobody knows."""
+    """Return what bounds the kernels of *workload* on *gpu*, or None if layer times were measured and the bounds are unknown."""
     if workload.model.measured is not None:
         return None
-    return _mixed(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
+    return _cached_mix(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
 
 
 def same_gpu(gpu: Gpu) -> Hashable:
-    """Return what two GPUs share that take the same time for a layer, while both are alive."""
-    return parts(gpu, _OF_SPREAD)
+    """Return a key that is equal for GPUs with equal layer times. It holds object identities, so it is valid only while both exist."""
+    return parts(gpu, _SPREAD_FIELDS)
 
 
-@lru_cache(maxsize=_KEPT)
-def _worked_out(question: Same) -> LayerTimes:
-    workload, gpu = question.held
-    training, layers, on = workload.training, layers_run(workload), workload.model.measured
-    here = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)
-    forward, backward = ([pass_time(layer, on, here, way) for layer in layers] for way in (False, True))
+@lru_cache(maxsize=_CACHE_SIZE)
+def _worked_out(key: Same) -> LayerTimes:
+    workload, gpu = key.held
+    training, layers, measured_on = workload.training, layers_run(workload), workload.model.measured
+    setting = PassSetting(gpu, training.precision, workload.layer_stack, training.batch)
+    forward, backward = ([pass_time(layer, measured_on, setting, backward_pass) for layer in layers] for backward_pass in (False, True))
     return LayerTimes(
         tuple(kernels.time for kernels in forward),
         tuple(kernels.launches for kernels in forward),

@@ -1,9 +1,9 @@
-"""What does Muon's update compute beside its memory passes? Newton-Schulz products on each matrix inside the blocks, in 16 bits.
+"""What does Muon's update compute in addition to its memory passes? 16-bit Newton-Schulz products on each matrix of the blocks.
 
-Five iterations of ``A = X X^T; X = a X + (b A + c A A) X`` with the shorter side m and the longer side n take ``5 (4 m^2 n + 2 m^3)`` FLOP
-(kellerjordan.github.io/posts/muon). Embedding, head and vectors are Adam's. Where ranks share the states (ZeRO, FSDP) each one works on
-the matrices of its part (Liu et al., arXiv 2502.16982).
-Limits: fused products count as one matrix; the gather of a sharded matrix, a 16-bit copy of the gradients more, is not played.
+Five iterations of ``A = X X^T; X = a X + (b A + c A A) X`` with shorter side m and longer side n take ``5 (4 m^2 n + 2 m^3)`` FLOP
+(kellerjordan.github.io/posts/muon). Embedding, head and vectors use Adam. If ranks shard the optimizer states (ZeRO, FSDP), each rank
+works on the matrices of its shard (Liu et al., arXiv 2502.16982).
+Limits: fused products count as one matrix; the gather of a sharded matrix (a further 16-bit copy of the gradients) is not simulated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ITERATIONS: Final = 5
 
 
 def newton_schulz_flop(inner: int, outer: int) -> float:
-    """Return the FLOP that orthogonalising one matrix takes."""
+    """Return the FLOP to orthogonalize one matrix."""
     short, long = sorted((inner, outer))
     return ITERATIONS * (4.0 * short**2 * long + 2.0 * short**3)
 
@@ -34,7 +34,7 @@ def matrices(model: Model) -> Counter[tuple[int, int]]:
 
 
 def muon_work(workload: Workload, gpu: Gpu, share: float = 1.0) -> KernelWork:
-    """Return the GPU time and launches of orthogonalising a *share* of the model's matrices; none for another optimizer."""
+    """Return the GPU time and launches to orthogonalize a *share* of the model's matrices; zero for other optimizers."""
     if workload.training.optimizer.name != "muon":
         return KernelWork(0.0, 0.0)
     stack = workload.training.stack

@@ -1,8 +1,8 @@
-"""How does a loader of the user's own feed a rank? It makes an `InputPipeline` in the place of torch's or DALI's.
+"""How does a user-defined loader feed a rank? It creates an `InputPipeline` that replaces torch's or DALI's.
 
-``input.loader`` still says what reading and preparing a batch costs, since that is measured by loader; the user's object decides who
-builds which batch when, and how many are ahead. It is simulated live, so what is wrong with it shows while it runs: that is told in one
-sentence with its name.
+``input.loader`` still determines the cost of reading and preparing a batch, because costs are measured per loader. The user's object
+decides who builds which batch when, and how many batches are ahead. It runs inside the simulation, so its errors appear during the run;
+they are reported in one sentence with the loader's name.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _HAS: Final = ("site", "next_batch", "copy_to_gpu", "state", "since")
 
 
 class Loader(Protocol):
-    """Who builds which batch when; docs/develop/own-loader.md has one as an example."""
+    """Decides who builds which batch when. docs/develop/own-loader.md has an example."""
 
     @property
     def name(self) -> str:
-        """What ``input.own_loader`` says."""
+        """The name that ``input.own_loader`` refers to."""
 
     def made(self, site: LoaderSite, options: Input) -> InputPipeline:
-        """Return what feeds one rank: an `InputPipeline`, mostly a subclass of `sim.training.input_pipeline.Queue`.
+        """Return the `InputPipeline` of one rank, usually a subclass of `sim.training.input_pipeline.Queue`.
 
-        *site* reads and prepares batches on the node's disk and cores, *options* are those of ``input``.
+        *site* reads and prepares batches on the node's disk and cores; *options* is the ``input`` section of the workload.
         """
 
 
 def own_pipeline(site: LoaderSite, options: Input, name: str) -> InputPipeline:
-    """Return the pipeline that the loader *name* makes. Raise SpecError for what is none."""
+    """Return the pipeline that the loader *name* creates. Raise SpecError if the result is not an `InputPipeline`."""
     loader = cast(Loader, extension(LOADERS, name))
     made = called(LOADERS, name, lambda: loader.made(site, options))
     lacking = [attribute for attribute in _HAS if not hasattr(made, attribute)]
@@ -45,7 +45,7 @@ def own_pipeline(site: LoaderSite, options: Input, name: str) -> InputPipeline:
 
 @contextmanager
 def blamed(names: Sequence[str]) -> Iterator[None]:
-    """Tell in a sentence what goes wrong while the loaders *names* of the user's run; errors without any pass as they are."""
+    """Convert exceptions to a SpecError that names the user's loaders *names*. Without any such loader, let exceptions pass unchanged."""
     try:
         yield
     except SpecError:

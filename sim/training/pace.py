@@ -1,11 +1,12 @@
-"""How fast is a class of ranks in a step, and how much later is its slowest rank? The mean of all steps, or drawn step by step.
+"""How fast is a class of ranks in a step, and how much later is its slowest rank? The mean of all steps, or a random draw for each step.
 
 Ranks differ by a persistent spread of speed (*persistent_cv*, fixed for a run) and by jitter from step to step (*compute_cv*), both
-normal. By default every step has the expected lag: ``m(n) * hypot(persistent_cv, compute_cv)`` of the compute since ranks last met, as
-the slowest of n is the maximum of n normal variables of the summed variance (`sim.training.spread`). Where steps are drawn, a class
-takes one number a step whatever its size: the maximum of its ranks, by the inverse of its distribution function (the product of theirs).
-Limits: ranks independent, steps independent but for the persistent part; a class as a whole keeps its mean pace, only its slowest is
-late; where even that one is early, all are.
+normal. By default every step has the expected lag, ``m(n) * hypot(persistent_cv, compute_cv)`` times the compute since the ranks last met,
+because the slowest of n ranks is the maximum of n normal variables with the summed variance (`sim.training.spread`). If steps are drawn, a
+class of any size draws one number per step: the maximum over its ranks, by inverting the distribution function of the maximum (the
+product of the ranks' functions).
+Limits: ranks are independent, and so are steps except for the persistent part. The class keeps its mean pace and only its slowest rank is
+late; if even the slowest rank is early, the whole class is.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 LEAST = 0.05
-"""Share of its mean compute time that a drawn step takes at least: normal variables have no end, times have."""
+"""Lower limit of a drawn step's compute time, as a share of the mean: normal variables are unbounded below, times are not."""
 _ALONE = 64
-"""Slowest ranks that stand for themselves in a maximum of ranks of unlike speed; the others in as many groups."""
+"""Number of slowest ranks that enter the maximum individually if speeds differ. The others are merged into at most as many groups."""
 _GRID = 256
 
 
 class Pace(NamedTuple):
-    """In one step forward and backward take *speed* times their mean, and the slowest rank *lag* of their mean more."""
+    """The pace of one step: forward and backward take *speed* times their mean time, and *lag* times the mean more on the slowest rank."""
 
     speed: float
     lag: float
 
 
 MEAN = Pace(1.0, 0.0)
-"""Of equal ranks."""
+"""The pace of ranks without any spread."""
 
 
 def mean_pace(ranks: int, persistent_cv: float, compute_cv: float) -> Iterator[Pace]:
-    """Return the same pace for ever: that of the expected slowest of *ranks*."""
+    """Return an endless iterator of one pace, with the lag of the expected slowest of *ranks*."""
     return repeat(Pace(1.0, expected_maximum(ranks) * math.hypot(persistent_cv, compute_cv)))
 
 
 def drawn_paces(size: int, persistent_cv: float, compute_cv: float, seed: int, name: str) -> Iterator[Pace]:
-    """Yield a pace for each step of a class of *size* ranks called *name*, drawn from streams of its own."""
+    """Yield a pace for each step of the class *name* of *size* ranks, drawn from its own random streams."""
     persistent = sorted(persistent_cv * float(value) for value in stream(seed, f"persistent {name}").standard_normal(size))
     for late in maxima(persistent, compute_cv, stream(seed, f"compute {name}")):
         speed = max(LEAST, 1.0 + late)
@@ -54,14 +55,14 @@ def drawn_paces(size: int, persistent_cv: float, compute_cv: float, seed: int, n
 
 
 def stream(seed: int, name: str) -> Generator:
-    """Return the random numbers of one named source; adding a source moves no other."""
+    """Return the random generator of one named source. Adding a source does not change the numbers of the others."""
     import numpy as np
 
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, zlib.crc32(name.encode())])))
 
 
 def maxima(means: Sequence[float], deviation: float, numbers: Generator) -> Iterator[float]:
-    """Yield the maximum of independent normal variables with *means*, in growing order, and one *deviation*: one draw for each."""
+    """Yield maxima of independent normal variables with ascending *means* and a common *deviation*, with one random number each."""
     if deviation <= 0:
         yield from repeat(means[-1])
     if means[0] == means[-1]:
@@ -76,7 +77,7 @@ def maxima(means: Sequence[float], deviation: float, numbers: Generator) -> Iter
 
 
 def _distribution(means: Sequence[float], deviation: float) -> tuple[list[float], list[float]]:
-    """Return points, and the logarithm of the probability that the maximum lies below each."""
+    """Return a grid of points, and the logarithm of the probability that the maximum lies below each point."""
     groups = _groups(means)
     low, high = means[-1] - 4.0 * deviation, means[-1] + 7.0 * deviation
     grid = [low + (high - low) * index / (_GRID - 1) for index in range(_GRID)]
@@ -84,8 +85,8 @@ def _distribution(means: Sequence[float], deviation: float) -> tuple[list[float]
 
 
 def _groups(means: Sequence[float]) -> list[tuple[float, int]]:
-    """Return the largest of *means* one by one and the others in groups: (mean, how many)."""
-    many, last = means[: -min(_ALONE, len(means))], means[-min(_ALONE, len(means)) :]
-    size = math.ceil(len(many) / _ALONE) or 1
-    chunks = [many[start : start + size] for start in range(0, len(many), size)]
-    return [(sum(chunk) / len(chunk), len(chunk)) for chunk in chunks] + [(mean, 1) for mean in last]
+    """Return the largest of *means* individually and the others in groups, as pairs (mean, count)."""
+    faster, slowest = means[: -min(_ALONE, len(means))], means[-min(_ALONE, len(means)) :]
+    size = math.ceil(len(faster) / _ALONE) or 1
+    chunks = [faster[start : start + size] for start in range(0, len(faster), size)]
+    return [(sum(chunk) / len(chunk), len(chunk)) for chunk in chunks] + [(mean, 1) for mean in slowest]

@@ -1,7 +1,7 @@
-"""What does a rank do, step after step? The instructions of its program in order, each played by one of the parts it is made of.
+"""What does a rank do in each step? It plays the instructions of its program in order, with one handler for each type of instruction.
 
-Data parallelism (`sim.training.step`) and layouts (`sim.training.layouts.run`) differ in their parts: how kernels are launched, where
-batches come from, how waits are blamed. A rank stands for all of its class, which step alike.
+Data parallelism (`sim.training.step`) and layouts (`sim.training.layouts.run`) differ in their handlers: how kernels are launched, where
+batches come from, how waits are attributed. One rank represents all ranks of its class, which behave identically.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sim.parallel.program import Program
 
 SimProcess = Generator[simpy.Event, object, None]
 Play = Callable[[Any, int], Iterable[simpy.Event]]
-"""Plays one instruction, which stands at that place of the program: yields what the rank waits for before it goes on."""
+"""Plays an instruction, given the instruction and its index in the program; yields the events that the rank waits for."""
 
 
 class Rank:
-    """One rank, or a class of equal ranks: its *program*, and by the type of instruction what *plays* it."""
+    """One rank, or a class of equal ranks: its *program*, and *plays*, the handler of each type of instruction."""
 
     def __init__(self, env: simpy.Environment, program: Program, plays: Mapping[type, Play]) -> None:
         unknown = {type(instruction) for instruction in program} - plays.keys()
@@ -29,12 +29,12 @@ class Rank:
         self.program = program
         self._plays = plays
         self.at = 0
-        """The instruction that it is at: part of the state that decides what happens next."""
+        """Index of the current instruction; part of the simulation state."""
         self.clock: list[float] = []
-        """When each instruction of the step was over (s)."""
+        """Time (s) at which each instruction of the step finished."""
 
     def run(self) -> SimProcess:
-        """Run the program once: one step."""
+        """Run one step: the program once."""
         env, plays, clock = self.env, self._plays, list[float]()
         self.clock = clock
         for at, instruction in enumerate(self.program):

@@ -1,15 +1,14 @@
-"""What do layers cost on sequences of unequal length, with attention in one kernel or many? The layer table as the stack runs it; pure.
+"""What do layers cost on sequences of unequal length, and with fused attention? The layer table as the stack runs it; no simulation.
 
-The table counts a sample of the greatest length. A stack that leaves padding out computes tokens only: what works on tokens costs the mean
-share of the length, what works on attention's scores (one for each pair of tokens) the mean of its square. Scores are what the first of two
-attention products writes and the second reads; layers between the two that read as much work on scores. Where softmax and dropout are fused
-with both products, those layers vanish, and scores cross memory ``score_passes`` times in a step or not at all (NVIDIA/apex
-apex/contrib/csrc/fmha/src: fprop writes them; dgrad reads, overwrites and reads them; Dao et al., FlashAttention, arXiv 2205.14135: never).
-
-Ranks then differ from step to step: a sum of B lengths has the variation of one over sqrt(B). Ranks that exchange sequences until all
-have as many tokens do not differ (``length_imbalance: 0``).
-Limits: a rank's work is taken as proportional to its tokens; heads that work on a whole sequence are scaled as if by token; GPU memory of
-data parallelism is counted with padding.
+The table counts a sample of maximum length. A stack without padding computes real tokens only: work on tokens scales with the mean relative
+length, work on attention scores (one per pair of tokens) with its mean square. Scores are the output of the first attention product and
+the input of the second. Layers between them that read as many bytes work on scores. If softmax and dropout are fused with both products,
+those layers vanish, and scores cross memory ``score_passes`` times per step (NVIDIA/apex apex/contrib/csrc/fmha/src: fprop writes them;
+dgrad reads, overwrites and reads them) or never (Dao et al., FlashAttention, arXiv 2205.14135).
+Ranks then differ from step to step: a sum of B lengths has the variation of one length over sqrt(B). Ranks that exchange sequences until
+all have equally many tokens do not differ (``length_imbalance: 0``).
+Limits: a rank's work is proportional to its tokens; heads that work on whole sequences are scaled like tokens; the GPU memory of data
+parallelism is counted with padding.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from sim.spec.workload import Layer, Workload
 
 _WORK = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic", "saved")
 _FORWARD_SHARE = 0.25
-"""Of a step's passes over scores: one of four in apex's kernels."""
+"""Share of a step's passes over scores that belong to the forward pass: one of four in apex's kernels."""
 
 
 def layers_run(workload: Workload) -> tuple[Layer, ...]:
-    """Return the layers of *workload*, per sample of mean cost, as its stack runs them."""
+    """Return the layers of *workload* as its stack runs them, for a sample of mean cost."""
     stack, lengths = workload.training.stack, workload.dataset.lengths
     if not stack.unpadded and stack.score_passes is None:
         return workload.model.layers
@@ -42,7 +41,7 @@ def layers_run(workload: Workload) -> tuple[Layer, ...]:
 
 
 def length_variation(workload: Workload) -> float:
-    """Return the coefficient of variation of one rank's compute from step to step that it owes to the lengths of its sequences."""
+    """Return the step-to-step coefficient of variation of one rank's compute that is due to the lengths of its sequences."""
     training, model = workload.training, workload.model
     lengths = workload.dataset.lengths if training.stack.unpadded else model.lengths if model.padding == "unpadded" else None
     if lengths is None:
@@ -52,7 +51,7 @@ def length_variation(workload: Workload) -> float:
 
 
 def attentions(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
-    """Return the places of the two products of each attention: a softmax stands between them."""
+    """Return the indices of the two products of each attention, which have a softmax between them."""
     products = [place for place, layer in enumerate(layers) if layer.op == "attention"]
     return [pair for pair in pairwise(products) if any(layer.op == "softmax" for layer in layers[pair[0] : pair[1]])]
 
@@ -66,9 +65,9 @@ def _vanished(layer: Layer) -> Layer:
 
 
 def _product(layer: Layer, scores: float, first: bool, mean: float, square: float, passes: float | None) -> Layer:
-    """Return one of the two products of attention; of its traffic each direction moves *scores* once forward and twice backward."""
+    """Return one of the two products of attention. In the table it moves *scores* once forward and twice backward."""
     side = "write" if first else "read"
-    # the passes of both products together are *passes*
+    # *passes* counts both products
     ahead, behind = (1.0, 2.0) if passes is None else (passes * _FORWARD_SHARE / 2, passes * (1 - _FORWARD_SHARE) / 2)
     update = {name: getattr(layer, name) * square for name in ("forward", "backward")}
     update |= {name: getattr(layer, name) * mean for name in ("read", "write", "saved")}

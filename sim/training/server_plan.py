@@ -1,13 +1,12 @@
-"""What does one exchange through parameter servers load, bucket by bucket? Pure: links and cores, in stages one after another.
+"""Which links and cores does an exchange through parameter servers load? A plan for each bucket, in sequential stages; no simulation.
 
-Every worker pushes each server its shard of the bucket (`sim.training.sharding`), the server's processor applies it, and the worker
-pulls the new values: three stages, or one where the servers pipeline. What moves in step moves as one: a leg of a stage is everything
-between the workers and one server (or several alike), loaded with as many flows as cross each link. A server spreads its traffic over
-all its NICs; leaves and pods carry what leaves them (`sim.cluster.between`). What a colocated server gets from its own host crosses
-PCIe but no wire. With racks (PHub, arXiv:1805.07891, section 3.4) servers add up their own rack first and then exchange the sums in a
-ring, which alone crosses the core of the fabric.
-
-Does not model: a bucket that is pushed while the one before is pulled (unless pipelined), and sums inside a node before the push.
+Every worker pushes a shard of the bucket to each server (`sim.training.sharding`), the server's processor applies it, and the worker
+pulls the new values: three stages, or one if the servers pipeline. A leg of a stage is all traffic between the workers and one server
+(or several equal servers); its load on a link is the number of flows that cross it. A server spreads its traffic over all its NICs.
+Traffic that leaves a leaf or pod loads its uplinks (`sim.cluster.between`). Traffic of a colocated server with its own host crosses PCIe
+but no network link. With racks (PHub, arXiv:1805.07891, section 3.4), servers first sum within their own rack and then exchange the sums
+in a ring; only this ring crosses the core of the fabric.
+Not modeled: pushing one bucket while the previous one is pulled (unless pipelined), and sums inside a node before the push.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from sim.training.sharding import ServerShard, shards
 
 
 class Sender(NamedTuple):
-    """Workers that push together: those with *gpus* on each of *nodes* nodes of *slot*."""
+    """Workers that push together: those on *gpus* of each of *nodes* nodes of *slot*."""
 
     slot: Slot
     gpus: tuple[int, ...]
@@ -39,14 +38,14 @@ class Sender(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Hosts that carry a server: server *number*, or servers all alike (-1)."""
+    """The hosts of a parameter server: server *number*, or equal servers on all hosts of *slot* (-1)."""
 
     slot: Slot
     number: int
 
 
 class Leg(NamedTuple):
-    """All traffic with one site: *volume* units (bytes of one worker and server, or core-seconds), its load per unit, and its limit."""
+    """All traffic with one site: *volume* (bytes between one worker and one server, or core-seconds), load per unit, and rate limit."""
 
     name: str
     volume: float
@@ -55,7 +54,7 @@ class Leg(NamedTuple):
 
 
 class ServerStage(NamedTuple):
-    """Legs side by side, then a latency (s)."""
+    """Legs that run in parallel, followed by a latency (s)."""
 
     legs: tuple[Leg, ...]
     latency: float = 0.0
@@ -63,7 +62,7 @@ class ServerStage(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The parameter servers of one job; *parts* are its workers by slot, *shards* what one worker sends by bucket and server."""
+    """The parameter servers of one job; *parts* lists its workers by slot, *shards* what one worker sends, by bucket and server."""
 
     parts: tuple[tuple[Slot, tuple[int, ...]], ...]
     sites: tuple[Site, ...]
@@ -72,7 +71,7 @@ class ServerPlan:
     fabric: Fabric
     asynchronous: bool
     between: Ways = NOWHERE
-    """What lies between its hosts, where the fabric has a structure."""
+    """The network between its hosts, if the structure of the fabric is specified."""
 
     @property
     def ranks(self) -> int:
@@ -81,16 +80,16 @@ class ServerPlan:
 
     @property
     def channels(self) -> None:
-        """There are no NCCL channels."""
+        """Return None, because there are no NCCL channels."""
 
     @property
     def decision(self) -> dict[str, object]:
-        """Return what the log's header says of the exchange."""
+        """Return the description of the exchange for the log's header."""
         return {"algorithm": "parameter server", "servers": self.servers.count, "sharding": self.servers.sharding}
 
     @property
     def shared(self) -> dict[str, float]:
-        """Return the resources that belong to no node, by live name, with their capacities (bytes/s)."""
+        """Return the capacities (bytes/s) of the resources outside nodes, by live name."""
         core = {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
         return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.between.capacities.items()}
 
@@ -100,7 +99,7 @@ class ServerPlan:
         return tuple(Sender(slot, gpus, slot.count) for slot, gpus in self.parts)
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
-        """Return what one exchange puts on each physical link of one node of *slot*: the colour that keeps unlike links apart."""
+        """Return, for each physical link of one node of *slot*, a key that distinguishes links by the loads of one exchange on them."""
         loads_of: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for bucket in range(len(self.shards)):
             for stage in self.stages(bucket, self.everyone):
@@ -119,13 +118,13 @@ class ServerPlan:
             [ServerStage(tuple(leg.between_racks() for leg in legs), latency * (self.servers.racks - 1))] if self.servers.racks > 1 else []
         )
         if self.servers.pipelined:
-            return [ServerStage(tuple(leg.whole() for leg in legs), 2 * latency), *between]
+            return [ServerStage(tuple(leg.push_and_pull() for leg in legs), 2 * latency), *between]
         push, apply, pull = (tuple(getattr(leg, name)() for leg in legs) for name in ("push", "apply", "pull"))
         return [ServerStage(push, latency), ServerStage(apply), *between, ServerStage(pull, latency)]
 
     @cached_property
     def host_bytes(self) -> dict[str, float]:
-        """Return the bytes that one node of each slot sends and receives in one exchange of everything."""
+        """Return the bytes that one node of each slot sends and receives in one exchange of all buckets."""
         bytes_of = dict.fromkeys((part.name for part in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))), 0.0)
         for bucket in range(len(self.shards)):
             for stage in self.stages(bucket, self.everyone):
@@ -136,18 +135,18 @@ class ServerPlan:
         return bytes_of
 
     def alone(self) -> tuple[float, str]:
-        """Return the seconds that one exchange of everything takes when nothing else runs, and what bounds most of it.
+        """Return the time (s) of one exchange of all buckets without contention, and what bounds most of it.
 
-        All workers together, or one of them where they do not keep step.
+        The exchange is that of all workers, or of a single worker if they are asynchronous.
         """
         senders = (Sender(self.parts[0][0], self.parts[0][1][:1], 1),) if self.asynchronous else self.everyone
-        causes, total, held = self.causes({}), 0.0, dict[str, float]()
+        causes, total, seconds_of_limit = self.causes({}), 0.0, dict[str, float]()
         for bucket in range(len(self.shards)):
             for stage in self.stages(bucket, senders):
                 slowest = max((self._leg_alone(leg) for leg in stage.legs), default=(0.0, ""))
                 total += slowest[0] + stage.latency
-                held[slowest[1]] = held.get(slowest[1], 0.0) + slowest[0]
-        worst = max(held, key=lambda name: held[name])
+                seconds_of_limit[slowest[1]] = seconds_of_limit.get(slowest[1], 0.0) + slowest[0]
+        worst = max(seconds_of_limit, key=lambda name: seconds_of_limit[name])
         return total, causes[worst][1] if worst in causes else "the flow limit of the transport"
 
     def _leg_alone(self, leg: Leg) -> tuple[float, str]:
@@ -160,7 +159,7 @@ class ServerPlan:
         return max(times)
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
-        """Return what it means that a resource, by its live name, holds the exchange back: cause and description."""
+        """Return, by the live name of a resource, the cause and description to report when it limits the exchange."""
         causes = dict.fromkeys(self.shared, (Cause.NETWORK, "the core of the fabric"))
         causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.between.descriptions.items()}
         alone = {slot.name for slot, _ in self.parts} == {site.slot.name for site in self.sites} and self.parts[0][0].count == 1
@@ -188,12 +187,12 @@ class _Traffic:
 
     @property
     def _hosts(self) -> float:
-        """Servers of the site that one worker talks to."""
+        """Number of servers of the site with which one worker communicates."""
         return (self.site.slot.count if self.site.number < 0 else 1) / self.plan.servers.racks
 
     @property
     def _workers(self) -> float:
-        """Workers that talk to one server of the site."""
+        """Number of workers that communicate with one server of the site."""
         return sum(sender.nodes * len(sender.gpus) for sender in self.senders) / self.plan.servers.racks
 
     @property
@@ -204,7 +203,7 @@ class _Traffic:
 
     @property
     def _cap(self) -> float:
-        """What one connection carries, where any worker reaches the server over one."""
+        """Rate limit (bytes/s) of one connection, if any worker reaches the server over the network."""
         caps = [sender.slot.node.nic.transport.flow_cap for sender in self.senders if self._hosts > 1 or sender.slot is not self.site.slot]
         return min((cap for cap in caps if cap is not None), default=float("inf"))
 
@@ -217,8 +216,8 @@ class _Traffic:
     def apply(self) -> Leg:
         return Leg("apply", self._workers * self._core_time, {(self.site.slot.name, CORES): 1.0})
 
-    def whole(self) -> Leg:
-        """Return push, update and pull of chunks side by side."""
+    def push_and_pull(self) -> Leg:
+        """Return push, update and pull as one leg, because chunks pipeline them."""
         load: dict[tuple[str, str], float] = defaultdict(float)
         for part in (self._wires(outward=True), self._wires(outward=False)):
             for key, amount in part.items():
@@ -227,7 +226,7 @@ class _Traffic:
         return Leg("push and pull", self.shard.nbytes, load, self._cap)
 
     def between_racks(self) -> Leg:
-        """Return the ring of this site's servers with those of the other racks."""
+        """Return the ring between the servers of this site and those of the other racks."""
         racks, slot = self.plan.servers.racks, self.site.slot
         load: dict[tuple[str, str], float] = defaultdict(float)
         for nic in range(slot.node.nic.count):
@@ -239,7 +238,7 @@ class _Traffic:
         return Leg("between racks", 2 * (racks - 1) / racks * self.shard.nbytes, load)
 
     def _wires(self, outward: bool) -> dict[tuple[str, str], float]:
-        """Return the load of every link per byte that one worker and one server exchange, from or to the workers."""
+        """Return the load of every link per byte exchanged between one worker and one server, from (*outward*) or to the workers."""
         slot, load = self.site.slot, defaultdict[tuple[str, str], float](float)
         arriving = self._workers
         for sender in self.senders:
@@ -252,8 +251,8 @@ class _Traffic:
             for link in links if weight > 0 else ():
                 load[slot.name, link] += weight
         most = max(self._weight(sender.slot) for sender in self.senders)
-        alike = slot.count if self.site.number < 0 else 0
-        load |= {(FABRIC, name): amount for name, amount in self.plan.between.load(self.site.number, outward, most, alike).items()}
+        equal_servers = slot.count if self.site.number < 0 else 0
+        load |= {(FABRIC, name): amount for name, amount in self.plan.between.load(self.site.number, outward, most, equal_servers).items()}
         return load
 
     def _worker_side(self, load: dict[tuple[str, str], float], sender: Sender, remote: float, local: float, outward: bool) -> None:
@@ -270,12 +269,12 @@ class _Traffic:
             load[CORE] += remote * len(sender.gpus) * sender.nodes
 
     def _weight(self, slot: Slot) -> float:
-        """Return what a byte weighs on a link: what an efficiency below 1 loses weighs like bytes."""
+        """Return the load of one byte on a link: an efficiency below 1 counts as extra bytes."""
         return 1.0 / min(1.0, at(slot.node.nic.transport.efficiency, max(self.shard.nbytes, 1.0)))
 
 
 def serving(workload: Workload) -> Serving | None:
-    """Return where the parameter servers of *workload* go; None where its stack has none."""
+    """Return the number and placement of the parameter servers of *workload*, or None if its stack has none."""
     stack = workload.training.stack
     if not stack.uses_servers or stack.servers is None:
         return None
@@ -283,7 +282,7 @@ def serving(workload: Workload) -> Serving | None:
 
 
 def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric, between: Ways = NOWHERE) -> ServerPlan:
-    """Return the plan of job *number*, which trains *workload* on the *cluster*; *between* lies between its hosts."""
+    """Return the plan of job *number*, which trains *workload* on *cluster*; *between* is the network between its hosts."""
     servers = workload.training.stack.servers
     if servers is None:
         raise ValueError(f"{workload.training.stack.name} has no parameter servers")

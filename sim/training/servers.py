@@ -1,9 +1,9 @@
-"""How do workers exchange through parameter servers in time? Each stage of the plan as fluid activities, one per server.
+"""How does an exchange through parameter servers progress in time? Each stage of the plan is a set of fluid activities, one per server.
 
-In step: all workers push at once, and each leg is loaded with the flows of all. By themselves: a class of equal workers is simulated by
-one of them, and every activity weighs on each resource for the worker and for the others that it meets there, in the mean
-(`sim.training.queueing`, from the time the worker has just spent elsewhere). So the equal workers of a class take the time that a
-closed queueing network gives, whatever their number, while other traffic contends with them on the links themselves.
+Synchronous: all workers push at once, and each leg carries the flows of all of them. Asynchronous: one worker represents a class of equal
+workers. Each of its activities loads a resource for itself and for the mean number of other workers that it meets there
+(`sim.training.queueing`, based on the time that the worker has just spent elsewhere). The workers of a class thus take the time of a
+closed queueing network, for any number of workers, while other traffic contends with them on the simulated links.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FLOW = (Cause.NETWORK, "the flow limit between worker and parameter server")
 
 @dataclass(frozen=True)
 class Crowd:
-    """The workers that one stands for: *workers* in all, and the share of the others that use a link, where not all do."""
+    """The *workers* that one simulated worker represents; *near* is the share of the others that use a link, for links not used by all."""
 
     workers: int
     near: Mapping[str, float]
 
 
 class _LiveLeg(NamedTuple):
-    """A leg on the network's own resources."""
+    """A leg, with its load by the live names of resources."""
 
     name: str
     volume: float
@@ -45,7 +45,7 @@ class _LiveLeg(NamedTuple):
 
 
 class ServerExecutor:
-    """Plays the exchange of one bucket, and logs what bounds it; with a *crowd*, for one worker beside the others."""
+    """Plays the exchange of one bucket and logs what bounds it. With a *crowd*, it plays one asynchronous worker among the others."""
 
     def __init__(
         self, network: Network, log: EventLog, rank: int, plan: ServerPlan, live: Live, senders: Sequence[Sender], crowd: Crowd | None
@@ -64,36 +64,36 @@ class ServerExecutor:
         ]
         self._others: dict[str, float] = {}
         self._ended = network.env.now
-        """When the last exchange ended, or the job began (s)."""
+        """Time (s) at which the last exchange ended, or the job began."""
 
     def remembers(self) -> tuple[float, ...]:
-        """Return what decides the next exchange beside what is in progress: the others that a worker meets."""
+        """Return the state that affects the next exchange, other than activities in progress: how many others a worker meets."""
         return tuple(self._others.values())
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
         """Play push, update and pull of bucket *ident*."""
         env = self._network.env
-        self._look_around(ident)
+        self._count_others(ident)
         for latency, legs in self._stages[ident]:
             activities = [self._start(leg) for leg in legs]
             yield together(env, activities)
-            self._note(activities, f"{name} {legs[0].name}" if legs else name, ident, nbytes)
+            self._log_limits(activities, f"{name} {legs[0].name}" if legs else name, ident, nbytes)
             if latency > 0:
                 start = env.now
                 yield env.timeout(latency)
                 self._log.did(self._rank, "comm", name, _LATENCY[0], start, _LATENCY[1], ident)
         self._ended = env.now
 
-    def _look_around(self, bucket: int) -> None:
-        """Work out how many others this worker meets at each resource, from the time it has spent away."""
+    def _count_others(self, bucket: int) -> None:
+        """Compute how many others this worker meets at each resource, from the time it has spent away from the servers."""
         if self._crowd is None:
             return
         away = self._network.env.now - self._ended + sum(latency for latency, _ in self._stages[bucket])
-        alone = [self._alone(legs) for _, legs in self._stages[bucket]]
-        self._others = mean_others(self._crowd.workers, away, alone, self._crowd.near)
+        uncontended = [self._uncontended_times(legs) for _, legs in self._stages[bucket]]
+        self._others = mean_others(self._crowd.workers, away, uncontended, self._crowd.near)
 
-    def _alone(self, legs: Sequence[_LiveLeg]) -> dict[str, float]:
-        """Return the seconds that *legs* together keep each resource, were nobody else there."""
+    def _uncontended_times(self, legs: Sequence[_LiveLeg]) -> dict[str, float]:
+        """Return the time (s) for which *legs* occupy each resource without contention."""
         seconds_of: dict[str, float] = defaultdict(float)
         for leg in legs:
             for link, load in leg.load.items():
@@ -104,10 +104,10 @@ class ServerExecutor:
         usage = {link: load * (1.0 + self._others.get(link, 0.0)) for link, load in leg.load.items()}
         return self._network.start(leg.name, leg.volume, usage, cap=leg.cap)
 
-    def _note(self, legs: Sequence[Activity], name: str, ident: int, nbytes: float) -> None:
-        """Log what held back the leg that ended last, moment by moment."""
+    def _log_limits(self, legs: Sequence[Activity], name: str, ident: int, nbytes: float) -> None:
+        """Log over time what limited the leg that ended last."""
         last = max((leg for leg in legs if leg.history), key=lambda leg: leg.finish, default=None)
-        if last is None:  # nothing to do took no time
+        if last is None:  # no leg took any time
             return
         for link, begin, end in last.bound(self._network.env.now):
             cause, resource = self._causes.get(link, _FLOW)

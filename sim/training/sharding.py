@@ -1,9 +1,9 @@
-"""Which server keeps which bytes? Whole variables dealt in turn, as TensorFlow does, or equal shares in chunks, as PHub does.
+"""Which parameter server holds which bytes? Whole variables round-robin, as in TensorFlow, or equal shares in chunks, as in PHub.
 
-``tf.train.replica_device_setter`` (tensorflow/python/training/device_setter.py) gives each variable to the next server in the order of
+``tf.train.replica_device_setter`` (tensorflow/python/training/device_setter.py) assigns each variable to the next server in the order of
 creation, whatever its size. A batch norm also creates its moving mean and variance, which take their turns but are not pushed.
-So what repeats with a period that the number of servers divides is dealt unevenly: a convolution with a bias and its norm are six
-variables, and of two servers one gets every kernel. Chunks (Luo et al., PHub, arXiv:1805.07891, section 3.2) are dealt evenly.
+A pattern with a period that the number of servers divides is therefore assigned unevenly: a convolution with a bias and its norm are six
+variables, so one of two servers gets every kernel. Chunks (Luo et al., PHub, arXiv:1805.07891, section 3.2) are assigned evenly.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from sim.spec.workload import Layer, Model, Workload
 
 
 class ServerShard(NamedTuple):
-    """What one worker pushes to one server for one bucket: bytes, and updates (variables or chunks)."""
+    """The part of a bucket that one worker pushes to one server: its bytes, and its number of updates (variables or chunks)."""
 
     nbytes: float
     updates: float
 
 
 def moving_statistics(model: Model, layer: Layer) -> int:
-    """Return the variables of *layer* beside its trained ones: a batch norm's moving mean and variance."""
+    """Return the number of untrained variables of *layer*: the moving mean and variance of a batch norm."""
     return 2 if model.buffers > 0 and layer.op == "norm" and len(layer.gradients) == 2 else 0
 
 
 def owners(model: Model, servers: int) -> list[tuple[int, ...]]:
-    """Return, for each layer in forward order, the server (0..) of each gradient tensor, dealt in turn in order of creation."""
+    """Return, for each layer in forward order, the server (0..) of each gradient tensor, round-robin in order of creation."""
     by_layer = []
     created = 0
     for layer in model.layers:
@@ -41,9 +41,9 @@ def owners(model: Model, servers: int) -> list[tuple[int, ...]]:
 
 
 def shards(workload: Workload, servers: Servers) -> list[list[ServerShard]]:
-    """Return for each bucket, in launch order, what one worker pushes to each server; chunked, every server gets the same.
+    """Return for each bucket, in launch order, the shard that one worker pushes to each server. With chunks, all shards are equal.
 
-    With racks, to each server of the worker's own rack.
+    With racks, the servers are those of the worker's own rack.
     """
     layers, stack = workload.model.layers, workload.training.stack
     count = servers.count // servers.racks
@@ -61,5 +61,5 @@ def _chunked(nbytes: float, servers: Servers, count: int) -> ServerShard:
 
 
 def _dealt(bucket: Sequence[int], sizes: Sequence[float], owner: Sequence[int], count: int) -> list[ServerShard]:
-    kept = [[sizes[index] for index in bucket if owner[index] == server] for server in range(count)]
-    return [ServerShard(sum(own), float(len(own))) for own in kept]
+    by_server = [[sizes[index] for index in bucket if owner[index] == server] for server in range(count)]
+    return [ServerShard(sum(own), float(len(own))) for own in by_server]

@@ -1,9 +1,9 @@
 """How much later than the mean does the slowest of n ranks finish? The expected maximum of n equal normal variables.
 
-Ranks differ from step to step by a coefficient of variation *cv* of their compute time; a collective starts at the slowest. In the mean
-that is ``m(n) * cv`` of the compute done since the ranks last met, ``m(n) = E[max of n standard normals]``: 0 for one rank, 0.56
-for 2, 1.42 for 8, 2.07 for 32 (David and Nagaraja, Order Statistics, 2003, section 3). Deterministic, so a period stays exact;
-`sim.training.pace` draws distributions. Limits: ranks independent.
+Compute times of ranks vary from step to step with a coefficient of variation *cv*, and a collective starts when the slowest rank arrives.
+Its mean lag is ``m(n) * cv`` times the compute done since the ranks last met, with ``m(n) = E[max of n standard normals]``: 0 for one
+rank, 0.56 for 2, 1.42 for 8, 2.07 for 32 (David and Nagaraja, Order Statistics, 2003, section 3). The mean is deterministic, so steps
+repeat exactly; `sim.training.pace` draws random steps. Limits: ranks are independent.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def expected_maximum(count: int) -> float:
 
 @lru_cache(maxsize=256)
 def maximum_deviation(count: int) -> float:
-    """Return the standard deviation of that maximum."""
+    """Return the standard deviation of the maximum of *count* independent standard normal variables."""
     # E[max^2] = integral over x > 0 of 2 x (1 - F(x)^n + F(-x)^n)
     return math.sqrt(_integral(count, lambda x, above, below: 2.0 * x * (above + below)) - expected_maximum(count) ** 2)
 
 
-def _integral(count: int, of: Callable[[float, float, float], float]) -> float:
-    """Return the integral over x > 0 of a function *of* x, of 1 - F(x)^n and of F(-x)^n, by Simpson's rule."""
+def _integral(count: int, function: Callable[[float, float, float], float]) -> float:
+    """Return the integral over x > 0 of *function*, with the arguments x, 1 - F(x)^n and F(-x)^n, by Simpson's rule."""
     if count < 1:
         raise ValueError(f"the maximum of {count} values: at least one is due")
     step = _FARTHEST / _POINTS
@@ -41,7 +41,7 @@ def _integral(count: int, of: Callable[[float, float, float], float]) -> float:
         above = -math.expm1(count * math.log1p(-tail(x)))
         below = math.exp(count * math.log(tail(x)))
         weight = 1 if index in (0, _POINTS) else 4 if index % 2 else 2
-        total += weight * of(x, above, below)
+        total += weight * function(x, above, below)
     return total * step / 3
 
 

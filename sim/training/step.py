@@ -1,7 +1,7 @@
-"""What does one rank of data parallelism do, step after step? It loads, computes, exchanges and updates as its plan says.
+"""What does one data-parallel rank do in each step? It loads a batch, computes, exchanges gradients and updates, as its plan specifies.
 
-The host runs ahead of the GPU while this computes, waits for NCCL or for slower ranks; it waits itself at the end of a step, for a batch
-and its copy, and where a ``Wait`` says so.
+The host runs ahead while the GPU computes or waits for NCCL or slower ranks. The host itself waits at the end of a step, for a batch and
+its copy, and at each ``Wait`` with ``host`` set.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NAMES: Final = {"F": "forward", "B": "backward"}
 
 
 class Replica(Rank):
-    """One rank, or a class of equal ranks, that holds the whole model; *index* is its place in ``log.ranks``.
+    """One rank, or a class of equal ranks, that holds the whole model; *index* is its index in ``log.ranks``.
 
-    *finished_step* is called with it after each step. *paces* say how each step differs from the mean: its lag is per second of compute
-    since the ranks last met.
+    *finished_step* is called with *index* after each step. *paces* yields how each step differs from the mean; its lag is relative to the
+    compute since the ranks last met.
     """
 
     def __init__(
@@ -61,17 +61,20 @@ class Replica(Rank):
         self.paces = paces
         self._pace = MEAN
         self._worked = 0.0
-        """Seconds of compute in this step since the ranks last met."""
+        """Compute time (s) in this step since the ranks last met."""
         self.host = 0.0
-        """When the host will have launched everything so far."""
+        """Time (s) at which the host has launched all work so far."""
 
     @property
     def made_of(self) -> Hashable:
-        """Return everything that decides what it does, but for its exchange and its loader's options; of a rank whose steps are alike."""
+        """Return a cache key with everything that affects this rank, except its exchange and its loader's options.
+
+        This consumes a pace, so it is valid only if all steps have the same pace.
+        """
         return self.index, self.gpu_name, self.plan, self.gpu.made_of, self.input.site.made_of, next(self.paces)
 
     def train(self) -> SimProcess:
-        """Run optimizer steps without end."""
+        """Run optimizer steps forever."""
         while True:
             self._pace = next(self.paces)
             self._worked = 0.0
@@ -94,24 +97,24 @@ class Replica(Rank):
         return self._with_host(ended) if wait.host else ended
 
     def _with_host(self, ended: Iterable[simpy.Event]) -> SimProcess:
-        """Let the host wait as well."""
+        """Make the host wait as well."""
         yield from ended
         self.host = self.env.now
 
     def _work(self, work: Work, at: int) -> Iterable[simpy.Event]:
-        return self._takes(at, _NAMES[work.part], self._pace.speed)
+        return self._play_segment(at, _NAMES[work.part], self._pace.speed)
 
     def _pack(self, _: Pack, at: int) -> Iterable[simpy.Event]:
-        return self._takes(at, "backward", self._pace.speed)
+        return self._play_segment(at, "backward", self._pace.speed)
 
     def _unpack(self, _: Unpack, at: int) -> Iterable[simpy.Event]:
-        return self._takes(at, "gradient copies")
+        return self._play_segment(at, "gradient copies")
 
     def _update(self, _: Update, at: int) -> Iterable[simpy.Event]:
-        return self._takes(at, "optimizer")
+        return self._play_segment(at, "optimizer")
 
-    def _takes(self, at: int, name: str, speed: float = 1.0) -> Iterable[simpy.Event]:
-        """Let the instruction take its time, *speed* times as long as in the mean."""
+    def _play_segment(self, at: int, name: str, speed: float = 1.0) -> Iterable[simpy.Event]:
+        """Play the segment of the instruction at index *at*, in *speed* times its mean time."""
         segment = self.plan.segments[at]
         return self._compute(segment, name, speed) if segment is not None else ()
 
@@ -126,7 +129,7 @@ class Replica(Rank):
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
                 yield self.gpu.compute(segment.compute * speed).done
-            stood = self.gpu.stood
-            for begun, end in self.log.interrupt(stood, Cause.GRADIENT) if stood else [(start, None)]:
+            standstills = self.gpu.stood
+            for begun, end in self.log.interrupt(standstills, Cause.GRADIENT) if standstills else [(start, None)]:
                 self.log.did(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
         self._worked += segment.compute

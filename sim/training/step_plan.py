@@ -1,10 +1,10 @@
-"""What does one GPU do in a step, and when does it meet the others? Pure: the layer table, cut where ranks exchange something.
+"""What does one GPU do in a step, and when does it meet other ranks? The layer table, cut where ranks communicate; no simulation.
 
-The host launches kernels one after another, the GPU runs them in order; where the host falls behind, the GPU waits and the
-wait is the step's launch stall. With CUDA graphs one launch starts all kernels of a micro-batch and the optimizer (NVIDIA, CUDA C++
-Programming Guide, "CUDA Graphs"); that graphs shorten the gaps between kernels as well is not modelled. Kernels between two cuts are one
-segment, which ends as theirs do one by one (max-plus algebra), however far ahead the host is: simulated events are as few as the
-operations of `sim.parallel.lower.exchange_plan`.
+The host launches kernels sequentially, and the GPU runs them in order. If the host falls behind, the GPU waits; this wait is the launch
+stall of the step. With CUDA graphs, one launch starts all kernels of a micro-batch and the optimizer (NVIDIA, CUDA C++ Programming Guide,
+"CUDA Graphs"); the shorter gaps between kernels of a graph are not modeled. Kernels between two cuts form one segment, which ends exactly
+when its kernels would if simulated individually (max-plus algebra), however far the host is ahead. The number of simulated events is thus
+proportional to the number of operations in `sim.parallel.lower.exchange_plan`, not to the number of kernels.
 """
 
 from __future__ import annotations
@@ -30,52 +30,53 @@ from sim.training.layer_times import layer_times, same_gpu
 from sim.training.muon import muon_work
 
 _OPTIMIZER_KERNELS = {"foreach": 0.05, "fused": 0.01}
-"""Launches per parameter tensor: multi-tensor chunks, one fused kernel per chunk (torch.optim); else one set of kernels each."""
+"""Launches per parameter tensor: multi-tensor chunks, or one fused kernel per chunk (torch.optim). Otherwise, each tensor has its own."""
 _CLIPPING_PASSES = 3.0
 """Gradients are read for their norm, then read and written (torch.nn.utils.clip_grad_norm_)."""
 
 
 _new = tuple.__new__
-"""Makes a NamedTuple of as many fields as it has, in half the time; a plan has thousands."""
+"""Creates a NamedTuple from all its fields in half the time of its constructor; a plan has thousands."""
 
 
 class Segment(NamedTuple):
-    """Kernels one after another: seconds on the GPU, what the host does for them, and the bucket that is full at their end (-1: none)."""
+    """Sequential kernels: their GPU time (s), their host time, and the bucket that is full at their end (-1: none)."""
 
     compute: float
     host: float = 0.0
-    """Seconds in which the host launches them."""
+    """Time (s) in which the host launches them."""
     late: float = 0.0
-    """Seconds for which a GPU would wait for a host that begins them when it does; less than nothing where that host keeps ahead."""
+    """Time (s) that the GPU waits in total if host and GPU begin the segment together; negative if the host keeps ahead."""
     bucket: int = -1
     drained: bool = False
-    """The host has waited for the GPU before it begins."""
+    """Whether the host waits for the GPU before it begins to launch."""
 
     def wait(self, host: float, gpu: float) -> float:
-        """Return how long the GPU, which is free at *gpu*, waits for a host that is done with what came before at *host*."""
+        """Return how long the GPU, free at *gpu*, waits for the host, which has launched all earlier work at *host*."""
         return max(0.0, (gpu if self.drained else host) + self.late - gpu)
 
     def launched(self, host: float, gpu: float) -> float:
-        """Return when that host is done with these as well."""
+        """Return when the host has launched this segment, with *host* and *gpu* as in `wait`."""
         return (gpu if self.drained else host) + self.host
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The program of one step, and beside it what each instruction takes; None where it takes nothing of its own."""
+    """The program of one step, and the segment of each instruction; None if the instruction has no GPU work of its own."""
 
     program: Program
     segments: tuple[Segment | None, ...]
 
     @property
     def optimizer(self) -> Segment:
-        """Return what the update takes."""
+        """Return the segment of the optimizer update."""
         return self.segments[-1] or Segment(0.0)
 
     def waits(self, before: float = 0.0, after: float = 0.0) -> list[float]:
         """Return how long the GPU waits for the host at each instruction.
 
-        For other ranks it waits *before* the forward of the last micro-batch and, where it waits for gradients, *after* backward.
+        *before* and *after* are the times (s) that it waits for other ranks: before the forward pass of the last micro-batch, and for
+        gradients at the end of its backward pass.
         """
         host, gpu, waited, last = 0.0, 0.0, list[float](), self._last
         for each, segment in zip(self.program, self.segments, strict=True):
@@ -93,7 +94,7 @@ class StepPlan:
 
     @property
     def alone(self) -> float:
-        """Return the seconds of a step that waits for nobody."""
+        """Return the time (s) of a step that does not wait for other ranks."""
         return math.fsum(segment.compute for segment in self.segments if segment) + math.fsum(self.waits())
 
     @property
@@ -108,7 +109,10 @@ class StepPlan:
         return tuple(sum(message.nbytes for message in start.messages) for start in starts)
 
     def passes(self, part: PassPart, micro_batch: int = -1) -> list[tuple[Work | Pack, Segment]]:
-        """Return forward or backward of one micro-batch, the last by default: its work, and filling buckets where nothing comes before."""
+        """Return the work and segments of the forward or backward pass of one micro-batch, by default the last.
+
+        Instructions that fill a bucket are included only if no work precedes them; otherwise the segment of that work includes the copy.
+        """
         number = micro_batch if micro_batch >= 0 else self._last
         return [
             (each, segment)
@@ -139,7 +143,7 @@ class Timeline:
 
 
 def kernels(time: float, launches: float, launch_cpu: float) -> Segment:
-    """Return kernels of *time* seconds in all, as many as *launches*: none begins before it is launched, nor the first or last of them."""
+    """Return a segment of *launches* equal kernels with a total GPU time of *time* (s), none of which begins before it is launched."""
     host = launches * launch_cpu
     if launches <= 1.0:
         return _new(Segment, (time, host, host, -1, False))
@@ -147,7 +151,7 @@ def kernels(time: float, launches: float, launch_cpu: float) -> Segment:
 
 
 class TimedPass(NamedTuple):
-    """Every layer's forward in order and backward in reverse, and when each gradient tensor is ready after backward began (s)."""
+    """The segments of forward, in layer order, and backward, in reverse order, and when each gradient is ready (s after backward began)."""
 
     forward: list[Segment]
     backward: list[Segment]
@@ -155,42 +159,42 @@ class TimedPass(NamedTuple):
 
 
 def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, ranks: int) -> StepPlan:
-    """Return the plan of one step on *gpu*, as one of *ranks* with the same."""
+    """Return the plan of one step on *gpu*, for one of *ranks* equal ranks."""
     return plan_steps([(workload, gpu, cpu_speed)], ranks)[0]
 
 
 def plan_steps(machines: Sequence[tuple[Workload, Gpu, float]], ranks: int) -> list[StepPlan]:
-    """Return the plan of one step on each of *machines* (workload, GPU, speed of a core); *ranks* in all exchange the same operations.
+    """Return the plan of one step on each of *machines* (workload, GPU, core speed).
 
-    The workloads may differ in their batch.
+    The job has *ranks* ranks in total, which all run the same operations. The workloads may differ in their batch.
     """
-    questions = [asked_of(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
-    plans = _plans(tuple(dict.fromkeys(questions)), ranks)
-    return [plans[machine] for machine in questions]
+    keys = [asked_of(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
+    plans = _plans(tuple(dict.fromkeys(keys)), ranks)
+    return [plans[machine] for machine in keys]
 
 
 def asked_of(workload: Workload, gpu: Gpu, cpu_speed: float) -> Same:
-    """Return what decides a plan, as the key of caches: what else a description says may change."""
+    """Return the cache key of a plan. It covers everything that affects the plan; other fields of the descriptions may change."""
     training = workload.training
     scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
-    own = extensions.turn(extensions.EXCHANGES, training.stack.own_exchange)
-    rest = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own
-    return Same((same_layers(workload), same_gpu(gpu), *scales, *rest), workload, gpu, cpu_speed)
+    own_exchange = extensions.turn(extensions.EXCHANGES, training.stack.own_exchange)
+    settings = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own_exchange
+    return Same((same_layers(workload), same_gpu(gpu), *scales, *settings), workload, gpu, cpu_speed)
 
 
-@lru_cache(maxsize=4096)  # as many as a study keeps results (`sim.spec.shelf`): a sweep comes back to each in turn
+@lru_cache(maxsize=4096)  # as large as a study's result cache (`sim.spec.shelf`), because a sweep revisits each plan
 def _plans(different: tuple[Same, ...], ranks: int) -> dict[Same, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
-    passes = [one_pass(question) for question in different]
+    passes = [one_pass(key) for key in different]
     ready = [max(times) for times in zip(*(each_pass.ready for each_pass in passes), strict=True)]
     program = step_program(different[0].held[0], ready, ranks)
-    return {question: _plan(question, each_pass, program, ranks) for question, each_pass in zip(different, passes, strict=True)}
+    return {key: _plan(key, each_pass, program, ranks) for key, each_pass in zip(different, passes, strict=True)}
 
 
 @lru_cache(maxsize=128)
-def one_pass(question: Same) -> TimedPass:
-    """Return what one GPU does in one forward and backward pass, layer by layer."""
-    workload, gpu, cpu_speed = question.held
+def one_pass(key: Same) -> TimedPass:
+    """Return one forward and backward pass on one GPU, layer by layer."""
+    workload, gpu, cpu_speed = key.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
     times, launched = layer_times(workload, gpu), not stack.cuda_graphs
     launch_cpu = stack.launch_cpu / cpu_speed
@@ -204,16 +208,16 @@ def one_pass(question: Same) -> TimedPass:
     forward = [run_forward(index) for index in range(len(layers))]
     if stack.cuda_graphs and forward:
         forward[0] = _joined([kernels(0.0, 1.0, launch_cpu), forward[0]])
-    again = recomputed(segments(workload))
+    recomputed_layers = recomputed(segments(workload))
     backward = [
-        _joined([*map(run_forward, again[index]), run_backward(index)]) if index in again else run_backward(index)
+        _joined([*map(run_forward, recomputed_layers[index]), run_backward(index)]) if index in recomputed_layers else run_backward(index)
         for index in reversed(range(len(layers)))
     ]
     return TimedPass(forward, backward, _ready(workload, forward, backward))
 
 
 def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Segment]) -> list[float]:
-    """Return when each gradient tensor is ready after backward began, on a GPU that waits for its host alone."""
+    """Return when each gradient tensor is ready after backward began, on a GPU that waits only for its host."""
     timeline = Timeline(0.0)
     for segment in forward:
         timeline.play(segment)
@@ -222,8 +226,8 @@ def _ready(workload: Workload, forward: Sequence[Segment], backward: Sequence[Se
     return [end if overlap else ends[-1] for end, layer in zip(ends, layers, strict=True) for _ in layer.gradients]
 
 
-def _plan(question: Same, each_pass: TimedPass, program: StepProgram, ranks: int) -> StepPlan:
-    workload, gpu, cpu_speed = question.held
+def _plan(key: Same, each_pass: TimedPass, program: StepProgram, ranks: int) -> StepPlan:
+    workload, gpu, cpu_speed = key.held
     stack = workload.training.stack
     # a parameter server runs the optimizer
     optimizer = Segment(0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
@@ -235,12 +239,12 @@ def _plan(question: Same, each_pass: TimedPass, program: StepProgram, ranks: int
 
 
 def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepProgram) -> Iterator[Segment | None]:
-    """Yield what each instruction but the update takes; a bucket is filled with the work before it, as one."""
-    copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
-    after = Segment(sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets))
+    """Yield the segment of each instruction except the update. The copy into a bucket is merged into the work before it."""
+    copies = [_copy_time(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
+    after = Segment(sum(_copy_time(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets))
     layers = {"F": each_pass.forward, "B": each_pass.backward[::-1]}
     segments: dict[tuple[str, int, int, int], Segment] = {}
-    before: Instruction | None = None
+    previous: Instruction | None = None
     for each, following in pairwise(program.instructions):
         match each:
             case Work(part, first, last):
@@ -248,28 +252,28 @@ def _segments(workload: Workload, gpu: Gpu, each_pass: TimedPass, program: StepP
                 key = part, first, last, bucket
                 if key not in segments:
                     run = layers[part][first : last + 1]
-                    done = _joined(run if part == "F" else run[::-1])
-                    segments[key] = done if bucket < 0 else done._replace(compute=done.compute + copies[bucket], bucket=bucket)
+                    joined = _joined(run if part == "F" else run[::-1])
+                    segments[key] = joined if bucket < 0 else joined._replace(compute=joined.compute + copies[bucket], bucket=bucket)
                 yield segments[key]
-            case Pack(bucket) if not isinstance(before, Work):
+            case Pack(bucket) if not isinstance(previous, Work):
                 yield Segment(copies[bucket], bucket=bucket)
             case Unpack():
                 yield after
             case _:
                 yield None
-        before = each
+        previous = each
 
 
-def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
-    """Return the seconds of moving *copied* bytes into buckets or out, and of a payload's *traffic*; products run beside its reads."""
+def _copy_time(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
+    """Return the time (s) to move *copied* bytes into or out of buckets, plus that of a payload's *traffic*, which overlaps its FLOP."""
     copy = memory_time(copied * workload.training.stack.gradient_copy_passes, gpu)
     if compressed is None:
         return copy + memory_time(traffic, gpu)
     return copy + max(memory_time(traffic, gpu), compressed.payload.flop / gpu.peak["fp32"]) + compressed.payload.kernels * gpu.kernel_time
 
 
-def _updated(layer: Layer, workload: Workload, ranks: int) -> float:
-    """Return the bytes that the optimizer updates: of a table with a sparse gradient the rows that all ranks looked up (torch.optim)."""
+def _updated_bytes(layer: Layer, workload: Workload, ranks: int) -> float:
+    """Return the bytes that the optimizer updates: for a table with sparse gradients, the rows that any rank looked up (torch.optim)."""
     width, stack = gradient_bytes(workload), workload.training.stack
     nbytes = layer.gradient_bytes(width)
     if not layer.rows_per_sample or not (stack.sparse_embeddings or (layer.sparse and ranks == 1)):
@@ -279,12 +283,12 @@ def _updated(layer: Layer, workload: Workload, ranks: int) -> float:
 
 
 def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> KernelWork:
-    """Return the GPU time of one optimizer step of one of *ranks*, and the launches it takes the host."""
+    """Return the GPU time and the number of launches of one optimizer step, on one of *ranks*."""
     stack, optimizer = workload.training.stack, workload.training.optimizer
     if optimizer.name == "none":
         return KernelWork(0.0, 0.0)
     tensors = sum(len(layer.gradients) for layer in workload.model.layers)
-    updated = sum(_updated(layer, workload, ranks) for layer in workload.model.layers)
+    updated = sum(_updated_bytes(layer, workload, ranks) for layer in workload.model.layers)
     kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
     passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
     busy = memory_time(updated * passes, gpu) + kernels * gpu.kernel_time
@@ -293,14 +297,15 @@ def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> KernelWork:
 
 
 def gradient_checks(workload: Workload) -> float:
-    """Return what the host does to gradients between backward and optimizer, in launches, while the GPU waits."""
+    """Return the number of launches for gradient checks between backward and optimizer, during which the GPU waits."""
     return workload.training.stack.gradient_checks * sum(len(layer.gradients) for layer in workload.model.layers)
 
 
 def norm_patience(workload: Workload, plan: StepPlan) -> float:
-    """Return the mean seconds of backward up to its next persistent norm, which does not end before a collective beside it does.
+    """Return the mean compute time (s) in backward until the next persistent batch norm; infinity if there are none.
 
-    Seen from any moment, norms at equal distances are half a distance away (PyTorch issue 80259, NVIDIA/nccl issues 338 and 661).
+    Such a kernel cannot finish before a concurrent collective does (PyTorch issue 80259, NVIDIA/nccl issues 338 and 661). At a random
+    moment, the next of evenly spaced norms is half a spacing away on average.
     """
     training = workload.training
     norms = len(batch_norms(workload.model)) if training.stack.persistent_norms else 0
@@ -310,16 +315,16 @@ def norm_patience(workload: Workload, plan: StepPlan) -> float:
 
 
 def reads_before_update(workload: Workload) -> bool:
-    """Return whether the host waits for backward before it launches the optimizer, to read a result back.
+    """Return whether the host waits for backward before it launches the optimizer, because it reads a result back.
 
-    Loss scaling asks whether gradients overflowed (torch.amp.GradScaler.step, apex's LossScaler.update_scale), gradient checks more.
+    Loss scaling reads whether gradients overflowed (torch.amp.GradScaler.step, apex's LossScaler.update_scale); gradient checks read more.
     """
     training = workload.training
     return training.precision in ("amp_fp16", "fp16") or training.stack.gradient_checks > 0
 
 
 def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int) -> Segment:
-    """Return the optimizer's work, and how far the host falls behind it after what it does to gradients before."""
+    """Return the segment of the optimizer, including the host's gradient checks before it."""
     busy, launches = optimizer_work(workload, gpu, ranks)
     host = 0.0 if workload.training.stack.cuda_graphs else launches * launch_cpu
     checks = gradient_checks(workload) * launch_cpu
@@ -327,9 +332,9 @@ def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int) -> S
 
 
 def _joined(segments: Sequence[Segment]) -> Segment:
-    """Return *segments*, one after another and none of them drained, as one.
+    """Return sequential *segments*, none of them drained, merged into one.
 
-    The GPU ends the last where all its predecessors do, or later: ``end = max(gpu + compute, host + late + compute)`` of each, in turn.
+    This composes ``end = max(gpu + compute, host + late + compute)`` over the segments in order.
     """
     compute, host, late = 0.0, 0.0, -math.inf
     for segment in segments:

@@ -1,1 +1,1 @@
-"""How do ranks combine their gradients? Routes on the link graph, what NCCL chooses, what that costs alone, and how it is played."""
+"""How do ranks combine data? Routes on the link graph, NCCL's choices, their cost without contention, and their simulation in time."""

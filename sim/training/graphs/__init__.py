@@ -1,1 +1,1 @@
-"""Graphs of operations while they run: what communicators pay for their messages, and the simulation of every rank."""
+"""Simulation of graphs of operations: the prices of messages, and the simulation of every rank."""

@@ -1,8 +1,9 @@
-"""What does each rank of a graph wait for while its GPU stands still? Every moment of the step, blamed on one thing.
+"""What does each rank of a graph wait for while its GPU is idle? Every moment of the step is attributed to one cause.
 
-A moment in which the GPU computes is compute. Otherwise it is, in this order: the collective or message that is under way on this rank,
-the one begun first; the host; the memory; other ranks that have not come yet to what this rank has come to; or, when this rank has nothing
-left to do, ranks that still have. A message that is not sent yet is the pipeline's, a collective that others miss is a straggler's.
+A moment in which the GPU computes is compute. Otherwise it is attributed to the first that applies: the collective or message in progress
+on this rank (the one that began first); the host; the memory; other ranks that have not arrived at an operation where this rank waits; or,
+if this rank has finished, ranks that are still at work. Waiting for a message to be sent counts as pipeline, waiting for other members of a
+collective as straggler.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NOTHING_LEFT: Final = "ranks that are still at work"
 
 
 class _Claim(NamedTuple):
-    """Something that goes on at a rank from *t0* to *t1*; of two at a time the lower *level*, then the earlier one, is blamed."""
+    """An activity of a rank from *t0* to *t1*. Of concurrent ones, the one with the lowest *level*, then the earliest, is blamed."""
 
     level: int
     t0: float
@@ -30,7 +31,7 @@ class _Claim(NamedTuple):
     cause: Cause
     resource: str
     group: str = ""
-    """Name of the collective that is waited for."""
+    """Name of the collective or message that the rank waits for."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class RankStep:
     """One rank's step."""
 
     stalls: Mapping[Cause, float]
-    """Seconds by cause; sums to the step."""
+    """Time (s) by cause; sums to the step time."""
     exposed: Mapping[str, float]
-    """Seconds without compute that each kind of collective or message of a communicator takes, waiting for its members included."""
+    """Exposed time (s) of each kind of collective or message of a communicator, including waits for its members."""
     waits: tuple[WaitSpan, ...]
-    """What the rank does and waits for, one after another."""
+    """What the rank does and waits for, in chronological order."""
 
 
 def rank_steps(played: GraphPlayed) -> tuple[RankStep, ...]:
@@ -63,7 +64,7 @@ def _of_work(work: WorkSpan) -> _Claim:
 
 
 def _of_operation(done: Done, came: float, ready: float) -> Iterator[_Claim]:
-    """Yield what *done*, which might begin at *ready*, is for a member that came at *came*: absence of others, a queue, and the way."""
+    """Yield the claims of *done* for a member that arrived at *came*: waiting for others until *ready*, queueing, and the transfer."""
     group, message = named(done.node), done.node.kind == "send"
     if ready > came:
         last = done.ranks[0 if message else done.came.index(ready)]
@@ -81,7 +82,7 @@ def _rank_step(rank: int, claims: Sequence[_Claim], end: float) -> RankStep:
     stalls = dict.fromkeys(LAYOUT_STALLS, 0.0)
     exposed: dict[str, float] = defaultdict(float)
     waits: list[WaitSpan] = []
-    for claim, t0, t1 in _told(claims, end):
+    for claim, t0, t1 in _timeline(claims, end):
         cause, resource, group = claim[3:] if claim else (Cause.STRAGGLER, NOTHING_LEFT, "")
         stalls[cause] += t1 - t0
         if group:
@@ -94,8 +95,8 @@ def _rank_step(rank: int, claims: Sequence[_Claim], end: float) -> RankStep:
     return RankStep(stalls, dict(exposed), tuple(waits))
 
 
-def _told(claims: Sequence[_Claim], end: float) -> Iterator[tuple[_Claim | None, float, float]]:
-    """Yield (who is blamed, from, until) from 0 to *end* without a gap."""
+def _timeline(claims: Sequence[_Claim], end: float) -> Iterator[tuple[_Claim | None, float, float]]:
+    """Yield (blamed claim, begin, end) without gaps from 0 to *end*."""
     edges = sorted({0.0, end, *(min(time, end) for claim in claims for time in (claim.t0, claim.t1))})
     begins = sorted(claims, key=lambda claim: claim.t0, reverse=True)
     active: list[_Claim] = []

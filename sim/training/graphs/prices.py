@@ -1,7 +1,7 @@
-"""What do the collectives and messages of a graph cost, rank by rank? NCCL's choice among any ranks, with its load on every node's links.
+"""What do the collectives and messages of a graph cost, rank by rank? NCCL's choice for any set of ranks, with its load on every link.
 
-Every node stands for itself, so that ranks that do unlike things meet on the links that they share. Limits: single messages do not load
-links between switches; groups on one torus load links of their own.
+Every node is simulated individually, so ranks with different work contend for the links that they share. Limits: individual messages do not
+load links between switches; groups on a torus do not share links with each other.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from sim.training.job import job_slots
 
 @dataclass(eq=False)
 class GraphPrices:
-    """Prices on *hardware*, on which *placement* says where ranks are, in their order; worked out once each."""
+    """Cached prices on *hardware*; *placement* lists the GPUs of the ranks, in rank order."""
 
     hardware: Hardware
     placement: Sequence[Placement]
     tuning: Tuning
     capacity: dict[str, float] = field(default_factory=dict)
-    """Of each live link, bytes/s."""
+    """Capacity of each live link (bytes/s)."""
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
-    """Of each live link: what it means that it holds an operation back."""
+    """The cause and description to report when a live link limits an operation."""
     _plans: dict[object, CollectivePlan] = field(default_factory=dict)
-    _known: dict[object, Fluid] = field(default_factory=dict)
+    _prices: dict[object, Fluid] = field(default_factory=dict)
 
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -45,7 +45,7 @@ class GraphPrices:
 
     @cached_property
     def slots(self) -> dict[int, Slot]:
-        """Return the slot of each node that is used; nodes alike share one."""
+        """Return the slot of each node in use; equal nodes share one."""
         return {number: slot for slot in slots(self.hardware, [tuple(self.placement)]) for number in slot.numbers}
 
     def node(self, rank: int) -> Node:
@@ -53,18 +53,18 @@ class GraphPrices:
         return self.slots[self.places[rank][0]].node
 
     def collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> Fluid:
-        """Return what *op* on *nbytes* costs *ranks*, which are two or more."""
+        """Return the price of *op* on *nbytes* among *ranks*, which are two or more."""
         key = (ranks, op, nbytes)
-        if key not in self._known:
-            self._known[key] = self._collective(ranks, op, nbytes)
-        return self._known[key]
+        if key not in self._prices:
+            self._prices[key] = self._collective(ranks, op, nbytes)
+        return self._prices[key]
 
     def message(self, source: int, target: int, nbytes: float) -> Fluid:
-        """Return what handing *nbytes* from rank *source* to rank *target* costs."""
+        """Return the price of a message of *nbytes* from rank *source* to rank *target*."""
         key = (source, target, nbytes)
-        if key not in self._known:
-            self._known[key] = self._message(source, target, nbytes)
-        return self._known[key]
+        if key not in self._prices:
+            self._prices[key] = self._message(source, target, nbytes)
+        return self._prices[key]
 
     def _collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> Fluid:
         by_node: dict[int, list[int]] = defaultdict(list)
@@ -76,10 +76,10 @@ class GraphPrices:
         cost = plan.cost(nbytes, op)
         numbers: dict[str, list[int]] = defaultdict(list)
         for part in placement:
-            like = next(
+            planned = next(
                 each_part for each_part in plan.parts if each_part.slot.node is self.slots[part.node].node and each_part.gpus == part.gpus
             )
-            numbers[like.slot.name].append(part.node)
+            numbers[planned.slot.name].append(part.node)
         load: dict[str, float] = {}
         for (slot, link), amount in cost.load.items():
             names = [self._fabric(link, plan, placement)] if slot == FABRIC else [self._live(node, link) for node in numbers[slot]]
@@ -87,15 +87,15 @@ class GraphPrices:
         return Fluid(cost.launch, cost.volume, cost.cap, load, cost.cause, cost.bottleneck)
 
     def _plan(self, placement: tuple[Placement, ...]) -> CollectivePlan:
-        """Return how collectives of ranks there travel; on a fabric without structure, as those of any ranks that lie alike."""
+        """Return the plan of collectives on *placement*; on a fabric without structure, equal placements share a plan."""
         fabric = self.hardware.fabric
         structured = fabric.structured
-        alike = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
-        if alike not in self._plans:
+        key = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
+        if key not in self._plans:
             used = job_slots(0, slots(self.hardware, [placement]))
             between = crossed(self.hardware, [[part.node for part in placement]], 0, fold=False) if structured else NOTHING
-            self._plans[alike] = plan_collectives(used, fabric, self.tuning, between)
-        return self._plans[alike]
+            self._plans[key] = plan_collectives(used, fabric, self.tuning, between)
+        return self._plans[key]
 
     def _message(self, source: int, target: int, nbytes: float) -> Fluid:
         (node, gpu), (other, onto) = self.places[source], self.places[target]
@@ -114,7 +114,7 @@ class GraphPrices:
     # --- links ----------------------------------------------------------------------------------------------------
 
     def _live(self, node: int, link: str) -> str:
-        """Return the name of *link* of *node*, which is noted."""
+        """Return the live name of *link* of *node*, and register the link."""
         name = f"node{node}.{link}"
         if name not in self.capacity:
             self.capacity[name], self.descriptions[name] = link_of(self.slots[node], link)
@@ -127,7 +127,7 @@ class GraphPrices:
         return name
 
     def _fabric(self, link: str, plan: CollectivePlan, placement: Sequence[Placement]) -> str:
-        """Return the name of a link between switches, which is noted."""
+        """Return the live name of a link between switches, and register the link."""
         if (FABRIC, link) == CORE:
             return self._core()
         whose = f"{placement[0].node}." if self.hardware.fabric.torus is not None else ""

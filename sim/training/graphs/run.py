@@ -1,8 +1,9 @@
-"""How does a step that is given as a graph go? Every rank's nodes played against the clock, each as soon as it may begin.
+"""How does a step that is specified as a graph proceed in time? Simulates every rank's nodes, each as soon as it may begin.
 
-A rank has a GPU, a host and a memory that each do one thing at a time, of what may begin the lowest number first. A communicator plays its
-collectives one after another, each from when its members have come; a message leaves when its sender has come, or its receiver too where
-the two meet. All of them share the links of the machine. Collectives among one rank, or of no bytes, end when their members have come.
+A rank has a GPU, a host and a memory. Each does one thing at a time: of the nodes that may begin, the one with the lowest number first. A
+communicator plays its collectives in order, each once its members have arrived. A message leaves when its sender has arrived, or, if the
+two meet, also its receiver. All of them share the links of the machine. Collectives of a single rank or of zero bytes end when their
+members have arrived.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from sim.training.communicator import Communicator, Fluid, HeldPiece, Operation,
 from sim.training.graphs.prices import GraphPrices
 
 UNITS: Final = ("compute", "host", "memory")
-"""What a rank has that does one thing at a time, by the kind of its nodes."""
+"""The units of a rank, each of which does one thing at a time; also the kinds of nodes that run on them."""
 
 
 @dataclass(frozen=True, eq=False)
 class GraphScene:
-    """Everything a simulation of graphs is made of."""
+    """The inputs of a simulation of graphs."""
 
     graphs: Sequence[Graph]
     meetings: Matched
     prices: GraphPrices
     peak: Peak | None = None
-    """Units on which compute runs whose duration is not recorded; the best of 16 bits by default."""
+    """Compute units for nodes without a recorded duration; by default, the best units for 16 bits."""
 
 
 class Done(NamedTuple):
-    """One collective or message: who took part, when each member came, and what held it back from when the last one had."""
+    """One finished collective or message: its members, when each arrived, and what limited it after the last one arrived."""
 
     ranks: tuple[int, ...]
     node: GraphNode
     came: tuple[float, ...]
-    """When each member came (s); of a message when its sender and its receiver did."""
+    """Time (s) at which each member arrived; for a message, its sender and its receiver."""
     begin: float
     end: float
     pieces: tuple[HeldPiece, ...]
@@ -52,16 +53,16 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GraphPlayed:
-    """What the simulation of graphs tells."""
+    """The results of the simulation of graphs."""
 
     log: EventLog
     done: tuple[Done, ...]
     ends: tuple[float, ...]
-    """When each rank ended its last node (s)."""
+    """Time (s) at which each rank ended its last node."""
 
     @property
     def time(self) -> float:
-        """Return the seconds of the step: until the last rank has ended."""
+        """Return the step time (s): the time until the last rank has finished."""
         return max(self.ends)
 
 
@@ -75,7 +76,7 @@ class _Operation(Operation):
 
     def __init__(self, env: Clock, meeting: GraphMeeting, price: Fluid | None) -> None:
         meets = meeting.node.kind != "send" or meeting.node.meets
-        super().__init__(env, len(meeting.members) if meets else 1)  # else a message leaves with its sender
+        super().__init__(env, len(meeting.members) if meets else 1)  # otherwise, a message leaves when its sender arrives
         self.meeting = meeting
         self.price = price
         self.came = [math.nan] * len(meeting.members)
@@ -86,7 +87,7 @@ class _Operation(Operation):
 
 
 class _Simulation:
-    """All ranks while they run."""
+    """The simulation of all ranks."""
 
     def __init__(self, scene: GraphScene, keep_rates: bool) -> None:
         self.scene = scene
@@ -98,7 +99,7 @@ class _Simulation:
         self.over = env.event()
         self.done: list[Done] = []
         self.operations: dict[NodePlace, tuple[_Operation, int]] = {}
-        """What each node takes part in, and as which of its members."""
+        """The operation in which each node takes part, and its index among the members."""
         for meetings in scene.meetings.collectives.values():
             communicator = Communicator(env, self._play)
             for meeting in meetings:
@@ -129,7 +130,7 @@ class _Simulation:
     # --- collectives and messages ---------------------------------------------------------------------------------
 
     def come(self, rank: int, place: int) -> bool:
-        """Let *rank* come to the operation at *place* of its graph; tell whether that has ended already."""
+        """Register that *rank* arrives at the operation of its node at index *place*; return whether the operation has already ended."""
         operation, turn = self.operations[rank, place]
         operation.came[turn] = self.env.now
         node = operation.meeting.node
@@ -142,12 +143,12 @@ class _Simulation:
         return operation.over
 
     def _deliver(self, message: _Operation) -> SimProcess:
-        """Play *message*, for which no other makes way."""
+        """Play *message*, which does not queue behind others."""
         yield from self._play(message)
         message.end()
 
     def _play(self, operation: _Operation, _: int = 0) -> SimProcess:
-        """Play *operation*, whose turn has come, once its members have."""
+        """Play *operation*, whose turn has come, once its members have arrived."""
         if not operation.come.processed:
             yield operation.come
         operation.begin = self.env.now
@@ -157,18 +158,18 @@ class _Simulation:
             self.log.did(operation.ranks[0], "comm", named(node), price.cause, operation.begin, price.limit, -1, node.nbytes)
         self.done.append(Done(operation.ranks, node, tuple(operation.came), operation.begin, self.env.now, operation.pieces))
         for (rank, place), came in zip(operation.meeting.members, operation.came, strict=True):
-            if not math.isnan(came):  # a receiver may come later
+            if not math.isnan(came):  # a receiver may arrive later
                 self.ranks[rank].ended([place])
 
     def over_by(self, count: int) -> None:
-        """Note that so many nodes have ended."""
+        """Register that *count* nodes have ended."""
         self.left -= count
         if not self.left:
             self.over.succeed()
 
 
 class _Rank:
-    """One rank: what may begin, and what each of its units is doing."""
+    """One rank: the nodes that may begin, and the state of each of its units."""
 
     def __init__(self, simulation: _Simulation, number: int) -> None:
         self.simulation = simulation
@@ -186,15 +187,15 @@ class _Rank:
         simulation.log.ranks.append(LoggedRank(0, number, 1, f"node{node}", (gpu,)))
 
     def begin(self) -> None:
-        """Let what waits for nothing begin."""
-        self._go_on(self._enter([place for place, count in enumerate(self.waits) if not count]))
+        """Begin the nodes that wait for nothing."""
+        self._advance(self._enter([place for place, count in enumerate(self.waits) if not count]))
 
     def ended(self, places: Sequence[int]) -> None:
-        """Note that the nodes at *places* have ended; those that waited for them begin."""
+        """Register that the nodes at *places* have ended, and begin those that waited for them."""
         self.end = self.simulation.env.now
-        self._go_on(places)
+        self._advance(places)
 
-    def _go_on(self, places: Sequence[int]) -> None:
+    def _advance(self, places: Sequence[int]) -> None:
         while places:
             free = []
             for place in places:
@@ -208,7 +209,7 @@ class _Rank:
             self._dispatch(unit)
 
     def _enter(self, places: Sequence[int]) -> list[int]:
-        """Let the nodes at *places* begin or queue; return those that end at once."""
+        """Begin or queue the nodes at *places*; return those that end at once."""
         over: list[int] = []
         for place in places:
             node = self.graph.nodes[place]
@@ -226,9 +227,9 @@ class _Rank:
         self.busy[unit] = True
         start = simulation.env.now
         timeout = simulation.env.timeout(seconds_of(node, self.gpu, self.peak))
-        timeout.callbacks.append(lambda _: self._done(unit, place, start))
+        timeout.callbacks.append(lambda _: self._finish(unit, place, start))
 
-    def _done(self, unit: str, place: int, start: float) -> None:
+    def _finish(self, unit: str, place: int, start: float) -> None:
         node = self.graph.nodes[place]
         cause = {"compute": Cause.COMPUTE, "host": Cause.LAUNCH, "memory": Cause.COPY}[unit]
         stream = "gpu" if unit == "compute" else unit
@@ -239,7 +240,7 @@ class _Rank:
 
 
 def seconds_of(node: GraphNode, gpu: Gpu, peak: Peak) -> float:
-    """Return the seconds of compute, of the host or of memory: as recorded, else by the roofline of *gpu*."""
+    """Return the time (s) of a compute, host or memory node: as recorded, or else by the roofline of *gpu*."""
     if node.seconds is not None:
         return node.seconds
     if node.kind == "host":
@@ -248,13 +249,13 @@ def seconds_of(node: GraphNode, gpu: Gpu, peak: Peak) -> float:
 
 
 def usual_peak(gpu: Gpu) -> Peak:
-    """Return the units of *gpu* that training in 16 bits runs on."""
-    wanted: tuple[Peak, ...] = ("bf16", "fp16", "fp32")
-    return next(peak for peak in wanted if peak in gpu.peak)
+    """Return the units of *gpu* that 16-bit training uses."""
+    preferred: tuple[Peak, ...] = ("bf16", "fp16", "fp32")
+    return next(peak for peak in preferred if peak in gpu.peak)
 
 
 def named(node: GraphNode) -> str:
-    """Return a collective or message as reports name it: what it does, and among whom."""
+    """Return the name of a collective or message in reports: its operation and its communicator."""
     if node.kind in ("send", "receive"):
         return "send/recv"
     return f"{node.op} of {f'communicator {node.communicator}' if node.communicator else 'all ranks'}"

@@ -1,1 +1,1 @@
-"""Layouts while they train: what groups pay for their messages, how long units compute, and the simulation of one step."""
+"""Simulation of layouts: the prices of group messages, the compute times of units, and the simulation of one step."""

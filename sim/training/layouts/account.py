@@ -1,4 +1,4 @@
-"""What do the ranks of one stage wait for, step by step? Every wait with its cause, and what messages of each kind of group cost."""
+"""What do the ranks of one stage wait for in each step? Every wait with its cause, and the exposed time of each kind of group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.training.layouts.scene import GROUPS, StageStep
 
 
 class Account:
-    """The waits of the rank at place *index* of the log."""
+    """The waits of the rank with the index *index* in the log."""
 
     def __init__(self, log: EventLog, index: int) -> None:
         self.log = log
@@ -22,33 +22,33 @@ class Account:
 
     @property
     def step(self) -> int:
-        """Return the number of the present step."""
+        """Return the number of the current step."""
         return len(self.exposed) - 1
 
     def begin_step(self) -> None:
-        """Note that a step begins."""
+        """Mark the beginning of a step."""
         self.exposed.append(dict.fromkeys(GROUPS, 0.0))
 
     def end_step(self) -> None:
-        """Note that the step has ended."""
+        """Mark the end of the step."""
         self.ends.append(self.log.clock())
 
     def waited(self, cause: Cause, resource: str, start: float, end: float) -> None:
-        """Write down a wait, unless it took no time."""
+        """Record a wait, unless it took no time."""
         if end > start:
             self.log.waits.append(Waited(self.index, cause, resource, -1, start, end))
 
     def blame(self, pieces: Iterable[HeldPiece]) -> None:
-        """Write down waits that follow one another."""
+        """Record sequential waits."""
         for piece in pieces:
             self.waited(*piece)
 
     def exposes(self, group: str, seconds: float) -> None:
-        """Note *seconds* of compute that messages of a kind of group have cost."""
+        """Add *seconds* to the compute time lost to messages of a kind of *group*."""
         self.exposed[-1][group] += seconds
 
     def last_step(self, clock: Sequence[float], count: int = 1) -> StageStep:
-        """Return the mean of the last *count* steps by cause and resource; *clock* tells when each instruction of the last was over."""
+        """Return the mean of the last *count* steps by cause and resource; *clock* has the end of each instruction of the last step."""
         first, begin, end = self.ends[-1 - count], *self.ends[-2:]
         resources: dict[tuple[Cause, str], float] = defaultdict(float)
         for wait in self.log.waits:

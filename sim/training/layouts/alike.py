@@ -1,8 +1,9 @@
-"""Which ranks of a layout step alike, though the nodes of a stage differ? Classes by what each sends, with whom, over which links.
+"""Which ranks of a layout have identical steps, even if the nodes of a stage differ? Classes by what each sends, to whom, over which links.
 
-Groups and messages between stages are activities, links of nodes and ranks what they cross: the coarsest equitable partition of these
-(`sim.cluster.symmetry`) puts ranks together whose groups lie alike, all the way round. Members of a class arrive, start and wait alike,
-so one simulated rank stands for each; on a link that stands for its class the loads of all groups that cross it add up.
+Groups and messages between stages are activities; the links of nodes, and ranks, are the resources they use. The coarsest equitable
+partition of these (`sim.cluster.symmetry`) puts ranks into one class if their groups are placed equally, transitively. Members of a class
+arrive, start and wait at the same times, so one simulated rank represents all of them. On the link that represents its class, the loads of
+all groups that use it add up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sim.parallel.program import Op, Program, Send, Start
 
 RankGroup = tuple[int, ...]
 Loads = Mapping[str, float]
-"""Bytes on each live link per unit of an operation."""
+"""Bytes on each live link per unit of an operation's volume."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +28,19 @@ class Alike:
     rank: Sequence[int]
     """The first rank of the class of each rank."""
     groups: Mapping[tuple[str, RankGroup], Sequence[RankGroup]]
-    """By kind ("send" or an axis) and members: all groups of its class."""
+    """All groups of the class of each group, which is identified by its kind ("send" or an axis) and its members."""
     links: frozenset[str]
     """The first link of each class."""
 
     def size(self, rank: int) -> int:
-        """Return how many ranks *rank* stands for."""
+        """Return how many ranks *rank* represents."""
         return self.rank.count(rank)
 
 
 def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[RankGroup, Sequence[Loads]]]]], capacity: Mapping[str, float]) -> Alike:
-    """Return the classes of ranks of *mesh*; *kinds* gives every group of each kind with what its operations load.
+    """Return the classes of the ranks of *mesh*.
 
-    *capacity* is that of every link loaded.
+    *kinds* lists every group of each kind with the loads of its operations; *capacity* has the capacity of every loaded link.
     """
     names: list[tuple[str, RankGroup]] = []
     activities: list[tuple[Hashable, Mapping[str, Hashable]]] = []
@@ -65,7 +66,7 @@ def alike(mesh: Mesh, kinds: Iterable[tuple[str, Sequence[tuple[RankGroup, Seque
 
 
 def operations(programs: Iterable[Program]) -> dict[GroupAxis, list[tuple[Op, float]]]:
-    """Return the smallest and the largest message of each operation that *programs* start among the ranks of each axis."""
+    """Return the operations that *programs* start along each axis, each with its smallest and its largest message."""
     sizes: dict[tuple[GroupAxis, Op], set[float]] = defaultdict(set)
     for program in programs:
         for each in program:
@@ -78,6 +79,6 @@ def operations(programs: Iterable[Program]) -> dict[GroupAxis, list[tuple[Op, fl
 
 
 def sends(mesh: Mesh, programs: Sequence[Program]) -> list[RankGroup]:
-    """Return the pairs of ranks between which messages of a pipeline go, *programs* being those of its stages."""
+    """Return the pairs of ranks that exchange pipeline messages, given the *programs* of all stages."""
     targets = [sorted({each.stage for each in program if isinstance(each, Send)}) for program in programs]
     return [(rank, mesh.group(rank, "pipeline")[target]) for rank in range(mesh.gpus) for target in targets[mesh.stage_of(rank)]]

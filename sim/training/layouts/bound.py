@@ -1,9 +1,9 @@
-"""How long does one step of a layout take at least? Its programs as a recurrence, without contention and without SimPy.
+"""What is a lower bound on the step time of a layout? Its programs as a recurrence, without contention and without SimPy.
 
-Every instruction starts as soon as what it waits for is over, operations keep the order of their queues, and each takes the time that it
-takes with nothing foreign beside it. All of this is monotone (max and plus), so the simulated step, in which operations share links and
-compute slows beside them, is never shorter. Where all stages meet in each step (gradient clipping) the step from one meeting to the next
-is exact; elsewhere the least advance of any stage bounds the cycle time from below (Collatz-Wielandt).
+Every instruction starts as soon as what it waits for has ended, operations keep the order of their queues, and each takes the time without
+traffic of other operations. All of this is monotone (max and plus). The simulated step, in which operations share links and slow compute,
+is therefore never shorter. If all stages meet in each step (gradient clipping), the step from one meeting to the next is exact; otherwise,
+the smallest advance of any stage in a step bounds the cycle time from below (Collatz-Wielandt).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sim.training.layouts.scene import LayoutScene
 from sim.training.layouts.times import copied
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
-"""Bursts of a pass (seconds, all launches, the first launch, whether the host waits before), seconds in all, and what nothing hides."""
+"""Bursts of a pass (GPU time, host time, time of the first launch, whether the host waits before), total GPU time, and exposed time."""
 _MEETING: Final[Tag] = ("norm", 0, 0)
 _STEPS: Final = 3
-"""Steps that are tried where stages never all meet."""
+"""Number of steps that are run if stages do not all meet."""
 
 
 def least_time(scene: LayoutScene) -> float:
-    """Return seconds that no simulation of *scene* goes below."""
+    """Return a lower bound (s) on the simulated step time of *scene*."""
     programs = [list(program) for program in scene.programs]
     if all(Wait(_MEETING) in program for program in programs):
         ends = [program.index(Wait(_MEETING)) + 1 for program in programs]
@@ -46,7 +46,7 @@ def least_time(scene: LayoutScene) -> float:
 
 
 def least_work(scene: LayoutScene) -> float:
-    """Return the seconds that GPUs compute in a step of *scene* with nothing beside them, mean over stages."""
+    """Return the GPU time (s) of a step of *scene* without slowdown by communication, averaged over stages."""
     recurrence = _Recurrence(scene)
     recurrence.run([list(program) for program in scene.programs])
     return sum(rank.worked_in_step for rank in recurrence.ranks) / len(recurrence.ranks)
@@ -54,43 +54,43 @@ def least_work(scene: LayoutScene) -> float:
 
 @dataclass(eq=False)
 class _Rank:
-    """The ranks of one stage: when their compute and their host are done with all so far."""
+    """The ranks of one stage: the times (s) at which their compute (*now*) and their host have finished everything so far."""
 
     now: float = 0.0
     host: float = 0.0
     floor: float = 0.0
-    """When the host goes on behind what it launches now, where it waits for memory to be freed."""
+    """Earliest time (s) at which the host continues after the current work, because it waits for memory to be freed."""
     place: int = 0
     behind: float = 0.0
-    """Seconds by which the slowest rank is behind."""
+    """Time (s) by which the slowest rank is behind."""
     worked_in_step: float = 0.0
     queues: dict[str, float] = field(default_factory=dict)
-    """When each communicator has played everything so far."""
+    """Time (s) at which each communicator has finished everything so far."""
     ends: dict[Tag, float] = field(default_factory=dict)
-    """When each of this step's operations is over."""
+    """End (s) of each operation of this step."""
     sending: list[Tag] = field(default_factory=list)
-    """Messages to other stages that compute waits for before it goes on."""
+    """Messages to other stages for which compute waits before it continues."""
     sent_ahead: list[Tag] = field(default_factory=list)
-    """Messages that it waits for with the next of those, or before the optimizer."""
+    """Messages for which compute waits at the next message that holds it, or before the optimizer."""
 
     def hold(self) -> None:
-        """Let compute wait for all that was sent so far."""
+        """Make compute wait for everything sent so far."""
         self.sending += self.sent_ahead
         self.sent_ahead = []
 
 
 class _Recurrence:
-    """All stages, each run as far as what it needs is known."""
+    """The recurrence of all stages. Each advances until it needs a time that has not been computed yet."""
 
     def __init__(self, scene: LayoutScene, before: bool = False) -> None:
         self.scene = scene
         self.ranks = [_Rank(host=float("-inf") if before else 0.0) for _ in scene.programs]
         self.arrivals: dict[Tag, list[tuple[float, float]]] = {}
-        """Of operations across stages: when each stage has come, and how much later its slowest rank."""
+        """For operations across stages: when each stage has arrived, and how much later its slowest rank does."""
         self.shared: dict[Tag, float] = {}
         self.sent: dict[Tag, float] = {}
         self.over: dict[Tag, float] = {}
-        """When each message between stages has come."""
+        """Time (s) at which each message between stages has arrived."""
         self.shared_queues: dict[str, float] = {}
         self.expected: dict[Tag, int] = {}
         for program in scene.programs:
@@ -103,14 +103,14 @@ class _Recurrence:
         self.sends: dict[tuple[int, int, float], float] = {}
 
     def next_step(self) -> None:
-        """Forget the operations of the step; results of it are read back, so that hosts launch nothing ahead of it."""
+        """Clear the operations of the step. Its results are read back, so hosts launch nothing of the next step before its end."""
         self.arrivals, self.shared, self.sent, self.over = {}, {}, {}, {}
         for rank in self.ranks:
             rank.host = max(rank.host, rank.now)
             rank.worked_in_step, rank.ends, rank.sending, rank.sent_ahead = 0.0, {}, [], []
 
     def run(self, programs: Sequence[Program | list[Instruction]]) -> None:
-        """Run all stages to the ends of *programs*."""
+        """Run all stages until the end of their *programs*."""
         for rank in self.ranks:
             rank.place = 0
         waiting = list(range(len(programs)))
@@ -123,7 +123,7 @@ class _Recurrence:
             waiting = [stage for stage in waiting if self.ranks[stage].place < len(programs[stage])]
 
     def _advance(self, stage: int, program: Sequence[Instruction]) -> None:
-        """Run *stage* until what its next instruction waits for is not known yet."""
+        """Run *stage* until its next instruction waits for a time that has not been computed yet."""
         rank = self.ranks[stage]
         place, end, now = rank.place, len(program), rank.now
         while place < end:
@@ -154,7 +154,10 @@ class _Recurrence:
         rank.place, rank.now = place, now
 
     def _awaited(self, rank: _Rank, tag: Tag, now: float) -> float | None:
-        """Return when compute goes on that waits for the operation *tag* from *now*, and its slowest rank later; None: not known yet."""
+        """Return when compute that waits for the operation *tag* from *now* on continues, or None if this is not computed yet.
+
+        Also update how far the slowest rank is behind.
+        """
         over = rank.ends.get(tag)
         over = self.shared.get(tag) if over is None else over
         if over is not None and over > now:
@@ -162,7 +165,7 @@ class _Recurrence:
         return None if over is None else max(now, over)
 
     def _compute(self, rank: _Rank, stage: int, instruction: Instruction, now: float) -> float:
-        """Return when the work or the update is over, of which the host launches each kernel first."""
+        """Return the end of the work, copy or update *instruction*; the host launches each kernel before it runs."""
         if type(instruction) is Work:
             key = (instruction.part, instruction.first, instruction.last)
             bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
@@ -206,12 +209,12 @@ class _Recurrence:
                 rank.hold()
 
     def _sent(self, rank: _Rank, all_of_it: bool) -> float | None:
-        """Return when what holds compute, or *all_of_it*, has gone; None while a receiver has not asked for it."""
+        """Return when the sends that hold compute (all sends if *all_of_it*) are complete, or None if one has not been requested yet."""
         if all_of_it:
             rank.hold()
         if any(tag not in self.over for tag in rank.sending):
             return None
-        if self.scene.prices.sockets is not None:  # a socket takes messages before the line does
+        if self.scene.prices.sockets is not None:  # a socket buffers messages
             rank.sending = []
             return 0.0
         latest = max((self.over[tag] for tag in rank.sending), default=0.0)
@@ -219,7 +222,7 @@ class _Recurrence:
         return latest
 
     def _received(self, receive: Receive, stage: int, now: float) -> float | None:
-        """Return when a message has come; None while it was not sent."""
+        """Return when a message has arrived, or None if it has not been sent yet."""
         if receive.tag not in self.over:
             sent = self.sent.get(receive.tag)
             if sent is None:

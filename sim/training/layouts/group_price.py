@@ -1,4 +1,4 @@
-"""What is an operation of a group priced at, and what does it load on which links?"""
+"""What is the price of a group operation, and how does it load each link?"""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from sim.training.communicator import Fluid
 
 
 class GroupPrice(NamedTuple):
-    """One operation of all groups like it, as one fluid activity."""
+    """One operation of all equal groups, as one fluid activity."""
 
     launch: float
-    """Seconds before anything moves."""
+    """Seconds before any data moves."""
     volume: float
     cap: float
-    """Units per second when nothing else runs."""
+    """Rate (units/s) without contention."""
     load: Mapping[str, float]
-    """Per unit, by live link."""
+    """Load per unit, by live link."""
     alone: float
-    """Seconds with nothing beside it but the groups like it."""
+    """Time (s) with contention only among the equal groups."""
     latency_share: float
     cause: Cause
     limit: str
     algorithm: str
     blocks: int = 0
-    """Thread blocks that it keeps on each GPU."""
+    """Number of thread blocks that it occupies on each GPU."""
     memory_rate: float = 0.0
-    """Bytes/s through the memory of each GPU, with nothing beside it."""
+    """Bytes/s through the memory of each GPU, without other traffic."""
     notice: float = 0.0
-    """Seconds until a sender knows that its receiver asks for a message."""
+    """Time (s) until the receiver's request for a message reaches its sender."""
 
     @property
     def fluid(self) -> Fluid:
-        """Return it without what only layouts ask of it."""
+        """Return the price as a fluid activity, without the fields that only layouts use."""
         return Fluid(self.launch, self.volume, self.cap, self.load, self.cause, self.limit)
 
 
 class LinkShare(NamedTuple):
-    """What something puts on a link, whose name does not tell which nodes it belongs to."""
+    """The load on one link; *name* does not include the nodes to which the link belongs."""
 
     name: str
     capacity: float
@@ -48,8 +48,8 @@ class LinkShare(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """A price whose links are named without the nodes they belong to: the same for all stages and layouts whose groups lie alike."""
+    """A price with link names that do not include nodes: the same for all stages and layouts with equally placed groups."""
 
     price: GroupPrice
     links: tuple[LinkShare, ...]
-    """With the load per unit."""
+    """Links, with the load per unit."""

@@ -1,7 +1,7 @@
-"""How does a stage take part in operations of its groups? It starts them in the order of its program and waits where that says.
+"""How does a stage take part in the operations of its groups? It starts them and waits for them in the order of its program.
 
-Data-parallel ranks wait for the slowest of them, by the expected maximum of their spread, wherever they meet. An operation that compute
-hides begins when the slowest has come and delays nobody, so that this one falls further behind until they do wait for it.
+Data-parallel ranks wait for the slowest of them in every operation, by the expected maximum of their spread. An operation that compute
+hides begins when the slowest rank has arrived and delays no one, so the slowest rank falls further behind until the others wait for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SimProcess = Generator[simpy.Event, object, None]
 
 
 class Groups:
-    """The groups of one stage, whose number is *number*."""
+    """The groups of the stage (or rank) *number*."""
 
     def __init__(self, meetings: Meetings, kernels: StageKernels, program: Program, number: int) -> None:
         self.meetings = meetings
@@ -33,19 +33,19 @@ class Groups:
         self.stage = kernels.stage
 
     def start(self, start: Start, at: int) -> tuple[()]:
-        """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
+        """Enter an operation into its communicator's queue. It begins when its slowest rank has arrived and earlier ones have ended."""
         kernels, now = self.kernels, self.meetings.env.now
         issued = kernels.issues(self.program, at) if start.prefetch else 0.0
         meeting, communicator = self.meeting(start)
         delay = self._late(start.axis)
         check = self.meetings.scene.check(start.axis)
-        if check:  # the host compares it with the other ranks', and launches it then
+        if check:  # the host compares the operation with those of the other ranks before it launches it
             kernels.host += check
             issued = max(issued, kernels.host)
         late = SLOWEST
         if issued - now > delay:
             delay, late = issued - now, (Cause.LAUNCH, "host")
-        if now + delay >= meeting.ready:  # of all members so far the one that keeps it longest
+        if now + delay >= meeting.ready:  # the latest of all members so far
             meeting.late = late
         meeting.last = self.stage
         before = self.meetings.known[self.account.step, self.number, start.after] if start.after is not None else None
@@ -54,12 +54,12 @@ class Groups:
             if before is None:
                 meeting.may_begin(start.delay + memory_time(start.copied, kernels.times.gpu))
             else:
-                self.meetings.env.process(self._after(before, meeting))
+                self.meetings.env.process(self._begin_after(before, meeting))
             self.meetings.communicator(communicator).enter(meeting)
         return ()
 
     def meeting(self, start: Start) -> tuple[Meeting, MeetingKey]:
-        """Return the operation that *start* enters, and the name of the communicator that plays it."""
+        """Return the operation that *start* enters, and the key of its communicator."""
         meetings, shared, step = self.meetings, start.axis in SHARED, self.account.step
         price = meetings.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
         key = (step, start.tag) if shared else (step, self.number, start.tag)
@@ -70,14 +70,14 @@ class Groups:
             meetings.link(each)
         return meeting, ("everyone" if shared else self.number, start.communicator)
 
-    def _after(self, before: Meeting, meeting: Meeting) -> SimProcess:
-        """Let *meeting* begin when its slowest rank has come and the one *before* has ended."""
+    def _begin_after(self, before: Meeting, meeting: Meeting) -> SimProcess:
+        """Allow *meeting* to begin when its slowest rank has arrived and the operation *before* has ended."""
         yield meeting.env.timeout(meeting.ready - meeting.env.now)
         yield from before.until_over()
         meeting.come.succeed()
 
     def _late(self, axis: GroupAxis) -> float:
-        """Return how much later than the mean the slowest rank of a meeting comes."""
+        """Return how much later than the mean the slowest rank of an operation arrives."""
         kernels = self.kernels
         return kernels.slowest.late() + (kernels.spread.all * kernels.worked_in_step if axis == "everyone" else 0.0)
 
@@ -89,17 +89,17 @@ class Groups:
             return
         start, late = meeting.env.now, self.kernels.slowest.late()
         yield from meeting.until_over()
-        left = max(0.0, start + late - meeting.env.now)  # the slowest waits for the rest
-        self.kernels.slowest.met(left)
-        self.account.blame(meeting.blamed(start, self.stage, late - left))
-        came = start if meeting.last == self.stage else meeting.met(start)
+        remaining = max(0.0, start + late - meeting.env.now)  # what is left of the slowest rank's lateness after the wait
+        self.kernels.slowest.met(remaining)
+        self.account.blame(meeting.blamed(start, self.stage, late - remaining))
+        arrived = start if meeting.last == self.stage else meeting.met(start)
         group = _group(tag[0])
-        self.account.exposes("pipeline", came - start)  # another stage was still at work
-        self.account.exposes(group, meeting.env.now - came)
+        self.account.exposes("pipeline", arrived - start)  # another stage was still at work
+        self.account.exposes(group, meeting.env.now - arrived)
 
 
 def _group(what: str) -> str:
-    """Return what kind of group an operation is among, by what it is for."""
+    """Return the kind of group of an operation, given the first part of its tag."""
     if what == "norm":
         return "norm"
     return "data" if what.startswith("reduce") or "replicas" in what or what == "tied" else "shard"

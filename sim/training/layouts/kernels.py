@@ -1,8 +1,9 @@
-"""How do the GPUs of one stage compute? Units in bursts, no faster than the host launches them, beside what communicates on the GPU.
+"""How do the GPUs of one stage compute? Units run in bursts, no faster than the host launches them, next to communication on the GPU.
 
-The slowest of the ranks that exchange inside units is late by their spread (`noise`) at every message there, and the slowest stage, where
-stages do not all meet, once a step.
-Messages inside a unit share links with those of other groups; they follow its compute, where a unit has them between its layers.
+The slowest of the ranks that exchange inside units is late by their spread (`noise`) at every message there. The slowest stage is late once
+a step, unless all stages meet in an operation.
+Messages inside a unit share links with those of other groups. They are simulated after the compute of the unit, although in reality they
+occur between its layers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-par
 
 
 class StageKernels:
-    """The GPUs and hosts of one stage, or of the rank *number* of it."""
+    """The GPUs and hosts of one stage, or of its rank *number*."""
 
     def __init__(self, scene: LayoutScene, network: Network, account: Account, stage: int, number: int) -> None:
         self.scene = scene
@@ -43,97 +44,97 @@ class StageKernels:
         self.optimizer = scene.updates[number]
         self._loads: dict[int, Mapping[str, float]] = {}
         self.host = 0.0
-        """When the host will have launched everything so far."""
+        """Time (s) at which the host has launched all work so far."""
         self.floor = 0.0
-        """When the host goes on behind what it launches now, where it waits for memory to be freed."""
+        """Earliest time (s) at which the host continues after the current work, because it waits for memory to be freed."""
         self.slowest = SlowestRank(self.env)
         self.worked_in_step = 0.0
         self.playing = 0
-        """Operations beside the compute."""
+        """Number of operations that overlap with compute."""
         self.blocks, self.waiting, self.memory_rate = 0, 0, 0.0
-        """Of operations on the GPU; and those of the blocks that wait for slower ranks."""
+        """Thread blocks of operations on the GPU, those among them that wait for slower ranks, and bytes/s of operations through memory."""
         self.at_work: tuple[int, int, PassPart] | Copy | None = None
-        """Units that compute now, or what is copied."""
+        """The units that are being computed, or the copy that is running."""
 
-    # --- beside communication --------------------------------------------------------------------------------------
+    # --- overlap with communication --------------------------------------------------------------------------------
 
     def communicates(self, change: int, price: GroupPrice) -> None:
-        """Note that one operation more or less runs beside the compute."""
+        """Register that an operation that overlaps with compute begins (*change* 1) or ends (-1)."""
         before, self.playing = self.playing, self.playing + change
         if self.gpu.slows and bool(before) != bool(self.playing):
             self.gpu.communicating(bool(self.playing))
         self.memory_rate += change * price.memory_rate
         self.blocks += change * price.blocks
-        self._shares()
+        self._update_slowdown()
 
     def awaits(self, change: int, price: GroupPrice) -> None:
-        """Note that the thread blocks of one operation more or less wait on the GPU for slower ranks."""
+        """Register that the thread blocks of an operation begin (*change* 1) or end (-1) to wait on the GPU for slower ranks."""
         self.blocks += change * price.blocks
         self.waiting += change * price.blocks
-        self._shares()
+        self._update_slowdown()
 
-    def _shares(self) -> None:
-        """Let what is computed now take as long as beside all operations on the GPU."""
+    def _update_slowdown(self) -> None:
+        """Set the slowdown of the current compute according to all operations on the GPU."""
         if self.scene.beside is None:
             return
-        factor = self._longer(self.blocks)
-        self.slowest.is_spared(1.0 - self._longer(self.blocks - self.waiting) / factor if self.waiting else 0.0)
+        factor = self._slowdown(self.blocks)
+        self.slowest.is_spared(1.0 - self._slowdown(self.blocks - self.waiting) / factor if self.waiting else 0.0)
         self.gpu.beside(factor)
 
-    def _longer(self, blocks: int) -> float:
-        """Return how many times longer what is computed now takes beside so many thread blocks."""
+    def _slowdown(self, blocks: int) -> float:
+        """Return the slowdown factor of the current compute next to *blocks* thread blocks."""
         beside = self.scene.beside
         if self.at_work is None or not blocks or beside is None:
             return 1.0
-        left = self._computed(beside(self.stage, blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
-        alone = self._computed(self.times)
-        return max(1.0, left / alone) if alone else 1.0
+        shared = self._gpu_time(beside(self.stage, blocks, float(f"{max(0.0, self.memory_rate):.3g}")))
+        alone = self._gpu_time(self.times)
+        return max(1.0, shared / alone) if alone else 1.0
 
-    def _computed(self, times: UnitTimes) -> float:
-        """Return the seconds of what is computed now at the rates of *times*."""
-        now = self.at_work
-        if now is None:
+    def _gpu_time(self, times: UnitTimes) -> float:
+        """Return the GPU time (s) of the current work according to *times*."""
+        current = self.at_work
+        if current is None:
             return 0.0
-        return (copied(now, times.gpu) if isinstance(now, Copy) else times.span(*now)).compute
+        return (copied(current, times.gpu) if isinstance(current, Copy) else times.span(*current)).compute
 
     # --- compute ---------------------------------------------------------------------------------------------------
 
     def work(self, work: Work) -> SimProcess:
-        """Compute *work*, and wait for what its messages inside units leave exposed."""
+        """Compute *work*, and wait for the exposed part of the messages inside its units."""
         time = self.times.span(work.first, work.last, work.part)
         self.at_work = work.first, work.last, work.part
-        self._shares()
+        self._update_slowdown()
         yield from self.compute(time.bursts, PASSES[work.part], work.micro_batch, self.spread.speed)
         self.host = max(self.host, self.floor)
         self.at_work = None
-        self._shares()
-        yield from self._late(self.spread.inside * time.compute, "slowest of the ranks that exchange inside layers")
+        self._update_slowdown()
+        yield from self._wait_for_slowest(self.spread.inside * time.compute, "slowest of the ranks that exchange inside layers")
         for each in time.exposed:
             if each.seconds > 0:
-                yield from self._exchanged(each)
+                yield from self._wait_for_messages(each)
         self.slowest.works_on()
 
     def copy(self, copy: Copy, _: int) -> SimProcess:
         """Copy weights or gradients."""
         self.at_work = copy
-        self._shares()
+        self._update_slowdown()
         yield from self.compute(copied(copy, self.times.gpu).bursts, COPIES[copy.what], copy.micro_batch)
         self.at_work = None
-        self._shares()
+        self._update_slowdown()
 
     @property
     def spread(self) -> StageSpread:
-        """Return how much later the slowest ranks are in the present step."""
+        """Return how much later the slowest ranks are in the current step."""
         return self.scene.noise.at(self.account.step, self.stage)
 
-    def _late(self, seconds: float, what: str) -> SimProcess:
+    def _wait_for_slowest(self, seconds: float, what: str) -> SimProcess:
         """Wait *seconds* for the slowest ranks."""
         if seconds:
             start = self.env.now
             yield self.env.timeout(seconds)
             self.account.waited(Cause.STRAGGLER, what, start, self.env.now)
 
-    def _exchanged(self, messages: Exposed) -> SimProcess:
+    def _wait_for_messages(self, messages: Exposed) -> SimProcess:
         """Wait for *messages* inside a unit, which other traffic may slow."""
         start = self.env.now
         yield self.network.start(messages.axis, messages.volume, self._load(messages), cap=messages.volume / messages.seconds).done
@@ -141,7 +142,7 @@ class StageKernels:
         self.account.exposes(messages.axis, self.env.now - start)
 
     def _load(self, messages: Exposed) -> Mapping[str, float]:
-        """Return what *messages* put on each link per unit of their volume; the network knows the links then."""
+        """Return the load of *messages* on each link per unit of their volume, and add missing links to the network."""
         if id(messages) not in self._loads:  # times live as long as the scene
             load = self.scene.prices.inside(self.number, messages.load)
             for link in load:
@@ -151,18 +152,18 @@ class StageKernels:
         return self._loads[id(messages)]
 
     def update(self) -> SimProcess:
-        """Run the optimizer, once the slowest stage is as far where stages do not all meet."""
+        """Run the optimizer. Unless all stages meet in an operation, wait for the slowest stage first."""
         if not self.scene.meets:
-            yield from self._late(self.spread.all * self.worked_in_step, "slowest stage")
+            yield from self._wait_for_slowest(self.spread.all * self.worked_in_step, "slowest stage")
         yield from self.compute([Burst(*self.optimizer)], "optimizer", -1)
 
     def compute(self, bursts: Sequence[Burst], name: str, ident: int, speed: float = 1.0) -> SimProcess:
-        """Compute *bursts*, which take *speed* times their mean, no faster than the host launches their kernels."""
+        """Compute *bursts* in *speed* times their mean time, no faster than the host launches their kernels."""
         start, launch = self.env.now, self.scene.launch_cpu
         for burst in bursts:
             if burst.drained:
                 self.host = max(self.host, self.env.now)
-            yield from self._launched(self.host + min(1.0, burst.launches) * launch, burst.drained)
+            yield from self._wait_for_launch(self.host + min(1.0, burst.launches) * launch, burst.drained)
             self.host += burst.launching(launch)
             begun = self.env.now
             if burst.compute > 0:
@@ -170,14 +171,14 @@ class StageKernels:
                 yield self.gpu.compute(burst.compute * speed).done
                 self.slowest.turn(computing=False)
                 self.account.waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
-            yield from self._launched(self.host, burst.drained)
+            yield from self._wait_for_launch(self.host, burst.drained)
         self.account.log.did(self.account.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
         seconds = sum(burst.compute for burst in bursts)
         self.slowest.falls_behind(self.spread.data * seconds)
         self.worked_in_step += seconds
 
-    def _launched(self, time: float, drained: bool) -> SimProcess:
-        """Wait until *time*, when the host has launched what comes next; *drained*: as much later as the GPU was done before."""
+    def _wait_for_launch(self, time: float, drained: bool) -> SimProcess:
+        """Wait until *time*, when the host has launched the next kernels. *drained*: the host waited for the GPU before launching them."""
         if time > self.env.now:
             begun = self.env.now
             yield self.env.timeout(time - begun)
@@ -186,7 +187,7 @@ class StageKernels:
             self.slowest.go_on(time)
 
     def issues(self, program: Program, at: int) -> float:
-        """Return when the host has launched the works before the use of what starts at place *at* of *program*."""
+        """Return when the host has launched all work between the start at index *at* of *program* and the first wait for it."""
         start = program[at]
         if isinstance(start, Start) and start.limited:
             self.floor = self.env.now

@@ -1,12 +1,12 @@
-"""When is the next micro-batch there? Loaders of the ranks that begin a model, with torch's semantics, as a recurrence.
+"""When is the next micro-batch ready? Loaders of the ranks of the first stage, with torch's semantics, as a recurrence.
 
-Worker k mod n builds micro-batch k: it reads it from the node's disk, which serves one after another, then prepares it on a core; at most
-``num_workers * prefetch_factor`` are built or in the making, and they are handed out in order. So ready(k) follows from when its worker,
-the disk and the cores were free and from when micro-batch k less the depth was taken. Without workers a rank builds its own while it waits.
-
-Ranks that share samples (of a tensor or context group) read them once a node. A stream of tokens is new all along; of other data sets
-the page cache holds what it does in a warm epoch. Limits: nodes are alike; other nodes' memory serves
-nothing; copies to the GPU take no time.
+Worker k mod n builds micro-batch k: it reads it from the node's disk, which serves one reader at a time, and prepares it on a core. At most
+``num_workers * prefetch_factor`` micro-batches are built or in progress, and they are handed out in order. Thus ready(k) follows from when
+its worker, the disk and the cores became free, and from when micro-batch k minus that depth was taken. Without workers, a rank builds its
+own micro-batches and waits for them.
+Ranks that share samples (of a tensor or context group) read them once per node. A stream of tokens is never cached; for other data sets,
+the page cache holds its share of a warm epoch. Limits: nodes are equal; the memory of other nodes is not used; copies to the GPU take no
+time.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ DISK, CORES, STORE = "disk", "cpu cores", "object store"
 
 @dataclass(frozen=True)
 class Feed:
-    """What one micro-batch of each rank that loads on a node takes (s), and how far ahead it may be built."""
+    """The times (s) of one micro-batch for each of the loading ranks of a node, and how many may be built ahead."""
 
     disk: float
-    """Of the node's disk, for all of these ranks."""
+    """Time of the node's disk, for all of these ranks together."""
     read: float
-    """Until one rank has read its own, alone at the disk."""
+    """Time in which one rank reads its own micro-batch, without contention for the disk."""
     prep: float
-    """Of one core."""
+    """Time on one core."""
     cores: float
-    """Of all cores of the node, for all of these ranks."""
+    """Time of all cores of the node, for all of these ranks together."""
     workers: int
-    """Of each rank; 0: the rank itself."""
+    """Number of workers of each rank; 0 means that the rank loads itself."""
     ahead: int
     source: str = DISK
-    """What bounds the reading of all these ranks: the disk, or the store that samples are streamed from."""
+    """What bounds the reads of all these ranks: the disk, or the store from which samples are streamed."""
 
     @property
     def interval(self) -> float:
-        """Return the seconds between two micro-batches that nobody keeps waiting."""
+        """Return the time (s) between two micro-batches if they are taken as soon as they are ready."""
         return max(self.disk, self.cores, (self.read + self.prep) / max(self.workers, 1))
 
     @property
     def slowest(self) -> tuple[Cause, str]:
-        """Return what bounds that."""
+        """Return what bounds the interval."""
         return (Cause.FETCH, self.source) if self.disk >= self.interval else (Cause.PREP, CORES)
 
 
 def feed_of(node: Node, workload: Workload, mesh: Mesh) -> Feed | None:
-    """Return what feeds the ranks of *mesh*; None where data are ready (synthetic), or where *node* describes no disk to read from."""
+    """Return the feed of the ranks of *mesh*, or None if data are always ready (synthetic) or *node* specifies no storage."""
     options = workload.input
     if options.loader == "synthetic" or node.storage is None:
         return None
@@ -69,19 +69,19 @@ def feed_of(node: Node, workload: Workload, mesh: Mesh) -> Feed | None:
 
 
 def readers_of(mesh: Mesh) -> int:
-    """Return the ranks of one node that load samples of their own."""
+    """Return the number of ranks of one node that load their own samples."""
     first = mesh.place(mesh.rank(pipeline=0))[0]
     return len({mesh.coordinate(rank, "data") for rank in mesh.on_node(first) if mesh.stage_of(rank) == 0})
 
 
 def loading(mesh: Mesh) -> tuple[int, int]:
-    """Return the nodes whose ranks load samples, and those ranks that have samples of their own."""
+    """Return the number of nodes with loading ranks, and the number of ranks with their own samples."""
     ranks = [rank for rank in range(mesh.gpus) if mesh.stage_of(rank) == 0]
     return len({mesh.place(rank)[0] for rank in ranks}), len({mesh.coordinate(rank, "data") for rank in ranks})
 
 
 def _streamed(feed: Feed, stream: Stream, node: Node, workload: Workload, mesh: Mesh, readers: int) -> Feed:
-    """Return *feed* where samples are downloaded first: to the disk, which is written in place of read, or past it."""
+    """Return *feed* if samples are downloaded first: to the disk, which is then written instead of read, or bypassing it."""
     nodes, ranks = loading(mesh)
     download = download_of(stream, node, nodes, readers, ranks, feed.workers)
     nbytes = workload.training.batch * workload.dataset.sample * download.repeats
@@ -113,18 +113,18 @@ def _from_disk(node: Node, storage: Storage, workload: Workload, mesh: Mesh, rea
 
 @dataclass
 class RankLoader:
-    """The loader of one rank at work; *empty*: it begins with nothing built, else with all that it may build ahead."""
+    """The loader of one rank during a run. It begins with no batches built if *empty*, otherwise with as many as it may build ahead."""
 
     feed: Feed
     empty: bool
     taken: list[float] = field(default_factory=list)
-    """When each micro-batch was taken."""
+    """Time (s) at which each micro-batch was taken."""
     workers: list[float] = field(default_factory=list)
-    """When each worker is free."""
+    """Time (s) at which each worker becomes free."""
     disk: float = 0.0
     cores: float = 0.0
     ready: float = 0.0
-    """When the last micro-batch was there."""
+    """Time (s) at which the latest micro-batch is ready."""
 
     def __post_init__(self) -> None:
         each = self.feed.read + self.feed.prep  # evenly spread starts, as in `sim.training.input_pipeline`
@@ -132,7 +132,7 @@ class RankLoader:
         self.workers = [each * worker / count if self.empty else 0.0 for worker in range(count)]
 
     def next(self, now: float) -> tuple[float, list[tuple[Cause, str, float]]]:
-        """Return when the micro-batch that is asked for at *now* (s) is there, and what holds it back until when."""
+        """Return when the micro-batch requested at *now* (s) is ready, and its limits, each with the time (s) until which it applies."""
         feed, number = self.feed, len(self.taken)
         if number < feed.ahead and not self.empty:
             self.taken.append(now)
@@ -146,6 +146,6 @@ class RankLoader:
         built = max(read + feed.prep, self.cores)
         self.workers[worker] = built
         self.ready = max(self.ready, built)
-        there = max(now, self.ready)
-        self.taken.append(there)
-        return there, [(*feed.slowest, begins), (Cause.FETCH, feed.source, read), (Cause.PREP, CORES, self.ready)]
+        ready = max(now, self.ready)
+        self.taken.append(ready)
+        return ready, [(*feed.slowest, begins), (Cause.FETCH, feed.source, read), (Cause.PREP, CORES, self.ready)]

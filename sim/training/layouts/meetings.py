@@ -1,4 +1,4 @@
-"""When do operations among the ranks of a layout, and messages between its stages, happen? All of them while they run, with who meets."""
+"""When do operations of a layout's ranks, and messages between its stages, take place? The operations in progress and their members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOWEST: Final = (Cause.STRAGGLER, "slowest data-parallel rank")
 
 
 class Meeting(Operation):
-    """One operation of a group class, or a message between stages, beside the compute of *kernels*."""
+    """One operation of a group class, or a message between stages, that overlaps with the compute of *kernels*."""
 
     def __init__(self, env: simpy.Environment, tag: Tag, price: GroupPrice, members: int, kernels: Sequence[StageKernels]) -> None:
         super().__init__(env, members)
@@ -33,68 +33,68 @@ class Meeting(Operation):
         self.price = price
         self.kernels = kernels
         self.more: tuple[GroupPrice, ...] = ()
-        """What follows the first of its collectives."""
+        """Prices of the collectives after the first."""
         self.asked = math.nan
-        """When the receiver of a message asked for it (s)."""
+        """Time (s) at which the receiver of a message requested it."""
         self.notice_behind: list[Meeting] = []
-        """Messages that go before the receiver's notice."""
+        """Messages behind which the receiver's notice queues."""
         self.target = -1
-        """The stage that a message goes to."""
+        """The receiving stage of a message."""
         self.late = SLOWEST
-        """What comes between the last member and its slowest rank."""
+        """The cause of the time between the arrival of the last member and of its slowest rank."""
         self.last = -1
-        """The stage of the last member of a group that has come."""
+        """The stage of the last member so far that has arrived at a group's operation."""
         self.launched = False
-        """Whether its kernel is on the GPU from then on that its turn comes, also while it waits for slower ranks."""
+        """Whether its kernel occupies the GPU from its turn on, even while it waits for slower ranks."""
 
     def met(self, start: float) -> float:
-        """Return when the last member had come, for one that waits from *start* until now."""
+        """Return when the last member arrived, limited to the wait from *start* until now."""
         return min(max(start, self.arrived), self.env.now)
 
     def blamed(self, start: float, stage: int = -1, late: float = 0.0) -> Iterator[HeldPiece]:
-        """Yield why compute of *stage* (-1: one that no member of a message is of) waited for it from *start* until now.
+        """Yield the causes of the wait of *stage*'s compute from *start* until now (-1: for messages, which have no last member).
 
-        The slowest rank has *late* seconds of that less to wait: so much sooner it would have been over without it.
+        The wait of the slowest rank is *late* seconds shorter; without its lateness, the operation would have ended that much earlier.
         """
         now, came, what = self.env.now, self.met(start), words(self.tag)
-        missed = SLOWEST if self.last == stage >= 0 else (Cause.PIPELINE, "other stages")  # who was still at work
+        missed = SLOWEST if self.last == stage >= 0 else (Cause.PIPELINE, "other stages")  # who had not arrived
         yield HeldPiece(*missed, start, came)
         ready = min(max(came, self.ready, came + late if self.late is SLOWEST else came), now)
         yield HeldPiece(*self.late, came, ready)
         begin = min(max(ready, self.begin), now)
-        yield HeldPiece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in its queue
+        yield HeldPiece(self.price.cause, f"{what}: behind other operations", ready, begin)  # in the communicator's queue
         for cause, resource, t0, t1 in self.pieces:
             yield HeldPiece(cause, f"{what}: {resource}", max(t0, begin), min(t1, now))
 
 
 class Meetings:
-    """All operations of one simulation, by what names them."""
+    """All operations of one simulation, by key."""
 
     def __init__(self, scene: LayoutScene, network: Network, log: EventLog) -> None:
         self.scene = scene
         self.env = network.env
         self.known: dict[MeetingKey, Meeting] = {}
         self.kernels: list[StageKernels] = []
-        """Those of each stage, or rank."""
+        """Kernels of each stage, or rank."""
         self.meets = scene.layout.meets
-        """Whether a message begins when its receiver asks for it; else it has asked before."""
+        """Whether a message begins only when its receiver requests it; otherwise, it counts as already requested."""
         self._network = network
         self._log = log
         self._communicators: dict[MeetingKey, Communicator[Meeting]] = {}
         self._linked: set[int] = set()
         self.played: deque[list[Meeting]] = deque(maxlen=2)
-        """Those of the last steps that all stages have ended: the last one may begin before the one before has ended."""
+        """Operations of the last two steps that all stages have ended; a step may begin before the previous one ends everywhere."""
         self._of_step: dict[int, list[MeetingKey]] = defaultdict(list)
         self._done: Counter[int] = Counter()
 
     @cached_property
     def shared(self) -> Mapping[Tag, int]:
-        """Return how many stages come to each operation of several."""
+        """Return the number of stages that take part in each operation across stages."""
         starts = (each for program in self.scene.programs for each in program if isinstance(each, Start))
         return Counter(start.tag for start in starts if start.axis in SHARED)
 
     def named(self, key: MeetingKey, tag: Tag, price: GroupPrice, members: int, kernels: Sequence[StageKernels]) -> Meeting:
-        """Return the operation called *key*, new where nobody has named it yet."""
+        """Return the operation with the key *key*, and create it if it does not exist."""
         if key not in self.known:
             self.link(price)
             self.known[key] = Meeting(self.env, tag, price, members, kernels)
@@ -102,7 +102,7 @@ class Meetings:
         return self.known[key]
 
     def ended(self, step: int) -> None:
-        """Note that one stage has ended *step*, which is forgotten once all have."""
+        """Register that one stage has ended *step*; once all have, the step's operations are removed."""
         self._done[step] += 1
         if self._done[step] == self._stages:
             forgotten = [self.known.pop(key) for key in self._of_step.pop(step, ())]
@@ -110,29 +110,29 @@ class Meetings:
 
     @cached_property
     def _stages(self) -> int:
-        """Return the stages, or ranks, that are simulated."""
+        """Return the number of simulated stages, or ranks."""
         return len(set(map(id, self.kernels)))
 
     def also(self, key: MeetingKey, meeting: Meeting) -> None:
-        """Let *meeting* be called *key* as well."""
+        """Register *meeting* under *key* as well."""
         if key not in self.known:
             self._of_step[cast(int, key[0])].append(key)
         self.known[key] = meeting
 
     def message(self, key: MeetingKey, tag: Tag, price: GroupPrice, source: int, target: int) -> Meeting:
-        """Return the message called *key* from *source* to *target*; one that nobody asks for begins with its sender."""
+        """Return the message *key* from *source* to *target*. Unless receivers request messages, it begins when its sender arrives."""
         message = self.named(key, tag, price, 2 if self.meets else 1, [self.kernels[source], self.kernels[target]])
         message.target = target
         return message
 
     def communicator(self, key: MeetingKey) -> Communicator[Meeting]:
-        """Return the communicator called *key*."""
+        """Return the communicator with the key *key*."""
         if key not in self._communicators:
             self._communicators[key] = Communicator(self.env, self._turn)
         return self._communicators[key]
 
     def play(self, meeting: Meeting) -> SimProcess:
-        """Let *meeting* happen on the network, beside the compute of its stages."""
+        """Play *meeting* on the network, overlapping with the compute of its stages."""
         price, what = meeting.price, words(meeting.tag)
         meeting.begin = self.env.now
         for kernels in meeting.kernels:
@@ -145,7 +145,7 @@ class Meetings:
         self._log.did(first, "comm", what, price.cause, meeting.begin, f"{what}: {price.limit}", -1, price.volume)
 
     def link(self, price: GroupPrice) -> None:
-        """Make sure that the network has every link that *price* loads."""
+        """Add the links that *price* loads to the network, if missing."""
         if id(price) in self._linked:
             return
         self._linked.add(id(price))  # prices live as long as the scene

@@ -1,12 +1,11 @@
-"""How much later than the mean are the slowest ranks of a layout? Composed over what meets inside units, over stages and over replicas.
+"""How much later than the mean are the slowest ranks of a layout? Computed for groups inside units, for stages, and for all ranks.
 
-Ranks differ by a persistent spread and by jitter from step to step, both normal (`sim.training.pace`), and replicas by the tokens of
-their samples. Ranks that exchange inside units (tensor, context and expert groups) go as slowly as the slowest of them; the slowest of all
-such groups of a stage is later still, and that of all stages. The mean of the maximum of n is a closed form; drawn steps take the maxima
-themselves, of one number for each rank, so that their mean is the closed form.
-
-Limits: a deviation lasts a step, whatever its micro-batch, unless the workload says how soon jitter changes; while a pipeline fills and
-drains a stage goes as slowly as its mean group.
+Ranks differ by a persistent spread and by jitter from step to step, both normal (`sim.training.pace`); replicas also differ by the tokens
+of their samples. Ranks that exchange inside units (tensor, context and expert groups) are as slow as the slowest of them. The slowest of
+all such groups of a stage is later still, and the slowest of all stages even more. The mean of the maximum of n ranks is a closed form.
+Drawn steps take the maxima of one random number per rank, so their mean equals the closed form.
+Limits: a deviation lasts a whole step, over all micro-batches, unless the workload specifies how fast jitter changes; while a pipeline
+fills and drains, a stage is as slow as its mean group.
 """
 
 from __future__ import annotations
@@ -31,69 +30,70 @@ class StageSpread:
     """How much later than the mean the slowest of n ranks is, per second of compute."""
 
     inside: float
-    """Of ranks that exchange inside units."""
+    """Among ranks that exchange inside units."""
     data: float
-    """Of all ranks of a stage, beyond those."""
+    """Among all ranks of a stage, in addition to *inside*."""
     all: float
-    """Of all ranks, beyond those of a stage."""
+    """Among all ranks, in addition to those of a stage."""
     speed: float = 1.0
-    """What a second of compute in the mean takes, where even the slowest rank is early."""
+    """Factor on compute time, below 1 if even the slowest rank is early."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a layout by who waits for whom, and how they differ."""
+    """The numbers of ranks of a layout that wait for each other, and how ranks differ."""
 
     inside: int
-    """That exchange inside units."""
+    """Number of ranks that exchange inside units."""
     replica: int
-    """Of one stage that see the same samples."""
+    """Number of ranks of one stage with the same samples."""
     replicas: int
     stages: int
     persistent_cv: float = 0.0
     compute_cv: float = 0.0
     tokens_cv: float = 0.0
-    """Of the work of a replica's samples."""
+    """Coefficient of variation of the work of a replica's samples."""
     intervals: float = 1.0
-    """Times in a step that ranks that exchange inside units meet with another jitter, the mean of all being that of a step."""
+    """Number of intervals of a step with independent jitter, for ranks that exchange inside units; *compute_cv* is for the whole step."""
 
     @property
     def stage(self) -> int:
-        """Return the ranks of one stage."""
+        """Return the number of ranks of one stage."""
         return self.replica * self.replicas
 
     def expected(self) -> StageSpread:
-        """Return the mean of all steps."""
+        """Return the spread averaged over steps."""
         cv = math.hypot(self.persistent_cv, self.compute_cv)
         if self.intervals > 1.0 and self.inside > 1:
-            return self._renewed()
+            return self._expected_over_intervals()
         together = max(1, self.inside // self.replica)
         inside = slowest(together, self.inside // together, cv, self.tokens_cv)
         stage = slowest(self.replicas, self.replica, cv, self.tokens_cv)
         every = slowest(self.replicas, self.replica * self.stages, cv, self.tokens_cv)
         return StageSpread(inside, stage - inside, every - stage)
 
-    def _renewed(self) -> StageSpread:
-        """Return the mean where jitter is drawn anew in each interval of a step, and those that exchange inside units lose by each.
+    def _expected_over_intervals(self) -> StageSpread:
+        """Return the spread averaged over steps if jitter is redrawn in each interval of a step.
 
-        Over one of k intervals jitter deviates sqrt(k) as much as over the step. Groups differ by the mean of their k maxima, taken as
-        normal: two maxima of n whose members correlate by r do by r / (n s^2) + (1 - 1 / (n s^2)) r^2, s the deviation of a maximum
-        (the first Hermite coefficient is exact, the rest is taken as of the second).
+        Ranks that exchange inside units then lose time in each interval. Over one of k intervals, jitter has sqrt(k) times its deviation
+        over the step. Groups differ by the mean of their k maxima, which is taken as normal. If the members of two sets of n ranks have a
+        correlation of r, their maxima have one of r / (n s^2) + (1 - 1 / (n s^2)) r^2, with s the deviation of a maximum (the first Hermite
+        coefficient is exact; the rest is treated as second order).
         """
         together = max(1, self.inside // self.replica)
         of_interval = math.hypot(self.persistent_cv, self.compute_cv * math.sqrt(self.intervals))
         inside = slowest(together, self.inside // together, of_interval, self.tokens_cv)
-        alike = (self.persistent_cv / of_interval) ** 2 if of_interval else 0.0
+        correlation = (self.persistent_cv / of_interval) ** 2 if of_interval else 0.0
         deviation = maximum_deviation(self.inside)
         first = 1.0 / (self.inside * deviation**2)
-        kept = first * alike + (1.0 - first) * alike**2
-        of_groups = of_interval * deviation * math.sqrt(kept + (1.0 - kept) / self.intervals)
+        correlation_of_maxima = first * correlation + (1.0 - first) * correlation**2
+        of_groups = of_interval * deviation * math.sqrt(correlation_of_maxima + (1.0 - correlation_of_maxima) / self.intervals)
         replicas, groups = self.replicas // together, max(1, self.replica // self.inside)
         stage = slowest(replicas, groups, of_groups, self.tokens_cv)
         return StageSpread(inside, stage, slowest(replicas, groups * self.stages, of_groups, self.tokens_cv) - stage)
 
     def drawn(self, seed: int) -> Iterator[Sequence[StageSpread]]:
-        """Yield the spread of each stage, step after step, from random numbers of their own for each part of it."""
+        """Yield the spread of each stage for step after step, with a separate random stream for each component."""
         persistent = self.persistent_cv * stream(seed, "persistent layout").standard_normal((self.stages, self.replicas, self.replica))
         jitter, tokens = stream(seed, "compute layout"), stream(seed, "tokens layout")
         while True:
@@ -108,12 +108,12 @@ class Ranks:
 
 
 class LayoutNoise:
-    """How the steps of a layout differ: all by the mean, or each by what *seed* draws."""
+    """The spread in the steps of a layout: the mean for all steps, or drawn for each step from *seed*."""
 
     def __init__(self, ranks: Ranks, seed: int | None = None) -> None:
         self.mean = ranks.expected()
         self.draws = seed is not None
-        """Whether steps differ."""
+        """Whether the spread is drawn for each step."""
         self._next = ranks.drawn(seed) if seed is not None else iter(())
         self._steps: list[Sequence[StageSpread]] = []
 
@@ -128,14 +128,14 @@ class LayoutNoise:
 
 @lru_cache(maxsize=256)
 def slowest(groups: int, size: int, cv: float, shared_cv: float = 0.0) -> float:
-    """Return the expected maximum over *groups* of *size* normal variables with deviation *cv*.
+    """Return the expected maximum over *groups* groups of *size* normal variables with deviation *cv*.
 
-    Those of a group are shifted by one x of deviation *shared_cv*: the distribution function is
-    ``F(y) = E[Phi((y - x) / cv)^size]^groups``.
-    Where shifts are wide, the maximum of a group is as good as its mean: what it varies adds less than 0.2%.
+    All variables of a group are shifted by a common normal x with deviation *shared_cv*. The distribution function of the maximum is
+    ``F(y) = E[Phi((y - x) / cv)^size]^groups``. If shifts are wide, the maximum of a group is replaced by its mean: its variation adds less
+    than 0.2%.
     """
     if not shared_cv or groups == 1:
-        return expected_maximum(groups * size) * cv  # one shift moves the mean of the maximum nowhere
+        return expected_maximum(groups * size) * cv  # a single common shift does not change the mean of the maximum
     if cv < shared_cv / _WIDE:
         return expected_maximum(groups) * shared_cv + expected_maximum(size) * cv
     standard, width = NormalDist(), 2 * _REACH / _POINTS
@@ -143,9 +143,9 @@ def slowest(groups: int, size: int, cv: float, shared_cv: float = 0.0) -> float:
     shifts = [(x * shared_cv, standard.pdf(x) * width) for x in places]
     reach = _REACH * (cv + shared_cv)
     step, total = 2 * reach / _POINTS, 0.0
-    for index in range(_POINTS):  # E[max] = integral of (1 - F) over y > 0 less that of F over y < 0
+    for index in range(_POINTS):  # E[max] = integral of (1 - F) over y > 0 minus integral of F over y < 0
         y = (index + 0.5) * step - reach
-        one = sum(share * (1.0 - tail((y - shift) / cv)) ** size for shift, share in shifts)
-        below = min(1.0, one) ** groups
+        of_group = sum(share * (1.0 - tail((y - shift) / cv)) ** size for shift, share in shifts)
+        below = min(1.0, of_group) ** groups
         total += (1.0 - below if y > 0 else -below) * step
     return total

@@ -1,4 +1,4 @@
-"""Which simulation does a layout get? One rank for each stage where the nodes of a stage are alike, else one for all that step alike."""
+"""How many ranks of a layout are simulated? One per stage if the nodes of each stage are equal, otherwise one per class of equal ranks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sim.training.layouts.scene import LayoutScene, PlayedLayout
 from sim.training.layouts.unfolded import Unfolded
 
 MOST_RANKS: Final = 4096
-"""Ranks whose classes are looked for; more are simulated as if all nodes of a stage were like its first."""
+"""Maximum number of ranks for which classes are computed. With more, all nodes of a stage are simulated as if equal to its first."""
 MOST_CLASSES: Final = 256
-"""Classes of ranks that are simulated; where there are more, as above. 192 of a pipeline of 16 stages take 3 s."""
+"""Maximum number of classes of ranks that are simulated; with more, as above. 192 classes of a 16-stage pipeline take 3 s."""
 
 
 def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bool = False) -> PlayedLayout:
-    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links.
+    """Simulate *steps* steps (0: as many as needed to reach a steady step) and return the last. *keep_rates* logs the load of links.
 
-    *exact* looks for ranks that step alike also where only switches divide a stage unevenly, which takes some ten times as long.
+    *exact* computes classes of ranks also if only the distribution of a stage over switches is uneven, which takes about ten times as long.
     """
     mesh = scene.layout.mesh
-    alike = mesh.even and (scene.prices.even_below_switches or not exact)
-    if not alike and mesh.gpus <= MOST_RANKS:
+    even = mesh.even and (scene.prices.even_below_switches or not exact)
+    if not even and mesh.gpus <= MOST_RANKS:
         by_rank = _by_rank(scene, steps, keep_rates)
         if by_rank is not None:
             return by_rank
@@ -34,7 +34,7 @@ def play(scene: LayoutScene, steps: int = 0, keep_rates: bool = False, exact: bo
 
 
 def _by_rank(scene: LayoutScene, steps: int, keep_rates: bool) -> PlayedLayout | None:
-    """Return the last step of ranks that differ in what they share with others; None where there are too many."""
+    """Return the last step of a simulation by classes of ranks, or None if there are too many classes."""
     steps = (steps or 4) + (DRAWN_STEPS - 1 if scene.noise.draws else 0)
     simulated = Unfolded(scene, steps, keep_rates, folds=True)
     if len(set(simulated.first)) > MOST_CLASSES:
@@ -44,5 +44,5 @@ def _by_rank(scene: LayoutScene, steps: int, keep_rates: bool) -> PlayedLayout |
 
 
 def _starves(scene: LayoutScene, played: PlayedLayout) -> bool:
-    """Tell whether loaders are slower than steps, so that what is built ahead is soon used up."""
+    """Return whether loaders are slower than steps, so that batches built ahead are soon used up."""
     return scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > played.time

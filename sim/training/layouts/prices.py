@@ -1,10 +1,10 @@
-"""What does a group of a mesh pay for a message? NCCL's choice and cost for one group, with the load of all groups like it.
+"""What does a group of a mesh pay for a message? NCCL's choice and cost for one group, with the load of all equal groups.
 
-Groups of one axis of one stage run the same operation at the same time, so that each live link carries the sum of their loads: eight
-data-parallel groups of one GPU a node each take their own NIC where there are eight, and share four. Nodes that hold the same stages are
-simulated once; links between switches and the core are those of the whole machine, and carry what all stages send. Limits: where switches
-carry unlike shares of a stage's groups, all its groups go as slowly as the slowest; over Gloo, copies between GPU and host memory are not
-counted.
+Groups of one axis of one stage run the same operation at the same time, so each live link carries the sum of their loads. For example,
+eight data-parallel groups with one GPU per node each have their own NIC if there are eight, and share NICs if there are four. Nodes that
+hold the same stages are simulated once. Links between switches and the core belong to the whole machine and carry all stages' traffic.
+Limits: if switches carry unequal shares of a stage's groups, all its groups are as slow as the slowest; over Gloo, copies between GPU and
+host memory are not counted.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ SHARED: Final = ("everyone", "ends")
 
 
 class _Elsewhere(NamedTuple):
-    """Groups that load links between switches alike: the ranks of one, a node of these, and how many there are."""
+    """Groups with equal loads on links between switches: the ranks of one of them, one of its nodes, and the number of groups."""
 
     ranks: tuple[int, ...]
     node: int
     groups: int
 
 
-class _Lying(NamedTuple):
-    """How the groups of one axis of one stage lie."""
+class _GroupPlacement(NamedTuple):
+    """The placement of the groups of one axis of one stage; *key* is equal for equal placements."""
 
     key: tuple[object, ...]
     groups: list[tuple[int, ...]]
-    """Those with ranks on the node that is looked at, by their ranks."""
+    """The ranks of each group that has ranks on *node*."""
     node: int
     others: Sequence[_Elsewhere]
-    """Those elsewhere that load links between switches as well."""
+    """Groups on other nodes that also load links between switches."""
 
 
 class PlannedGroup(NamedTuple):
-    """The ranks of a group, how its collectives travel, and the name of the slot that the node looked at is in."""
+    """The ranks of a group, the plan of its collectives, and the name of the slot to which the stage's first node belongs (*own*)."""
 
     ranks: tuple[int, ...]
     plan: CollectivePlan
@@ -66,39 +66,39 @@ class PlannedGroup(NamedTuple):
 
 @dataclass(eq=False)
 class PriceBook:
-    """What layouts on one cluster under one tuning share: plans of groups and prices of operations, by how the groups lie."""
+    """A cache that layouts on one cluster with one tuning share: plans of groups and prices of operations, by the groups' placement."""
 
     plans: dict[tuple[object, ...], CollectivePlan] = field(default_factory=dict)
     outlines: dict[tuple[object, ...], Outline] = field(default_factory=dict)
     times: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    """Of `sim.training.layouts.times`: times of units by what they ask of a rank, for each way in which layers are split."""
+    """Cache of `sim.training.layouts.times`: times of units by their content, for each way to split layers."""
     passes: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    """Of the same: kernels of layers by what else than the layer decides them."""
+    """Cache of the same module: kernels of layers, by everything else that affects them."""
 
 
 @dataclass(eq=False)
 class LayoutPrices:
-    """Prices of every group of *mesh* on *hardware*, worked out once each."""
+    """The prices of every group of *mesh* on *hardware*, cached."""
 
     hardware: Hardware
     mesh: Mesh
     tuning: Tuning
     sockets: Transport | None = None
-    """What one socket carries where messages go over Gloo; None: NCCL's way."""
+    """The transport of sockets if messages go over Gloo; None for NCCL."""
     capacity: dict[str, float] = field(default_factory=dict)
-    """Of each live link, bytes/s."""
+    """Capacity of each live link (bytes/s)."""
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
-    """Of each live link: what it means that it holds an operation back."""
+    """The cause and description to report when a live link limits an operation."""
     book: PriceBook = field(default_factory=PriceBook)
     folds: bool = True
-    """Whether the hashed paths of one node stand for those of all that hold the same stages."""
-    _known: dict[tuple[object, ...], GroupPrice] = field(default_factory=dict)
-    _lying: dict[tuple[int, GroupAxis], _Lying] = field(default_factory=dict)
+    """Whether the hashed paths of one node represent those of all nodes that hold the same stages."""
+    _prices: dict[tuple[object, ...], GroupPrice] = field(default_factory=dict)
+    _placements: dict[tuple[int, GroupAxis], _GroupPlacement] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def slot(self) -> Slot:
-        """Return the node that all ranks stand on, as one slot."""
+        """Return the node type of all ranks, as a slot of one node."""
         group = next(group for group in self.hardware.groups if group.role == "worker" and group.node.gpu_count)
         return Slot("node", group.node, 1, ())
 
@@ -108,12 +108,12 @@ class LayoutPrices:
 
     @cached_property
     def _described(self) -> bool:
-        """Whether switches are described, whose links belong to the whole machine; hashed paths belong to a node."""
+        """Whether switches are described. Their links belong to the whole machine, whereas hashed paths belong to a node."""
         return bool(self._switches.links.keys() - {CORE_LINK})
 
     @cached_property
     def even_below_switches(self) -> bool:
-        """Tell whether each switch that a stage's nodes are below has as many of them; where that is not known, yes."""
+        """Return whether a stage's nodes are evenly distributed over the switches above them; True if the switches are not specified."""
         for ranks in self._ranks_of if self._described else ():
             nodes = {self.mesh.place(rank)[0] for rank in ranks}
             below = Counter(self._switches.leaf(node) for node in nodes)
@@ -122,7 +122,7 @@ class LayoutPrices:
         return True
 
     def of_machine(self, link: str) -> bool:
-        """Tell whether *link* is one of the whole machine, not of nodes."""
+        """Return whether *link* belongs to the whole machine rather than to nodes."""
         return link == CORE_LINK or (self._described and link.startswith(f"{FABRIC}."))
 
     def nodes_of(self, stage: int) -> str:
@@ -134,84 +134,84 @@ class LayoutPrices:
         return self._names[stage]
 
     def price(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> GroupPrice:
-        """Return what *op* on *nbytes* costs the groups of *axis* in *stage*."""
+        """Return the price of *op* on *nbytes* for the groups of *axis* in *stage*."""
         key = (stage, axis, op, nbytes)
-        if key not in self._known:
+        if key not in self._prices:
             ends = self._stages_of(axis) if axis in SHARED else (stage,)
-            self._known[key] = self._named({self.nodes_of(each): self.outline(each, axis, op, nbytes) for each in ends})
-        return self._known[key]
+            self._prices[key] = self._live_price({self.nodes_of(each): self.outline(each, axis, op, nbytes) for each in ends})
+        return self._prices[key]
 
     def _stages_of(self, axis: GroupAxis) -> Iterable[int]:
-        """Return one stage for each kind of nodes that groups of *axis* across stages have members on."""
+        """Return one stage for each kind of node with members of the groups of *axis*, which span stages."""
         stages = range(self.mesh.stages) if axis == "everyone" else (0, self.mesh.stages - 1)
         return {self.nodes_of(stage): stage for stage in reversed(stages)}.values()
 
     def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> GroupPrice:
-        """Return the price of *op* on *nbytes* without its links: what it costs with nothing beside it but the groups like it.
+        """Return the price of *op* on *nbytes* without its links, with contention only among equal groups.
 
-        In an all-to-all with *skew* the first rank of each group on the node receives so many times the mean.
+        In an all-to-all, the first rank of each group on the node receives *skew* times the mean.
         """
         return self.outline(stage, axis, op, nbytes, skew).price
 
     def outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Outline:
-        """Return the price of *op* on *nbytes*, and what it loads on a node of *stage* and between nodes."""
-        lying = self._groups(stage, axis)
-        key = (lying.key, op, nbytes, skew)
+        """Return the price of *op* on *nbytes*, and its loads on a node of *stage* and between nodes."""
+        placement = self._placement(stage, axis)
+        key = (placement.key, op, nbytes, skew)
         if key not in self.book.outlines:
-            self.book.outlines[key] = self._group_price(lying, op, nbytes, skew)
+            self.book.outlines[key] = self._group_price(placement, op, nbytes, skew)
         return self.book.outlines[key]
 
     def inside(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
-        """Return *load*, of messages inside a unit of stage *number*, by live link; the links are noted."""
+        """Return *load*, of messages inside a unit of stage *number*, by live link, and register the links."""
         return {self._noted(self.nodes_of(number), each): each.amount for each in load}
 
     def least(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> float:
-        """Return seconds that *op* on *nbytes* takes the first rank of *stage* at least."""
+        """Return a lower bound (s) on the time of *op* on *nbytes* for the first rank of *stage*."""
         if self.mesh.even:
             return self.outline(stage, axis, op, nbytes).price.alone
-        return self.plans(stage, axis)[0].plan.cost(nbytes, op).alone  # groups beside the first one may come at other times
+        return self.plans(stage, axis)[0].plan.cost(nbytes, op).alone  # other groups may run at other times
 
     def least_send(self, source: int, target: int, nbytes: float) -> float:
-        """Return seconds that a message takes at least from the first rank of stage *source* to that of *target*."""
+        """Return a lower bound (s) on the time of a message from the first rank of stage *source* to the first of *target*."""
         if self.mesh.even:
             return self.send(source, target, nbytes).alone
         return self.one_send(self.ends(source, target)[0], nbytes).price.alone
 
     def plans(self, stage: int, axis: GroupAxis) -> list[PlannedGroup]:
-        """Return how the collectives of each group of *axis* in *stage* travel that has ranks on the stage's first node."""
-        lying = self._groups(stage, axis)
-        return [PlannedGroup(group, *self._plan(group, lying.node)) for group in lying.groups]
+        """Return the plans of the groups of *axis* in *stage* that have ranks on the stage's first node."""
+        placement = self._placement(stage, axis)
+        return [PlannedGroup(group, *self._plan(group, placement.node)) for group in placement.groups]
 
     def plan_of(self, ranks: tuple[int, ...]) -> CollectivePlan:
-        """Return how the collectives of *ranks* travel."""
+        """Return the plan of the collectives of *ranks*."""
         return self._plan(ranks, self.mesh.place(ranks[0])[0])[0]
 
     def ends(self, source: int, target: int) -> list[tuple[int, int]]:
-        """Return the ranks of stage *source* on its first node, each with its like in stage *target*."""
+        """Return the ranks of stage *source* on its first node, each with its peer in stage *target*."""
         mesh = self.mesh
         first = mesh.rank(pipeline=source)
         step = mesh.rank(pipeline=target) - first
         return [(rank, rank + step) for rank in mesh.on_node(mesh.place(first)[0]) if mesh.stage_of(rank) == source]
 
     def one_send(self, ends: tuple[int, int], nbytes: float) -> Outline:
-        """Return the price of one message between the ranks *ends* with nothing beside it; links are named by the end that they lie at."""
+        """Return the price of one message between the ranks *ends* without contention; link names begin with the end they belong to."""
         return self._sends.outline([self._placed(ends)], nbytes)
 
     def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
-        """Return a key that is equal for groups of any mesh on this cluster that lie alike."""
-        return self._groups(stage, axis).key
+        """Return a key that is equal for equally placed groups of any mesh on this cluster."""
+        return self._placement(stage, axis).key
 
     def send(self, source: int, target: int, nbytes: float) -> GroupPrice:
-        """Return what handing *nbytes* from each rank of stage *source* to its like in stage *target* costs."""
+        """Return the price of sends of *nbytes* from each rank of stage *source* to its peer in stage *target*."""
         key = ("send", source, target, nbytes)
-        if key not in self._known:
-            self._known[key] = self._send_price(source, target, nbytes)
-        return self._known[key]
+        if key not in self._prices:
+            self._prices[key] = self._send_price(source, target, nbytes)
+        return self._prices[key]
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _named(self, outlines: Mapping[str, Outline]) -> GroupPrice:
-        """Return the price with links named for the nodes that each of *outlines* is of, which are noted."""
+    def _live_price(self, outlines: Mapping[str, Outline]) -> GroupPrice:
+        """Return the price with live link names for the nodes of each of *outlines*, and register the links."""
         load = {}
         for nodes, outline in outlines.items():
             for each in outline.links:
@@ -219,37 +219,37 @@ class LayoutPrices:
         return next(iter(outlines.values())).price._replace(load=load)
 
     def _noted(self, nodes: str, loaded: LinkShare) -> str:
-        """Return the live name of a link of *nodes*, or of the machine, which is noted."""
+        """Return the live name of a link of *nodes* or of the machine, and register the link."""
         live = loaded.name if self.of_machine(loaded.name) else f"{nodes}.{loaded.name}"
         self.capacity.setdefault(live, loaded.capacity)
         self.descriptions.setdefault(live, loaded.meaning)
         return live
 
-    def _groups(self, stage: int, axis: GroupAxis) -> _Lying:
-        """Return how the groups of *axis* in *stage* lie."""
-        if (stage, axis) not in self._lying:
+    def _placement(self, stage: int, axis: GroupAxis) -> _GroupPlacement:
+        """Return the placement of the groups of *axis* in *stage*."""
+        if (stage, axis) not in self._placements:
             first = self.mesh.rank(pipeline=stage)
             node, _ = self.mesh.place(first)
             here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
             groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
             others = self._elsewhere(stage, axis, groups) if self._switches.links and axis != "everyone" else ()
-            elsewhere = tuple((self._lies(each.ranks, each.node), each.groups) for each in others)
-            key = (*(self._lies(group, node) for group in groups), *elsewhere)
-            self._lying[stage, axis] = _Lying(key, groups, node, others)
-        return self._lying[stage, axis]
+            elsewhere = tuple((self._placement_key(each.ranks, each.node), each.groups) for each in others)
+            key = (*(self._placement_key(group, node) for group in groups), *elsewhere)
+            self._placements[stage, axis] = _GroupPlacement(key, groups, node, others)
+        return self._placements[stage, axis]
 
     def _elsewhere(self, stage: int, axis: GroupAxis, here: Sequence[tuple[int, ...]]) -> list[_Elsewhere]:
-        """Return the groups of *axis* in *stage* but for those *here* that cross nodes."""
+        """Return the groups of *axis* in *stage* that span nodes, except those *here*."""
         seen = {rank for group in here for rank in group}
-        alike: dict[object, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+        by_key: dict[object, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
         for rank in self._ranks_of[stage]:
             if rank not in seen:
                 group = self.mesh.group(rank, axis)
                 seen.update(group)
                 nodes = {self.mesh.place(member)[0] for member in group}
                 if len(nodes) > 1:
-                    alike[self._lies(group, min(nodes))].append((group, min(nodes)))
-        return [_Elsewhere(*groups[0], len(groups)) for groups in alike.values()]
+                    by_key[self._placement_key(group, min(nodes))].append((group, min(nodes)))
+        return [_Elsewhere(*groups[0], len(groups)) for groups in by_key.values()]
 
     @cached_property
     def _ranks_of(self) -> Sequence[Sequence[int]]:
@@ -259,15 +259,15 @@ class LayoutPrices:
             ranks_of[self.mesh.stage_of(rank)].append(rank)
         return ranks_of
 
-    def _group_price(self, lying: _Lying, op: Op, nbytes: float, skew: float) -> Outline:
-        skewed, groups = skew > 1.0 and self.sockets is None, lying.groups
-        plans = [self._plan(group, lying.node, apart=skewed) for group in groups]
-        costs = [_skewed(plan, own, nbytes, skew) if skewed else plan.cost(skew * nbytes, op) for plan, own in plans]
+    def _group_price(self, placement: _GroupPlacement, op: Op, nbytes: float, skew: float) -> Outline:
+        skewed, groups = skew > 1.0 and self.sockets is None, placement.groups
+        plans = [self._plan(group, placement.node, apart=skewed) for group in groups]
+        costs = [_skewed_cost(plan, own, nbytes, skew) if skewed else plan.cost(skew * nbytes, op) for plan, own in plans]
         volume = costs[0].volume
         load: dict[str, float] = defaultdict(float)
         meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
         loading = [(plan, own, cost, 1) for (plan, own), cost in zip(plans, costs, strict=True)]
-        for ranks, node, count in lying.others:
+        for ranks, node, count in placement.others:
             plan, _ = self._plan(ranks, node)
             loading.append((plan, FABRIC, plan.cost(skew * nbytes, op), count))
         for plan, own, cost, count in loading:
@@ -288,34 +288,34 @@ class LayoutPrices:
         price = GroupPrice(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm, blocks, moved)
         return Outline(price, tuple(LinkShare(link, *meant[link], amount) for link, amount in load.items()))
 
-    def _lies(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
-        """Return a key for how the collectives of *ranks* travel, and the GPUs of them on *node*."""
-        alike, by_node = self._alike(ranks)
+    def _placement_key(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
+        """Return a key for the placement of *ranks* and their GPUs on *node*."""
+        by_gpus, by_node = self._alike(ranks)
         where = tuple(sorted(by_node)) if self._structured else ()
-        return (tuple((gpus, len(numbers)) for gpus, numbers in alike.items()), where, tuple(sorted(by_node[node])))
+        return (tuple((gpus, len(numbers)) for gpus, numbers in by_gpus.items()), where, tuple(sorted(by_node[node])))
 
     def _alike(self, ranks: tuple[int, ...]) -> tuple[dict[tuple[int, ...], list[int]], dict[int, list[int]]]:
-        """Return the nodes of *ranks* by the GPUs they lend, and those GPUs by node."""
+        """Return the nodes of *ranks* by the GPUs used on them, and those GPUs by node."""
         by_node: dict[int, list[int]] = defaultdict(list)
         for rank in ranks:
             number, gpu = self.mesh.place(rank)
             by_node[number].append(gpu)
-        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        by_gpus: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, gpus in by_node.items():
-            alike[tuple(sorted(gpus))].append(number)
-        return alike, by_node
+            by_gpus[tuple(sorted(gpus))].append(number)
+        return by_gpus, by_node
 
     def _plan(self, ranks: tuple[int, ...], node: int, apart: bool = False) -> tuple[CollectivePlan, str]:
-        """Return how the collectives of *ranks* travel, and the name of the slot that *node* is in; by itself where it stands *apart*."""
-        alike, by_node = self._alike(ranks)
+        """Return the plan of the collectives of *ranks*, and the name of the slot of *node*, which is a separate slot if *apart*."""
+        by_gpus, by_node = self._alike(ranks)
         own = tuple(sorted(by_node[node]))
-        names = {gpus: f"g{index}" for index, gpus in enumerate(alike)}
-        numbers = {(names[gpus], gpus): of for gpus, of in alike.items()}
-        if apart and len(alike[own]) > 1:
-            numbers[names[own], own] = [number for number in alike[own] if number != node]
+        names = {gpus: f"g{index}" for index, gpus in enumerate(by_gpus)}
+        numbers = {(names[gpus], gpus): of for gpus, of in by_gpus.items()}
+        if apart and len(by_gpus[own]) > 1:
+            numbers[names[own], own] = [number for number in by_gpus[own] if number != node]
             names[own] = "apart"
             numbers["apart", own] = [node]
-        key = (*self._lies(ranks, node)[:2], own if apart else None)
+        key = (*self._placement_key(ranks, node)[:2], own if apart else None)
         if key not in self.book.plans:
             used = [(Slot(name, self.slot.node, len(of), ((0, gpus),), (), tuple(of)), gpus) for (name, gpus), of in numbers.items()]
             between = crossed(self.hardware, [sorted(by_node)], 0, self.folds and not self._described) if self._structured else NOTHING
@@ -327,7 +327,7 @@ class LayoutPrices:
         return self.book.plans[key], names[own]
 
     def _live(self, slot: str, link: str, plan: CollectivePlan) -> tuple[str, float, tuple[Cause, str]]:
-        """Return a resource's name among those of its nodes, its capacity and its meaning."""
+        """Return the name of a resource without its nodes, its capacity, and the cause to report."""
         if (slot, link) == CORE:
             return CORE_LINK, plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
         if slot == FABRIC:
@@ -336,14 +336,14 @@ class LayoutPrices:
         return link, *link_of(self.slot, link)
 
     def on_node(self, nodes: str, link: str) -> str:
-        """Return the live name of *link* of *nodes*, whose capacity is known then."""
+        """Return the live name of *link* of *nodes*, and register its capacity."""
         name = f"{nodes}.{link}"
         if name not in self.capacity:
             self.capacity[name], self.descriptions[name] = link_of(self.slot, link)
         return name
 
     def _on_node(self, nodes: str, node: int, link: str, folded: bool = True) -> list[str]:
-        """Return the live names of *link* of *nodes*, and of the hashed paths behind it; noted. *node* is the number of one of them."""
+        """Return the live names of *link* of *nodes* and of the hashed paths behind it, and register them; *node* is one of *nodes*."""
         name = self.on_node(nodes, link)
         if NETWORK not in link.split(">") or not self._hashed:
             return [name]
@@ -354,12 +354,12 @@ class LayoutPrices:
 
     @cached_property
     def _hashed(self) -> float:
-        """Return the bytes/s that hashed paths leave one node where that is all that is said of switches; else 0."""
+        """Return the bytes/s of one node over hashed paths if nothing else is specified about switches, otherwise 0."""
         fabric = self.hardware.fabric
         alone = fabric.switches is not None and fabric.leaf_spine is None
         return fabric.path_efficiency * uplinks(fabric.switches, self.slot.node.nic) if alone and fabric.switches else 0.0
 
-    # --- from stage to stage --------------------------------------------------------------------------------------
+    # --- sends between stages -------------------------------------------------------------------------------------
 
     def _send_price(self, source: int, target: int, nbytes: float) -> GroupPrice:
         mesh = self.mesh
@@ -396,11 +396,11 @@ class LayoutPrices:
         return Switches(self.hardware, -(-self.mesh.gpus // self.mesh.gpus_per_node))
 
     def _on_switches(self, ends: Iterable[tuple[int, int]], nbytes: float) -> dict[str, float]:
-        """Return what sends between all *ends* (ranks) at one time put on links between switches, which are noted."""
+        """Return the load of simultaneous sends between all *ends* (ranks) on links between switches, and register the links."""
         if not self._switches.links:
             return {}
         places = Counter((*self.mesh.place(source), *self.mesh.place(target)) for source, target in ends)
-        sent: dict[tuple[int, int], Sent] = {}  # one for each pair of GPUs, as all nodes are alike
+        sent: dict[tuple[int, int], Sent] = {}  # one for each pair of GPUs, because all nodes are equal
         streams = []
         for (node, gpu, other, onto), count in places.items():
             if node == other:
@@ -414,7 +414,7 @@ class LayoutPrices:
         return load
 
 
-def _skewed(plan: CollectivePlan, slot: str, nbytes: float, skew: float) -> Cost:
-    """Return what an all-to-all costs whose first rank on the node called *slot* receives *skew* times the mean."""
+def _skewed_cost(plan: CollectivePlan, slot: str, nbytes: float, skew: float) -> Cost:
+    """Return the cost of an all-to-all in which the first rank on the node *slot* receives *skew* times the mean."""
     number = next(number for number, part in enumerate(plan.parts) if part.slot.name == slot)
     return plan.exchange(nbytes, one_receives_most(plan.layout, (number, plan.parts[number].gpus[0]), skew))

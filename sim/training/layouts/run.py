@@ -1,8 +1,8 @@
-"""How does one step of a layout go? Each stage's program played against the clock: compute, communicators, messages between stages.
+"""How does one step of a layout proceed in time? Simulates each stage's program: compute, communicators, messages between stages.
 
-Ranks of one stage are equal and simulated once (elsewhere: `unfolded`). A rank has a compute stream that runs its program, a host that
-launches ahead of it (`kernels`), groups whose operations NCCL's communicators play one after another (`groups`, `meetings`), and
-messages to other stages (`messages`). Steps repeat, so the last of a few stands for all, unless each is drawn.
+The ranks of one stage are equal and simulated once (for other cases, see `unfolded`). A rank has a compute stream that runs its program, a
+host that launches ahead of it (`kernels`), groups with operations that NCCL's communicators play in order (`groups`, `meetings`), and
+messages to other stages (`messages`). Steps repeat, so the last of a few represents all, unless each step is drawn.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ from sim.training.rank import Play, Rank
 
 SimProcess = Generator[simpy.Event, object, None]
 DRAWN_STEPS: Final = 100
-"""Steps that stand for all where each is drawn, as few as in data parallelism."""
+"""Number of steps that are averaged if each is drawn, the same as in data parallelism."""
 
 
 class Simulation:
-    """All stages while they train."""
+    """The simulation of all stages."""
 
     def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool, starved: bool = False) -> None:
         self.scene = scene
         self.starved = starved
-        """Whether loaders are slower than steps, so that they begin with nothing built ahead."""
+        """Whether loaders are slower than steps, and therefore begin with nothing built ahead."""
         self.steps = steps
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
         self.network = Network(env, self.log)
         self.meetings = Meetings(scene, self.network, self.log)
         self.stages = self.made()
-        """Those of the scene's programs, in their order."""
+        """The stages, in the order of the scene's programs."""
         self.meetings.kernels = [stage.kernels for stage in self.stages]
 
     def made(self) -> list[Stage]:
-        """Return the stages, whose nodes write checkpoints from now on."""
+        """Return the stages, and start the checkpoint writes of their nodes."""
         numbers = range(len(self.scene.programs))
         stages = [Stage(self, number, number) for number in numbers]
         self.save_beside(dict.fromkeys(map(self.scene.prices.nodes_of, numbers)))
         return stages
 
     def groups(self, kernels: StageKernels, number: int) -> Groups:
-        """Return how the stage *number* takes part in its groups."""
+        """Return the groups of stage *number*."""
         return Groups(self.meetings, kernels, self.scene.programs[number], number)
 
     def messages(self, account: Account, number: int) -> Messages:
-        """Return what the stage *number* hands to others."""
+        """Return the messages of stage *number* to others."""
         return Messages(self.meetings, account, number)
 
     def save_beside(self, nodes: Iterable[str]) -> None:
-        """Let each of *nodes* write the parts of checkpoints that the scene has, all along."""
+        """Start the scene's checkpoint writes on each of *nodes*; they run throughout the simulation."""
         prices, flows = self.scene.prices, self.scene.outflows
         for name in nodes:
             for link in dict.fromkeys(link for flow in flows for link in flow.links):
@@ -82,7 +82,7 @@ class Simulation:
         return PlayedLayout(stages, self.log, tuple(self._operations(begin)), drawn=self.drawn)
 
     def _operations(self, since: float) -> Iterator[Operated]:
-        """Yield what began from *since* on."""
+        """Yield the operations that began at *since* or later."""
         for meeting in chain.from_iterable(self.meetings.played):
             if meeting.begin >= since:
                 among = tuple(kernels.stage for kernels in meeting.kernels)
@@ -90,29 +90,29 @@ class Simulation:
 
     @property
     def counted(self) -> int:
-        """Return how many of the last steps stand for all."""
+        """Return the number of last steps that are averaged."""
         return min(DRAWN_STEPS, self.steps - 1) if self.scene.noise.draws else 1
 
     @property
     def drawn(self) -> tuple[float, ...]:
-        """Return the seconds of each of these steps, where they are drawn."""
+        """Return the time (s) of each of these steps if steps are drawn."""
         ends = max((stage.account.ends[-1 - self.counted :] for stage in self.stages), key=lambda each: each[-1] - each[0])
         return tuple(end - begin for begin, end in pairwise(ends)) if self.scene.noise.draws else ()
 
     def train(self, stages: Iterable[Stage]) -> None:
-        """Let *stages* run all steps."""
+        """Run all steps of *stages*."""
         processes = [self.env.process(stage.train(self.steps)) for stage in stages]
         self.env.run_to(simpy.AllOf(self.env, processes))
 
 
 class Stage(Rank):
-    """The ranks of one stage, or the rank *number* of it: a program, and the parts that play it."""
+    """The ranks of one stage, or its rank *number*: a program, and the components that play it."""
 
     def __init__(self, simulation: Simulation, stage: int, number: int) -> None:
         scene = simulation.scene
         self.counted = simulation.counted
         self.meetings = simulation.meetings
-        self.account = Account(simulation.log, _logged(simulation.log, scene.layout.mesh, stage))
+        self.account = Account(simulation.log, _added_to_log(simulation.log, scene.layout.mesh, stage))
         self.kernels = StageKernels(scene, simulation.network, self.account, stage, number)
         self.groups = simulation.groups(self.kernels, number)
         self.messages = simulation.messages(self.account, number)
@@ -125,7 +125,7 @@ class Stage(Rank):
         super().__init__(simulation.env, scene.programs[number], plays)
 
     def train(self, steps: int) -> SimProcess:
-        """Run the stage's program so many times."""
+        """Run the stage's program *steps* times."""
         for _ in range(steps):
             self.account.begin_step()
             self.kernels.worked_in_step = 0.0
@@ -144,11 +144,11 @@ class Stage(Rank):
         if self.loader is None:
             return
         start = self.env.now
-        there, held = self.loader.next(start)
-        if there > start:
-            yield self.env.timeout(there - start)
-            for cause, resource, until in held:
-                end = min(max(until, start), there)
+        ready, limits = self.loader.next(start)
+        if ready > start:
+            yield self.env.timeout(ready - start)
+            for cause, resource, until in limits:
+                end = min(max(until, start), ready)
                 self.account.waited(cause, resource, start, end)
                 start = max(start, end)
 
@@ -162,8 +162,8 @@ class Stage(Rank):
         yield from self.kernels.update()
 
 
-def _logged(log: EventLog, mesh: Mesh, stage: int) -> int:
-    """Return the place in *log* of a rank of *stage*, new there."""
+def _added_to_log(log: EventLog, mesh: Mesh, stage: int) -> int:
+    """Add a rank of *stage* to *log* and return its index."""
     node, _ = mesh.place(mesh.rank(pipeline=stage))
     gpus = tuple(mesh.place(rank)[1] for rank in mesh.on_node(node) if mesh.stage_of(rank) == stage)
     log.ranks.append(LoggedRank(0, len(log.ranks), mesh.gpus // mesh.stages, f"stage {stage}", gpus))
@@ -171,5 +171,5 @@ def _logged(log: EventLog, mesh: Mesh, stage: int) -> int:
 
 
 def _nothing(_: Free, __: int) -> tuple[()]:
-    """Free weights, which takes no time."""
+    """Do nothing, because freeing weights takes no time."""
     return ()

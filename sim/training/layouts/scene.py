@@ -1,4 +1,4 @@
-"""What is a simulation of a layout made of, and what does it tell? Programs, times and prices in; steps by stage out."""
+"""What are the inputs and outputs of the simulation of a layout? Programs, times and prices in; steps by stage out."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sim.training.layouts.times import UnitTimes
 GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert", "norm")
 """Keys of ``exposed_by_group_s``."""
 PASSES: Final[Mapping[PassPart, str]] = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
-"""Names of kernels by what they run."""
+"""Names of kernels by the pass they belong to."""
 COPIES: Final = {"weights": "copy of gathered weights", "gradients": "copy of gradients"}
-"""Names of the kernels that copy them."""
+"""Names of copy kernels by what they copy."""
 _WORDS: Final[Mapping[str, str]] = {
     "gather F": "weight gathers",
     "gather B": "weight gathers",
@@ -44,13 +44,13 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 def words(tag: Tag) -> str:
-    """Return what an operation is for, in words."""
+    """Return the purpose of an operation in words."""
     return _WORDS.get(tag[0].removesuffix(" experts").removesuffix(" replicas"), tag[0])
 
 
 @dataclass(frozen=True)
 class StageStep:
-    """One steady step of the ranks of one stage; where steps are drawn, the mean of many."""
+    """One steady step of the ranks of one stage; if steps are drawn, the mean of many."""
 
     time: float
     stalls: Mapping[Cause, float]
@@ -61,66 +61,66 @@ class StageStep:
     begin: float
     end: float
     clock: tuple[float, ...] = ()
-    """When each instruction of the stage's program was over (s)."""
+    """Time (s) at which each instruction of the stage's program finished."""
 
 
 class Operated(NamedTuple):
-    """One operation as it was played."""
+    """One operation of the simulated step."""
 
     tag: Tag
     begin: float
     stages: tuple[int, ...]
-    """Those whose ranks took part, a message's sender first."""
+    """Participating stages; for a message, the sender first."""
     resource: str
-    """As the log names it."""
+    """The name of the operation and its limit in the log."""
 
 
 @dataclass(frozen=True)
 class PlayedLayout:
-    """What the simulation of a layout tells."""
+    """The results of the simulation of a layout."""
 
     stages: tuple[StageStep, ...]
     log: EventLog
     operations: tuple[Operated, ...] = ()
-    """Those of the last step, where a rank stands for its stage."""
+    """Operations of the last step, if one rank represents each stage."""
     exact: bool = True
-    """Whether every rank is simulated, or stood for by one that steps as it does."""
+    """Whether every rank is simulated, or is represented by a rank with identical steps."""
     drawn: tuple[float, ...] = ()
-    """Seconds of each step, where steps are drawn."""
+    """Time (s) of each step, if steps are drawn."""
 
     @property
     def time(self) -> float:
-        """Return the seconds of a step."""
+        """Return the step time (s)."""
         return max(stage.time for stage in self.stages)
 
 
 @dataclass(frozen=True, eq=False)
 class LayoutScene:
-    """Everything a simulation of a layout is made of."""
+    """The inputs of a simulation of a layout."""
 
     layout: Layout
     programs: Sequence[Program]
     times: Sequence[UnitTimes]
     updates: Sequence[tuple[float, float]]
-    """GPU seconds and launches of each stage's optimizer."""
+    """GPU time (s) and launches of each stage's optimizer."""
     prices: LayoutPrices
     node: Node
     launch_cpu: float
     overlap_slowdown: float
     noise: LayoutNoise
     beside: Callable[[int, int, float], UnitTimes] | None = None
-    """Times of a stage's units beside so many thread blocks of collectives, which move so many bytes/s through memory; None: as alone."""
+    """Returns unit times given a stage, the number of thread blocks of collectives, and their bytes/s through memory; None: no effect."""
     feed: Feed | None = None
-    """What feeds the ranks that begin the model; None: data are ready."""
+    """The feed of the ranks of the first stage; None if data are always ready."""
     outflows: Sequence[Outflow] = ()
-    """Parts of checkpoints that each node writes all along."""
+    """Parts of checkpoints that each node writes throughout."""
 
     @cached_property
     def meets(self) -> bool:
-        """Return whether all stages meet in each step."""
+        """Return whether all stages meet in an operation in each step."""
         return any(isinstance(each, Start) and each.axis == "everyone" for each in self.programs[0])
 
     def check(self, axis: GroupAxis) -> float:
-        """Return the host's seconds to compare a collective of *axis* between its ranks, where the stack does."""
+        """Return the host time (s) to compare a collective of *axis* between its ranks, or 0 if the stack does not do this."""
         layout = self.layout
         return check_time(layout.mesh.group_size(axis), layout.options.collective_check) if layout.options.collective_check else 0.0

@@ -1,4 +1,4 @@
-"""What does a message from a rank of one stage to its like in another cost, over NCCL or over Gloo, with nothing beside it?"""
+"""What does a message from a rank of one stage to its peer in another cost, over NCCL or Gloo, without contention?"""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from sim.training.layouts.group_price import GroupPrice, LinkShare, Outline
 _BLOCKS: Final = P2P_CHANNELS
 """Thread blocks of one message between two stages."""
 Place = tuple[int, int]
-"""A node, and a GPU of it."""
+"""The number of a node, and a GPU on it."""
 
 
 class Sends(NamedTuple):
-    """Messages between GPUs of nodes like *slot*."""
+    """Messages between GPUs of nodes equal to *slot*."""
 
     slot: Slot
     fabric: Fabric
     sockets: Transport | None
-    """What one socket carries where messages go over Gloo; None: NCCL's way."""
+    """The transport of sockets if messages go over Gloo; None for NCCL."""
 
     def outline(self, ends: Sequence[tuple[Place, Place]], nbytes: float) -> Outline:
-        """Return the price of sends between *ends*, with links named by the end that they lie at."""
+        """Return the price of sends between *ends*; link names begin with the end of the message to which they belong."""
         edges = [self._edge(*each) for each in ends]
         if self.sockets:
             return self._socket_outline(self.sockets, edges, nbytes)
@@ -49,14 +49,14 @@ class Sends(NamedTuple):
         return Outline(price, tuple(LinkShare(link, 0.0, limit, amount) for link, amount in load.items()))
 
     def sent(self, source: Place, target: Place, nbytes: float) -> Sent:
-        """Return what a message from *source* to *target* puts on links between nodes."""
+        """Return the stream of a message from *source* to *target* on links between nodes."""
         edge = self._edge(source, target)
         if not self.sockets:
             return edge.sent(nbytes, SIMPLE)
         return edge.sent(math.inf, SIMPLE)._replace(on_nic=self._on_nic(self.sockets), on_wire=1.0)
 
     def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> Outline:
-        """Return the price of sends over Gloo: a notice that the receiver asks, then the data (gloo/transport/tcp/pair.cc)."""
+        """Return the price of sends over Gloo: a notice from the receiver, then the data (gloo/transport/tcp/pair.cc)."""
         between = edges[0].fabric is not None
         one_way = sockets.hop_latency / 2 + (self.fabric.latency if between else 0.0)
         tier = Cause.NETWORK if between else Cause.INTERCONNECT
@@ -80,7 +80,7 @@ class Sends(NamedTuple):
         return Outline(price, tuple(LinkShare(link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
     def _on_nic(self, sockets: Transport) -> float:
-        """Return what a byte over a socket takes of the NIC, whose own transport loses less or more."""
+        """Return the load on the NIC of a byte over a socket, from the efficiency of the NIC's own transport relative to sockets."""
         return max(1.0, self.slot.node.nic.transport.total_efficiency / sockets.total_efficiency)
 
     def _edge(self, source: Place, target: Place) -> Edge:

@@ -1,7 +1,7 @@
-"""How far is the slowest rank of a stage behind the others? By its spread of their compute, less what they waited for it.
+"""How far is the slowest rank of a stage behind the others? By the spread times their compute, minus the time they waited for it.
 
-The slowest rank meets nobody late: what blocks that wait for it on the GPUs of the others take from their compute, it is spared. That
-gains it nothing where the others make up for it while they wait for something else.
+The slowest rank never waits for others in an operation. Thread blocks that wait for it on the GPUs of the others slow their compute, but
+not its own, so it catches up by that amount. It gains nothing if the others make up for the loss while they wait for something else.
 """
 
 from __future__ import annotations
@@ -10,49 +10,49 @@ import simpy
 
 
 class SlowestRank:
-    """The slowest rank of one stage, whose others are simulated."""
+    """The slowest rank of one stage; the other ranks are the simulated ones."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self.env = env
         self._behind = 0.0
-        """Seconds, were its compute slowed as that of the others is."""
+        """How far it would be behind (s) if its compute were slowed like that of the others."""
         self._spared = 0.0
-        """Of each second of the others' compute, what blocks that wait for it take from them."""
+        """Share of the others' compute time that is lost to blocks waiting for the slowest rank."""
         self._sooner = 0.0
-        """Seconds of that which the others have not made up for."""
+        """The part of this loss (s) for which the others have not made up yet."""
         self._computing = False
         self._since = 0.0
-        """Since when the others compute, or rest."""
+        """Time (s) since which the others have been computing, or idle."""
 
     def falls_behind(self, seconds: float) -> None:
-        """Note that it needed so many *seconds* more than the others for what these computed."""
+        """Register that it needed *seconds* more than the others for the same compute."""
         self._behind += seconds
 
     def is_spared(self, share: float) -> None:
-        """Note that from now on the others lose this *share* of their compute to what waits for it."""
+        """Register that from now on the others lose this *share* of their compute time to blocks that wait for the slowest rank."""
         self.turn(self._computing)
         self._spared = share
 
     def turn(self, computing: bool) -> None:
-        """Note that the others are *computing* from now on, or not."""
+        """Register that from now on the others are *computing*, or idle."""
         now = self.env.now
         self._sooner = self._sooner + self._spared * (now - self._since) if self._computing else self._not_made_up()
         self._computing, self._since = computing, now
 
     def works_on(self) -> None:
-        """Note that the others did not rest until now, though nothing of theirs was on a GPU: they exchanged inside of their work."""
+        """Register that the others were not idle until now, although their GPUs did not compute: they exchanged messages inside units."""
         self._since = self.env.now
 
     def go_on(self, since: float) -> None:
-        """Note that the others could not go on before *since* (s), however early they had come: that much they have made up for."""
+        """Register that the others could not continue before *since* (s), even if they had arrived earlier, and so made up for losses."""
         self._sooner, self._since = min(self._not_made_up(), max(0.0, self.env.now - since)), self.env.now
 
     def late(self) -> float:
-        """Return by how many seconds it is behind now, while the others do not compute."""
+        """Return how far (s) it is behind now, while the others do not compute."""
         return max(0.0, self._behind - self._not_made_up())
 
     def met(self, late: float) -> None:
-        """Note that the others have waited for it, which is still *late* seconds behind."""
+        """Register that the others have waited for it, and that it is still *late* seconds behind."""
         self._behind, self._sooner, self._since = late, 0.0, self.env.now
 
     def _not_made_up(self) -> float:

@@ -1,9 +1,10 @@
-"""How long is an FSDP step of many micro-batches? Few are simulated; where each further one adds the same to everything, so do the rest.
+"""How long is an FSDP step of many micro-batches? A few are simulated; if each further one adds the same time, the result is extrapolated.
 
-Without a pipeline a step repeats micro-batch by micro-batch (a max-plus system with one input becomes periodic: Baccelli et al.,
-"Synchronization and Linearity", section 3.7). Three steps that differ by one micro-batch tell whether it has begun to; it goes on as long
-as neither the host nor the loader is slower than a micro-batch. Pipelines are simulated whole: their backlogs may settle much later.
-Limits: what happens when is not logged for the micro-batches that were not simulated.
+Without a pipeline, a step repeats for each micro-batch (a max-plus system with one input becomes periodic: Baccelli et al.,
+"Synchronization and Linearity", section 3.7). Three steps that differ by one micro-batch each show whether it has become periodic. It stays
+so if neither the host nor the loader is slower than a micro-batch. Pipelines are always simulated completely, because their backlogs may
+settle much later.
+Limits: the log does not cover the micro-batches that were not simulated.
 """
 
 from __future__ import annotations
@@ -18,45 +19,47 @@ from sim.training.layouts.play import play
 from sim.training.layouts.scene import LayoutScene, PlayedLayout, StageStep
 
 _SAME: Final = 1e-9
-"""Of a step: what a turn may add more or less than the one before it."""
+"""Tolerance, as a share of the step time, for the difference between the increments of two micro-batches."""
 _WORTH: Final = 0.7
-"""Of the micro-batches of a step: as many simulated ones still pay."""
+"""Maximum share of a step's micro-batches up to which extrapolation pays off."""
 _FEW: Final = (4, 5, 6)
-"""Micro-batches that are simulated."""
+"""Numbers of micro-batches in the three simulated steps."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 def play_steadily(scene: LayoutScene) -> PlayedLayout:
-    """Return the step that `play` returns, within 1e-8 of it, with the log of fewer micro-batches where there are many."""
-    wanted = scene.layout.micro_batches
+    """Return the result of `play`, with an accuracy of 1e-8; with many micro-batches, the log has fewer of them."""
+    micro_batches = scene.layout.micro_batches
     alone = scene.layout.sharded_parameters and scene.layout.mesh.stages == 1
-    if not alone or scene.noise.draws or sum(_FEW) > _WORTH * wanted:
+    if not alone or scene.noise.draws or sum(_FEW) > _WORTH * micro_batches:
         return play(scene)
-    few = [play(_of(scene, count)) for count in _FEW]
-    turn = few[2].time - few[1].time
-    if _behind(scene) > turn * (1 + _SAME) or not all(_steady(*stages) for stages in zip(*(each.stages for each in few), strict=True)):
+    played = [play(_with_micro_batches(scene, count)) for count in _FEW]
+    turn = played[2].time - played[1].time
+    if _least_interval(scene) > turn * (1 + _SAME) or not all(
+        _steady(*stages) for stages in zip(*(each.stages for each in played), strict=True)
+    ):
         return play(scene)
-    pairs = zip(few[1].stages, few[2].stages, strict=True)
-    return replace(few[2], stages=tuple(_after(before, last, wanted - _FEW[2]) for before, last in pairs))
+    pairs = zip(played[1].stages, played[2].stages, strict=True)
+    return replace(played[2], stages=tuple(_extrapolated(before, last, micro_batches - _FEW[2]) for before, last in pairs))
 
 
-def _behind(scene: LayoutScene) -> float:
-    """Return the seconds that a micro-batch takes the host or the loader at least, whichever is slower."""
+def _least_interval(scene: LayoutScene) -> float:
+    """Return the minimum time (s) of a micro-batch on the host or in the loader, whichever is slower."""
     works = (each for each in scene.programs[0] if isinstance(each, Work) and each.micro_batch == 0)
     host = sum(scene.times[0].span(work.first, work.last, work.part).launching(scene.launch_cpu) for work in works)
     host += scene.launch_cpu * sum(isinstance(each, Copy) and each.micro_batch == 0 for each in scene.programs[0])
     return max(host, scene.feed.interval if scene.feed is not None else 0.0)
 
 
-def _of(scene: LayoutScene, micro_batches: int) -> LayoutScene:
-    """Return *scene* with so many micro-batches a step, each of which takes what it took."""
+def _with_micro_batches(scene: LayoutScene, micro_batches: int) -> LayoutScene:
+    """Return *scene* with *micro_batches* micro-batches per step, each with unchanged times."""
     layout = replace(scene.layout, micro_batches=micro_batches)
     return replace(scene, layout=layout, programs=tuple(program(layout, stage) for stage in range(layout.mesh.stages)))
 
 
 def _steady(first: StageStep, second: StageStep, third: StageStep) -> bool:
-    """Tell whether the last turn added to each figure of a stage what the turn before it did."""
+    """Return whether the last two micro-batches added the same amount to each figure of a stage."""
     within = _SAME * third.time
     return all(
         abs((c - b) - (b - a)) <= within
@@ -74,8 +77,8 @@ def _figures(step: StageStep, like: StageStep) -> Sequence[float]:
     ]
 
 
-def _after(before: StageStep, last: StageStep, turns: int) -> StageStep:
-    """Return the step of a stage *turns* turns longer than *last*, which is one longer than *before*."""
+def _extrapolated(before: StageStep, last: StageStep, turns: int) -> StageStep:
+    """Return the step of a stage with *turns* more micro-batches than *last*, which has one more than *before*."""
 
     def longer(earlier: Mapping[K, float], later: Mapping[K, float]) -> dict[K, float]:
         return {key: value + turns * (value - earlier.get(key, 0.0)) for key, value in later.items()}

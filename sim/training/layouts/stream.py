@@ -1,9 +1,9 @@
-"""How fast do streamed samples reach a node, and when is the first micro-batch there?
+"""How fast do streamed samples reach a node, and when is the first micro-batch ready?
 
-A node downloads at what its workers reach together, its NICs carry, and the store gives each of the nodes:
-``rate = min(workers * per_reader, nics, store / nodes)``; a micro-batch of all ranks that load takes ``bytes * compressed * repeats /
-rate``. Before the first micro-batch, ``mosaic`` needs a shard for each of its samples, at most those of a shuffled block; ``huggingface``
-fills the buffer of each worker. Limits: connections are alike and never fail; what the store answers late is ``start``, once.
+The download rate of a node is limited by its workers, by its NICs, and by its share of the store:
+``rate = min(workers * per_reader, nics, store / nodes)``. A micro-batch of all loading ranks takes ``bytes * compressed * repeats / rate``.
+Before the first micro-batch, ``mosaic`` needs a shard for each of its samples, at most the shards of a shuffled block; ``huggingface``
+fills the buffer of each worker. Limits: connections are equal and never fail; the latency of the store is ``start``, paid once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from sim.spec.workload import Workload
 
 @dataclass(frozen=True)
 class Download:
-    """What a node downloads from: bytes/s of all its workers together, of one of them, and how often each sample comes."""
+    """The download rates of a node (bytes/s), of all its workers together and of one of them, and the bytes per byte of sample."""
 
     rate: float
     of_worker: float
     repeats: float
-    """Bytes downloaded for one byte of a sample on the node."""
+    """Bytes downloaded per byte of a sample on the node."""
 
 
 def download_of(stream: Stream, node: Node, nodes: int, readers: int, ranks: int, workers: int) -> Download:
-    """Return what each of *nodes* downloads with *readers* of the *ranks* that load, *workers* each (0: the ranks themselves)."""
+    """Return the download rates of each of *nodes* nodes, which has *readers* of the *ranks* loading ranks, with *workers* each.
+
+    0 workers means that the ranks load themselves.
+    """
     nics = node.nic.count * node.nic.bandwidth
     each = min(stream.store.per_writer or math.inf, nics, stream.store.bandwidth)
     together = min(readers * max(1, workers) * each, nics, stream.store.bandwidth / nodes)
@@ -35,10 +38,10 @@ def download_of(stream: Stream, node: Node, nodes: int, readers: int, ranks: int
 
 
 def first_batch_time(stream: Stream, download: Download, workload: Workload, readers: int, workers: int) -> float:
-    """Return the seconds until each of *readers* on a node has its first micro-batch."""
+    """Return the time (s) until each of *readers* loading ranks on a node has its first micro-batch."""
     sample, batch = workload.dataset.sample, workload.training.batch
     if stream.library == "mosaic":
         shards = min(readers * batch, math.ceil(stream.window * sample / stream.shard))
         return stream.store.start + max(1, shards) * max(stream.shard, sample) * download.repeats / download.rate
-    wanted = readers * max(1, workers) * max(stream.window, batch) * sample * download.repeats
-    return stream.store.start + wanted / download.rate
+    nbytes = readers * max(1, workers) * max(stream.window, batch) * sample * download.repeats
+    return stream.store.start + nbytes / download.rate

@@ -1,7 +1,7 @@
-"""How long does a unit of the model take one rank? GPU time, launches, and the exchanges inside it that nothing hides.
+"""How long does a unit of the model take on one rank? GPU time, launches, and the exposed messages inside it.
 
-Tensor-, context- and expert-parallel messages lie inside a unit: compute waits for them on the spot, less what the stack overlaps. What is
-left loads the links it crosses, so that it and the traffic of other groups slow each other (`kernels`). Limit: what a stack hides does not.
+Tensor-, context- and expert-parallel messages occur inside a unit. Compute waits for the part that the stack does not overlap. This exposed
+part loads the links it crosses, so it and the traffic of other groups slow each other (`kernels`). Limit: the overlapped part does not.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ GroupName = Literal["tensor", "context", "expert"]
 
 
 class Exposed(NamedTuple):
-    """Seconds that a unit waits for messages of one group axis."""
+    """The time (s) that a unit waits for messages of one group axis."""
 
     axis: GroupName
     seconds: float
     cause: Cause
     limit: str
     op: Op | None = None
-    """Of a single message: what it does, on so many bytes, in so many seconds of which the unit's own work hides a part."""
+    """The operation, if this is a single message; *nbytes* and *alone* are its bytes and its time (s) including the overlapped part."""
     nbytes: float = 0.0
     alone: float = 0.0
     volume: float = 0.0
-    """Units that it moves meanwhile, as those of its price."""
+    """Volume moved during the exposed time, in the units of the price."""
     load: tuple[LinkShare, ...] = ()
-    """On links of the stage's nodes, and of the machine: in all, not per unit."""
+    """Total load on links of the stage's nodes and of the machine, not per unit of volume."""
 
 
 class Burst(NamedTuple):
-    """Kernels one after another, which the host launches ahead."""
+    """Sequential kernels, which the host launches ahead."""
 
     compute: float
     launches: float
     drained: bool = False
-    """The host has waited for the GPU before it launches them."""
+    """Whether the host waits for the GPU before it launches them."""
     host: float = 0.0
-    """Seconds of the host beside launching them."""
+    """Host time (s) in addition to the launches."""
 
     def launching(self, launch_cpu: float) -> float:
-        """Return the host's seconds where one launch takes *launch_cpu*."""
+        """Return the host time (s) if one launch takes *launch_cpu* seconds."""
         return self.launches * launch_cpu + self.host
 
 
@@ -77,22 +77,22 @@ class UnitTime(NamedTuple):
 
     @property
     def compute(self) -> float:
-        """Return the GPU seconds of all bursts."""
+        """Return the GPU time (s) of all bursts."""
         return sum(burst.compute for burst in self.bursts)
 
     def launching(self, launch_cpu: float) -> float:
-        """Return the host's seconds for all bursts where one launch takes *launch_cpu*."""
+        """Return the host time (s) of all bursts if one launch takes *launch_cpu* seconds."""
         return sum(burst.launching(launch_cpu) for burst in self.bursts)
 
     @property
     def waits(self) -> float:
-        """Return the seconds of all exposed messages."""
+        """Return the time (s) of all exposed messages."""
         return sum(each.seconds for each in self.exposed)
 
 
 @dataclass(eq=False)
 class UnitTimes:
-    """Times of the units of one stage's ranks, worked out once for units that ask the same."""
+    """Times of the units on one stage's ranks, cached for equal units."""
 
     workload: Workload
     gpu: Gpu
@@ -102,29 +102,29 @@ class UnitTimes:
     options: MeshOptions
     micro_batches: int
     adds_shards: bool
-    """Whether gradients are reduced to shards before those of micro-batches are added up."""
-    _known: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
+    """Whether gradients are reduced to shards before they are accumulated over micro-batches."""
+    _unit_times: dict[tuple[int, PassPart], UnitTime] = field(default_factory=dict)
     _spans: dict[tuple[int, int, PassPart], UnitTime] = field(default_factory=dict)
     _shared: dict[object, UnitTime] = field(default_factory=dict)
-    """Times by what a unit asks for, which other layouts may use as well."""
+    """Times by the content of a unit, shared with other layouts."""
     _passes: dict[tuple[int, bool], tuple[KernelWork, Layer]] = field(default_factory=dict)
-    """Kernels of a pass of each layer by its identity, which layouts with other groups may use as well; the layer is kept with them."""
+    """Kernels of a pass by the identity of its layer, shared with layouts with other groups; the value keeps the layer alive."""
 
     def share(self, book: PriceBook) -> None:
-        """Take and leave times in *book*, which other layouts of the same model, data types and hardware use as well."""
+        """Share times in *book* with other layouts of the same model, data types and hardware."""
         training, parallel = self.workload.training, self.prices.mesh.parallel
         axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
-        lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
+        placements = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = min(self.micro_batches, 2) if self._weight_casts == 1.0 else self.micro_batches
-        again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
-        stages = self.prices.mesh.stages if training.recompute_blocks else 0  # which share of a stage's blocks that is
-        recomputed = (*again, stages, batches, training.compute_factor)
+        recomputation = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules, training.recompute_saves)
+        stages = self.prices.mesh.stages if training.recompute_blocks else 0  # determines the recomputed share of a stage's blocks
+        recomputed = (*recomputation, stages, batches, training.compute_factor)
         adds = parallel.capacity_factor, parallel.pad_to_capacity, self.adds_shards
         model, lengths = self.workload.model, self.workload.dataset.lengths
         computes_in = training.precision, training.fp8_recipe
         described = (content(training.stack), content(model.transformer), content(model.measured), content(lengths))
-        key = (*described, training.batch, *computes_in, *recomputed, *split, *lying, parallel.expert_imbalance, *adds)
+        key = (*described, training.batch, *computes_in, *recomputed, *split, *placements, parallel.expert_imbalance, *adds)
         self._shared = book.times.setdefault(key, {})
         decided_by = (id(self.gpu), *described, training.batch, *computes_in, training.compute_factor, self._weight_casts)
         self._passes = book.passes.setdefault(decided_by, {})
@@ -133,25 +133,25 @@ class UnitTimes:
         """Return the time of unit *number* of the model for one micro-batch."""
         unit = self.units[number]
         key = (unit.content, part)
-        if key not in self._known:
-            question = (unit.asked, part)
-            if question not in self._shared:
-                self._shared[question] = self._work_out(unit, part)
-            self._known[key] = self._shared[question]
-        return self._known[key]
+        if key not in self._unit_times:
+            shared_key = (unit.asked, part)
+            if shared_key not in self._shared:
+                self._shared[shared_key] = self._time_of(unit, part)
+            self._unit_times[key] = self._shared[shared_key]
+        return self._unit_times[key]
 
     def span(self, first: int, last: int, part: PassPart) -> UnitTime:
-        """Return the time of units *first* to *last*, one after another."""
+        """Return the time of units *first* to *last* in sequence."""
         key = (first, last, part)
         if key not in self._spans:
             self._spans[key] = _joined(self(number, part) for number in range(first, last + 1))
         return self._spans[key]
 
-    def _work_out(self, unit: Unit, part: PassPart) -> UnitTime:
+    def _time_of(self, unit: Unit, part: PassPart) -> UnitTime:
         return _joined(self.in_turn(unit, part))
 
     def in_turn(self, unit: Unit, part: PassPart) -> list[UnitTime]:
-        """Return the times of *unit* for one micro-batch layer by layer, each with its single messages behind its kernels."""
+        """Return the times of *unit* for one micro-batch layer by layer, each with its individual messages after its kernels."""
         host = self._host(unit, part)
         if part == "F":
             return [*host, *(self._layer(piece, False, 1.0) for piece in unit.pieces)]
@@ -160,11 +160,11 @@ class UnitTimes:
             return [*host, *self._recomputed(unit), *layers, self._accumulated(unit)]
         if part == "W":
             return [*host, *(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)]
-        inputs = (self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))
+        inputs = (self._layer(piece, True, 1.0 - _weight_share(piece.layer)) for piece in reversed(unit.pieces))
         return [*host, *self._recomputed(unit), *inputs]
 
     def _host(self, unit: Unit, part: PassPart) -> list[UnitTime]:
-        """Return what a block costs the host beside launches; what runs forward again costs it once more."""
+        """Return the host time of a block in addition to launches; recomputed forward passes cost it again."""
         training = self.workload.training
         forward = 0.0 if training.stack.cuda_graphs else self.options.block_host
         if unit.kind != "block" or not forward:
@@ -175,33 +175,33 @@ class UnitTimes:
         return [UnitTime((Burst(0.0, 0.0, host=passes * forward),))]
 
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
-        """Return what backward runs forward again."""
+        """Return the forward work that the backward pass recomputes."""
         training = self.workload.training
         share = checkpointed_share(training, self.units, self.prices.mesh.stages)
         return [_part(self._layer(piece, False, own), share) for piece, own in recomputed(training, unit)]
 
     def _weights(self, piece: LayerPiece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
-        share = _of_weights(piece.layer)
+        share = _weight_share(piece.layer)
         return UnitTime((Burst(busy * share, launches * share),))
 
     @property
     def _weight_casts(self) -> float:
-        """Return how often weights are cast to 8 bits or fewer for each micro-batch."""
-        kept = self.options.keeps_8bit_weights and MEANING[self.workload.training.precision].quantized
-        return 1.0 / self.micro_batches if kept else 1.0
+        """Return how often weights are cast to 8 bits or fewer per micro-batch."""
+        keeps_8bit = self.options.keeps_8bit_weights and MEANING[self.workload.training.precision].quantized
+        return 1.0 / self.micro_batches if keeps_8bit else 1.0
 
     @cached_property
-    def _here(self) -> PassSetting:
+    def _setting(self) -> PassSetting:
         training = self.workload.training
-        # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
+        # accumulation of gradients inside the products is counted by `_accumulated`
         stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": self._weight_casts})
         return PassSetting(self.gpu, training.precision, stack, training.batch)
 
     def _kernels(self, layer: Layer, backward: bool) -> KernelWork:
         key = id(layer), backward
         if key not in self._passes:
-            busy, launches = pass_time(layer, self.workload.model.measured, self._here, backward)
+            busy, launches = pass_time(layer, self.workload.model.measured, self._setting, backward)
             self._passes[key] = KernelWork(busy * self.workload.training.compute_factor, launches), layer
         return self._passes[key][0]
 
@@ -219,19 +219,19 @@ class UnitTimes:
         )
 
     def _checked(self, messages: Sequence[LayerMessage]) -> float:
-        """Return the host's seconds to compare *messages* between the ranks of their groups."""
+        """Return the host time (s) to compare *messages* between the ranks of their groups."""
         mesh, message_time = self.prices.mesh, self.options.collective_check
         return sum(check_time(mesh.group_size(message.axis), message_time) for message in messages)
 
     def _routing(self, piece: LayerPiece, backward: bool) -> float:
-        """Return the host's seconds for the experts of a block, spent where their dispatch begins."""
+        """Return the host time (s) for the experts of a block, which is spent when their dispatch begins."""
         if not piece.begins_experts:
             return 0.0
         seconds = expert_host_time(self.options.expert_host, self.workload.training.stack.cuda_graphs)
         return seconds * (BACKWARD_LAUNCHES if backward else 1.0)
 
     def _sorted(self, messages: Sequence[LayerMessage], layer: Layer) -> float:
-        """Return the seconds in which copies that are dispatched or combined are put in order."""
+        """Return the GPU time (s) to sort the token copies that are dispatched or combined."""
         transformer = self.workload.model.transformer
         if transformer is None or not any(message.op == "all_to_all" for message in messages):
             return 0.0
@@ -241,7 +241,7 @@ class UnitTimes:
         return memory_time(moved, self.gpu) * self.workload.training.compute_factor if moved else 0.0
 
     def _unfused(self, layer: Layer, backward: bool) -> float:
-        """Return the seconds of passes over tokens of experts that Megatron makes beside fused kernels."""
+        """Return the GPU time (s) of Megatron's passes over the tokens of experts outside fused kernels."""
         training, transformer = self.workload.training, self.workload.model.transformer
         if transformer is None or self.options.framework != "megatron":
             return 0.0
@@ -254,7 +254,7 @@ class UnitTimes:
         return message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
 
     def _exposed(self, message: LayerMessage, layer: Layer, busy: float, backward: bool) -> Exposed:
-        """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
+        """Return how long compute waits for *message* of a layer with a GPU time of *busy* seconds."""
         nbytes = self._bytes(message, layer)
         if message.op == "all_to_all":
             nbytes *= self._between_nodes
@@ -270,29 +270,29 @@ class UnitTimes:
 
     @cached_property
     def _between_nodes(self) -> float:
-        """Return the bytes that dispatch sends between nodes over those of one copy for each expert."""
+        """Return the bytes that dispatch sends between nodes, relative to one copy per expert."""
         mesh, transformer = self.prices.mesh, self.workload.model.transformer
         group = mesh.group(mesh.rank(pipeline=self.stage), "expert")
         nodes = len({mesh.place(rank)[0] for rank in group})
         return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
 
     def _accumulated(self, unit: Unit) -> UnitTime:
-        """Return the passes that add a micro-batch's gradients to those before it: read and written once each.
+        """Return the time to add a micro-batch's gradients to those of earlier ones, which reads and writes each once.
 
-        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic. What is
-        reduced at each micro-batch is added up as shards, on another stream.
+        If the products accumulate gradients themselves, it is the time by which this lengthens them, because memory traffic overlaps with
+        arithmetic. Gradients that are reduced at each micro-batch are accumulated as shards on another stream.
         """
         if self.micro_batches == 1 or self.adds_shards:
             return UnitTime((Burst(0.0, 0.0),))
         moved = memory_time(2.0 * WIDTHS[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
         if self.options.fused_accumulation:
-            products = sum(self._kernels(piece.layer, True).time * _of_weights(piece.layer) for piece in unit.pieces)
+            products = sum(self._kernels(piece.layer, True).time * _weight_share(piece.layer) for piece in unit.pieces)
             moved = both(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
         return UnitTime((Burst(moved, 0.0),))
 
 
 def _part(time: UnitTime, share: float) -> UnitTime:
-    """Return *share* of *time*: what a block costs in the mean where a pass comes in some blocks only."""
+    """Return *share* of *time*: the mean cost per block if only some blocks have the pass."""
     if share == 1.0:
         return time
     bursts = (Burst(each.compute * share, each.launches * share, each.drained, each.host * share) for each in time.bursts)
@@ -304,8 +304,8 @@ def _exposed_part(message: Exposed, share: float) -> Exposed:
     return message._replace(seconds=message.seconds * share, alone=message.alone * share, volume=message.volume * share, load=load)
 
 
-def _of_weights(layer: Layer) -> float:
-    """Return the part of a layer's backward that makes gradients of weights: half of a product that has some."""
+def _weight_share(layer: Layer) -> float:
+    """Return the share of a layer's backward that computes weight gradients: half for products with weights."""
     return 0.5 if layer.gradients and layer.op in _PRODUCTS else 0.0
 
 
@@ -313,7 +313,7 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
     bursts: list[Burst] = []
     exposed: dict[tuple[GroupName, Cause, str], list[Exposed]] = defaultdict(list)
     for time in times:
-        for burst in time.bursts:  # a host without its lead is followed kernel by kernel until the next unit
+        for burst in time.bursts:  # bursts before which the host waits for the GPU stay separate, because it has lost its lead
             if bursts and not burst.drained and not bursts[-1].drained:
                 last = bursts[-1]
                 bursts[-1] = Burst(last.compute + burst.compute, last.launches + burst.launches, host=last.host + burst.host)
@@ -321,11 +321,11 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
                 bursts.append(burst)
         for each in time.exposed:
             exposed[each.axis, each.cause, each.limit].append(each)
-    return UnitTime(tuple(bursts), tuple(map(_one_after_another, exposed.values())))
+    return UnitTime(tuple(bursts), tuple(map(_merged_messages, exposed.values())))
 
 
-def _one_after_another(messages: Sequence[Exposed]) -> Exposed:
-    """Return *messages* of one axis, which the same holds back, as one."""
+def _merged_messages(messages: Sequence[Exposed]) -> Exposed:
+    """Return *messages* of one axis with the same limit, merged into one."""
     first, last, amounts = messages[0], dict[str, LinkShare](), dict[str, float]()
     for each in messages if len(messages) > 1 else ():
         for link in each.load:
@@ -337,21 +337,21 @@ def _one_after_another(messages: Sequence[Exposed]) -> Exposed:
 
 
 def copied(copy: Copy, gpu: Gpu) -> UnitTime:
-    """Return what *copy* takes: one kernel, as fast as the memory."""
+    """Return the time of *copy*: one kernel at memory bandwidth."""
     return UnitTime((Burst(memory_time(copy.nbytes, gpu), 1.0),))
 
 
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:
-    """Return GPU seconds and launches of one optimizer step over *elements* of this rank in *tensors* tensors.
+    """Return the GPU time (s) and launches of one optimizer step over this rank's *elements* elements in *tensors* tensors.
 
-    Gradients are read, master weights and states read and written, working weights written (torch.optim's fused rule).
+    Gradients are read, master weights and states are read and written, and working weights are written (torch.optim's fused rule).
     """
     optimizer, stack = workload.training.optimizer, workload.training.stack
     if optimizer.name == "none" or not elements:
         return 0.0, 0.0
     states = 2.0 * optimizer.state_width(WIDTHS[options.states])
     weights = 2.0 * (4.0 if options.master else WIDTHS[options.weights]) + (WIDTHS[options.weights] if options.master else 0.0)
-    between = 4.0 * optimizer.passes_between  # of an update in 32 bits, as master weights are
+    between = 4.0 * optimizer.passes_between  # passes over an update in 32 bits, like master weights
     moved = elements * (WIDTHS[options.gradients] + states + weights + between)
     fused = stack.optimizer == "fused"
     scale = 1.0 if fused else max(1.0, optimizer.separate_passes / max(optimizer.passes, 1.0))

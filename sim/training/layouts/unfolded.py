@@ -1,7 +1,7 @@
-"""What if the nodes of a stage are not alike? Ranks simulated by themselves, or one for all that step alike (`alike`), wherever they are.
+"""What if the nodes of a stage differ? Each rank is simulated individually, or one rank for each class with identical steps (`alike`).
 
-Limit: what is inside a unit (messages of tensor, context and expert groups) stays as the scene prices it, that of the stage's first rank,
-and loads each rank's own links by as much.
+Limit: messages inside a unit (of tensor, context and expert groups) keep the prices of the stage's first rank, and load each rank's own
+links equally.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from sim.training.layouts.times import UnitTimes
 
 
 class RankPrices(LayoutPrices):
-    """What one group or one pair of ranks pays, with its load on each of its own nodes."""
+    """Prices of individual groups and pairs of ranks, with the load on each of their own nodes."""
 
     alike: Alike | None = None
-    """Which ranks are simulated as one."""
+    """The classes of ranks that are simulated as one, if any."""
 
     def of_class(self, kind: str, ranks: RankGroup, classes: Alike, op: Op | None, nbytes: float) -> GroupPrice:
-        """Return what *op*, or a send, costs each group of the class of *ranks*, with the load of all on links that stand for others."""
-        first, *others = (self._of(each, op, nbytes) for each in classes.groups[kind, ranks])
+        """Return the price of *op* (None: a send) for the class of the group *ranks*, with the load of all its groups.
+
+        Loads are given for the links that represent their class.
+        """
+        first, *others = (self._price_of(each, op, nbytes) for each in classes.groups[kind, ranks])
         load: dict[str, float] = defaultdict(float)
         for price in (first, *others):
             for link, amount in price.load.items():
@@ -44,22 +47,22 @@ class RankPrices(LayoutPrices):
                     load[link] += amount
         return first._replace(load=load)
 
-    def _of(self, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
+    def _price_of(self, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
         return self.send(ranks[0], ranks[1], nbytes) if op is None else self.of_group(ranks, op, nbytes)
 
     def inside(self, number: int, load: Iterable[LinkShare]) -> dict[str, float]:
-        """Return the share of rank *number* in *load* of its stage, by live link; of a class that of all its ranks."""
+        """Return the share of rank *number* in the *load* of its stage, by live link; with classes, the share of all ranks of its class."""
         if self.alike is None:
-            return self._own(number, load)
+            return self._rank_share(number, load)
         load_of: dict[str, float] = defaultdict(float)
         for (rank,) in self.alike.groups["inside", (number,)]:
-            for link, amount in self._own(rank, load).items():
+            for link, amount in self._rank_share(rank, load).items():
                 if link in self.alike.links:
                     load_of[link] += amount
         return load_of
 
-    def _own(self, rank: int, load: Iterable[LinkShare]) -> dict[str, float]:
-        """Return the share of *rank* in *load*, which is that of its stage's ranks on the stage's first node, and of all between nodes."""
+    def _rank_share(self, rank: int, load: Iterable[LinkShare]) -> dict[str, float]:
+        """Return the share of *rank* in *load*: that of its stage's ranks on the stage's first node, and of all its ranks between nodes."""
         mesh, of_stage = self.mesh, self._ranks_of[self.mesh.stage_of(rank)]
         node, _ = mesh.place(rank)
         first, _ = mesh.place(of_stage[0])
@@ -67,7 +70,7 @@ class RankPrices(LayoutPrices):
         return {self._noted(f"node{node}", each): each.amount / (len(of_stage) if self.of_machine(each.name) else here) for each in load}
 
     def classes(self, programs: Sequence[Program], times: Sequence[UnitTimes]) -> Alike:
-        """Return which ranks step alike where stages run *programs*, whose units take *times*."""
+        """Return the classes of ranks with identical steps, given the *programs* of stages and the *times* of their units."""
         mesh, boundary = self.mesh, 1e6
         kinds: list[tuple[str, list[tuple[RankGroup, list[Mapping[str, float]]]]]] = []
         for axis, ops in operations(programs).items():
@@ -75,12 +78,14 @@ class RankPrices(LayoutPrices):
             kinds.append((axis, [(ranks, [self.of_group(ranks, *each).load for each in ops]) for ranks in groups]))
         kinds.append(("send", [(pair, [self.send(pair[0], pair[1], boundary).load]) for pair in sends(mesh, programs)]))
         inside = [_loads_inside(*stage) for stage in zip(programs, times, strict=True)]
-        kinds.append(("inside", [((rank,), [self._own(rank, load) for load in inside[mesh.stage_of(rank)]]) for rank in range(mesh.gpus)]))
+        kinds.append(
+            ("inside", [((rank,), [self._rank_share(rank, load) for load in inside[mesh.stage_of(rank)]]) for rank in range(mesh.gpus)])
+        )
         self.alike = alike(mesh, kinds, self.capacity)
         return self.alike
 
     def of_group(self, ranks: RankGroup, op: Op, nbytes: float) -> GroupPrice:
-        """Return what *op* on *nbytes* costs the group of *ranks*."""
+        """Return the price of *op* on *nbytes* for the group *ranks*."""
         plan, _ = self._plan(ranks, self.mesh.place(ranks[0])[0])
         alike, _ = self._alike(ranks)
         nodes = {f"g{index}": numbers for index, numbers in enumerate(alike.values())}
@@ -96,7 +101,7 @@ class RankPrices(LayoutPrices):
         return GroupPrice(cost.launch, cost.volume, cost.cap, load, 0.0, 0.0, cost.cause, cost.bottleneck, cost.algorithm, blocks)
 
     def send(self, source: int, target: int, nbytes: float) -> GroupPrice:
-        """Return what a message from rank *source* to rank *target* costs."""
+        """Return the price of a message from rank *source* to rank *target*."""
         outline = self.one_send((source, target), nbytes)
         node = {"out": self.mesh.place(source)[0], "in": self.mesh.place(target)[0]}
         load: dict[str, float] = defaultdict(float)
@@ -108,20 +113,20 @@ class RankPrices(LayoutPrices):
 
 
 class Unfolded(Simulation):
-    """All ranks while they train; *folds*: one for all that step alike."""
+    """The simulation of all ranks; with *folds*, of one rank for each class with identical steps."""
 
     def __init__(self, scene: LayoutScene, steps: int, keep_rates: bool = False, starved: bool = False, folds: bool = False) -> None:
         mesh = scene.layout.mesh
-        of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
+        stage_of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
         prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
         self.classes = prices.classes(scene.programs, scene.times) if folds else None
         self.first: Sequence[int] = self.classes.rank if self.classes else range(mesh.gpus)
-        """The rank that stands for each rank."""
+        """The representative of each rank."""
         ranks = replace(
             scene,
-            programs=[_by_rank(scene.programs[stage], rank, scene, self.first) for rank, stage in enumerate(of)],
-            times=[scene.times[stage] for stage in of],
-            updates=[scene.updates[stage] for stage in of],
+            programs=[_by_rank(scene.programs[stage], rank, scene, self.first) for rank, stage in enumerate(stage_of)],
+            times=[scene.times[stage] for stage in stage_of],
+            updates=[scene.updates[stage] for stage in stage_of],
             prices=prices,
         )
         self.prices = prices
@@ -129,7 +134,7 @@ class Unfolded(Simulation):
         super().__init__(ranks, steps, keep_rates, starved)
 
     def made(self) -> list[Stage]:
-        """Return the ranks, those that step alike as one."""
+        """Return the simulated rank for each rank; ranks of one class share it."""
         mesh = self.scene.layout.mesh
         firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]  # the log's first ranks are those of stages
         made = {rank: Stage(self, mesh.stage_of(rank), rank) for rank in dict.fromkeys((*firsts, *self.first))}
@@ -137,15 +142,15 @@ class Unfolded(Simulation):
         return [made[rank] for rank in self.first]
 
     def groups(self, kernels: StageKernels, number: int) -> Groups:
-        """Return how the rank *number* takes part in its groups."""
+        """Return the groups of rank *number*."""
         return _RankGroups(self, kernels, number)
 
     def messages(self, account: Account, number: int) -> Messages:
-        """Return what the rank *number* hands to others."""
+        """Return the messages of rank *number* to others."""
         return _RankMessages(self, account, number)
 
     def price(self, kind: str, ranks: RankGroup, op: Op | None, nbytes: float) -> GroupPrice:
-        """Return what *op* costs the group of *ranks*, or without one what a send between two does; of a class that of all its groups."""
+        """Return the price of *op* for the group *ranks* (None: of a send between two ranks); with classes, for all groups of its class."""
         key = (kind, ranks, op, nbytes)
         if key not in self.known:
             self.known[key] = self._priced(kind, ranks, op, nbytes)
@@ -159,33 +164,33 @@ class Unfolded(Simulation):
         if op is None or self.scene.beside is None:
             return price
         stage = 0 if kind in SHARED else self.scene.layout.mesh.stage_of(ranks[0])
-        beside = self.prices.outlined(
-            stage, cast(GroupAxis, kind), op, nbytes
-        )  # whose bytes come as slowly as those of groups like it let them
+        beside = self.prices.outlined(stage, cast(GroupAxis, kind), op, nbytes)  # its memory rate allows for contention with equal groups
         return price._replace(memory_rate=beside.memory_rate)
 
     def like(self, kind: str, ranks: RankGroup) -> RankGroup:
-        """Return the group that stands for that of *ranks*."""
+        """Return the representative of the group *ranks*."""
         return self.classes.groups[kind, ranks][0] if self.classes is not None else ranks
 
     def run(self) -> PlayedLayout:
-        """Return the last step, of each stage the mean of its ranks and the clock of its first."""
+        """Simulate all steps and return the last: the mean over the ranks of each stage, and the clock of its first rank."""
         mesh, counts = self.scene.layout.mesh, Counter(self.first)
         stages = {rank: self.stages[rank] for rank in counts}
         self.train(stages.values())
-        done = {rank: stage.last_step() for rank, stage in stages.items()}
-        of = [[(done[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
-        return PlayedLayout(tuple(map(_mean, of)), self.log, drawn=self.drawn)
+        steps_of = {rank: stage.last_step() for rank, stage in stages.items()}
+        by_stage = [
+            [(steps_of[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)
+        ]
+        return PlayedLayout(tuple(map(_mean, by_stage)), self.log, drawn=self.drawn)
 
 
 def _loads_inside(program: Program, times: UnitTimes) -> list[tuple[LinkShare, ...]]:
-    """Return what messages inside the units of *program* load, each pattern once."""
+    """Return the distinct loads of messages inside the units of *program*."""
     passes = dict.fromkeys((work.first, work.last, work.part) for work in program if isinstance(work, Work))
     return list(dict.fromkeys(each.load for span in passes for each in times.span(*span).exposed if each.seconds > 0))
 
 
 def _by_rank(program: Program, rank: int, scene: LayoutScene, first: Sequence[int]) -> Program:
-    """Return *program* with the ranks that messages go to and come from, or the *first* like each, instead of their stages."""
+    """Return *program* with the stages in messages replaced by ranks, or by their representatives *first*."""
     along = scene.layout.mesh.group(rank, "pipeline")
     return tuple(
         each._replace(stage=first[along[each.stage]]) if isinstance(each, Send | Receive) else each  # the ranks of a pipeline, by stage
@@ -194,7 +199,7 @@ def _by_rank(program: Program, rank: int, scene: LayoutScene, first: Sequence[in
 
 
 def _mean(ranks: Sequence[tuple[StageStep, int]]) -> StageStep:
-    """Return the mean of *ranks*, which are of one stage, first one first, each with how many are like it."""
+    """Return the mean step of *ranks*: pairs of a simulated rank's step and its multiplicity, for one stage, its first rank first."""
     steps, counts = [step for step, _ in ranks], [count for _, count in ranks]
 
     def mean(values: Iterable[float]) -> float:

@@ -1,1 +1,1 @@
-"""What would NCCL choose? Its constants, protocols, search and tuner, as its source has them; nothing here knows simulated links."""
+"""What would NCCL choose? Its constants, protocols, search and tuner, following its source; independent of the simulated network."""

@@ -1,7 +1,7 @@
-"""Which constants does NCCL's tuner hold? The tables of 2.10 and 2.30 as NCCL writes them: microseconds, GB/s, LL / LL128 / Simple.
+"""Which constants does NCCL's tuner use? The tables of 2.10 and 2.30 in NCCL's units and order: microseconds, GB/s, LL / LL128 / Simple.
 
-Sources: 2.30 is NVIDIA/nccl @5067397c, 2.10 its tag v2.10.3-1 (the generation of arXiv 2208.14344); the file is named at each table.
-`cost` and `search` read them and turn them into seconds and bytes/s. 2.3 and 2.4, which had no tuner, take the search of 2.10.
+Sources: 2.30 is NVIDIA/nccl @5067397c, 2.10 is its tag v2.10.3-1 (the generation of arXiv 2208.14344). Each table names its file.
+`cost` and `search` convert them to seconds and bytes/s. 2.3 and 2.4 had no tuner and use the search of 2.10.
 """
 
 from __future__ import annotations
@@ -26,67 +26,67 @@ NO_ROW: ConstantRow = (0, 0, 0)
 
 @dataclass(frozen=True)
 class TunerConstants:
-    """Everything in which one version's tuner differs from the other's."""
+    """Everything that differs between the tuners of NCCL's versions."""
 
     name: Version
     one_list: bool
-    """Whether NCCL_ALGO and NCCL_PROTO are one list for all functions; then only all_reduce heeds NCCL_ALGO."""
+    """Whether NCCL_ALGO and NCCL_PROTO are single lists for all functions. If so, NCCL_ALGO applies to all_reduce only."""
     algorithms: tuple[str, ...]
-    """In the order in which the tuner tries them: the first of equals wins."""
+    """Algorithms in the order in which the tuner tries them: the first of equally fast ones wins."""
     startup: Mapping[str, ConstantRow]
     nvlink_hop: Mapping[str, ConstantRow]
     pcie_hop: Mapping[str, ConstantRow]
     network_hop: Mapping[str, ConstantRow]
     generations: tuple[tuple[int, Generation], ...]
-    """Least compute capability (x 10) of each row of the limits below, newest first."""
+    """Minimum compute capability (x 10) of each row of the limits below, newest first."""
     ll_limit: tuple[ConstantRow, ...]
-    """Of all channels together, by generation on one node; on several the first row is Intel's and ARM's, the second AMD's."""
+    """Limit of all channels together. One node: a row per generation. Several: the first row for Intel and ARM, the second for AMD."""
     ring_ll128_limit: Mapping[Generation, ConstantRow]
     tree_ll128_limit: Mapping[Generation, ConstantRow]
     tree_limit: Mapping[Generation, ConstantRow]
     nvls_tree_limit: Mapping[Generation, ConstantRow]
     """Limits per channel, by number of nodes."""
     ll128_capabilities: frozenset[int] | None
-    """Compute capabilities on which LL128 is on by default; None is every one from 70."""
+    """Compute capabilities on which LL128 is on by default; None means all from 70."""
     ring_ll_share: float
     gather_ll_share: float
-    """Share of the ring's bandwidth that LL keeps; of one node's all-gather, reduce-scatter and broadcast."""
+    """Share of the ring's bandwidth that LL keeps: in general, and for all-gather, reduce-scatter and broadcast on one node."""
     plain_tree_share: float
-    """Share that a tree keeps whose node is entered and left at one GPU."""
+    """Share of the bandwidth that a tree keeps if it enters and leaves each node at the same GPU."""
     lone_ll128_share: float
-    """Share that a ring's LL128 keeps with fewer than two ranks per node; otherwise RING_LL128_SHARE."""
+    """Share of the ring's bandwidth that LL128 keeps with fewer than two ranks per node; otherwise RING_LL128_SHARE."""
     ampere_limit: float
-    """Of all channels together on compute capability 8.0."""
+    """Limit of all channels together on compute capability 8.0."""
     ll_slowdown: float
-    """Of an LL hop inside a node when there are several."""
+    """Factor on the latency of an LL hop inside a node, if there are several nodes."""
     post_overhead: Mapping[str, float]
-    """Least latency of a hop inside a node when there are several, by CPU vendor; Simple takes three times as much."""
+    """Minimum latency of a hop inside a node, if there are several nodes, by CPU vendor; three times as much for Simple."""
     plugin_latency: bool
     """Whether the network plug-in's own latency counts, twice for Simple."""
     lone_tree_hop: bool
-    """Whether one rank per node takes the tree's network hop for all algorithms."""
+    """Whether all algorithms use the tree's network hop latency with one rank per node."""
     arity_latency: float
-    """Of each further GPU of a node in CollNetDirect."""
+    """Latency of each additional GPU of a node in CollNetDirect."""
     plateau_bytes: float | None
-    """Bytes per rank from which a ring's Simple all-reduce between nodes takes more latencies; None is PLATEAU_BYTES_PER_CHANNEL."""
+    """Bytes per rank from which a Simple ring all-reduce between nodes has a larger latency; None means PLATEAU_BYTES_PER_CHANNEL."""
     plateau_factors: tuple[float, float]
-    """How many latencies, below and from compute capability 8.0."""
+    """Factors on that latency, below and from compute capability 8.0."""
     collnet_threads: int
     max_channels: int
     sends_ll: bool
-    """Whether sends of few bytes take LL."""
+    """Whether small sends use LL."""
     keeps_some: bool
-    """Whether KEPT_CHANNELS and what belongs to it apply."""
+    """Whether the rule of KEPT_CHANNELS, KEPT_ABOVE and KEPT_BELOW applies."""
     capability_doubled: int | None
     """Compute capability from which fast channels between nodes are doubled once more."""
     nvlink_rates: tuple[tuple[int, float], ...]
-    """Of one NVLink, by least compute capability, newest first; empty is the ``nccl_bandwidth`` of hardware/parts/links."""
+    """Rate of one NVLink, by minimum compute capability, newest first; if empty, the ``nccl_bandwidth`` of hardware/parts/links."""
     intel_link_limit: float
     amd_link: float | None
-    """What is assumed of the link between sockets: at most, on Intel; on AMD, or None for its ``nccl_bandwidth``."""
+    """Assumed rate of the link between sockets: the upper limit on Intel; the rate on AMD, or None for its ``nccl_bandwidth``."""
     speeds_intra: tuple[tuple[int, tuple[float, ...]], ...]
     speeds_inter: tuple[tuple[int, tuple[float, ...]], ...]
-    """Per-channel speeds that the search tries, by least compute capability, newest first."""
+    """Per-channel speeds that the search tries, by minimum compute capability, newest first."""
 
 
 RING_LL128_SHARE = 0.92
@@ -96,7 +96,7 @@ TREE_LL128_SHARE = (7 / 9, 120 / 128)  # one node, several
 PAT_SHARE = 0.75
 COLLNET_DIRECT_SHARE = 0.85  # from compute capability 9.0
 COLLNET_GATHER_SHARE = 0.9  # of the network's speed
-# All of src/graph/tuning.cc, in both versions where both have the algorithm.
+# All from src/graph/tuning.cc, in both versions if both have the algorithm.
 
 NVLS_EFFICIENCY: Mapping[Generation, float] = {"volta": 0, "ampere": 0, "hopper": 0.85, "blackwell": 0.74}
 NVLS_LEAST_CAPABILITY = 90
@@ -104,10 +104,13 @@ NVLS_LEAST_RANKS = 3  # of a node; src/transport/nvls.cc
 NVLS_MOST_HEADS = 32  # NCCL_MAX_NVLS_ARITY: src/graph/search.cc, src/enqueue.cc
 NVLS_CHANNELS = {90: (16, 16), 100: (24, 32)}  # one node, several; src/transport/nvls.cc
 NVLS_BETWEEN_NODES: Mapping[Generation, float] = {"hopper": 15.4 / 17.0, "blackwell": 12.8 / 19.7}
-"""What a block of a reduction in NVSwitch moves between two nodes over what it does on one: GB/s of eight GPUs' all-reduce by the tuner's
-limit of NVLSTree and by its share of NVSwitch, over the channels (src/graph/tuning.cc). Between nodes a block's threads also send, receive
-and store (src/device/all_reduce.h). Between more nodes the limit may be that of network cards, so two stand for all."""
-NVLS_GATHER_THREADS = 7 * 32  # of a block of 20 warps, beside 8 that copy to the switch and 5 that reduce; src/device/all_reduce.h
+"""Throughput of a thread block of an NVSwitch reduction between two nodes, divided by its throughput on one node.
+
+Both are GB/s per channel of an all-reduce on eight GPUs per node, from the tuner's limit of NVLSTree and from its share of the NVSwitch
+bandwidth (src/graph/tuning.cc). Between nodes, the threads of a block also send, receive and store (src/device/all_reduce.h). With more
+nodes the tuner's limit may be that of the network cards, so the values for two nodes are used for all.
+"""
+NVLS_GATHER_THREADS = 7 * 32  # of a block of 20 warps; 8 others copy to the switch and 5 reduce; src/device/all_reduce.h
 PAT_LEAST_CAPABILITY = 60
 LL128_LEAST_CAPABILITY = 70
 PAT_LATENCY = (1 / 3.5, 2.8)  # of a network hop for each doubling of nodes; microseconds per rank
@@ -119,16 +122,16 @@ SIZE_FACTORS: Mapping[str, tuple[float, ...]] = {
     "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1, 1),
     "Simple": (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
 }
-"""What a tree's all-reduce keeps of its bandwidth from 64 B x 2^k on (src/graph/tuning.cc, both versions)."""
-SIZE_FACTORS_USED = {"Tree": 23, "NVLSTree": 24}  # all of the bandwidth beyond them
-NVLS_TREE_FACTOR_FROM = 100  # NVLSTree takes the factors from Blackwell on, beside an Intel or AMD processor
+"""Share of the bandwidth that a tree all-reduce keeps from 64 B x 2^k on (src/graph/tuning.cc, both versions)."""
+SIZE_FACTORS_USED = {"Tree": 23, "NVLSTree": 24}  # factors that apply; full bandwidth beyond them
+NVLS_TREE_FACTOR_FROM = 100  # NVLSTree uses the factors from Blackwell on, with an Intel or AMD processor
 
-PLATEAU_BYTES_PER_CHANNEL = 64  # and rank; src/graph/tuning.cc
+PLATEAU_BYTES_PER_CHANNEL = 64  # per channel and rank; src/graph/tuning.cc
 
 THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
-FEW_THREADS = 256  # of a ring's Simple where all channels together are no faster than PCIE_GEN3
+FEW_THREADS = 256  # of a Simple ring if all channels together are at most as fast as PCIE_GEN3
 PCIE_GEN3 = 12.0
-BYTES_PER_THREAD = {"LL": 8, "LL128": 8, "Simple": 64}  # at least; of a ring's LL times its ranks
+BYTES_PER_THREAD = {"LL": 8, "LL128": 8, "Simple": 64}  # minimum; times the number of ranks for an LL ring
 COLLNET_BYTES_PER_THREAD = 512
 # src/graph/tuning.cc, src/include/device.h (devcomm.h) and comm.h; how they set the number of channels: src/enqueue.cc
 
@@ -137,20 +140,20 @@ P2P_THREADS = 640  # of a block, half of which send and half receive; src/device
 P2P_CHUNK = {"nvlink": 512 * 1024.0, "pcie": 128 * 1024.0, "network": 128 * 1024.0}  # src/init.cc
 P2P_LL_BYTES = 16 * 1024.0  # of each channel; src/enqueue.cc, P2P_LL_THRESHOLD
 P2P_CHANNELS = 2  # for each NVLink of a path, for PCIe, and for a NIC; src/graph/paths.cc
-P2P_SENDS_OF_A_CHANNEL = 4  # between nodes a peer has one channel where two of all ranks would be more; src/graph/paths.cc
+P2P_SENDS_OF_A_CHANNEL = 4  # between nodes a peer has one channel if two per rank would exceed this; src/graph/paths.cc
 P2P_LEAST_PART = {1: 1 / 8, 2: 1 / 2}  # of a chunk, on one node and on several; src/enqueue.cc
 P2P_MOST_PART = {1: 32.0, 2: 1.0}  # a message in larger parts takes more channels
 
 READ_BACK_BELOW = 80
-READ_BACK = 1 / 8  # of what a NIC writes to a GPU before sm80, on the way back; src/graph/search.cc
-LEAST_STEP = 0.49  # a search that found something tries no speed below this share of it; src/graph/search.cc
+READ_BACK = 1 / 8  # load on the reverse path of what a NIC writes to a GPU before sm80; src/graph/search.cc
+LEAST_STEP = 0.49  # a search with a result tries no speed below this share of its speed; src/graph/search.cc
 DOUBLED_FROM = 25.0  # channels at least this fast are doubled at half the speed ..
 KEPT_ABOVE = 80
 KEPT_BELOW = 50.0
-KEPT_CHANNELS = 4  # .. but in 2.30, above compute capability 8.0, not more than 4 below 50 GB/s; src/graph/search.cc
+KEPT_CHANNELS = 4  # .. but not, in 2.30 above compute capability 8.0, if they are more than 4 below 50 GB/s; src/graph/search.cc
 DOUBLED_AGAIN_ABOVE = 45.0  # between nodes fewer than DOUBLED_AGAIN_BELOW channels above this are doubled once more; src/graph/connect.cc
 DOUBLED_AGAIN_BELOW = 16
-SIMPLE_ORDER = 0.1  # of the one channel in plain order where the search finds none; src/graph/search.cc
+SIMPLE_ORDER = 0.1  # speed of the single channel in plain order if the search finds none; src/graph/search.cc
 
 _SPEEDS_SM90 = (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0)
 _SLOW = (3.0, 2.4, 1.2, 0.24, 0.12)
@@ -225,7 +228,7 @@ NCCL_2_10 = TunerConstants(
     nvlink_hop={"Tree": (0.52, 1.25, 28), "Ring": (0.47, 1.9, 3.4), "CollNet": (0.5, 1.2, 8)},
     pcie_hop={"Tree": (1, 1.9, 28), "Ring": (1, 2.5, 5.7), "CollNet": (1, 1.9, 8)},
     network_hop={"Tree": (5, 8.5, 28), "Ring": (2.7, 4, 9.6), "CollNet": (5, 5, 10.7)},
-    generations=((81, "volta"), (80, "ampere"), (0, "volta")),  # only 8.0 itself has rows of its own
+    generations=((81, "volta"), (80, "ampere"), (0, "volta")),  # only 8.0 itself has separate rows
     ll_limit=((39, 39, 20.4), (87.7, 22.5, 19)),
     ring_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20},
     tree_ll128_limit={"volta": _ALL_20, "ampere": _ALL_20},
@@ -265,7 +268,7 @@ VERSIONS: Mapping[str, TunerConstants] = {"2.3": NCCL_2_3, "2.4": NCCL_2_4, "2.1
 
 
 def constants_of(version: str) -> TunerConstants:
-    """Return the constants of *version*; raise SpecError for one that is not modelled."""
+    """Return the constants of *version*. Raise SpecError if it is not modeled."""
     if version not in VERSIONS:
         raise SpecError(f"NCCL {version} is not modelled; choose one of {', '.join(VERSIONS)}")
     return VERSIONS[version]

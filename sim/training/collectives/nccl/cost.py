@@ -1,12 +1,12 @@
-"""How long does NCCL think that one algorithm takes with one protocol? Its latency, its bytes over its bandwidth, and its channels.
+"""How long does NCCL estimate that an algorithm takes with a protocol? From its latency and bandwidth; also its number of channels.
 
     time = latency * plateau + bytes / (bandwidth * size factor)
 
-A ring of n ranks on N nodes takes 2(n-1) steps for an all-reduce, 2(N-1) of them between nodes; a tree goes up and down once:
-2 ((n/N - 1) hops inside a node + log2 N between). Bandwidth starts from channels x per-channel bandwidth of the pattern that
-NCCL's search found, and each protocol keeps a share of it, up to limits (NVIDIA/nccl `src/graph/tuning.cc`). The number of
-channels shrinks until each thread has a few bytes (`src/enqueue.cc`); the bandwidth does not follow. These times choose
-(`sim.training.collectives.nccl.tuner`); they do not predict. Latencies are in microseconds and bandwidths in GB/s here, as in the tables.
+A ring all-reduce of n ranks on N nodes takes 2(n-1) steps, 2(N-1) of them between nodes. A tree goes up and down once: 2 ((n/N - 1) hops
+inside a node + log2 N hops between nodes). The bandwidth is channels x per-channel bandwidth of the pattern that NCCL's search found; each
+protocol keeps a share of it, up to limits (NVIDIA/nccl `src/graph/tuning.cc`). The number of channels is reduced until each thread has a
+minimum of bytes (`src/enqueue.cc`); this does not change the bandwidth. These times only choose
+(`sim.training.collectives.nccl.tuner`); they do not predict. Latencies here are in microseconds and bandwidths in GB/s, as in the tables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLLNET = ("CollNet", "CollNetDirect", "CollNetChain")
 
 
 class ChannelPattern(NamedTuple):
-    """What NCCL's search found for one pattern: *channels*, and the bytes/s of one inside a node and between nodes."""
+    """The result of NCCL's search for one pattern: the number of *channels*, and the bytes/s of one inside a node and between nodes."""
 
     channels: int
     intra: float
@@ -38,7 +38,7 @@ class ChannelPattern(NamedTuple):
 
 @dataclass(frozen=True)
 class TunerMachine:
-    """What the tuner knows of a job: *ranks* on *nodes* nodes, what the search found, and the hardware in broad classes."""
+    """The tuner's input for a job: *ranks* on *nodes* nodes, the results of the search, and broad classes of the hardware."""
 
     ranks: int
     nodes: int
@@ -47,25 +47,25 @@ class TunerMachine:
     compute_capability: int
     """Ten times CUDA's: 70 for a V100."""
     intra_path: Literal["nvlink", "pcie"]
-    """NVLink only if all paths of the rings inside a node are."""
+    """``nvlink`` only if the rings use no other paths inside a node."""
     cpu_vendor: Literal["intel", "amd", "arm"]
     nic_near: bool = False
     """Whether GPUs and NICs reach each other without the processor (NCCL's PXB; from sm90 PXN)."""
     plugin_latency: float = 0.0
-    """Seconds that the network plug-in reports."""
+    """Latency (s) that the network plug-in reports."""
     same_channels: bool = False
-    """Whether all rings visit the GPUs in one order."""
+    """Whether all rings visit the GPUs in the same order."""
     plain_tree: bool = False
     """Whether trees enter and leave a node at one GPU, as they do with one rank per node."""
     nvswitch: bool = False
     nvls: ChannelPattern | None = None
-    """Reduction in NVSwitch, where GPUs and switch can."""
+    """Reduction in NVSwitch, if GPUs and switches support it."""
     collnet: ChannelPattern | None = None
-    """Reduction in the network, where it can."""
+    """Reduction in the network, if it supports this."""
 
     @property
     def local_ranks(self) -> float:
-        """Return the ranks per node, not always whole."""
+        """Return the mean number of ranks per node, which may be fractional."""
         return self.ranks / self.nodes
 
 
@@ -79,17 +79,17 @@ class TunerCase:
     constants: TunerConstants
 
     def latency(self, algorithm: str, protocol: str) -> float:
-        """Return the seconds that *algorithm* takes beyond its bytes."""
+        """Return the latency (s) of *algorithm*."""
         place = PROTOCOLS.index(protocol)
         startup = self.constants.startup.get(algorithm, nccl.NO_ROW)[place]
         return (startup + _LATENCIES[algorithm](self, place)) * self._plateau(algorithm, protocol) * MICROSECOND
 
     def bandwidth(self, algorithm: str, protocol: str) -> float:
-        """Return the bytes of the collective per second that *algorithm* moves."""
+        """Return the bandwidth of *algorithm*, in bytes of the collective per second."""
         return _BANDWIDTHS[algorithm](self, PROTOCOLS.index(protocol)) * self._size_factor(algorithm, protocol) * GB
 
     def channels(self, algorithm: str, protocol: str) -> int:
-        """Return the channels that this many bytes are spread over."""
+        """Return the number of channels over which the bytes are spread."""
         if algorithm in ("NVLS", "NVLSTree"):
             count = nccl.NVLS_CHANNELS[100 if self.machine.compute_capability >= 100 else 90][self.machine.nodes > 1]
             return min(count, self.all_channels) if self.machine.nodes > 1 and algorithm == "NVLS" else count
@@ -99,57 +99,57 @@ class TunerCase:
 
     @property
     def all_channels(self) -> int:
-        """Return how many channels run side by side: NCCL connects each that its search found twice."""
+        """Return the number of parallel channels: NCCL connects each channel that its search found twice."""
         ring, most = self.machine.ring, self.constants.max_channels
         count = min(most, 2 * min(ring.channels, self.machine.tree.channels))
         newer = self.constants.capability_doubled and self.machine.compute_capability >= self.constants.capability_doubled
         doubled = newer and self.machine.nodes > 1 and ring.intra > nccl.DOUBLED_AGAIN_ABOVE * GB and count < nccl.DOUBLED_AGAIN_BELOW
         return 2 * count if doubled else count
 
-    # --- what the tables say of this machine
+    # --- values of the tables for this machine
 
     @property
     def steps(self) -> int:
-        """Return the steps of a ring."""
+        """Return the number of steps of a ring."""
         ranks = self.machine.ranks
         return 2 * (ranks - 1) if self.collective == "all_reduce" else ranks - 1 if self.collective in GATHERS else ranks
 
     @property
     def network_steps(self) -> int:
-        """Return how many of them go between nodes."""
+        """Return how many steps of a ring cross between nodes."""
         return (self.machine.nodes - 1) * (2 if self.collective == "all_reduce" else 1)
 
     @property
     def doublings(self) -> int:
-        """Return the whole doublings from one node to all."""
+        """Return log2 of the number of nodes, rounded down."""
         return self.machine.nodes.bit_length() - 1
 
     @property
     def peers(self) -> int:
-        """Return the other ranks of a node."""
+        """Return the number of other ranks on a node."""
         return self.machine.ranks // self.machine.nodes - 1
 
     def local_hop(self, algorithm: str, place: int) -> float:
-        """Return the latency of a hop inside a node; a lone GPU has no NVLink path, so PCIe's."""
+        """Return the latency of a hop inside a node. With one GPU per node there is no NVLink path, so it is that of PCIe."""
         nvlink = self.machine.intra_path == "nvlink" and self.machine.local_ranks > 1
         slow = self.constants.ll_slowdown if self.machine.nodes > 1 and PROTOCOLS[place] == "LL" else 1.0
         return (self.constants.nvlink_hop if nvlink else self.constants.pcie_hop)[algorithm][place] * slow
 
     def network_hop(self, algorithm: str, place: int) -> float:
-        """Return the latency of a hop between nodes, with the plug-in's own: twice for Simple, which flushes."""
+        """Return the latency of a hop between nodes, including the plug-in's own latency: twice for Simple, which flushes."""
         lone = self.constants.lone_tree_hop and self.machine.local_ranks == 1
         plugin = self.machine.plugin_latency / MICROSECOND if self.constants.plugin_latency else 0.0
         return self.constants.network_hop["Tree" if lone else algorithm][place] + plugin * (2 if PROTOCOLS[place] == "Simple" else 1)
 
     def together(self, pattern: ChannelPattern, algorithm: str) -> float:
-        """Return what all channels of *pattern* carry; up to two nodes NCCL takes the speed inside a node."""
+        """Return the bandwidth of all channels of *pattern*. Up to two nodes, NCCL uses the speed inside a node."""
         each = pattern.intra if self.machine.nodes <= 2 or algorithm in _COLLNET else pattern.inter
         bound = self.constants.ampere_limit if self.machine.compute_capability == 80 else math.inf
         return min(pattern.channels * each / GB, bound)
 
     @property
     def generation(self) -> Generation:
-        """Return the row of the limits."""
+        """Return the generation of GPUs, which selects the row of the limits."""
         return next(name for least, name in self.constants.generations if self.machine.compute_capability >= least)
 
     def limit(self, rows: Mapping[Generation, ConstantRow]) -> float:
@@ -158,11 +158,11 @@ class TunerCase:
 
     @property
     def ll_limit(self) -> float:
-        """Return LL's limit: the GPU's on one node, the processor's on several."""
+        """Return the limit of LL, which depends on the GPU on one node, and on the processor on several."""
         row = nccl.GENERATIONS.index(self.generation) if self.machine.nodes == 1 else int(self.machine.cpu_vendor == "amd")
         return self.constants.ll_limit[row][min(self.machine.nodes, 3) - 1]
 
-    # --- what depends on the size
+    # --- values that depend on the size
 
     def _size_factor(self, algorithm: str, protocol: str) -> float:
         doublings = int(self.nbytes).bit_length() - 7  # of 64 B
@@ -187,7 +187,7 @@ class TunerCase:
         return (nccl.FEW_THREADS if few else nccl.THREADS[protocol]) * each
 
     def _collnet_channels(self) -> int:
-        """Return the channels as NCCL lowers them, to 16, 8, .. while the bytes are few, halving what it asks of each midway."""
+        """Return the number of channels, which NCCL lowers to 16, 8, .. for few bytes; midway it halves the minimum bytes per channel."""
         heads = self.machine.collnet.channels if self.machine.collnet else 1
         per_channel, count, floor = self.constants.collnet_threads * heads * nccl.COLLNET_BYTES_PER_THREAD, self.all_channels, 16
         while floor and self.nbytes < count * per_channel:
@@ -252,7 +252,7 @@ _LATENCIES: Mapping[str, Callable[[TunerCase, int], float]] = {
 }
 
 
-# --- bandwidth, GB/s of the collective's own bytes -------------------------------------------------------------------
+# --- bandwidth, GB/s of the collective's bytes -----------------------------------------------------------------------
 
 
 def _ring_bandwidth(case: TunerCase, place: int) -> float:

@@ -1,13 +1,13 @@
-"""What do NCCL's protocols trade? Wire bytes for latency: a flag in every word (LL) or line (LL128) saves the fence that Simple needs.
+"""What do NCCL's protocols trade off? Wire bytes against latency: a flag in every word (LL) or line (LL128) saves the fence of Simple.
 
-LL sends 4 bytes of flag with 4 of data, LL128 8 of 128 (NVIDIA/nccl `src/include/device.h`): that many more bytes cross every link.
-In a tree over NVLink LL128 loses more: NCCL's tuner leaves it 0.92 x 7/9 of a ring's bandwidth there (`src/graph/tuning.cc`, one node).
-A hop's latency is the transport class's for Simple; LL's is the class's own where it was fitted, otherwise the share that
-NCCL's tuner takes between its own figures (`constants`, 2.30) for NVLink, PCIe and network hops, of rings or of trees; of
-Simple one latency stands for both. LL128 polls flags as LL does and synchronizes more: between the two that were fitted it
-stands where it does between NCCL's, on a logarithmic scale, and without LL's it has its share of Simple. Pieces of the network's
-own for LL128 were tried too, and dropped for the scores on measured all-reduces. Not modelled: that LL never reads a NIC's data
-from GPU memory directly.
+LL sends 4 bytes of flag with 4 bytes of data, LL128 8 of 128 (NVIDIA/nccl `src/include/device.h`); the flags load every link.
+In a tree over NVLink, LL128 loses more: NCCL's tuner gives it 0.92 x 7/9 of a ring's bandwidth (`src/graph/tuning.cc`, one node).
+The hop latency of Simple is a constant of the transport class, the same for rings and trees. That of LL is also a constant of the class
+if it was fitted. Otherwise it is Simple's times the ratio in NCCL's tuner tables (`constants`, 2.30), for NVLink, PCIe or network hops of
+rings or trees. LL128 polls flags like LL but synchronizes more. If LL was fitted, the latency of LL128 lies between those of LL and Simple,
+at the position that it has between NCCL's values on a logarithmic scale; otherwise it is Simple's times NCCL's ratio. A separate piece size
+for LL128 on the network made predictions of measured all-reduces worse and was dropped.
+Not modeled: LL never reads a NIC's data from GPU memory directly.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ HopKind = Literal["nvlink", "pcie", "network"]
 
 
 def wire_bytes(kind: HopKind, protocol: str, row: str = "Ring") -> float:
-    """Return what a byte of payload weighs on the links of a hop of rings or of trees (*row*)."""
+    """Return the bytes on the links of a hop per byte of payload, for rings or trees (*row*)."""
     return 1 / (TREE_SHARE * TREE_LL128_SHARE[0]) if (kind, protocol, row) == ("nvlink", "LL128", "Tree") else WIRE_BYTES[protocol]
 
 
 def kind_of(route: Route, network: bool) -> HopKind:
-    """Return the row of NCCL's tables that *route* takes; *network* tells whether the hop leaves the node."""
+    """Return the row of NCCL's tables for *route*; *network* specifies whether the hop leaves the node."""
     return "network" if network else "nvlink" if route.path_class in ("NVL", "NVS") else "pcie"
 
 
 def latency_share(protocol: str, kind: HopKind, row: str = "Ring") -> float:
-    """Return LL's or LL128's share of Simple's hop latency in NCCL's own tables, for hops of rings or of trees (*row*)."""
+    """Return the ratio of the hop latency of *protocol* to Simple's in NCCL's tables, for rings or trees (*row*)."""
     rows = {"nvlink": NCCL_2_30.nvlink_hop, "pcie": NCCL_2_30.pcie_hop, "network": NCCL_2_30.network_hop}
     of = "Ring" if protocol == "Simple" else row
     return rows[kind][of][PROTOCOLS.index(protocol)] / rows[kind]["Ring"][PROTOCOLS.index("Simple")]
 
 
 def hop_latency(route: Route, network: bool, protocol: str, row: str = "Ring") -> float:
-    """Return the seconds that a chunk takes on one hop beyond its bytes; *network* tells whether the hop leaves the node."""
+    """Return the latency (s) of one hop, without the time of the bytes; *network* specifies whether the hop leaves the node."""
     transport = route.transport
     kind = kind_of(route, network)
     if protocol == "Simple" or transport.hop_latency_ll is None:

@@ -1,13 +1,12 @@
-"""How fast does NCCL think each channel of a node is? The highest speeds of a fixed list at which its rings fit on the link graph.
+"""How fast is each channel of a node in NCCL's estimate? The highest speeds of a fixed list at which its rings fit on the link graph.
 
-At one speed s the rings of `ring_channels` are laid in turn, again and again, while every link they cross has s left; C of them
-fit. The fastest speed comes first, a slower one wins if it carries more in all (C s), and the search ends at the GPU's whole
-rate, or when the next speed is below 49% of the best. Links have NCCL's own rates (``nccl_bandwidth``). A GPU's bytes through an
-Intel host bridge weigh 6/5 on PCIe; what a NIC writes to a GPU before sm80 weighs 1/8 on the way back. Fast channels are
-then doubled at half the speed (NVIDIA/nccl `src/graph/search.cc`).
-
-Trees get as many channels as rings, and between nodes a faster speed inside the node. Not modelled: NCCL's search for the order of
-GPUs (ours stands), hence trees of their own shape; its step budget; NVLink relays and PXN.
+At a speed s, the rings of `ring_channels` are placed repeatedly in order while every link they cross has s left; C of them fit. The
+search tries the fastest speed first. A slower speed wins if its total C s is larger. The search ends at the full rate of a GPU, or when
+the next speed is below 49% of the best. Links have NCCL's own rates (``nccl_bandwidth``). A GPU's bytes through an Intel host bridge count
+6/5 on PCIe. What a NIC writes to a GPU before sm80 also counts 1/8 in the reverse direction. Fast channels are then doubled, at half the
+speed (NVIDIA/nccl `src/graph/search.cc`).
+Trees have the same number of channels as rings, and between nodes a higher speed inside the node. Not modeled: NCCL's search for the order
+of GPUs (the simulator's order is used, so trees have no shapes of their own); its step budget; NVLink relays and PXN.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from sim.training.collectives.nccl.cost import GB, ChannelPattern, TunerMachine
 from sim.training.collectives.routes.channels import NETWORK, Channel, Channels, Hop, ring_channels
 
 _PXB, _PHB = PATH_CLASSES.index("PXB"), PATH_CLASSES.index("PHB")
-_ROUNDING = 1e-3 * GB  # search.cc: what is left of a link is rounded to MB/s
+_ROUNDING = 1e-3 * GB  # search.cc: the remaining bandwidth of a link is rounded to MB/s
 
 
 class _Load(NamedTuple):
-    """How often one channel crosses each link inside the node, and on its way from or to the network."""
+    """How often one channel crosses each link: on hops inside the node, and on hops from or to the network."""
 
     inside: dict[str, float]
     outside: dict[str, float]
@@ -42,7 +41,7 @@ class _Load(NamedTuple):
 
 
 def nccl_bandwidth(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30") -> ChannelPattern:
-    """Return the rings that NCCL lays on *gpus* of each of *nodes* equal nodes: their number, and the bytes/s that it assumes of each."""
+    """Return the rings that NCCL finds for *gpus* of each of *nodes* equal nodes: their number, and the assumed bytes/s of each."""
     return nccl_machine(graph, gpus, nodes, version).ring
 
 
@@ -50,14 +49,14 @@ def nccl_bandwidth(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, vers
 def nccl_machine(
     graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, version: str = "2.30", collnet: ChannelPattern | None = None
 ) -> TunerMachine:
-    """Return what the tuner knows of a job on *gpus* of each of *nodes* equal nodes; *collnet* is the fabric's own reduction."""
+    """Return the tuner's input for a job on *gpus* of each of *nodes* equal nodes; *collnet* is the reduction in the fabric, if any."""
     constants = constants_of(version)
     rings = ring_channels(graph, gpus, nodes)
     rates, speeds = _rates(graph, constants), _speeds(constants, capability(graph), nodes)
     loads = [_load(graph, channel) for channel in rings.channels]
     most = constants.max_channels // 2  # src/init.cc; every channel is connected twice
-    laid = _ring(loads, rates, _whole_rate(graph, gpus, rates), speeds, most)
-    ring = _doubled(laid, most, constants, capability(graph))
+    single = _ring(loads, rates, _gpu_rate(graph, gpus, rates), speeds, most)
+    ring = _doubled(single, most, constants, capability(graph))
     return TunerMachine(
         ranks=len(gpus) * nodes,
         nodes=nodes,
@@ -94,11 +93,11 @@ def _speeds(constants: TunerConstants, capability: int, nodes: int) -> tuple[flo
     return tuple(speed * GB for speed in next(speeds for least, speeds in lists if capability >= least))
 
 
-# --- the links as NCCL sees them -------------------------------------------------------------------------------------
+# --- links as NCCL models them ---------------------------------------------------------------------------------------
 
 
 def _rates(graph: NodeGraph, constants: TunerConstants) -> dict[str, float]:
-    """Return the bytes/s that NCCL assumes of each link; of host memory it assumes nothing."""
+    """Return the bytes/s that NCCL assumes for each link; host memory is not among them."""
     return {link: _rate(graph, constants, *link.split(">")) for link in graph.links if ">" in link}
 
 
@@ -117,7 +116,7 @@ def _rate(graph: NodeGraph, constants: TunerConstants, one: str, other: str) -> 
 
 
 def _pcie(graph: NodeGraph, below: str, above: str) -> float:
-    """Return the rate of a port or an uplink: the switch's own kind of link, or the node's."""
+    """Return the rate of a port or an uplink, which is that of the switch's link type if it has one, or else of the node's."""
     links = {switch.name: switch.link or graph.node.topology.pcie for switch in graph.node.topology.switches}
     return (links.get(below) or links.get(above) or graph.node.topology.pcie).nccl_bandwidth
 
@@ -150,7 +149,7 @@ def _load(graph: NodeGraph, channel: Channel) -> _Load:
 
 
 def _weight(graph: NodeGraph, hop: Hop, link: str) -> float:
-    """Return how much a byte of *hop* weighs on *link*: more on PCIe where an Intel host bridge relays what a GPU sends."""
+    """Return the load of a byte of *hop* on *link*, which is higher on PCIe if an Intel host bridge relays what a GPU sends."""
     path = PATH_CLASSES.index(hop.route.path_class)
     bridged = (max(path, _PHB) if hop.staged else path) == _PHB
     relayed = bridged and hop.src != NETWORK and graph.node.host.cpu.vendor == "intel"
@@ -161,31 +160,31 @@ def _weight(graph: NodeGraph, hop: Hop, link: str) -> float:
 
 
 def _ring(loads: Sequence[_Load], rates: Mapping[str, float], enough: float, speeds: Sequence[float], most: int) -> ChannelPattern:
-    """Return the rings that carry most in all; *enough* is the most that a GPU could, *most* the largest number of channels."""
+    """Return the rings with the highest total rate; *enough* is the maximum rate of a GPU, *most* the maximum number of channels."""
     best = ChannelPattern(0, 0.0, 0.0)
     for speed in speeds:
         if best.channels and (speed / best.inter <= nccl.LEAST_STEP or best.channels * best.inter >= enough):
             break
-        count = _fitting(loads, rates, speed, most)
+        count = _count_fitting(loads, rates, speed, most)
         if count * speed > best.channels * best.inter:
             best = ChannelPattern(count, speed, speed)
     return best if best.channels else ChannelPattern(1, nccl.SIMPLE_ORDER * GB, nccl.SIMPLE_ORDER * GB)
 
 
-def _fitting(loads: Sequence[_Load], rates: Mapping[str, float], speed: float, most: int) -> int:
-    """Return how many channels fit at *speed*, taken in turn."""
+def _count_fitting(loads: Sequence[_Load], rates: Mapping[str, float], speed: float, most: int) -> int:
+    """Return how many channels fit at *speed*, placed round-robin."""
     free, count = dict(rates), 0
     while True:
         before = count
         for load in loads:
-            if count < most and _lay([load], free, speed, speed):
+            if count < most and _subtract([load], free, speed, speed):
                 count += 1
         if count == before:
             return count
 
 
-def _lay(loads: Sequence[_Load], free: dict[str, float], intra: float, inter: float) -> bool:
-    """Take what *loads* need together from the *free* links, or nothing if it is not there."""
+def _subtract(loads: Sequence[_Load], free: dict[str, float], intra: float, inter: float) -> bool:
+    """Subtract the total of *loads* from the *free* rates of links and return True, or return False if it does not fit."""
     needed: dict[str, float] = defaultdict(float)
     for load in loads:
         for link, rate in load.at(intra, inter).items():
@@ -197,8 +196,8 @@ def _lay(loads: Sequence[_Load], free: dict[str, float], intra: float, inter: fl
     return True
 
 
-def _whole_rate(graph: NodeGraph, gpus: Sequence[int], rates: Mapping[str, float]) -> float:
-    """Return the most that one GPU could send: over its NVLinks to the others, or its PCIe port."""
+def _gpu_rate(graph: NodeGraph, gpus: Sequence[int], rates: Mapping[str, float]) -> float:
+    """Return the highest rate at which a GPU can send: over its NVLinks to the others, or its PCIe port."""
     ports = [rates[f"gpu{gpu}>{graph.parents[f'gpu{gpu}']}"] for gpu in gpus]
     others = ["nvswitch", *(f"gpu{gpu}" for gpu in gpus)]
     nvlinks = [sum(rates.get(f"gpu{gpu}>{other}", 0.0) for other in others) for gpu in gpus]
@@ -206,7 +205,7 @@ def _whole_rate(graph: NodeGraph, gpus: Sequence[int], rates: Mapping[str, float
 
 
 def _doubled(pattern: ChannelPattern, most: int, constants: TunerConstants, capability: int) -> ChannelPattern:
-    """Return fast channels doubled, at half the speed."""
+    """Return *pattern*, with the number of channels doubled at half the speed if they are fast."""
     newer = constants.keeps_some and capability > nccl.KEPT_ABOVE
     kept = newer and pattern.intra < nccl.KEPT_BELOW * GB and pattern.channels > nccl.KEPT_CHANNELS
     if pattern.intra < nccl.DOUBLED_FROM * GB or kept:
@@ -216,8 +215,8 @@ def _doubled(pattern: ChannelPattern, most: int, constants: TunerConstants, capa
     return ChannelPattern(count, pattern.intra / share, pattern.inter / share)
 
 
-def _raised(speeds: Sequence[float], start: float, most: float) -> Iterator[float]:
-    """Yield the speeds above *start* that the search tries in turn, the last being the first of at least *most*."""
+def _higher_speeds(speeds: Sequence[float], start: float, most: float) -> Iterator[float]:
+    """Yield the speeds above *start* in the order in which the search tries them, up to the first that is at least *most*."""
     for speed in sorted(speed for speed in speeds if speed > start) if start in speeds else ():
         yield speed
         if speed >= most:
@@ -225,35 +224,41 @@ def _raised(speeds: Sequence[float], start: float, most: float) -> Iterator[floa
 
 
 def _tree(ring: ChannelPattern, loads: Sequence[_Load], rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern:
-    """Return the trees of several nodes: as many as *ring*, inside the node up to twice as fast, for two nodes send both ways at once."""
-    intra, laid = ring.intra, [loads[place % len(loads)] for place in range(ring.channels)]
-    for speed in _raised(speeds, ring.inter, 2 * ring.inter):
-        if not _lay(laid, dict(rates), speed, ring.inter):
+    """Return the trees of several nodes: the same number as in *ring*, and up to twice as fast inside the node.
+
+    The reason is that two nodes send in both directions at once.
+    """
+    intra, loads_of_ring = ring.intra, [loads[place % len(loads)] for place in range(ring.channels)]
+    for speed in _higher_speeds(speeds, ring.inter, 2 * ring.inter):
+        if not _subtract(loads_of_ring, dict(rates), speed, ring.inter):
             break
         intra = speed
     return ring._replace(intra=intra)
 
 
 def _nvls(graph: NodeGraph, rings: Channels, rates: Mapping[str, float], speeds: Sequence[float]) -> ChannelPattern | None:
-    """Return the reduction in NVSwitch: each GPU that a ring enters by draws from all, itself among them; of one node all; 32 at most."""
+    """Return the reduction in NVSwitch. Its heads, at most 32, pull from all GPUs, including themselves.
+
+    On several nodes the heads are the GPUs at which a ring enters the node; on one node they are all GPUs.
+    """
     gpus = rings.channels[0].gpus
     if capability(graph) < nccl.NVLS_LEAST_CAPABILITY or not graph.switch_links or len(gpus) < nccl.NVLS_LEAST_RANKS:
         return None
     entries = {channel.gpus[0]: _load(graph, channel).outside for channel in rings.channels}
     heads = entries if rings.nodes > 1 else {gpu: {} for gpu in gpus}
-    laid = [_Load(_pulls(gpus, head), outside) for head, outside in islice(heads.items(), nccl.NVLS_MOST_HEADS)]
-    intra = next((speed for speed in speeds if _lay(laid, dict(rates), speed, speed)), None)
+    loads = [_Load(_pulls(gpus, head), outside) for head, outside in islice(heads.items(), nccl.NVLS_MOST_HEADS)]
+    intra = next((speed for speed in speeds if _subtract(loads, dict(rates), speed, speed)), None)
     if intra is None:
         return None
     inter = intra
-    for speed in _raised(speeds, intra, 2 * intra):
-        if not _lay(laid, dict(rates), intra, speed):
+    for speed in _higher_speeds(speeds, intra, 2 * intra):
+        if not _subtract(loads, dict(rates), intra, speed):
             break
         inter = speed
-    return ChannelPattern(len(laid), intra, inter)
+    return ChannelPattern(len(loads), intra, inter)
 
 
 def _pulls(gpus: Sequence[int], head: int) -> dict[str, float]:
-    """Return the load of one head's reduction in NVSwitch: once each way for every GPU, twice for the head itself."""
+    """Return the load of one head's reduction in NVSwitch: one in each direction for every GPU, two for the head itself."""
     weights = {gpu: 2.0 if gpu == head else 1.0 for gpu in gpus}
     return {link: weight for gpu, weight in weights.items() for link in (f"gpu{gpu}>nvswitch", f"nvswitch>gpu{gpu}")}

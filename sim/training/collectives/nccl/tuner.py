@@ -1,11 +1,10 @@
-"""Which algorithm, protocol and number of channels does NCCL choose for a collective? The pair that its own model thinks quickest.
+"""Which algorithm, protocol and number of channels does NCCL choose for a collective? The fastest pair in its own cost model.
 
-Every algorithm and protocol that can run on the machine is timed (`cost`, with the constants of 2.10 or 2.30 from
-`constants`); the smallest time wins, the first of equals in NCCL's order (NVIDIA/nccl `src/graph/tuning.cc`, `src/enqueue.cc`).
-2.3 and 2.4 had no tuner (`threshold`). `search` says what NCCL makes of a node's link graph. NCCL_ALGO and NCCL_PROTO force
-by name.
-
-The times choose; they do not predict. Not modelled: aggregated operations, mixed GPUs, POWER, MNNVL, C2C, tuner plug-ins, CUDA
+Every algorithm and protocol that can run on the machine gets an estimated time (`cost`, with the constants of 2.10 or 2.30 from
+`constants`). The shortest time wins; among equal times, the first in NCCL's order (NVIDIA/nccl `src/graph/tuning.cc`, `src/enqueue.cc`).
+2.3 and 2.4 had no tuner (`threshold`). `search` derives the channels of a node from its link graph. NCCL_ALGO and NCCL_PROTO restrict the
+choice by name.
+The times only choose; they do not predict. Not modeled: aggregated operations, mixed GPUs, POWER, MNNVL, C2C, tuner plug-ins, CUDA
 11.8's rule against LL128 between two H100s, and the channels that CollNet adds.
 """
 
@@ -30,7 +29,7 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
 class Considered(NamedTuple):
-    """One pair that can run: seconds in all, seconds of latency, and bytes/s of the rest."""
+    """A pair of algorithm and protocol that can run: its estimated time (s), latency (s) and bandwidth (bytes/s)."""
 
     algorithm: str
     protocol: str
@@ -40,7 +39,7 @@ class Considered(NamedTuple):
 
 
 class TunerChoice(NamedTuple):
-    """What NCCL runs, how long it thinks that takes (s), and all that it considered."""
+    """NCCL's choice, its estimated *time* (s), and the *table* of all pairs that it considered."""
 
     algorithm: str
     protocol: str
@@ -49,8 +48,8 @@ class TunerChoice(NamedTuple):
     table: tuple[Considered, ...]
 
 
-class _Named(NamedTuple):
-    """Names that a variable allows; *names* is None where it says nothing."""
+class _AllowedNames(NamedTuple):
+    """The *names* that an environment variable allows, or None if it sets no restriction."""
 
     variable: str
     text: str | None
@@ -69,30 +68,30 @@ def choose(
     algorithms: str | None = None,
     protocols: str | None = None,
 ) -> TunerChoice:
-    """Return NCCL's choice for *nbytes*: of the whole vector, in gather and scatter that of all ranks.
+    """Return NCCL's choice for a collective on *nbytes*: the whole vector, in gathers and scatters that of all ranks together.
 
-    *algorithms* and *protocols* are what NCCL_ALGO and NCCL_PROTO would say ("ring,tree", "^LL"; in 2.30 also "ring;allreduce:tree").
-    As in NCCL, naming protocols lifts the rule that keeps LL128 off untested paths, and 2.10 heeds NCCL_ALGO in all_reduce alone.
-    Raise SpecError for names that the version does not know, more channels than it has, and where nothing named can run.
+    *algorithms* and *protocols* are values of NCCL_ALGO and NCCL_PROTO ("ring,tree", "^LL"; in 2.30 also "ring;allreduce:tree").
+    As in NCCL, setting *protocols* lifts the rule against LL128 on untested paths, and 2.10 applies NCCL_ALGO to all_reduce only.
+    Raise SpecError for names that the version does not support, for more channels than it has, and if none of the named pairs can run.
     """
     constants = constants_of(version)
     _check(collective, nbytes, machine, constants)
     case = TunerCase(collective, nbytes, machine, constants)
     if version in threshold.VERSIONS:
         return _by_threshold(collective, nbytes, machine, version, algorithms, protocols)
-    named = _named("NCCL_ALGO", algorithms, constants.algorithms, case)
+    allowed_algorithms = _allowed_names("NCCL_ALGO", algorithms, constants.algorithms, case)
     if constants.one_list and collective != "all_reduce":
-        named = named._replace(names=None)
-    spoken = _named("NCCL_PROTO", protocols, PROTOCOLS, case)
+        allowed_algorithms = allowed_algorithms._replace(names=None)
+    allowed_protocols = _allowed_names("NCCL_PROTO", protocols, PROTOCOLS, case)
     table = [
         _considered(case, algorithm, protocol)
         for algorithm in constants.algorithms
-        if named.allows(algorithm) and _refusal(case, algorithm) is None
+        if allowed_algorithms.allows(algorithm) and _refusal(case, algorithm) is None
         for protocol in _protocols(algorithm)
-        if spoken.allows(protocol) and (protocol != "LL128" or spoken.names is not None or _ll128_is_safe(case))
+        if allowed_protocols.allows(protocol) and (protocol != "LL128" or allowed_protocols.names is not None or _ll128_is_safe(case))
     ]
     if not table:
-        raise SpecError(_nothing_runs(case, named, spoken))
+        raise SpecError(_nothing_runs(case, allowed_algorithms, allowed_protocols))
     best = min(table, key=lambda row: row.time)
     return TunerChoice(best.algorithm, best.protocol, case.channels(best.algorithm, best.protocol), best.time, tuple(table))
 
@@ -100,7 +99,7 @@ def choose(
 def _by_threshold(
     collective: Collective, nbytes: float, machine: TunerMachine, version: str, algorithms: str | None, protocols: str | None
 ) -> TunerChoice:
-    """Return the choice of a version without a tuner, and the two lines that its threshold compares."""
+    """Return the choice of a version without a tuner, with the two linear models that its threshold compares."""
     algorithm, protocol, channels = threshold.by_threshold(collective, nbytes, machine, version, algorithms, protocols)
     lines = threshold.lines(machine)
     trees = collective == "all_reduce" and version == "2.4" and machine.nodes > 1 and algorithms is None
@@ -128,16 +127,16 @@ def _check(collective: str, nbytes: float, machine: TunerMachine, constants: Tun
             raise SpecError(f"channels of {pattern.intra:g} and {pattern.inter:g} bytes/s carry nothing; both must be above zero")
 
 
-# --- what may run ----------------------------------------------------------------------------------------------------
+# --- which algorithms can run ----------------------------------------------------------------------------------------
 
 
 def _protocols(algorithm: str) -> tuple[str, ...]:
-    """Return the protocols that *algorithm* is written for."""
+    """Return the protocols that *algorithm* supports."""
     return PROTOCOLS if algorithm in ("Tree", "Ring") else ("Simple",)
 
 
 def _ll128_is_safe(case: TunerCase) -> bool:
-    """Tell whether LL128 is on by default: over NVLink only, and to NICs that no processor stands before."""
+    """Return whether LL128 is on by default: only over NVLink, and only to NICs that are reached without the processor."""
     machine, tested = case.machine, case.constants.ll128_capabilities
     validated = machine.compute_capability in tested if tested else machine.compute_capability >= nccl.LL128_LEAST_CAPABILITY
     return validated and (machine.intra_path == "nvlink" or machine.ranks == machine.nodes) and (machine.nodes == 1 or machine.nic_near)
@@ -149,7 +148,7 @@ def _refusal(case: TunerCase, algorithm: str) -> str | None:
 
 
 def _needs(case: TunerCase, algorithm: str) -> list[tuple[bool, str]]:
-    """Return what *algorithm* asks of the collective and the machine, and whether it holds (tuning.cc, enqueue.cc, nvls.cc)."""
+    """Return the requirements of *algorithm* on collective and machine, and whether each is met (tuning.cc, enqueue.cc, nvls.cc)."""
     machine, nvls, collnet = case.machine, case.machine.nvls, case.machine.collnet
     only_reduces = (case.collective == "all_reduce", "all_reduce")
     reduces_or_gathers = (case.collective in ("all_reduce", *GATHERS), "all_reduce, all_gather or reduce_scatter")
@@ -185,24 +184,24 @@ def _needs(case: TunerCase, algorithm: str) -> list[tuple[bool, str]]:
     return needs.get(algorithm, [])
 
 
-def _nothing_runs(case: TunerCase, named: _Named, spoken: _Named) -> str:
-    said = " and ".join(f"{name.variable}={name.text}" for name in (named, spoken) if name.text is not None)
-    allowed = [algorithm for algorithm in case.constants.algorithms if named.allows(algorithm)]
-    reasons = [f"{algorithm} {_refusal(case, algorithm) or _unwritten(algorithm, spoken)}" for algorithm in allowed]
+def _nothing_runs(case: TunerCase, allowed_algorithms: _AllowedNames, allowed_protocols: _AllowedNames) -> str:
+    settings = " and ".join(f"{name.variable}={name.text}" for name in (allowed_algorithms, allowed_protocols) if name.text is not None)
+    allowed = [algorithm for algorithm in case.constants.algorithms if allowed_algorithms.allows(algorithm)]
+    reasons = [f"{algorithm} {_refusal(case, algorithm) or _unsupported(algorithm, allowed_protocols)}" for algorithm in allowed]
     able = [algorithm for algorithm in case.constants.algorithms if _refusal(case, algorithm) is None]
     runs = ", ".join(f"{algorithm} ({', '.join(_protocols(algorithm))})" for algorithm in able)
-    return f"{said} leaves no way to run {case.collective}: {'; '.join(reasons) or 'nothing is named'}. What can run here: {runs}"
+    return f"{settings} leaves no way to run {case.collective}: {'; '.join(reasons) or 'nothing is named'}. What can run here: {runs}"
 
 
-def _unwritten(algorithm: str, spoken: _Named) -> str:
-    return f"is not written for {', '.join(sorted(spoken.names or ())) or 'no protocol'}"
+def _unsupported(algorithm: str, allowed_protocols: _AllowedNames) -> str:
+    return f"is not written for {', '.join(sorted(allowed_protocols.names or ())) or 'no protocol'}"
 
 
 # --- NCCL_ALGO and NCCL_PROTO ----------------------------------------------------------------------------------------
 
 
-def _named(variable: str, text: str | None, all_names: Collection[str], case: TunerCase) -> _Named:
-    """Return the names that *text* allows for the collective; lists after ``function:`` stand for that function alone."""
+def _allowed_names(variable: str, text: str | None, all_names: Collection[str], case: TunerCase) -> _AllowedNames:
+    """Return the names that *text* allows for the collective; a list after ``function:`` applies to that function only."""
     names = None
     for place, entry in enumerate(text.split(";") if text is not None else ()):
         function, colon, listed = entry.rpartition(":")
@@ -210,12 +209,12 @@ def _named(variable: str, text: str | None, all_names: Collection[str], case: Tu
             raise SpecError(f"{variable}={text}: every list but the first says which function it is for, as in ring;allreduce:tree")
         if colon and case.constants.one_list:
             raise SpecError(f"{variable}={text}: NCCL {case.constants.name} takes one list for all functions, as in ring,tree")
-        if not colon or _function(variable, function) == case.collective:
-            names = _listed(variable, listed, all_names, case.constants)
-    return _Named(variable, text, names)
+        if not colon or _parsed_function(variable, function) == case.collective:
+            names = _parsed_list(variable, listed, all_names, case.constants)
+    return _AllowedNames(variable, text, names)
 
 
-def _function(variable: str, text: str) -> Collective:
+def _parsed_function(variable: str, text: str) -> Collective:
     for collective in COLLECTIVES:
         if text.strip().lower().replace("_", "") == collective.replace("_", ""):
             return collective
@@ -223,8 +222,8 @@ def _function(variable: str, text: str) -> Collective:
     raise SpecError(f"{variable}: '{text}' is not a function of NCCL; write one of {spellings}")
 
 
-def _listed(variable: str, text: str, all_names: Collection[str], constants: TunerConstants) -> frozenset[str]:
-    """Return the names in a comma-separated list, or after ``^`` all others."""
+def _parsed_list(variable: str, text: str, all_names: Collection[str], constants: TunerConstants) -> frozenset[str]:
+    """Return the names in a comma-separated list, or, if it begins with ``^``, all other names."""
     spelled = {name.lower(): name for name in all_names}
     words = [name.strip() for name in text.strip().removeprefix("^").split(",")]
     for name in words:

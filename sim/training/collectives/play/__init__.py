@@ -1,1 +1,1 @@
-"""How does a collective take its time on a network that others share? Executors, and the transfers that one of them plays."""
+"""How does a collective progress on a network that it shares with other traffic? Executors, and the transfers that one of them plays."""

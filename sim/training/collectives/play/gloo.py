@@ -1,14 +1,13 @@
-"""What does a collective cost over Gloo? Down to host memory, around one ring of all ranks over sockets, and up again.
+"""What does a collective cost over Gloo? Copies to host memory, one ring of all ranks over sockets, and copies back.
 
 All-reduce: a ring in rank order, reduce-scatter then all-gather (facebookincubator/gloo, docs/algorithms.md), each a pass of segments
-(`gloo_ring`): ``launch + 2 pass_time(segments, segment / rate, latency / 2)`` with rate the slowest of one socket,
-the NIC, and what a rank's two threads copy and add. A reduce-scatter is an all-reduce of which each rank keeps its part
-(ProcessGroupGloo.cpp); a gather goes around once, each rank's part in two segments; a broadcast is a binomial tree. Each byte takes
-``cpu_time_per_byte`` on the cores that loaders share. GPU tensors are copied to pinned memory before and back after (ProcessGroupGloo.cpp).
-Two threads of torch take collectives from one queue (torch/csrc/distributed/c10d/init.cpp), so that two overlap and share the sockets.
-
-Limits: the first NIC only; what sockets between ranks of one node and the additions put on DRAM is not counted; which of two collectives'
-segments goes first is not told apart.
+(`gloo_ring`): ``launch + 2 pass_time(segments, segment / rate, latency / 2)``. The rate is the lowest of one socket, the NIC, and the
+copying and adding of a rank's two threads. A reduce-scatter is an all-reduce of which each rank keeps its part (ProcessGroupGloo.cpp). A
+gather goes around once, with each rank's part in two segments. A broadcast is a binomial tree. Each byte takes ``cpu_time_per_byte`` on the
+cores that loaders share. GPU tensors are copied to pinned memory and back (ProcessGroupGloo.cpp). Two torch threads take collectives from
+one queue (torch/csrc/distributed/c10d/init.cpp), so two collectives overlap and share the sockets.
+Limits: only the first NIC is used; the DRAM traffic of sockets inside a node and of additions is not counted; the order of the segments
+of two concurrent collectives is not modeled.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ NIC_LINKS = ("nic0>net", "net>nic0")
 _THREADS = 2.0
 _STAGING = "copies to and from host memory"
 _SOCKET = ("gloo", "socket")
-"""What all collectives of one job share: the connection between two neighbours of the ring."""
+"""The resource that all collectives of one job share: the connection between two neighbors of the ring."""
 _REDUCING = ("all_reduce", "reduce_scatter")
 STREAMS = 2
-"""Threads of torch's that play collectives."""
+"""Number of torch threads that run collectives."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +44,30 @@ class GlooPlan(CollectivePlan):
     """The collectives of one job over Gloo."""
 
     transport: Transport = field(kw_only=True)
-    """What one socket carries."""
+    """The transport of a socket connection."""
 
     @property
     def channels(self) -> int:
-        """Return 1: there is one ring."""
+        """Return 1, because there is one ring."""
         return 1
 
     @property
     def streams(self) -> int:
-        """Return 2: torch's threads."""
+        """Return 2, the number of torch's threads."""
         return STREAMS
 
     @property
     def socket(self) -> float | None:
-        """Return the bytes/s that the connection between two neighbours carries; None where only the line limits it."""
+        """Return the bytes/s of the connection between two neighbors, or None if only the links limit it."""
         cap = self.transport.flow_cap
         return cap * self.transport.flows if cap else None
 
     def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
-        """Return Gloo's only way."""
+        """Return Gloo's only choice for *op*."""
         return Chosen("Gloo ring" if op != "broadcast" else "Gloo tree", "TCP", 1)
 
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
-        """Return what *op* costs on the ring, without the copies to the host and back."""
+        """Return the cost of *op* on the ring, without the copies to host memory and back."""
         ranks, load = self.ranks, self._ring_load
         steps, volume = _steps(op, ranks, nbytes)
         rate, cause, limit = self._rate(load)
@@ -81,11 +80,11 @@ class GlooPlan(CollectivePlan):
 
     @property
     def _burst(self) -> float:
-        """Return the bytes that pass at once after a pause."""
+        """Return the bytes that the NIC lets through without delay after an idle period."""
         return min(part.slot.node.nic.burst for part in self.parts) if self.nodes > 1 else 0.0
 
     def _latency(self, op: Op, nbytes: float, rate: float) -> float:
-        """Return the seconds that *op* takes beyond its bytes at *rate*."""
+        """Return the time (s) of *op* in excess of its bytes at *rate*."""
         one_way = self.transport.hop_latency / 2 + (self.fabric.latency if self.nodes > 1 else 0.0)
         if op == "broadcast":
             return math.ceil(math.log2(self.ranks)) * 2 * one_way
@@ -96,7 +95,7 @@ class GlooPlan(CollectivePlan):
         return (2 if op in _REDUCING else 1) * (pass_time(count, wire, one_way, self.ranks == 2) - count * wire)
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
-        """Return what tells the physical links of one node of *slot* apart."""
+        """Return, for each physical link of one node of *slot*, a key that distinguishes links by their loads."""
         loads_of: dict[str, list[Hashable]] = defaultdict(list)
         for down in (True, False):
             for (name, link), load in self.staging(down).items():
@@ -108,14 +107,14 @@ class GlooPlan(CollectivePlan):
         return {link: tuple(loads) for link, loads in loads_of.items()}
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
-        """Return what it means that a resource, by its live name, holds a collective back."""
+        """Return, by the live name of a resource, the cause and description to report when it limits a collective."""
         causes = super().causes(live)
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
         causes |= {live_name(live, part.slot.name, CORES): (tier, CORES_COPY) for part in self.parts}
         return causes | {live_name(live, *_SOCKET): (tier, f"the flow limit of {self.transport.name}")}
 
     def staging(self, down: bool) -> LinkLoad:
-        """Return the load, for each byte a GPU copies *down* to the host or up again, when all GPUs of the job do."""
+        """Return the load per byte when all GPUs of the job copy *down* to host memory, or up again."""
         load: dict[tuple[str, str], float] = defaultdict(float)
         for part in self.parts:
             for gpu in part.gpus:
@@ -125,7 +124,7 @@ class GlooPlan(CollectivePlan):
         return load
 
     def staging_cap(self) -> float:
-        """Return the bytes/s at which one GPU copies with its path to itself."""
+        """Return the bytes/s at which one GPU copies without contention on its path."""
         return min(part.slot.graph.alone(part.slot.graph.device_to_host(gpu)) for part in self.parts for gpu in part.gpus)
 
     @property
@@ -146,7 +145,7 @@ class GlooPlan(CollectivePlan):
         return {resource: load for resource, load in ring_load.items() if load}
 
     def _rate(self, load: Mapping[tuple[str, str], float]) -> tuple[float, Cause, str]:
-        """Return the bytes/s around the ring when nothing else runs, and what limits it."""
+        """Return the bytes/s of the ring without contention, and what limits it."""
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
         copying = 2.0 * self.transport.cpu_time_per_byte
         limits = [(self.socket, tier, f"the flow limit of {self.transport.name}")] if self.socket else []
@@ -162,14 +161,14 @@ class GlooPlan(CollectivePlan):
                     (links[NIC_LINKS[0]].capacity / load[part.slot.name, NIC_LINKS[0]], Cause.NETWORK, links[NIC_LINKS[0]].description)
                 )
         shared = {(FABRIC, name.removeprefix(f"{FABRIC}.")): capacity for name, capacity in self.shared.items()}
-        held = [(capacity / load[key], key[1]) for key, capacity in shared.items() if key in load]
-        limits += [(rate, Cause.NETWORK, self.layout.crossed.descriptions.get(name, CORE_LIMIT)) for rate, name in held]
+        shared_rates = [(capacity / load[key], key[1]) for key, capacity in shared.items() if key in load]
+        limits += [(rate, Cause.NETWORK, self.layout.crossed.descriptions.get(name, CORE_LIMIT)) for rate, name in shared_rates]
         limits.append((self.staging_cap(), Cause.INTERCONNECT, _STAGING))
         return min(limits)
 
 
 def _steps(op: Op, ranks: int, nbytes: float) -> tuple[int, float]:
-    """Return how many hops follow one another, and the bytes over each link of the ring."""
+    """Return the number of sequential hops, and the bytes over each link of the ring."""
     if op == "broadcast":
         rounds = math.ceil(math.log2(ranks))
         return rounds, rounds * nbytes
@@ -178,14 +177,14 @@ def _steps(op: Op, ranks: int, nbytes: float) -> tuple[int, float]:
 
 
 def plan_gloo(used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport, crossed: Crossed = NOTHING) -> GlooPlan:
-    """Return how one job's collectives travel over Gloo; *used* gives each slot with the GPUs the job has on each of its nodes."""
+    """Return the plan of one job's collectives over Gloo; *used* lists each slot with the GPUs that the job uses on each of its nodes."""
     nodes = sum(slot.count for slot, _ in used)
     parts = tuple(SlotPart(slot, gpus, ring_channels(slot.graph, gpus, nodes).first(1)) for slot, gpus in used)
     return GlooPlan(JobLayout(parts, fabric, crossed), Tuning(), transport=transport)
 
 
 class GlooExecutor:
-    """Plays collectives of one job over Gloo: copies of every GPU down, the ring, copies up."""
+    """Plays collectives of one job over Gloo: copies of every GPU to host memory, the ring, copies back."""
 
     def __init__(self, network: Network, log: EventLog, rank: int, plan: GlooPlan, live: Live) -> None:
         self._network = network

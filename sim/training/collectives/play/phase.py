@@ -1,10 +1,11 @@
-"""How long does a whole collective take as one activity? The ``phase`` executor: the default.
+"""How long does a collective take when it is simulated as a single activity? This is the ``phase`` executor, the default.
 
-All streams of a collective progress together, so it is ONE fluid activity joined to every link it crosses and loaded by the number
-of streams that cross it. Its own cap is the mean rate it has alone (`sim.training.collectives.price.pricing`), latency included: a hop that
-waits for latency anyway does not slow a ring until its share of a link falls below that mean. Against the ``transfer`` executor: exact
-for a ring alone where no two hops share a link; slower where they do but seldom want it at once (at most 26% over the catalogue:
-two nodes of NVSwitch, many channels, 1 to 10 MB); within 10% beside other traffic, unless chunks and latency are of one size.
+All streams of a collective advance together, so the whole collective is one fluid flow over every link it crosses, with a load on each
+link equal to the number of streams crossing it. The cap of the flow is the mean rate of the collective without contention, including
+latency (`sim.training.collectives.price.pricing`). A ring in which hops wait for latency is thus not slowed until its share of a link falls
+below that mean. Compared with the ``transfer`` executor, it is exact for a ring without other traffic if no two hops share a link. It is
+slower if hops share a link but rarely use it at the same time (by at most 26% over the catalog: two nodes with NVSwitch, many channels,
+1 to 10 MB). With other traffic, it is within 10%, unless the times of a chunk and of latency are similar.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from sim.training.collectives.price.plan import CollectivePlan, Cost, Live, live
 SimProcess = Generator[simpy.Event, object, None]
 
 Names = tuple[dict[str, tuple[Cause, str]], dict[tuple[str, float], dict[str, float]]]
-"""By live link what it means that it holds a collective back; by operation and bytes what each puts on live links."""
+"""The cause to report by live link, and the load on live links by operation and bytes."""
 
 
-def _names(plan: CollectivePlan, live: Live) -> Names:
+def _causes_and_usage(plan: CollectivePlan, live: Live) -> Names:
     return plan.causes(live), {}
 
 
@@ -38,25 +39,27 @@ class PhaseExecutor:
         self._rank = rank
         self._plan = plan
         self._live = live
-        self._causes, self._usage = shelf.remembered((PhaseExecutor, id(plan), id(live)), lambda: _names(plan, live), (plan, live))
+        self._causes, self._usage = shelf.remembered(
+            (PhaseExecutor, id(plan), id(live)), lambda: _causes_and_usage(plan, live), (plan, live)
+        )
 
     def made_of(self, messages: Iterable[Message]) -> Hashable:
-        """Return everything that decides how it plays *messages*, on a shelf; links carry what they do in this simulation."""
+        """Return a cache key for how *messages* are played: everything that affects their timing, with the state of the links they use."""
         kinds = tuple(dict.fromkeys(messages))
         key = (PhaseExecutor.made_of, id(self._plan), id(self._live), kinds)
-        content, links = shelf.remembered(key, lambda: self._decided(kinds), (self._plan, self._live))
+        content, links = shelf.remembered(key, lambda: self._content_and_links(kinds), (self._plan, self._live))
         return content, self._network.asked(links)
 
-    def _decided(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:
-        """Return what stands for what *kinds* cost, load by link and what each link means; and all these links."""
+    def _content_and_links(self, kinds: tuple[Message, ...]) -> tuple[object, dict[str, float]]:
+        """Return a token for the cost of *kinds*, their loads and the causes of their links; and all these links."""
         content: list[Hashable] = []
         links: dict[str, float] = {}
         for op, nbytes in kinds:
             cost = self._plan.cost(nbytes, op)
             usage = self._on_links(op, nbytes, cost)
             links |= dict.fromkeys(usage, 1.0)
-            own = [value for value in cost if value is not cost.load]
-            content.append((op, nbytes, *own, *usage.items(), *map(self._causes.get, usage)))
+            values = [value for value in cost if value is not cost.load]
+            content.append((op, nbytes, *values, *usage.items(), *map(self._causes.get, usage)))
         return shelf.standing_for(tuple(content)), links
 
     def _on_links(self, op: Op, nbytes: float, cost: Cost) -> dict[str, float]:
@@ -78,7 +81,7 @@ class PhaseExecutor:
             self._log.did(self._rank, "comm", name, cause, begin, resource, ident, nbytes if end == env.now else 0.0, end)
 
     def _bounds(self, cost: Cost, bottleneck: str, begin: float, end: float) -> Iterator[tuple[Cause, str, float, float]]:
-        """Yield who is to blame from *begin* to *end*: the link that held the collective back, or what bounds it when alone."""
+        """Yield the causes from *begin* to *end*: the link that limited the collective, or else its limits without contention."""
         if bottleneck in self._causes:
             yield (*self._causes[bottleneck], begin, end)
         else:

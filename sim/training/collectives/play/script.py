@@ -1,7 +1,7 @@
-"""Which transfers make up a collective, and over which edge of the link graph does each go? What the ``transfer`` executor plays.
+"""Which transfers does a collective consist of, and over which edge of the link graph does each go? Input of the ``transfer`` executor.
 
-Ranks are numbered through the nodes; the way from one rank to another is an edge of `price.layout`. Algorithms of users are played by
-their own steps. Built-in ones are priced only; what proves their prices, transfer by transfer, is in ``tests/oracle/collectives``.
+Ranks are numbered node by node; the path from one rank to another is an edge of `price.layout`. User-defined algorithms are played by
+their own steps. Built-in algorithms have prices only; ``tests/oracle/collectives`` has their schedules, transfer by transfer.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from sim.training.collectives.price.traffic import Edge
 
 
 class Script(NamedTuple):
-    """One channel's transfers, each with its edge."""
+    """The transfers of one channel, each with its edge."""
 
     transfers: Sequence[Transfer]
     edges: Sequence[Edge]
 
 
 Writer = Callable[[JobLayout, str, float], list[Script]]
-"""Writes what each channel plays of an operation on so many bytes."""
+"""Returns the script of each channel for an operation on a number of bytes."""
 
 WRITERS: dict[str, Writer] = {}
-"""Of built-in algorithms, by name: whoever has their schedules adds them, as tests do."""
+"""Script writers of built-in algorithms by name. It is empty; code that has their schedules, such as tests, adds to it."""
 
 
 def scripts(layout: JobLayout, op: str, algorithm: str, nbytes: float) -> list[Script]:
-    """Return what each channel plays; SpecError where the algorithm has no schedule of single transfers."""
+    """Return the script of each channel. Raise SpecError if the algorithm has no schedule of individual transfers."""
     if algorithm in names(COLLECTIVES):
         return straight(layout, transfers(own_steps(algorithm, layout.ranks, layout.most_local), nbytes))
     if algorithm not in WRITERS:
@@ -41,13 +41,13 @@ def scripts(layout: JobLayout, op: str, algorithm: str, nbytes: float) -> list[S
 
 
 def straight(layout: JobLayout, transfers: Sequence[Transfer]) -> list[Script]:
-    """Return one script whose ranks are numbered through the nodes."""
+    """Return a single script of *transfers*, with ranks numbered node by node."""
     gpus = [gpu for part in layout.every_node for gpu in part.gpus]
     return [Script(transfers, [numbered(layout, gpus, transfer.src, transfer.dst) for transfer in transfers])]
 
 
 def numbered(layout: JobLayout, gpus: Sequence[int], src: int, dst: int) -> Edge:
-    """Return the edge between the ranks *src* and *dst*, which are on the given *gpus* of their nodes."""
+    """Return the edge between the ranks *src* and *dst*; *gpus* lists the GPU of each rank on its node."""
     local, nodes = layout.most_local, layout.every_node
     part, onward = nodes[src // local], nodes[dst // local]
     if src // local == dst // local:

@@ -1,12 +1,13 @@
-"""How long does a collective take chunk by chunk? The ``transfer`` executor: every transfer of the schedule is a flow of its own.
+"""How long does a collective take when every chunk is simulated? The ``transfer`` executor plays each transfer as a separate flow.
 
-Between each pair of ranks each channel plays its transfers in the schedule's order (`sim.training.collectives.play.script`):
+Between each pair of ranks, each channel plays its transfers in the order of the schedule (`sim.training.collectives.play.script`):
 
-    start(k) = max(arrivals that k waits for, sent(k-1)),    arrive(k) = sent(k) + latency,
+    start(k) = max(arrivals that k waits for, sent(k-1)),    arrive(k) = sent(k) + latency
 
-where a chunk is sent as fast as the network lets its flow go; latency follows the bytes and does not occupy the link. For a ring
-alone this is the recurrence that ``phase`` prices; beside other traffic it shows which hops are slowed, and for how long. What bounded
-the collective is read off its critical path. The cost grows with channels x ranks^2: for tests and small cases, without folding.
+A chunk is sent at the rate that its flow gets from the network. Latency follows the bytes and does not occupy the link. For a ring without
+other traffic, this is the recurrence that ``phase`` prices; with other traffic, it shows which hops are slowed, and for how long. The
+critical path determines what bounded the collective. The cost grows with channels x ranks^2, so this executor is for tests and small cases;
+it needs a cluster built without folding.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from sim.training.collectives.price.plan import CollectivePlan, Cost, Edge, Live
 SimProcess = Generator[simpy.Event, object, None]
 
 _Piece = tuple[Cause, str, float, float]
-"""Cause and resource that bounded a collective, from when to when (s)."""
+"""The cause and resource that bounded a collective, and the begin and end of that period (s)."""
 
 
 class _Leg:
-    """One transfer while it is played: when it starts, is sent and arrives (s)."""
+    """One transfer while it is played, with the times (s) at which it starts, is sent and arrives."""
 
     def __init__(self, transfer: Transfer, edge: Edge, arrival: simpy.Event) -> None:
         self.transfer = transfer
@@ -41,11 +42,11 @@ class _Leg:
         self.start = self.sent = self.arrived = 0.0
         self.flow: Activity | None = None
         self.waited_for: _Leg | None = None
-        """The transfer without which it would have started earlier."""
+        """The transfer whose end allowed this one to start."""
 
 
-class _Taken(NamedTuple):
-    """What a transfer takes of an *edge*: load by live link, most bytes/s, and seconds behind its bytes."""
+class _EdgeUse(NamedTuple):
+    """A transfer's use of an *edge*: load by live link, maximum rate (bytes/s), and latency after its bytes (s)."""
 
     edge: Edge
     usage: dict[str, float]
@@ -67,8 +68,8 @@ class TransferExecutor:
         self._plan = plan
         self._live = live
         self._causes = plan.causes(live)
-        self._known: dict[tuple[int, float, str], _Taken] = {}
-        """By the identity of an edge, which is kept with it, bytes of a chunk and protocol."""
+        self._edge_uses: dict[tuple[int, float, str], _EdgeUse] = {}
+        """Cache by the identity of an edge (the value keeps the edge alive), bytes of a chunk, and protocol."""
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
         """Play one *op* on *nbytes*."""
@@ -87,39 +88,39 @@ class TransferExecutor:
             self._log.did(self._rank, "comm", name, cause, spans[0][2], resource, ident, nbytes if end == env.now else 0.0, end)
 
     def _play(self, script: Script, cost: Cost, name: str) -> list[_Leg]:
-        """Start one channel; return its transfers."""
+        """Start one channel and return its transfers."""
         env = self._network.env
         legs = [_Leg(transfer, edge, env.event()) for transfer, edge in zip(*script, strict=True)]
         streams: dict[tuple[int, int, int], list[_Leg]] = defaultdict(list)
         for leg in legs:
             streams[leg.transfer.src, leg.transfer.dst, leg.transfer.channel].append(leg)
-        for mine in streams.values():
-            env.process(self._send(legs, mine, cost, name))
+        for stream in streams.values():
+            env.process(self._send(legs, stream, cost, name))
         return legs
 
-    def _send(self, legs: Sequence[_Leg], mine: Sequence[_Leg], cost: Cost, name: str) -> SimProcess:
-        """Send what one rank has to send to another on one channel, one chunk after another."""
+    def _send(self, legs: Sequence[_Leg], stream: Sequence[_Leg], cost: Cost, name: str) -> SimProcess:
+        """Send the chunks from one rank to another on one channel, in order."""
         env = self._network.env
-        before: _Leg | None = None
-        for leg in mine:
+        previous: _Leg | None = None
+        for leg in stream:
             for needed in leg.transfer.after:
                 yield legs[needed].arrival
             leg.start = env.now
-            leg.waited_for = next((legs[number] for number in leg.transfer.after if legs[number].arrived == env.now), before)
-            taken = self._taken(leg.edge, cost)
-            leg.flow = self._network.start(name, leg.transfer.nbytes, taken.usage, cap=taken.cap)
+            leg.waited_for = next((legs[number] for number in leg.transfer.after if legs[number].arrived == env.now), previous)
+            use = self._edge_use(leg.edge, cost)
+            leg.flow = self._network.start(name, leg.transfer.nbytes, use.usage, cap=use.cap)
             yield leg.flow.done
             leg.sent = env.now
-            env.process(self._arrive(leg, taken.latency))
-            before = leg
+            env.process(self._arrive(leg, use.latency))
+            previous = leg
 
-    def _taken(self, edge: Edge, cost: Cost) -> _Taken:
-        """Return what the transfers of *cost* take of *edge*, worked out once."""
+    def _edge_use(self, edge: Edge, cost: Cost) -> _EdgeUse:
+        """Return the use of *edge* by the transfers of *cost*, cached."""
         key = (id(edge), cost.chunk, cost.protocol)
-        if key not in self._known:
+        if key not in self._edge_uses:
             usage = live_load(edge.load(cost.chunk, cost.protocol), self._live)
-            self._known[key] = _Taken(edge, usage, edge.cap(cost.chunk, cost.protocol), edge.latency(cost.protocol))
-        return self._known[key]
+            self._edge_uses[key] = _EdgeUse(edge, usage, edge.cap(cost.chunk, cost.protocol), edge.latency(cost.protocol))
+        return self._edge_uses[key]
 
     def _arrive(self, leg: _Leg, latency: float) -> SimProcess:
         env = self._network.env
@@ -128,7 +129,7 @@ class TransferExecutor:
         leg.arrival.succeed()
 
     def _critical_path(self, last: _Leg, cost: Cost) -> list[_Piece]:
-        """Return what each moment up to the end of *last* was spent on, in order of time."""
+        """Return what bounded the collective over time, up to the end of *last*, in chronological order."""
         path: list[_Piece] = []
         leg: _Leg | None = last
         end = last.arrived

@@ -1,1 +1,1 @@
-"""What does a collective put on which links, and how long does it take alone? Closed forms and recurrences, no simulated time."""
+"""Which links does a collective load, and how long does it take without contention? Closed forms and recurrences, no simulation."""

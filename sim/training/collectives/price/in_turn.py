@@ -1,6 +1,6 @@
-"""What do collectives cost whose phases wait for one another? The phases' times add up; what they put on links, by the bytes of each.
+"""What do collectives with sequential phases cost? The times of the phases add up, and their loads are weighted by bytes.
 
-Hierarchical, with racks as a level more, halving and doubling, and PAT.
+Hierarchical (optionally with racks as another level), halving-doubling, and PAT.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.training.collectives.price.traffic import Edge, latency_of
 
 @dataclass(frozen=True)
 class _Phase:
-    """Edges of which each carries *nbytes* in each of *steps* steps, *count* streams alike."""
+    """Edges that each carry *count* streams of *nbytes* in each of *steps* steps."""
 
     edges: Sequence[Edge]
     count: float
@@ -26,8 +26,8 @@ class _Phase:
     pattern: Pattern = INSIDE
 
 
-def _in_turn(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Priced:
-    """Return phases one after another, as one fluid of as many bytes a stream as the longest has."""
+def _sequential(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Priced:
+    """Return the price of sequential *phases* as one fluid, with as many bytes per stream as the phase with the most."""
     phases = [phase for phase in phases if phase.edges and phase.steps]
     time, slowest, weighed = 0.0, [], []
     for phase in phases:
@@ -50,16 +50,16 @@ def _in_turn(layout: JobLayout, protocol: str, phases: Sequence[_Phase]) -> Pric
 
 
 def hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return shards reduced on rings within nodes, then each between the GPUs of its place, then gathered."""
-    _alike(layout, "Hierarchical")
+    """Return the price of reducing shards on rings within nodes, then each shard between GPUs of equal index, then gathering."""
+    _require_even_nodes(layout, "Hierarchical")
     local, nodes = layout.most_local, layout.nodes
     between = _Phase(layout.places, 1.0, nbytes / local / nodes, 2 * (nodes - 1), RING)
-    return _in_turn(layout, protocol, [_within(layout, nbytes), between])
+    return _sequential(layout, protocol, [_phase_within_nodes(layout, nbytes), between])
 
 
 def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return it with a level more: shards reduced within nodes, their parts within racks, and parts of those between racks."""
-    _alike(layout, "RackHierarchical")
+    """Return the price with another level: shards are reduced within nodes, their parts within racks, and parts of these between racks."""
+    _require_even_nodes(layout, "RackHierarchical")
     rack, local = layout.crossed.per_leaf, layout.most_local
     if not rack:
         raise SpecError(
@@ -68,22 +68,22 @@ def rack_hierarchical(layout: JobLayout, op: str, protocol: str, nbytes: float) 
     racks, places = layout.nodes // rack, layout.places
     inside = _Phase(places, 1.0, nbytes / local / rack, 2 * (rack - 1))
     between = _Phase(places, 1.0, nbytes / local / layout.nodes, 2 * (racks - 1), Pattern("racks", rack))
-    return _in_turn(layout, protocol, [_within(layout, nbytes), inside, between])
+    return _sequential(layout, protocol, [_phase_within_nodes(layout, nbytes), inside, between])
 
 
-def _within(layout: JobLayout, nbytes: float) -> _Phase:
-    """Return the rings within nodes that reduce to shards and gather them."""
+def _phase_within_nodes(layout: JobLayout, nbytes: float) -> _Phase:
+    """Return the phase of the rings within nodes that reduce to shards and gather them."""
     local, (inside, count) = layout.most_local, layout.rings_inside
     return _Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1))
 
 
 def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return exchanges with partners 1, 2, 4 .. places away, of half, a quarter .. of the payload, and back."""
+    """Return the price of exchanges with partners at distances 1, 2, 4, .., of a half, a quarter, .. of the payload, and back."""
     try:
         rounds = rounds_of(layout.ranks)
     except ValueError as error:
         raise SpecError(str(error)) from None
-    _alike(layout, "HalvingDoubling")
+    _require_even_nodes(layout, "HalvingDoubling")
     part, phases = layout.parts[0], []
     for bit in range(rounds):
         apart, size = 1 << bit, nbytes / (2 << bit)
@@ -93,11 +93,11 @@ def halving_doubling(layout: JobLayout, op: str, protocol: str, nbytes: float) -
         else:
             edges = [layout.across(*pair, gpu, gpu) for pair in layout.neighbours for gpu in part.gpus]
         phases.append(_Phase(edges, 1.0, size, 2, Pattern("pairs", max(1, apart // layout.most_local))))
-    return _in_turn(layout, protocol, phases)
+    return _sequential(layout, protocol, phases)
 
 
 def rounds_of(n: int) -> int:
-    """Return log2 of *n*, or raise ValueError that names the nearest numbers of ranks that work."""
+    """Return log2 of *n*. Raise ValueError if *n* is not a power of two; its message names the nearest valid numbers of ranks."""
     if n < 1 or n & n - 1:
         below = 1 << max(n, 1).bit_length() - 1
         raise ValueError(f"halving-doubling needs a power of two of ranks, not {n}: take {below} or {2 * below} ranks, or ring or tree")
@@ -105,15 +105,18 @@ def rounds_of(n: int) -> int:
 
 
 def pat(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return a gather or a scatter with one rank per node in log2 N steps, at each step twice the bytes."""
+    """Return the price of an all-gather or reduce-scatter with one rank per node, in log2 N steps.
+
+    The bytes double at each step; the price uses their mean.
+    """
     nodes, count = layout.nodes, layout.channels
     steps = depth(nodes)
     each = (nodes - 1) / nodes * nbytes / count / steps
-    return _in_turn(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
+    return _sequential(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
 
 
-def _alike(layout: JobLayout, algorithm: str) -> None:
+def _require_even_nodes(layout: JobLayout, algorithm: str) -> None:
     counts = {len(part.gpus) for part in layout.parts}
     if len(counts) > 1:
-        said = " and ".join(str(count) for count in sorted(counts))
-        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {said}: take Ring or Tree, or even placements")
+        numbers = " and ".join(str(count) for count in sorted(counts))
+        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {numbers}: take Ring or Tree, or even placements")

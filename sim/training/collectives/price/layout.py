@@ -1,8 +1,9 @@
-"""Where do the ranks of a job stand, and over which edges do they meet? Rings, chains inside nodes, and NIC to NIC between them.
+"""Where are the ranks of a job, and which edges connect them? Rings, chains inside nodes, and NIC-to-NIC edges between nodes.
 
-Rings are those of `channels`. A tree follows them (NVIDIA/nccl `src/graph/connect.cc`): inside a node a chain along the ring without the
-hop that closes it, there and back; between nodes the chain's first GPU, by the NIC at which the ring comes in. Isolated GPUs, each
-a node to NCCL, send as much along that chain, in fewer hops. Where all nodes are alike those of one stand for all.
+Rings are those of `channels`. A tree follows them (NVIDIA/nccl `src/graph/connect.cc`). Inside a node it is a chain along the ring without
+the closing hop, in both directions. Between nodes it connects the first GPUs of the chains, through the NIC at which the ring enters.
+Isolated GPUs, which NCCL treats as separate nodes, send the same bytes along that chain in fewer hops. If all nodes are equal, one
+represents all.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from sim.training.collectives.routes.channels import NETWORK, AlgorithmRow, Chan
 
 @dataclass(frozen=True, eq=False)
 class JobLayout:
-    """The nodes of one job, part by part, and what lies between them; all have the same number of channels."""
+    """The nodes of one job, part by part, and the fabric between them; all parts have the same number of channels."""
 
     parts: tuple[SlotPart, ...]
     fabric: Fabric
     crossed: Crossed = NOTHING
-    """The links between switches, as this job crosses them."""
+    """The links between switches that this job crosses."""
 
     @cached_property
     def ranks(self) -> int:
@@ -41,19 +42,19 @@ class JobLayout:
 
     @property
     def channels(self) -> int:
-        """Return the number of rings that run side by side."""
+        """Return the number of parallel rings."""
         return len(self.parts[0].channels.channels)
 
     @cached_property
     def most_local(self) -> int:
-        """Return the ranks of the fullest node."""
+        """Return the maximum number of ranks on a node."""
         return max(len(part.gpus) for part in self.parts)
 
     @cached_property
     def nvls_heads(self) -> tuple[int, ...]:
-        """Return the channels by whose first GPUs a reduction in NVSwitch leaves a node, each GPU once; of one node a number a GPU.
+        """Return the channels whose first GPUs head a reduction in NVSwitch, each GPU once. On one node, return a number for each GPU.
 
-        At most 32 GPUs head one (NVIDIA/nccl src/graph/search.cc, ``NCCL_MAX_NVLS_ARITY``).
+        There are at most 32 heads (NVIDIA/nccl src/graph/search.cc, ``NCCL_MAX_NVLS_ARITY``).
         """
         if self.nodes == 1:
             return tuple(range(min(self.most_local, NVLS_MOST_HEADS)))
@@ -62,12 +63,12 @@ class JobLayout:
 
     @cached_property
     def isolated(self) -> bool:
-        """Tell whether GPUs stand in containers of their own, each of them a node to NCCL."""
+        """Return whether GPUs are in separate containers, each of which NCCL treats as a node."""
         return any(part.slot.graph.isolated for part in self.parts)
 
     @cached_property
     def carrier(self) -> str:
-        """Return the transport class that the bytes wait for: the NICs' between nodes, the slowest inside; ``xgmi`` on AMD's links."""
+        """Return the transport class that carries the bytes: that of NICs between nodes, or the slowest inside; ``xgmi`` on AMD's links."""
         if self.nodes > 1 or self.isolated:
             return min(part.slot.node.nic.transport.name for part in self.parts)
         inside = {transport.name for part in self.parts for transport in part.channels.transports}
@@ -79,42 +80,45 @@ class JobLayout:
 
     @cached_property
     def transports(self) -> tuple[Transport, ...]:
-        """Return the transport classes of its rings, and of GPUs' NVLinks, whose thread blocks play all that they send."""
-        met = {transport.name: transport for part in self.parts for transport in part.channels.transports}
+        """Return the transport classes of the rings and of NVLink; their thread blocks handle everything that GPUs send."""
+        transports = {transport.name: transport for part in self.parts for transport in part.channels.transports}
         nodes = [part.slot.node for part in self.parts if part.slot.node.nvlink is not None]
-        return tuple((met | {node.over_nvlink.name: node.over_nvlink for node in nodes}).values())
+        return tuple((transports | {node.over_nvlink.name: node.over_nvlink for node in nodes}).values())
 
     @cached_property
     def tree_hops(self) -> tuple[int, int]:
-        """Return the hops inside nodes and between them from a tree's root to its farthest rank; isolated GPUs are all in the tree."""
+        """Return the number of hops inside nodes and between nodes from a tree's root to its farthest rank.
+
+        Isolated GPUs are all nodes of the tree.
+        """
         between = depth(self.nodes)
         return (depth(self.ranks) - between if self.isolated else self.most_local - 1), between
 
     @cached_property
     def every_node(self) -> tuple[SlotPart, ...]:
-        """Return the part of each node in turn; ranks are numbered through them."""
+        """Return the part of each node in the order in which ranks are numbered."""
         return tuple(part for _, part in self.numbered)
 
     @cached_property
     def numbered(self) -> tuple[tuple[int, SlotPart], ...]:
-        """Return the number and the part of each node, as they follow one another in the cluster."""
+        """Return the number and the part of each node, in their order in the cluster."""
         parts = [(number, part) for part in self.parts for number in part.slot.numbers or (0,) * part.slot.count]
         return tuple(sorted(parts, key=itemgetter(0)))
 
     @cached_property
     def rings(self) -> tuple[tuple[Edge, ...], ...]:
-        """Return the edges of each channel's ring, in order; where all nodes are alike those of one node."""
+        """Return the edges of each channel's ring, in order; if all nodes are equal, only the edges of one node."""
         nodes = self.numbered[:1] if len(self.parts) == 1 else self.numbered
         return tuple(_ring(self, nodes, channel) for channel in range(self.channels))
 
     @cached_property
     def neighbours(self) -> tuple[tuple[SlotPart, SlotPart], ...]:
-        """Return pairs of parts whose nodes meet; equal nodes meet their like."""
+        """Return pairs of parts with communicating nodes; if there is one part, it is paired with itself."""
         return tuple(zip(self.parts, (*self.parts[1:], self.parts[0]), strict=True)) if self.nodes > 1 else ()
 
     @cached_property
     def rings_inside(self) -> tuple[tuple[Edge, ...], int]:
-        """Return the edges of the rings within each node alone, and how many rings all nodes have."""
+        """Return the edges of separate rings within each node, and the number of rings that every node has."""
         rings = [ring_channels(part.slot.graph, part.gpus) for part in self.parts]
         count = min(len(rings_of.channels) for rings_of in rings)
         of_part = zip(self.parts, rings, strict=True)
@@ -124,7 +128,7 @@ class JobLayout:
 
     @cached_property
     def places(self) -> tuple[Edge, ...]:
-        """Return the edges between GPUs of the same place in their nodes."""
+        """Return the edges between GPUs with the same index in their nodes."""
         places = range(self.most_local)
         return tuple(self.across(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in self.neighbours for place in places)
 
@@ -142,41 +146,41 @@ class JobLayout:
         return [self.inside(part, src, dst) for src, dst in permutations(part.gpus, 2)]
 
     def between(self, part: SlotPart, onward: SlotPart, channel: int, tree: bool = False) -> Edge:
-        """Return the edge between the first GPUs of two nodes' chains, for one of the two trees or for a whole channel."""
-        leaving, arriving = _head(part.channels.channels[channel]), _head(onward.channels.channels[channel])
-        return self.joined(part, _out(part, *leaving, tree), onward, _in(onward, *arriving, tree))
+        """Return the edge between the first GPUs of two nodes' chains, for one of the two trees (*tree*) or for a whole channel."""
+        leaving, arriving = _entry(part.channels.channels[channel]), _entry(onward.channels.channels[channel])
+        return self.joined(part, _leaving_hop(part, *leaving, tree), onward, _arriving_hop(onward, *arriving, tree))
 
     def across(self, part: SlotPart, onward: SlotPart, src: int, dst: int) -> Edge:
-        """Return the edge between GPUs of two nodes, each by the NIC next to it."""
+        """Return the edge between GPUs of two nodes, each through its nearest NIC."""
         out, into = part.slot.graph.nearest_nic(src), onward.slot.graph.nearest_nic(dst)
-        return self.joined(part, _out(part, src, out), onward, _in(onward, dst, into))
+        return self.joined(part, _leaving_hop(part, src, out), onward, _arriving_hop(onward, dst, into))
 
     def joined(self, part: SlotPart, leaving: Hop, onward: SlotPart, arriving: Hop, nodes: tuple[int, int] | None = None) -> Edge:
-        """Return the edge from a node of *part* to one of *onward*, the first of each or the *nodes* of these numbers."""
+        """Return the edge from a node of *part* to a node of *onward*: the first of each, or the pair of node numbers *nodes*."""
         switches = self.crossed.between(*(nodes or (part.slot.first, onward.slot.first)), nic_of(leaving), nic_of(arriving))
         return Edge(((part, leaving), (onward, arriving)), self.fabric, switches)
 
 
-def _head(channel: Channel) -> tuple[int, int]:
-    """Return the GPU and the NIC at which a channel comes in."""
+def _entry(channel: Channel) -> tuple[int, int]:
+    """Return the GPU and the NIC at which a channel enters the node."""
     return channel.gpus[0], nic_of(channel.hops[0])
 
 
 _OF_A_TREE: tuple[AlgorithmRow, float] = ("Tree", 0.5)
-# NVIDIA/nccl src/graph/connect.cc doubles the channels after the search: a ring of ours is two, each with sockets of its own, of
-# which each tree has one
+# NVIDIA/nccl src/graph/connect.cc doubles the channels after the search: one ring here represents two, each with its own sockets, and each
+# of the two trees uses one of them
 
 
-def _out(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
+def _leaving_hop(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
     return Hop(f"gpu{gpu}", NETWORK, part.slot.graph.to_nic(gpu, nic), *(_OF_A_TREE if tree else ()))
 
 
-def _in(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
+def _arriving_hop(part: SlotPart, gpu: int, nic: int, tree: bool = False) -> Hop:
     return Hop(NETWORK, f"gpu{gpu}", part.slot.graph.from_nic(nic, gpu), *(_OF_A_TREE if tree else ()))
 
 
 def _ring(layout: JobLayout, nodes: Sequence[tuple[int, SlotPart]], channel: int) -> tuple[Edge, ...]:
-    """Return the edges of one ring through *nodes*, which are given with their numbers."""
+    """Return the edges of one ring through *nodes*, pairs of a node's number and its part."""
     _, first = nodes[0]
     if first.channels.nodes == 1:
         return tuple(Edge(((first, hop),)) for hop in first.channels.channels[channel].hops)
@@ -190,5 +194,5 @@ def _ring(layout: JobLayout, nodes: Sequence[tuple[int, SlotPart]], channel: int
 
 
 def depth(n: int) -> int:
-    """Return the hops from the root of NCCL's binary tree on *n* to its farthest leaf: log2 n, rounded up."""
+    """Return the number of hops from the root of NCCL's binary tree on *n* nodes to its farthest leaf: log2 n, rounded up."""
     return (n - 1).bit_length()

@@ -1,4 +1,4 @@
-"""What does a link carry, and what does it mean that it holds a collective or message back?"""
+"""What is the capacity of a link, and which cause is reported when it limits a collective or message?"""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ LimitMeaning = tuple[Cause, str]
 
 
 def link_of(slot: Slot, link: str) -> tuple[float, LimitMeaning]:
-    """Return capacity (bytes/s) and meaning of *link* of a node of *slot*, or of its cores, which copy for sockets."""
+    """Return the capacity (bytes/s) of *link* of a node of *slot*, or of its cores (which copy for sockets), and the cause to report."""
     if link == CORES:
         return slot.cores, (Cause.NETWORK, CORES_COPY)
-    own = slot.graph.links[link]
-    return own.capacity, (TIER[own.tier], own.description)
+    node_link = slot.graph.links[link]
+    return node_link.capacity, (TIER[node_link.tier], node_link.description)
 
 
 def held_back(rate: float, limit: LimitMeaning, loaded: Iterable[tuple[float, float, LimitMeaning]]) -> tuple[float, LimitMeaning]:
-    """Return at which rate something goes with links to itself, and what limits it: *rate* by *limit* unless a link carries less.
+    """Return the rate of an activity without contention, and its limit: *rate* and *limit*, unless a link is slower.
 
-    *loaded* has for each link its load per unit, its capacity and its meaning.
+    *loaded* lists for each link its load per unit, its capacity and the cause to report.
     """
     for amount, capacity, meaning in loaded:
         if capacity / amount < rate * (1 - 1e-9):

@@ -1,8 +1,8 @@
-"""Which walk is the dearest on a ring of many unequal hops? That of `sim.training.collectives.price.recurrence`, over arrays.
+"""Which walk takes longest on a ring of many unequal hops? The recurrence of `sim.training.collectives.price.recurrence`, with numpy.
 
-Where a few nodes differ the whole ring is given, and long stretches of it repeat a pattern. Moving either end of a window by one pattern
-changes the sum by the same amount each time, as long as a whole pattern stays inside, so windows that begin or end deep inside
-a stretch are never alone the best, unless they are as long as K allows and the other end stands near an end of a stretch.
+If a few nodes differ, the input is the whole ring, and long stretches of it repeat a pattern. Moving either end of a window by one pattern
+changes the sum by the same amount each time, as long as a whole pattern remains inside. Windows that begin or end deep inside a stretch
+are thus never the only best ones, except windows of the maximum length K whose other end is near an end of a stretch.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LONG = 256
-"""Hops of a ring beyond which it is worth looking for repeated patterns."""
+"""Number of hops from which looking for repeated patterns pays off."""
 _PATTERN = 64
-"""Hops of the longest pattern looked for: the GPUs of a node."""
+"""Hops of the longest pattern considered: the GPUs of a node."""
 _KEPT = 3
-"""Patterns at each end of a stretch near which a window may begin or end: a whole one stays inside it, whatever its phase."""
+"""Patterns at each end of a stretch in which windows may begin or end, enough for a whole pattern inside at any phase."""
 
 
 def dearest(occupancy: Sequence[float], latency: Sequence[float], widths: Sequence[tuple[int, int]], steps: int) -> float:
-    """Return the time of the dearest walk of *steps* steps over windows of *widths*; *occupancy* and *latency* (s) by hop."""
+    """Return the time of the longest walk of *steps* steps over windows of *widths*; *occupancy* and *latency* (s) are by hop."""
     busy, late = np.asarray(occupancy, dtype=float), np.asarray(latency, dtype=float)
     near = _near_ends(busy, late) if _LONG < len(busy) <= steps + 1 <= 2 * len(busy) else None
     if near is not None:
@@ -30,7 +30,7 @@ def dearest(occupancy: Sequence[float], latency: Sequence[float], widths: Sequen
 
 
 def _best(busy: NDArray[np.float64], late: NDArray[np.float64], widths: tuple[int, int], steps: int) -> float:
-    """Return the dearest walk over windows of *widths*, from every start."""
+    """Return the time of the longest walk over windows of *widths*, from every start."""
     first, last = widths
     period = len(busy)
     turns, rest = divmod(first - 1, period)
@@ -44,7 +44,7 @@ def _best(busy: NDArray[np.float64], late: NDArray[np.float64], widths: tuple[in
 
 
 def _busiest(busy: NDArray[np.float64], count: int, first: int) -> NDArray[np.float64]:
-    """Return the largest occupancy in each window of width first, first + 1, .., from every start."""
+    """Return the largest occupancy in each window of *count* widths (*first*, *first* + 1, ..), from every start."""
     period = len(busy)
     if first >= period:
         return np.full((period, count), busy.max())
@@ -54,7 +54,7 @@ def _busiest(busy: NDArray[np.float64], count: int, first: int) -> NDArray[np.fl
 
 
 def _near_ends(busy: NDArray[np.float64], late: NDArray[np.float64]) -> NDArray[np.intp] | None:
-    """Return the hops of a ring that are not deep inside a stretch that repeats a pattern; None where most are."""
+    """Return the hops that are not deep inside a stretch of repeated patterns, or None if these are not a minority."""
     fewest = None
     for pattern in range(1, min(_PATTERN, len(busy) // 8) + 1):
         again = (busy[pattern:] == busy[:-pattern]) & (late[pattern:] == late[:-pattern])
@@ -68,7 +68,7 @@ def _near_ends(busy: NDArray[np.float64], late: NDArray[np.float64]) -> NDArray[
 
 
 def _best_near(busy: NDArray[np.float64], late: NDArray[np.float64], near: NDArray[np.intp], steps: int) -> float:
-    """Return the dearest walk over windows that begin and end at hops *near*, or begin or end there and are as long as *steps*."""
+    """Return the time of the longest walk over windows with both ends at hops *near*, or with one end there and a length of *steps*."""
     count = len(busy)
     sums = np.concatenate([[0.0], np.cumsum(np.tile(busy + late, 3))])
     ends = np.concatenate([near, near + count, near + 2 * count])

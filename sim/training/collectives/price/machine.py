@@ -1,6 +1,6 @@
-"""What does NCCL's tuner know of a whole job? Of equal nodes what `nccl.search` found on one; of unequal ones the least of each.
+"""What is the input of NCCL's tuner for a whole job? For equal nodes, the result of `nccl.search` on one; otherwise the minimum of each.
 
-GPUs in containers of their own are nodes of their own to NCCL, and its tree spans them all.
+NCCL treats GPUs in separate containers as separate nodes, and its tree spans all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sim.training.collectives.price.layout import JobLayout
 
 
 def machine_of(layout: JobLayout, version: str) -> TunerMachine:
-    """Return what NCCL *version*'s tuner would be told of the job on *layout*."""
+    """Return the input of NCCL *version*'s tuner for the job on *layout*."""
     collnet = _collnet(layout)
     machines = [nccl_machine(part.slot.graph, part.gpus, layout.nodes, version, collnet) for part in layout.parts]
     first = machines[0]
@@ -35,7 +35,7 @@ def machine_of(layout: JobLayout, version: str) -> TunerMachine:
 
 
 def _bounded(pattern: ChannelPattern, version: str) -> ChannelPattern:
-    """Return *pattern* with as many channels as NCCL has at most: a rack has more NICs than that."""
+    """Return *pattern* with at most the maximum number of channels of NCCL; a rack has more NICs."""
     return pattern._replace(channels=min(pattern.channels, constants_of(version).max_channels))
 
 
@@ -44,7 +44,7 @@ def _carried(pattern: ChannelPattern) -> float:
 
 
 def _collnet(layout: JobLayout) -> ChannelPattern | None:
-    """Return the network's own reduction, where its switches can: as many channels as NICs, each at its rate."""
+    """Return the reduction in the network, if its switches support it: one channel per NIC, at its rate."""
     if not layout.fabric.in_network_reduction or layout.nodes == 1:
         return None
     nic = min((part.slot.node.nic for part in layout.parts), key=lambda nic: nic.count * nic.bandwidth)

@@ -1,4 +1,4 @@
-"""What does handing bytes from one GPU to another cost? The edge that they take, and its rate when nothing else runs."""
+"""What does a message from one GPU to another cost? The edge that it takes, and its rate without contention."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sim.training.collectives.routes.channels import ring_channels
 
 SIMPLE: Final = "Simple"
 OUT: Final = "out"
-"""Slot of the sending node in loads of an edge; of another receiving node it is ``in``."""
+"""Name of the sending node's slot in loads of an edge; the receiving node, if another, is ``in``."""
 IN: Final = "in"
 
 
 class Handing(NamedTuple):
-    """A message as one fluid activity: seconds before anything moves, bytes/s with links to itself, and what limits that."""
+    """A message as one fluid activity: time (s) before any data moves, rate (bytes/s) without contention, and what limits the rate."""
 
     launch: float
     rate: float
@@ -27,7 +27,7 @@ class Handing(NamedTuple):
 
 
 def edge_between(source: tuple[Slot, int, int], target: tuple[Slot, int, int], fabric: Fabric) -> Edge:
-    """Return the edge from one GPU to another; each end is a slot of like nodes, a node's number, and a GPU on it."""
+    """Return the edge from one GPU to another; each end consists of a slot of equal nodes, a node's number, and a GPU on it."""
     (out, node, gpu), (into, other, onto) = source, target
     if node == other:
         slot = Slot(OUT, out.node, 1, (), (), (node,))
@@ -43,15 +43,15 @@ def edge_between(source: tuple[Slot, int, int], target: tuple[Slot, int, int], f
 
 
 def handing(edge: Edge, nbytes: float) -> Handing:
-    """Return what *nbytes* along *edge* cost alone."""
-    own, latency = edge.cap(nbytes, SIMPLE), edge.latency(SIMPLE)
+    """Return the cost of a message of *nbytes* along *edge* without contention."""
+    rate, latency = edge.cap(nbytes, SIMPLE), edge.latency(SIMPLE)
     cause, limit = edge.latency_of
-    if latency < nbytes / own:
-        limit = _widest(edge)
-    return Handing(max(hop.transport.launch for _, hop in edge.hops), nbytes / (latency + nbytes / own), cause, limit)
+    if latency < nbytes / rate:
+        limit = _narrowest(edge)
+    return Handing(max(hop.transport.launch for _, hop in edge.hops), nbytes / (latency + nbytes / rate), cause, limit)
 
 
-def _widest(edge: Edge) -> str:
+def _narrowest(edge: Edge) -> str:
     """Return the description of the narrowest link of *edge*."""
     links = (part.slot.graph.links[link] for part, hop in edge.hops for link in hop.links)
     return min(links, key=lambda link: link.capacity).description

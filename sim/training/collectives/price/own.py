@@ -1,9 +1,10 @@
-"""How is an all-reduce of the user's own played? As steps that wait for one another, proven right before they are priced.
+"""What does a user-defined all-reduce cost? It consists of sequential steps, which are verified before they are priced.
 
-The payload is cut into chunks; a step is a list of sends, all of equally many chunks, that read what their senders held before it. What
-arrives is added to the receiver's chunk, or replaces it. `proven` plays the steps on sets of contributions: every rank must end with every
-rank's contribution to every chunk, none of them added twice. A step takes the bytes of one send at the pace of its slowest edge, and that
-edge's latency (as in `in_turn`). Limits: as many ranks on every node; of equal nodes the busiest in a step stands for all.
+The payload is cut into chunks. A step is a list of sends with equal numbers of chunks; they read what their senders held before the step.
+Arriving data are added to the receiver's chunk, or replace it. `proven` runs the steps on sets of contributions: every rank must end with
+every rank's contribution to every chunk, none of them added twice. A step takes the time of one send's bytes at the pace of its slowest
+edge, plus the largest latency of its edges (as in `in_turn`). Limits: every node must have the same number of ranks; the busiest of equal
+nodes in a step represents all of them.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from sim.training.collectives.price.spans import EdgeSpan, Priced, held, traffic
 from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, latency_of
 
 Given = tuple[int, int, Iterable[int], bool]
-"""A send as the user writes it: from rank, to rank, chunks, and whether they are added to the receiver's."""
+"""A send in the user's format: source rank, destination rank, chunks, and whether they are added to the receiver's."""
 
 
 class CollectiveAlgorithm(Protocol):
-    """An all-reduce; docs/develop/own-collective.md has one as an example."""
+    """An all-reduce algorithm; docs/develop/own-collective.md has an example."""
 
     @property
     def name(self) -> str:
-        """What ``nccl_algo`` and ``--algo`` say."""
+        """The name that ``nccl_algo`` and ``--algo`` refer to."""
 
     def all_reduce(self, ranks: int, per_node: int) -> tuple[int, Iterable[Iterable[Given]]]:
-        """Return into how many chunks the payload is cut, and the steps: each a list of (from, to, chunks, adds).
+        """Return the number of chunks of the payload, and the steps: each a list of (from, to, chunks, adds).
 
-        Ranks are numbered from 0 through the nodes, *per_node* on each. Raise ValueError with a sentence for numbers that cannot be.
+        Ranks are numbered from 0, node by node, with *per_node* on each. Raise ValueError with a one-sentence message if the algorithm does
+        not support these numbers.
         """
 
 
@@ -48,10 +50,10 @@ class OwnSend(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """*src* sends *nbytes* (the *chunks*) to *dst*, once the transfers numbered in *after* have arrived.
+    """*src* sends *nbytes* (the *chunks*) to *dst*, once the transfers with the indices *after* have arrived.
 
-    The *dst* reduces ``reduce_bytes`` of them into its own; 0 means that they replace its own. Transfers between one pair of
-    ranks on one *channel* leave and arrive in list order, one at a time.
+    *dst* reduces *reduce_bytes* of them into its own data; 0 means that they replace it. Transfers between a pair of ranks on one *channel*
+    leave and arrive in list order, one at a time.
     """
 
     src: int
@@ -64,49 +66,49 @@ class Transfer(NamedTuple):
 
 
 class OwnSteps(NamedTuple):
-    """A proven all-reduce: the number of *chunks*, and the sends of each step."""
+    """A verified all-reduce: the number of *chunks*, and the sends of each step."""
 
     chunks: int
     steps: tuple[tuple[OwnSend, ...], ...]
 
 
 def own_steps(name: str, ranks: int, per_node: int) -> OwnSteps:
-    """Return the steps of the all-reduce *name*, proven. Raise SpecError for what is no all-reduce."""
-    return _proven_once(_Kept(name), name, ranks, per_node)
+    """Return the verified steps of the all-reduce *name*. Raise SpecError if they are not a correct all-reduce."""
+    return _verified_steps(_IdentityKey(name), name, ranks, per_node)
 
 
-class _Kept:
-    """An object of the user's as a key: itself alone is equal to it, whether or not it can be hashed."""
+class _IdentityKey:
+    """A user's object as a cache key, compared by identity, whether or not the object is hashable."""
 
     def __init__(self, name: str) -> None:
-        self.found = cast(CollectiveAlgorithm, extension(COLLECTIVES, name))
+        self.algorithm = cast(CollectiveAlgorithm, extension(COLLECTIVES, name))
 
     def __hash__(self) -> int:
-        return id(self.found)
+        return id(self.algorithm)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Kept) and other.found is self.found
+        return isinstance(other, _IdentityKey) and other.algorithm is self.algorithm
 
 
 @lru_cache(maxsize=32)
-def _proven_once(algorithm: _Kept, name: str, ranks: int, per_node: int) -> OwnSteps:
-    def steps_given() -> OwnSteps:
-        chunks, steps = algorithm.found.all_reduce(ranks, per_node)
+def _verified_steps(key: _IdentityKey, name: str, ranks: int, per_node: int) -> OwnSteps:
+    def build_steps() -> OwnSteps:
+        chunks, steps = key.algorithm.all_reduce(ranks, per_node)
         return OwnSteps(chunks, tuple(tuple(OwnSend(src, dst, tuple(of), bool(adds)) for src, dst, of, adds in step) for step in steps))
 
-    steps_made = cast(OwnSteps, called(COLLECTIVES, name, steps_given))
-    proven(name, steps_made, ranks)
-    return steps_made
+    result = cast(OwnSteps, called(COLLECTIVES, name, build_steps))
+    proven(name, result, ranks)
+    return result
 
 
 def proven(name: str, steps: OwnSteps, ranks: int) -> None:
-    """Raise SpecError, with the step and the rank, unless *steps* leaves every sum on every rank."""
+    """Raise SpecError, naming the step and the rank, unless *steps* leaves every sum on every rank."""
     if isinstance(steps.chunks, bool) or not isinstance(steps.chunks, int) or steps.chunks < 1:
         raise SpecError(f"collective {name}: cuts the payload into {steps.chunks!r} chunks; write 1 or more")
     held = [[1 << rank] * steps.chunks for rank in range(ranks)]
     for number, step in enumerate(steps.steps):
         where = f"collective {name}: step {number}"
-        _sensible(where, step, ranks, steps.chunks)
+        _check_step(where, step, ranks, steps.chunks)
         arriving = [(send, chunk, held[send.src][chunk]) for send in step for chunk in send.chunks]
         written = Counter((send.dst, chunk) for send in step if not send.adds for chunk in send.chunks)
         for send, chunk, sent in arriving:
@@ -124,8 +126,8 @@ def proven(name: str, steps: OwnSteps, ranks: int) -> None:
                 raise SpecError(f"collective {name}: rank {rank} ends without what rank {lacking} contributes to chunk {chunk}; send it")
 
 
-def _sensible(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> None:
-    """Raise SpecError for a step without sends, with unequal ones, or with ranks and chunks that are not there."""
+def _check_step(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> None:
+    """Raise SpecError for a step without sends, with unequal sends, or with nonexistent ranks or chunks."""
     if not step:
         raise SpecError(f"{where} sends nothing; leave it out")
     for send in step:
@@ -139,9 +141,9 @@ def _sensible(where: str, step: Sequence[OwnSend], ranks: int, chunks: int) -> N
 
 
 def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
-    """Return *steps* on *nbytes* as single transfers, each of which waits for what its two ends got and sent in the step before."""
+    """Return *steps* on *nbytes* as transfers. Each waits for all transfers of its two ranks in their latest earlier steps."""
     each = nbytes / steps.chunks
-    made: list[Transfer] = []
+    result: list[Transfer] = []
     before: dict[int, list[int]] = {}
     for step in steps.steps:
         now: dict[int, list[int]] = {}
@@ -149,30 +151,30 @@ def transfers(steps: OwnSteps, nbytes: float) -> list[Transfer]:
             after = tuple(sorted({*before.get(send.src, ()), *before.get(send.dst, ())}))
             size = each * len(send.chunks)
             for end in (send.src, send.dst):
-                now.setdefault(end, []).append(len(made))
-            made.append(Transfer(send.src, send.dst, size, send.chunks, after, size if send.adds else 0.0))
+                now.setdefault(end, []).append(len(result))
+            result.append(Transfer(send.src, send.dst, size, send.chunks, after, size if send.adds else 0.0))
         before |= now
-    return made
+    return result
 
 
-# --- what it costs ---------------------------------------------------------------------------------------------------
+# --- cost ------------------------------------------------------------------------------------------------------------
 
 
 class _Step(NamedTuple):
-    """Steps that send between the same ranks as much: their edges, what these put on links, and how often they come."""
+    """Equal steps, with sends of the same size between the same ranks: their edges, their traffic, and their number."""
 
     edges: tuple[Edge, ...]
     traffic: Traffic
     spans: tuple[EdgeSpan, ...]
     between: float
     share: float
-    """Of the payload, that one send carries."""
+    """Share of the payload in one send."""
     times: int
 
 
 def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Priced:
-    """Return what the all-reduce *algorithm* of the user costs: its steps one after another, as one fluid."""
-    steps = _steps(layout, algorithm, _Kept(algorithm))
+    """Return the price of the user's all-reduce *algorithm*: its sequential steps as one fluid."""
+    steps = _steps(layout, algorithm, _IdentityKey(algorithm))
     time, volume, weighed = 0.0, 0.0, list[tuple[float, EdgePace]]()
     for step in steps:
         size = step.share * nbytes
@@ -188,13 +190,13 @@ def own(layout: JobLayout, algorithm: str, protocol: str, nbytes: float) -> Pric
 
 
 @lru_cache(maxsize=64)
-def _steps(layout: JobLayout, name: str, algorithm: _Kept) -> tuple[_Step, ...]:
+def _steps(layout: JobLayout, name: str, algorithm: _IdentityKey) -> tuple[_Step, ...]:
     counts = sorted({len(part.gpus) for part in layout.parts})
     if len(counts) > 1:
         raise SpecError(f"{name} needs the same number of ranks on every node, not {' and '.join(map(str, counts))}: take Ring or Tree")
-    made = own_steps(name, layout.ranks, layout.most_local)
-    alike = Counter((frozenset((send.src, send.dst) for send in step), len(step[0].chunks) / made.chunks) for step in made.steps)
-    return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in alike.items())
+    verified = own_steps(name, layout.ranks, layout.most_local)
+    repeats = Counter((frozenset((send.src, send.dst) for send in step), len(step[0].chunks) / verified.chunks) for step in verified.steps)
+    return tuple(_step(layout, sorted(pairs), share, times) for (pairs, share), times in repeats.items())
 
 
 def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, times: int) -> _Step:
@@ -203,10 +205,10 @@ def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, tim
     inside: list[Edge] = []
     outside: list[Edge] = []
     for part in layout.parts:
-        mine = [number for number, other in enumerate(nodes) if other is part]
-        sends = {number: [pair for pair in pairs if number in (pair[0] // local, pair[1] // local)] for number in mine}
-        busiest = max(mine, key=lambda number: (_crowd(sends[number], number, local), len(sends[number]), -number))
-        leaving = _leaves(sends[busiest], busiest, local)
+        numbers = [number for number, other in enumerate(nodes) if other is part]
+        sends = {number: [pair for pair in pairs if number in (pair[0] // local, pair[1] // local)] for number in numbers}
+        busiest = max(numbers, key=lambda number: (_busier_direction(sends[number], number, local), len(sends[number]), -number))
+        leaving = _mostly_leaving(sends[busiest], busiest, local)
         for src, dst in sends[busiest]:
             ends = nodes[src // local].gpus[src % local], nodes[dst // local].gpus[dst % local]
             if src // local == dst // local:
@@ -220,20 +222,20 @@ def _step(layout: JobLayout, pairs: Sequence[tuple[int, int]], share: float, tim
     return _Step((*inside, *outside), traffic, tuple(spans), float(len(across)), share, times)
 
 
-def _crowd(sends: Sequence[tuple[int, int]], node: int, local: int) -> int:
-    """Return the sends that leave *node*, or that reach it, whichever are more."""
+def _busier_direction(sends: Sequence[tuple[int, int]], node: int, local: int) -> int:
+    """Return the number of sends that leave *node* or the number that enter it, whichever is larger."""
     out = sum(src // local == node != dst // local for src, dst in sends)
     into = sum(dst // local == node != src // local for src, dst in sends)
     return max(out, into)
 
 
-def _leaves(sends: Sequence[tuple[int, int]], node: int, local: int) -> bool:
-    """Tell whether what leaves *node* stands for both ways; else what reaches it does."""
-    return sum(src // local == node != dst // local for src, dst in sends) == _crowd(sends, node, local)
+def _mostly_leaving(sends: Sequence[tuple[int, int]], node: int, local: int) -> bool:
+    """Return whether the sends that leave *node* represent both directions; otherwise, those that enter it do."""
+    return sum(src // local == node != dst // local for src, dst in sends) == _busier_direction(sends, node, local)
 
 
 def _pattern(across: Sequence[tuple[int, int]], local: int, nodes: int) -> Pattern:
-    """Return whom *across* joins, for the links between switches: pairs at one distance, neighbours of a ring, or anyone."""
+    """Return the pattern of the node pairs in *across*, for links between switches: pairs at one distance, a ring, or any pairs."""
     ends = {(src // local, dst // local) for src, dst in across}
     apart = {src ^ dst for src, dst in ends}
     if len(apart) == 1:

@@ -1,8 +1,8 @@
-"""Which algorithm, protocol and channels does a job's collective take, and what does it cost? One interface for all of them.
+"""Which algorithm, protocol and channels does a job's collective use, and what does it cost? One interface for all collectives.
 
-NCCL's tuner (`tuner`) chooses by its version's rules what each message takes, unless NCCL_ALGO and NCCL_PROTO force it; algorithms of
-other libraries are taken by name. `pricing` says what the choice costs, as one fluid activity with a load on every link it crosses.
-Nothing here happens in time; the executors play it.
+NCCL's tuner (`tuner`) chooses for each message by the rules of its version, unless NCCL_ALGO and NCCL_PROTO force the choice. Algorithms of
+other libraries are selected by name. `pricing` returns the cost of the choice, as one fluid activity with a load on every link it crosses.
+Nothing here is simulated in time; the executors do that.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ __all__ = [
 OPS: tuple[Op, ...] = get_args(Op)
 
 CORES_COPY = "CPU cores that copy for the network"
-"""What a collective waits for where a transport takes the host's cores."""
+"""The limit to report if a transport is bound by the host's cores."""
 OF_BROADCAST = " of broadcasting buffers"
-"""Ends the name of a latency that the broadcast of buffers waits for: another remedy than for that of gradients."""
+"""Suffix for the name of a latency in a broadcast of buffers, because its remedy differs from that for gradients."""
 
 Live = Mapping[str, Mapping[str, str]]
-"""The network's name of each physical link, by slot."""
+"""The live name of each physical link by slot: the name of the resource that represents it in the simulated network."""
 
 
 class Tuning(NamedTuple):
-    """How the algorithm is chosen: NCCL's version, and what NCCL_ALGO, NCCL_PROTO and NCCL_MAX_NCHANNELS say."""
+    """How the algorithm is chosen: NCCL's version, and the values of NCCL_ALGO, NCCL_PROTO and NCCL_MAX_NCHANNELS."""
 
     version: str = "2.30"
     algorithms: str | None = None
@@ -69,11 +69,11 @@ class Tuning(NamedTuple):
 
 
 DEFAULT = Tuning()
-"""The newest rules, nothing forced."""
+"""The newest rules, with nothing forced."""
 
 
 class Chosen(NamedTuple):
-    """What one message takes."""
+    """The choice for one message."""
 
     algorithm: str
     protocol: str
@@ -90,12 +90,12 @@ class CollectivePlan:
 
     @property
     def parts(self) -> tuple[SlotPart, ...]:
-        """Return the channels that each slot's nodes contribute."""
+        """Return the job's GPUs and channels by slot."""
         return self.layout.parts
 
     @property
     def fabric(self) -> Fabric:
-        """Return what lies between nodes."""
+        """Return the fabric between nodes."""
         return self.layout.fabric
 
     @property
@@ -110,29 +110,29 @@ class CollectivePlan:
 
     @property
     def channels(self) -> int:
-        """Return the number of rings that the job's link graph holds."""
+        """Return the number of rings that fit on the job's link graph."""
         return self.layout.channels
 
     @property
     def streams(self) -> int:
-        """Return how many collectives may be under way at a time: torch gives NCCL one stream."""
+        """Return the maximum number of concurrent collectives: torch gives NCCL one stream."""
         return 1
 
     @property
     def decision(self) -> dict[str, object]:
-        """Return what the log's header says of the exchange."""
+        """Return the description of the exchange for the log's header."""
         return {"algorithm": ", ".join(sorted({name for op, name in self._in_use if op == "all_reduce"})), "channels": self.channels}
 
     @property
     def shared(self) -> dict[str, float]:
-        """Return the resources that belong to no node, by live name, with their capacities (bytes/s)."""
+        """Return the capacities (bytes/s) of the resources outside nodes, by live name."""
         if self.nodes == 1:
             return {}
         core = {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
         return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.layout.crossed.capacities.items()}
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
-        """Return what tells the physical links of one node of *slot* apart: what each algorithm in use would put on them."""
+        """Return, for each physical link of one node of *slot*, a key that distinguishes links by the loads of each algorithm in use."""
         weights_of: dict[str, list[Hashable]] = {}
         for algorithm, size, load in self._loads:
             for (name, link), weight in load.items():
@@ -141,7 +141,7 @@ class CollectivePlan:
         return {link: tuple(weights) for link, weights in weights_of.items()}
 
     def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
-        """Return what NCCL takes for *op* on *nbytes*, or the algorithm of another library that is forced."""
+        """Return NCCL's choice for *op* on *nbytes*, or the algorithm of another library if one is forced."""
         if op == "all_to_all" or op == "send_recv" or op == "gather" or op == "scatter":
             each = nbytes if op == "send_recv" else nbytes / self.ranks
             return Chosen(SENDS[op], send_protocol(self.layout, self.tuning.version, each), send_channels(self.layout, each))
@@ -152,7 +152,7 @@ class CollectivePlan:
         return Chosen(choice.algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
 
     def cost(self, nbytes: float, op: Op = "all_reduce") -> Cost:
-        """Return what *op* on *nbytes* costs; ``Cost.alone`` is its time with nothing beside it."""
+        """Return the cost of *op* on *nbytes*; ``Cost.alone`` is its time without contention."""
         if (op, nbytes) not in self._costs:
             priced = self.cost_of(nbytes, *self.choice(nbytes, op), op=op)
             if op == "broadcast":
@@ -162,7 +162,7 @@ class CollectivePlan:
         return self._costs[op, nbytes]
 
     def ways(self, nbytes: float) -> dict[str, Cost]:
-        """Return what an all-reduce of *nbytes* costs by each algorithm that NCCL weighs for it, with the protocol it would take there."""
+        """Return the cost of an all-reduce of *nbytes* by each algorithm that NCCL considers, with its protocol for that algorithm."""
         version, protocols = self.tuning.version, self.tuning.protocols
         weighed = choose("all_reduce", max(1.0, nbytes), self._machine, version, self.tuning.algorithms, protocols).table
         costs = {}
@@ -173,16 +173,16 @@ class CollectivePlan:
         return costs
 
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
-        """Return what *op* costs by a given algorithm and protocol."""
+        """Return the cost of *op* with this algorithm, protocol and number of channels."""
         return cost(self.layout, op, algorithm, protocol, nbytes, channels)
 
     def exchange(self, nbytes: float, weight: Weight) -> Cost:
-        """Return what an all-to-all costs where ranks have unequal shares, as *weight* says; *nbytes* is what one hands out on average."""
+        """Return the cost of an all-to-all with unequal shares according to *weight*; each rank sends *nbytes* on average."""
         _, protocol, channels = self.choice(nbytes, "all_to_all")
         return cost_of(self.layout, unequal(self.layout, protocol, nbytes, weight), "Pairwise", protocol, channels)
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
-        """Return what it means that a resource, by its live name, holds a collective back: cause and description."""
+        """Return, by the live name of a resource, the cause and description to report when it limits a collective."""
         causes = dict.fromkeys(self.shared, (Cause.NETWORK, CORE_LIMIT))
         causes |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.layout.crossed.descriptions.items()}
         for part in self.parts:
@@ -200,18 +200,18 @@ class CollectivePlan:
 
     @cached_property
     def forced(self) -> str | None:
-        """Return the algorithm of another library that is asked for by name."""
+        """Return the algorithm of another library that is requested by name, or None."""
         return other_algorithm(self.tuning.algorithms)
 
     @cached_property
     def _loads(self) -> list[tuple[str, float, LinkLoad]]:
-        """Return what each algorithm in use puts on links, for a small and a large message; its operations take the same hops."""
+        """Return the loads of each algorithm in use, for a small and a large message; all operations of an algorithm use the same hops."""
         ops = {algorithm: op for op, algorithm in self._in_use}
         return [(name, size, cost(self.layout, op, name, "Simple", size, 1).load) for (name, op), size in product(ops.items(), (1e4, 1e8))]
 
     @cached_property
     def _in_use(self) -> list[tuple[Op, str]]:
-        """Return the operations and algorithms that messages of any size take; what is forced may leave an operation none."""
+        """Return the operations and algorithms in use for any message size; a forced choice may leave none for an operation."""
         in_use: set[tuple[Op, str]] = set()
         others: tuple[Op, ...] = ("all_gather", "broadcast")
         for size in (4.0**power for power in range(1, 18)):
@@ -223,12 +223,12 @@ class CollectivePlan:
 
 
 def live_name(live: Live, slot: str, link: str) -> str:
-    """Return the network's name of *link* of *slot*."""
+    """Return the live name of *link* of *slot*."""
     return live.get(slot, {}).get(link, f"{slot}.{link}")
 
 
 def live_load(load: LinkLoad, live: Live) -> dict[str, float]:
-    """Return *load* on the network's resources; physical links that share one carry the same."""
+    """Return *load* by the live names of resources; physical links with the same live name carry equal loads."""
     live_loads: dict[str, float] = {}
     for (slot, link), amount in load.items():
         name = live_name(live, slot, link)
@@ -239,9 +239,9 @@ def live_load(load: LinkLoad, live: Live) -> dict[str, float]:
 def plan_collectives(
     used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric | None = None, tuning: Tuning = DEFAULT, crossed: Crossed = NOTHING
 ) -> CollectivePlan:
-    """Return how one job's collectives travel; *used* gives each slot with the GPUs the job has on each of its nodes.
+    """Return the plan of one job's collectives; *used* lists each slot with the GPUs that the job uses on each of its nodes.
 
-    *crossed* is what they cross of the *fabric*.
+    *crossed* specifies the links of the *fabric* that the job crosses.
     """
     constants_of(tuning.version)
     if tuning.channels is not None and tuning.channels > NCCL_2_30.max_channels:

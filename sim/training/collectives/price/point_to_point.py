@@ -1,8 +1,8 @@
 """Over how many channels, and with which protocol, does NCCL send from one rank to another?
 
-NCCL gives a peer 2 channels per NVLink of the path, 2 over PCIe or a NIC (1 where many ranks would crowd the channels), the fewest of
-all pairs for everyone (NVIDIA/nccl `src/graph/paths.cc`); a message takes as many as give each a part of its chunk, and inside a node
-LL up to 16 KiB a channel (`src/enqueue.cc`). A channel serves 8 partners at a time (`src/include/device.h`).
+NCCL opens 2 channels to a peer per NVLink of the path, or 2 over PCIe or a NIC (1 if the channels of all ranks would be too many). The
+minimum over all pairs applies to every pair (NVIDIA/nccl `src/graph/paths.cc`). The number of channels of a message grows with its size,
+and inside a node it uses LL up to 16 KiB per channel (`src/enqueue.cc`). A channel serves 8 partners at a time (`src/include/device.h`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sim.training.collectives.price.layout import JobLayout
 from sim.training.collectives.price.machine import machine_of
 
 SENDS: Mapping[str, str] = {"all_to_all": "Pairwise", "send_recv": "SendRecv", "gather": "Gather", "scatter": "Scatter"}
-"""The operations that NCCL has no algorithm for, and what they are called here: frameworks and NCCL itself make them of sends."""
+"""Operations without an NCCL algorithm, and their algorithm names here: frameworks and NCCL itself build them from sends."""
 
 
 @lru_cache(maxsize=256)
 def peer_channels(layout: JobLayout) -> int:
-    """Return the channels that NCCL opens to a peer, a power of two."""
+    """Return the number of channels that NCCL opens to a peer, a power of two."""
     if layout.nodes > 1:
         few = nccl.P2P_CHANNELS * layout.ranks <= nccl.P2P_SENDS_OF_A_CHANNEL * send_pool(layout)
         return min(nccl.P2P_CHANNELS if few else 1, send_pool(layout))
@@ -33,13 +33,13 @@ def peer_channels(layout: JobLayout) -> int:
 
 @lru_cache(maxsize=256)
 def send_pool(layout: JobLayout) -> int:
-    """Return the channels that sends are spread over: all that NCCL's search connects for rings, up to a power of two."""
+    """Return the number of channels available for sends: all ring channels that NCCL connects, rounded up to a power of two."""
     connected = TunerCase("all_reduce", 1.0, machine_of(layout, NCCL_2_30.name), NCCL_2_30).all_channels
     return min(_power_of_two(connected), NCCL_2_30.max_channels)
 
 
 def send_channels(layout: JobLayout, nbytes: float) -> int:
-    """Return the channels that a message of *nbytes* takes."""
+    """Return the number of channels of a message of *nbytes*."""
     most, several = peer_channels(layout), min(layout.nodes, 2)
     fewest = most
     while fewest > 1 and fewest * layout.ranks > send_pool(layout):
@@ -55,7 +55,7 @@ def send_channels(layout: JobLayout, nbytes: float) -> int:
 def send_protocol(layout: JobLayout, version: str, nbytes: float) -> str:
     """Return the protocol of a message of *nbytes* under NCCL *version*.
 
-    Connections between nodes that only send and receive share a buffer, which is Simple's (NVIDIA/nccl src/transport/net.cc).
+    Connections between nodes that only send and receive share a buffer, which supports only Simple (NVIDIA/nccl src/transport/net.cc).
     """
     if layout.nodes > 1:
         return "Simple"
@@ -64,12 +64,12 @@ def send_protocol(layout: JobLayout, version: str, nbytes: float) -> str:
 
 
 def partners_at_once(layout: JobLayout) -> int:
-    """Return how many partners a rank sends to, and receives from, side by side."""
+    """Return the number of partners to which a rank sends, and from which it receives, at the same time."""
     return nccl.P2P_PARTNERS_OF_A_CHANNEL * max(1, send_pool(layout) // peer_channels(layout))
 
 
 def _links(layout: JobLayout) -> int:
-    """Return the NVLinks between the farthest GPUs of one node, 1 where any two meet otherwise."""
+    """Return the minimum number of NVLinks between any two GPUs of the node, or 1 if a pair has none."""
     (part,) = layout.parts
     graph = part.slot.graph
     if graph.switch_links:

@@ -1,9 +1,9 @@
-"""What does one collective cost by a given algorithm and protocol? Its streams, and the time they take when nothing else runs.
+"""What does a collective cost with a given algorithm and protocol? Its streams, and their time without contention.
 
-Every algorithm says which streams it sends over which hops (`traffic`) and how long its schedule takes: rings by their own recurrence
-(`recurrence`), pipelines as latency of the way up and down, plus a first piece's bytes on it, plus the rest at the pace of the slowest
-hop; phases that wait for one another (hierarchical, halving-doubling) add up. On uniform networks these are the closed forms of the
-schedules' own files. Loads are a fluid: what two streams of one collective share with others they share fairly all the while.
+Every algorithm specifies which streams it sends over which hops (`traffic`) and how long its schedule takes. Rings use the recurrence in
+`recurrence`. Pipelines take the latency of the path up and down, plus the time of the first piece on it, plus the rest at the pace of the
+slowest hop. Sequential phases (hierarchical, halving-doubling) add up. On uniform networks, these are the closed forms of the schedules.
+Loads are fluid: the streams of a collective share links fairly with all other traffic throughout.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from sim.training.collectives.price.traffic import Cost, Edge, EdgePace, SlotPar
 from sim.training.collectives.routes.channels import Hop
 
 _LARGEST_PIECE = 512 * 1024.0
-# NVIDIA/nccl src/enqueue.cc: a step of a Simple buffer (4 MiB in 8)
+# NVIDIA/nccl src/enqueue.cc: one step of a Simple buffer (4 MiB in 8 steps)
 _TREE_CUTS = ((8, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
-# same file: a tree halves it down to 128 KiB until there are 8 pieces per hop, to 64 KiB for 4, to 32 KiB for 1
+# same file: a tree halves the piece down to 128 KiB until there are 8 pieces per hop, to 64 KiB for 4, to 32 KiB for 1
 _LAST_CUT = _TREE_CUTS[-1:]
 _LARGEST_NVLS_PIECE = 128 * 1024.0
 _NVLS_CUTS = ((64, 64 * 1024.0), (8, 32 * 1024.0), (2, 16 * 1024.0))
 _NVLS_TREE_CUTS = ((16, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
-# same file: of each shard of each channel, smaller where there would be fewer rounds; between four nodes and more 64 KiB at most
+# same file: bytes per shard of each channel, smaller if there would be fewer rounds than that; at most 64 KiB from four nodes on
 
 
 def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
-    """Return what *op* on *nbytes* costs; *channels* is told on. Raise SpecError where *algorithm* cannot run on *layout*."""
+    """Return the cost of *op* on *nbytes* with *channels* channels. Raise SpecError if *algorithm* is unknown or cannot run on *layout*."""
     if algorithm in PRICES:
         priced = PRICES[algorithm](layout, op, protocol, nbytes)
     elif algorithm in names(COLLECTIVES):
@@ -56,7 +56,7 @@ def cost(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: floa
 
 
 def cost_of(layout: JobLayout, priced: Priced, algorithm: str, protocol: str, channels: int) -> Cost:
-    """Return what was *priced* of a collective as one fluid activity."""
+    """Return the cost of a *priced* collective as one fluid activity."""
     launch = max(part.channels.launch for part in layout.parts)
     load = priced.traffic.load(priced.chunk, protocol)
     cap = priced.volume / priced.time
@@ -66,9 +66,9 @@ def cost_of(layout: JobLayout, priced: Priced, algorithm: str, protocol: str, ch
 
 
 def piece_of(volume: float, hops: int, protocol: str = "Simple", cuts: Sequence[tuple[int, float]] = _LAST_CUT) -> float:
-    """Return the bytes that a pipeline of *hops* passes on at once: small enough that the pipeline fills.
+    """Return the piece size (bytes) of a pipeline of *hops* hops, small enough that the pipeline fills.
 
-    LL and LL128 carry their flags with the data, so that a rank passes on what its threads have just read.
+    LL and LL128 carry their flags with the data, so a rank passes on data as soon as its threads have read them.
     """
     if protocol != "Simple":
         return min(volume, float(nccl.THREADS[protocol] * nccl.BYTES_PER_THREAD[protocol]))
@@ -80,12 +80,12 @@ def piece_of(volume: float, hops: int, protocol: str = "Simple", cuts: Sequence[
 
 
 def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
-    """Return the bytes that a tree of *hops* hops from root to leaf passes on at once."""
+    """Return the piece size (bytes) of a tree with *hops* hops from root to leaf."""
     return piece_of(volume, hops, protocol, _TREE_CUTS)
 
 
 def nvls_channels(layout: JobLayout) -> int:
-    """Return the channels of a reduction in NVSwitch, which are its own."""
+    """Return the number of channels of an NVSwitch reduction, which is independent of other channels."""
     return nccl.NVLS_CHANNELS[100 if _is_blackwell(layout) else 90][layout.nodes > 1]
 
 
@@ -94,12 +94,12 @@ def _is_blackwell(layout: JobLayout) -> bool:
 
 
 def nvls_shards(layout: JobLayout) -> int:
-    """Return into how many shards a reduction in NVSwitch cuts: one for each GPU that heads it, of each of its channels."""
+    """Return the number of shards of an NVSwitch reduction: one for each of its channels and head GPUs."""
     return nvls_channels(layout) * len(layout.nvls_heads)
 
 
 def nvls_piece(nbytes: float, shards: int, nodes: int) -> float:
-    """Return the bytes of all *shards* that a reduction in NVSwitch passes on at once."""
+    """Return the bytes, over all *shards*, that an NVSwitch reduction passes on at once."""
     chunk = nvls_largest(nodes)
     for rounds, smaller in _NVLS_CUTS if nodes == 1 else _NVLS_TREE_CUTS:
         if nbytes < rounds * shards * chunk:
@@ -108,7 +108,7 @@ def nvls_piece(nbytes: float, shards: int, nodes: int) -> float:
 
 
 def nvls_largest(nodes: int) -> float:
-    """Return the bytes of a shard that a reduction in NVSwitch passes on at once at most."""
+    """Return the maximum bytes of one shard that an NVSwitch reduction passes on at once."""
     return _LARGEST_NVLS_PIECE if nodes < 4 else _NVLS_TREE_CUTS[1][1]
 
 
@@ -133,45 +133,48 @@ def _ring(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
         return _ring_pipeline(layout, protocol, nbytes)
     traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
     steps = ring_steps(op, layout.ranks)
-    rings = [traffic.along(ring, chunk, protocol) for ring in _different(layout)]
+    rings = [traffic.along(ring, chunk, protocol) for ring in _distinct_rings(layout)]
     busy = [tuple(chunk / rate for rate in ring.rates) for ring in rings]
-    hops = list(zip(busy, _latencies(layout, protocol), strict=True))
+    hops = list(zip(busy, _ring_latencies(layout, protocol), strict=True))
     slowest = [ring.slowest for ring in rings]
     if (across := traffic.across(chunk, protocol)) is not None:
-        hops = [_through_switches(layout, ring, *own, chunk / across.rate) for ring, own in zip(_different(layout), hops, strict=True)]
+        hops = [
+            _slowed_by_switches(layout, ring, *hops_of_ring, chunk / across.rate)
+            for ring, hops_of_ring in zip(_distinct_rings(layout), hops, strict=True)
+        ]
         slowest.append(across)
-    times = [ring_time(*ring, steps) for ring in set(hops)]  # many are alike
+    times = [ring_time(*ring, steps) for ring in set(hops)]  # many rings are equal
     return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, latency_of(layout.rings[0]))
 
 
 def _by_thread_blocks(priced: Priced, layout: JobLayout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
-    """Return *priced* of a ring as the thread blocks of *channels* channels play it.
+    """Return *priced*, the price of a ring, limited by the thread blocks of *channels* channels.
 
-    Under Simple they start late, and copy the last chunk that they receive while they send nothing. LL and LL128 pass on so little at
-    once that both are part of the latency of a hop; but LL's blocks may be slower than the links.
+    Under Simple, blocks start late, and send nothing while they copy the last chunk that they receive. LL and LL128 pass on so little at
+    once that the hop latency includes both effects. Under LL, blocks may be slower than the links.
     """
     blocks = _blocks(layout)
     if op not in ROUNDS:
         return priced._replace(time=priced.time + blocks.start) if protocol == "Simple" else priced
     chunk, steps = nbytes / layout.ranks / channels, ring_steps(op, layout.ranks)
     if blocks.cap is not None:
-        # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends at once the others, and receives the last
+        # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends the others at once, and receives the last
         time = (steps + 1) * chunk / blocks.cap.rate
         if time > priced.time:
             priced = priced._replace(time=time, slowest=blocks.cap._replace(rate=priced.volume / time))
     if protocol == "Simple":
         return priced._replace(time=priced.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
     if protocol == "LL" and blocks.ll:
-        quickest = min(min(ring) for ring in _latencies(layout, protocol))
+        quickest = min(min(ring) for ring in _ring_latencies(layout, protocol))
         return priced._replace(time=max(priced.time, steps * (chunk / blocks.ll + quickest)))
     return priced
 
 
 class _Blocks(NamedTuple):
-    """What the thread blocks of a ring's channels do at most, bytes/s; None where links alone count."""
+    """Rate limits (bytes/s) of the thread blocks of a ring's channels; None means no limit other than links."""
 
     start: float
-    """Seconds before they run under Simple."""
+    """Startup time (s) under Simple."""
     copy: float | None
     ll: float | None
     cap: EdgePace | None
@@ -179,29 +182,30 @@ class _Blocks(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _blocks(layout: JobLayout) -> _Blocks:
-    """Return what the slowest class on the rings of *layout* says of its blocks."""
-    met = {transport.name: transport for part in layout.parts for transport in part.channels.transports}.values()
+    """Return the limits of thread blocks, as the minimum over the transport classes on the rings of *layout*."""
+    transports = {transport.name: transport for part in layout.parts for transport in part.channels.transports}.values()
 
     def slowest(name: str) -> float | None:
-        return min((rate for transport in met if (rate := getattr(transport, name)) is not None), default=None)
+        return min((rate for transport in transports if (rate := getattr(transport, name)) is not None), default=None)
 
-    caps = [(transport.channel_cap, transport.name) for transport in met if transport.channel_cap is not None]
+    caps = [(transport.channel_cap, transport.name) for transport in transports if transport.channel_cap is not None]
     cap = min(caps, default=None)
     pace = cap and EdgePace(cap[0], Cause.INTERCONNECT, f"the thread block of each channel ({cap[1]})")
-    return _Blocks(max(transport.simple_start for transport in met), slowest("block_copy"), slowest("ll_cap"), pace)
+    return _Blocks(max(transport.simple_start for transport in transports), slowest("block_copy"), slowest("ll_cap"), pace)
 
 
 _LONGEST = 1024
-"""Hops of a ring that are told apart one by one; the time of `ring_time` grows with their square."""
+"""Maximum number of individual hops of a ring; the run time of `ring_time` grows with its square."""
 
 
-def _through_switches(
+def _slowed_by_switches(
     layout: JobLayout, ring: Sequence[Edge], busy: tuple[float, ...], late: tuple[float, ...], slow: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the occupancy and latency of the hops of *ring*, of which those between switches take *slow* seconds a chunk.
+    """Return the occupancy and latency of the hops of *ring*, given that hops between switches take *slow* seconds per chunk.
 
-    Of equal nodes, one of them stands for all: their hops are written out leaf by leaf where that is short, else all are slow. That takes
-    a leaf of over 128 nodes of eight GPUs whose uplinks are oversubscribed more times than it has nodes; 1 GiB over 320 took 5% more.
+    If all nodes are equal, *ring* has the hops of one node. They are expanded over the nodes of a leaf if the result is short; otherwise
+    all hops between nodes count as slow. The latter matters only for a leaf with more than 128 nodes of eight GPUs and an oversubscription
+    of its uplinks greater than its number of nodes; 1 GiB over 320 nodes then took 5% longer.
     """
     between = [edge.fabric is not None for edge in ring]
     if all(slow <= alone for alone, far in zip(busy, between, strict=True) if far):
@@ -217,33 +221,33 @@ def _through_switches(
 
 
 @lru_cache(maxsize=64)
-def _different(layout: JobLayout) -> list[tuple[Edge, ...]]:
-    """Return one ring of each kind that costs the same."""
+def _distinct_rings(layout: JobLayout) -> list[tuple[Edge, ...]]:
+    """Return one ring for each set of rings with equal costs."""
     by_hops = {tuple((part.slot.name, hop.links) for edge in ring for part, hop in edge.hops): ring for ring in layout.rings}
     return list(by_hops.values())
 
 
 @lru_cache(maxsize=64)
-def _latencies(layout: JobLayout, protocol: str) -> list[tuple[float, ...]]:
-    """Return the latency of every edge of each kind of ring."""
-    return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _different(layout)]
+def _ring_latencies(layout: JobLayout, protocol: str) -> list[tuple[float, ...]]:
+    """Return the latency of every edge of each different ring."""
+    return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _distinct_rings(layout)]
 
 
 def _latency(edge: Edge, protocol: str, nodes: int) -> float:
-    """Return the latency of *edge*; under LL a hop inside one of several nodes is slower by the factor of NCCL 2.10's tuner.
+    """Return the latency of *edge*. With several nodes, LL hops inside a node are slower by the factor in NCCL 2.10's tuner.
 
-    2.30 no longer has the factor (src/graph/tuning.cc); 2 x 8 A100 and 2 x 8 H20, on newer versions, show it.
+    NCCL 2.30's tuner no longer has the factor (src/graph/tuning.cc), but 2 x 8 A100 and 2 x 8 H20, measured on newer versions, show it.
     """
     slower = nccl.NCCL_2_10.ll_slowdown if protocol == "LL" and nodes > 1 and edge.fabric is None else 1.0
     return slower * edge.latency(protocol)
 
 
 def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
-    """Return a broadcast or a reduce: piece after piece along the ring, of which one hop, from or to the root, stays empty."""
+    """Return the price of a broadcast or reduce: a pipeline of pieces along the ring, except for one unused hop at the root."""
     traffic, volume = _ring_traffic(layout), nbytes / layout.channels
     piece = piece_of(volume, layout.ranks - 1, protocol)
     first, slowest = 0.0, []
-    for ring, latencies in zip(_different(layout), _latencies(layout, protocol), strict=True):
+    for ring, latencies in zip(_distinct_rings(layout), _ring_latencies(layout, protocol), strict=True):
         paces = traffic.along(ring, piece, protocol)
         hops = [piece / rate + latency for rate, latency in zip(paces.rates, latencies, strict=True)]
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
@@ -252,71 +256,71 @@ def _ring_pipeline(layout: JobLayout, protocol: str, nbytes: float) -> Priced:
     return Priced(volume, first + (volume - piece) / pace.rate, piece, pace, traffic, latency_of(layout.rings[0]))
 
 
-# --- trees and what reduces on the way -------------------------------------------------------------------------------
+# --- trees and reductions in the network -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class _Way:
-    """What a pipeline crosses to the root and back: its spans, and the traffic they make. The same for every size."""
+class _PipelinePath:
+    """The path of a pipeline to the root and back: its spans and their traffic. It is independent of the message size."""
 
     spans: tuple[EdgeSpan, ...]
     traffic: Traffic
     rising: tuple[EdgeSpan, ...]
-    """Of them what leads to the root: the first piece meets nothing on its way up but what rises, the last but what falls."""
+    """The spans that lead to the root. The first piece shares links only with rising traffic, the last piece only with falling traffic."""
     first: Traffic
-    """The traffic that they make."""
+    """The traffic of the rising spans."""
     nodes: int
 
 
 @lru_cache(maxsize=128)
-def _late(way: _Way, protocol: str) -> list[list[float]]:
-    """Return the latency of every edge that leads up, by span."""
-    return [[_latency(edge, protocol, way.nodes) for edge in span.edges] for span in way.rising]
+def _rising_latencies(path: _PipelinePath, protocol: str) -> list[list[float]]:
+    """Return the latency of every edge of each rising span."""
+    return [[_latency(edge, protocol, path.nodes) for edge in span.edges] for span in path.rising]
 
 
 @lru_cache(maxsize=64)
-def _way_latency_of(way: _Way) -> tuple[Cause, str]:
-    return latency_of([edge for span in way.spans for edge in list(span.edges[:1]) * span.hops])
+def _path_latency_of(path: _PipelinePath) -> tuple[Cause, str]:
+    return latency_of([edge for span in path.spans for edge in list(span.edges[:1]) * span.hops])
 
 
-def _up_and_down(protocol: str, volume: float, way: _Way) -> Priced:
-    """Return a pipeline along *way* to the root and back; every stream carries *volume*, each piece at what its hops reach with it."""
-    piece = tree_piece(volume, sum(span.hops for span in way.spans), protocol)
+def _up_and_down(protocol: str, volume: float, path: _PipelinePath) -> Priced:
+    """Return the price of a pipeline along *path* to the root and back, with *volume* bytes per stream and rates for the piece size."""
+    piece = tree_piece(volume, sum(span.hops for span in path.spans), protocol)
     first = 0.0
-    for span, latencies in zip(way.rising, _late(way, protocol), strict=True):
-        rates = way.first.along(span.edges, piece, protocol, span.count).rates
+    for span, latencies in zip(path.rising, _rising_latencies(path, protocol), strict=True):
+        rates = path.first.along(span.edges, piece, protocol, span.count).rates
         first += span.hops * max(piece / rate + latency for rate, latency in zip(rates, latencies, strict=True))
-    slow = [way.traffic.along(span.edges, piece, protocol, span.count).slowest for span in way.spans]
-    slowest = held(min(slow), way.traffic, piece, protocol)
+    slow = [path.traffic.along(span.edges, piece, protocol, span.count).slowest for span in path.spans]
+    slowest = held(min(slow), path.traffic, piece, protocol)
     time = 2 * first + max(0.0, volume - piece) / slowest.rate
-    return Priced(volume, time, piece, slowest, way.traffic, _way_latency_of(way))
+    return Priced(volume, time, piece, slowest, path.traffic, _path_latency_of(path))
 
 
-def _way(
+def _pipeline_path(
     layout: JobLayout, inside: EdgeSpan | None, rising: EdgeSpan | None, between: float, across: EdgeSpan | None = None, up: float = 1.0
-) -> _Way:
-    """Return the way over *inside*, of which *rising* leads up, and *across* between nodes, of whose streams the share *up* does."""
+) -> _PipelinePath:
+    """Return the path over *inside*, with the part *rising* leading up, and *across* between nodes, with the share *up* leading up."""
     spans = [span for span in (inside, across) if span]
     first = [span for span in (rising, replace(across, count=across.count * up) if across else None) if span]
     rising_traffic = traffic_of(layout, first, between * up)
-    return _Way(tuple(spans), traffic_of(layout, spans, between), tuple(first), rising_traffic, layout.nodes)
+    return _PipelinePath(tuple(spans), traffic_of(layout, spans, between), tuple(first), rising_traffic, layout.nodes)
 
 
 def _tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return a double binary tree: each of two trees has half of each channel, up and down."""
-    return _up_and_down(protocol, nbytes / layout.channels / 2, _tree_way(layout))
+    """Return the price of a double binary tree: each of the two trees carries half of each channel, up and down."""
+    return _up_and_down(protocol, nbytes / layout.channels / 2, _tree_path(layout))
 
 
 @lru_cache(maxsize=64)
-def _tree_way(layout: JobLayout) -> _Way:
+def _tree_path(layout: JobLayout) -> _PipelinePath:
     within, between = layout.tree_hops
     nodes = layout.nodes
     across = EdgeSpan(heads(layout, tree=True), float(min(nodes, 4)), between, TREE) if nodes > 1 else None
-    return _way(layout, *_chains(layout, 2.0, within), 4.0 * (nodes - 1) * layout.channels, across, 0.5)
+    return _pipeline_path(layout, *_chains(layout, 2.0, within), 4.0 * (nodes - 1) * layout.channels, across, 0.5)
 
 
 def _chains(layout: JobLayout, count: float, hops: int) -> tuple[EdgeSpan | None, EdgeSpan | None]:
-    """Return the chains below the NICs of all nodes, both ways and towards the NIC; None for single GPUs."""
+    """Return the chains below the NICs of all nodes, in both directions and toward the NIC only; None for single GPUs."""
     chains = [layout.chain(part, channel) for part in layout.parts for channel in range(layout.channels)]
     if not any(chains):
         return None, None
@@ -325,33 +329,33 @@ def _chains(layout: JobLayout, count: float, hops: int) -> tuple[EdgeSpan | None
 
 
 def _collnet(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return a chain in each node whose first GPU sends to switches that add."""
-    return _up_and_down(protocol, nbytes / layout.channels, _collnet_way(layout))
+    """Return the price of a chain in each node, with the first GPU sending to switches that reduce."""
+    return _up_and_down(protocol, nbytes / layout.channels, _collnet_path(layout))
 
 
 @lru_cache(maxsize=64)
-def _collnet_way(layout: JobLayout) -> _Way:
+def _collnet_path(layout: JobLayout) -> _PipelinePath:
     across = EdgeSpan(heads(layout), 1.0, 1, SWITCH)
-    return _way(layout, *_chains(layout, 1.0, layout.most_local - 1), float(layout.nodes * layout.channels), across)
+    return _pipeline_path(layout, *_chains(layout, 1.0, layout.most_local - 1), float(layout.nodes * layout.channels), across)
 
 
 def _collnet_direct(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return shards gathered at every GPU of a node, summed by the network, and handed back."""
-    return _up_and_down(protocol, nbytes / layout.channels, _collnet_direct_way(layout))
+    """Return the price of shards that are gathered at every GPU of a node, reduced by the network, and distributed again."""
+    return _up_and_down(protocol, nbytes / layout.channels, _collnet_direct_path(layout))
 
 
 @lru_cache(maxsize=64)
-def _collnet_direct_way(layout: JobLayout) -> _Way:
+def _collnet_direct_path(layout: JobLayout) -> _PipelinePath:
     pairs, share = [edge for part in layout.parts for edge in layout.pairs(part)], layout.channels / layout.most_local
     inside, rising = (EdgeSpan(pairs, 2.0 * share, 1), EdgeSpan(pairs, share, 1)) if pairs else (None, None)
-    return _way(layout, inside, rising, float(layout.nodes * layout.channels), EdgeSpan(heads(layout), 1.0, 1, SWITCH))
+    return _pipeline_path(layout, inside, rising, float(layout.nodes * layout.channels), EdgeSpan(heads(layout), 1.0, 1, SWITCH))
 
 
 # --- reduction in NVSwitch -------------------------------------------------------------------------------------------
 
 
 def switch_edge(part: SlotPart, src: str, dst: str) -> Edge:
-    """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node, which is half of a hop between GPUs."""
+    """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node, with half the latency of a hop between GPUs."""
     both_ways = part.slot.node.over_nvlink
     transport = both_ways.model_copy(update={"hop_latency": both_ways.hop_latency / 2})
     return Edge(((part, Hop(src, dst, Route(((f"{src}>{dst}",),), "NVS", transport))),))
@@ -363,7 +367,7 @@ def _switch_edges(part: SlotPart) -> list[Edge]:
 
 
 def _nvls(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return a reduction in the switches of each node; between nodes by switches that add, or (`_nvls_tree`) by trees."""
+    """Return the price of a reduction in the NVSwitches of each node, and between nodes in the network; `_nvls_tree` uses trees there."""
     return _in_nvswitch(layout, op, protocol, nbytes, 1.0, 1)
 
 
@@ -372,13 +376,16 @@ def _nvls_tree(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Pric
 
 
 def _in_nvswitch(layout: JobLayout, op: str, protocol: str, nbytes: float, sent: float, hops: int, met: float = 1.0) -> Priced:
-    """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way; *met* is the share of one way.
+    """Return the price of an NVSwitch reduction.
 
-    Blocks copy a piece to where the switch reads it, the switch adds its words as they come, and blocks copy the sum back (NVIDIA/nccl
-    src/device/all_reduce.h): on one node words are stored as they are loaded, between nodes a piece is loaded, sent and stored. The next
-    follows when all GPUs have seen it stored, one latency later; NCCL's share of the bandwidth is that of the largest pieces.
-    At every hop between nodes the first piece waits for those of all channels, as fluids do: 8 nodes of H100 take 332 us for 16 MiB, where
-    NCCL's tuner expects 241 (as much as of Tree, at 243), so bandwidth dips where it takes over. No measured table says which is nearer.
+    *sent* is the number of payloads that leave each node, *hops* the number of hops between nodes in each direction, and *met* the share of
+    one direction in the traffic. Blocks copy a piece to where the switch reads it, the switch adds words as they arrive, and blocks copy
+    the sum back (NVIDIA/nccl src/device/all_reduce.h). On one node, words are stored as they are loaded; between nodes, a piece is loaded,
+    sent and stored. The next piece follows one latency later, when all GPUs have seen it stored. NCCL's share of the bandwidth applies to
+    the largest pieces.
+    At every hop between nodes, the first piece waits for the pieces of all channels, because the model is fluid. For 16 MiB on 8 nodes of
+    H100, this gives 332 us. NCCL's tuner expects 241 us (and 243 us for Tree), so the modeled bandwidth dips at the size from which NCCL
+    chooses this algorithm. No measurement shows which is closer.
     """
     heads_of, shards = len(layout.nvls_heads), nvls_shards(layout)
     crossing = (heads_of + 1) / heads_of if op == "all_reduce" else 1.0
@@ -407,7 +414,7 @@ def _in_nvswitch(layout: JobLayout, op: str, protocol: str, nbytes: float, sent:
 
 
 def _nvls_blocks(layout: JobLayout, crossing: float) -> EdgePace | None:
-    """Return what the thread blocks of all channels of a reduction in NVSwitch copy, of which the switch moves *crossing* times as much."""
+    """Return the limit of the thread blocks of an NVSwitch reduction, or None; the switch moves *crossing* times the bytes they copy."""
     transport = min((part.slot.node.over_nvlink for part in layout.parts), key=lambda each: each.nvls_cap or math.inf)
     if transport.nvls_cap is None:
         return None
@@ -433,4 +440,4 @@ PRICES: Mapping[str, Callable[[JobLayout, str, str, float], Priced]] = {
     "Gather": sends.gather,
     "Scatter": sends.scatter,
 }
-"""How each algorithm is priced: NCCL's own by its names, then those of other libraries."""
+"""The pricing function of each algorithm: NCCL's by its names, then those of other libraries and of sends."""

@@ -1,13 +1,13 @@
-"""How long does a ring of unequal hops take, alone? Exactly as long as its slowest walk.
+"""How long does a ring of unequal hops take without contention? Exactly the time of its longest walk.
 
-Hop i is busy for b_i (seconds) with each chunk and delivers it l_i later; rank i + 1 may pass on in step k + 1 what arrived in step k. The
-last arrival is the dearest walk of K steps, each of which stays at its hop for b_i or moves on for b_i + l_i::
+Hop i is busy for b_i seconds with each chunk and delivers it l_i seconds later. Rank i + 1 may pass on in step k + 1 what arrived in step
+k. The last arrival is the longest walk of K steps, each of which stays at its hop for b_i or moves on for b_i + l_i::
 
     T = max over start j and width w of    sum of b_i + l_i over the window  +  (K - w) * max of b_i over the window
 
-On a ring of p hops repeated by N equal nodes p starts are enough, and of widths beyond p only the shortest and the longest can be best, so
-the cost, p^2, does not grow with N. Exact, not a bound; contention and jitter are left to the executors. Rings of many hops:
-`sim.training.collectives.price.long_rings`.
+For a ring of p hops repeated by N equal nodes, p starts are enough, and among widths beyond p only the shortest and the longest can be
+best. The run time, p^2, therefore does not grow with N. The result is exact, not a bound; contention and jitter are left to the executors.
+`sim.training.collectives.price.long_rings` handles rings of many hops.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 ROUNDS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-"""How often each operation goes around a ring; others pass along it once."""
+"""How often each operation goes around a ring; other operations are pipelines along it."""
 
-_FEW = 1024
-"""Windows up to which plain Python has compared them before numpy has set out, let alone been imported."""
+_MOST_PYTHON_WINDOWS = 1024
+"""Number of windows up to which plain Python is faster than numpy, even without the time to import it."""
 
 
 class RingTime(NamedTuple):
-    """*total* (s), and the share of it that latency adds to what the busiest hop needs for its bytes alone."""
+    """The *total* time (s), and the share of it in excess of the bytes on the busiest hop."""
 
     total: float
     latency_share: float
 
     @property
     def latency(self) -> float:
-        """Return the seconds beyond the busiest hop's own."""
+        """Return the time (s) in excess of the bytes on the busiest hop."""
         return self.total * self.latency_share
 
 
 def ring_time(occupancy: Sequence[float], latency: Sequence[float], steps: int) -> RingTime:
-    """Return the time of *steps* steps on a ring whose hops have these *occupancy* and *latency* (s), in order.
+    """Return the time of *steps* steps on a ring; *occupancy* and *latency* (s) are by hop, in order.
 
-    A ring that repeats a pattern, one per node, needs the pattern only: the number of its nodes is in *steps*.
+    For a ring that repeats the pattern of one node, the pattern is enough: *steps* reflects the number of nodes.
     """
     if not occupancy or len(occupancy) != len(latency):
         raise ValueError(f"every hop has one occupancy and one latency: {len(occupancy)} and {len(latency)}")
@@ -46,17 +46,17 @@ def ring_time(occupancy: Sequence[float], latency: Sequence[float], steps: int) 
         raise ValueError("steps, occupancies and latencies are zero or more")
     if steps == 0:
         return RingTime(0.0, 0.0)
-    total = _dearest(occupancy, latency, steps)
+    total = _longest_walk(occupancy, latency, steps)
     bare = steps * max(occupancy)
     return RingTime(total, max(0.0, 1 - bare / total) if total > 0 else 0.0)
 
 
-def _dearest(occupancy: Sequence[float], latency: Sequence[float], steps: int) -> float:
-    """Return the time of the dearest walk."""
+def _longest_walk(occupancy: Sequence[float], latency: Sequence[float], steps: int) -> float:
+    """Return the time of the longest walk."""
     if min(occupancy) == max(occupancy) and min(latency) == max(latency):
         return steps * (occupancy[0] + latency[0])
     widths = _widths(len(occupancy), steps)
-    if len(occupancy) * sum(last - first + 1 for first, last in widths) <= _FEW:
+    if len(occupancy) * sum(last - first + 1 for first, last in widths) <= _MOST_PYTHON_WINDOWS:
         return max(_best_of_few(occupancy, latency, span, steps) for span in widths)
     from sim.training.collectives.price.long_rings import dearest
 
@@ -64,19 +64,19 @@ def _dearest(occupancy: Sequence[float], latency: Sequence[float], steps: int) -
 
 
 def ring_steps(op: str, ranks: int) -> int:
-    """Return the steps of *op*, one of `ROUNDS`, on a ring of *ranks* ranks."""
+    """Return the number of steps of *op*, one of `ROUNDS`, on a ring of *ranks* ranks."""
     return ROUNDS[op] * (ranks - 1)
 
 
 def _widths(period: int, steps: int) -> list[tuple[int, int]]:
-    """Return the ranges (first, last) of window widths among which the best one is."""
+    """Return the ranges (first, last) of window widths that can be best."""
     if steps <= 2 * period:
         return [(1, steps)]
     return [(1, 2 * period), (max(2 * period + 1, steps - period + 1), steps)]
 
 
 def _best_of_few(busy: Sequence[float], late: Sequence[float], widths: tuple[int, int], steps: int) -> float:
-    """Return the dearest walk over windows of *widths*, from every start."""
+    """Return the time of the longest walk over windows of *widths*, from every start."""
     first, last = widths
     period = len(busy)
     sums = list(accumulate((one + other for one, other in zip(busy, late, strict=True)), initial=0.0))

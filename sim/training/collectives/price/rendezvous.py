@@ -1,12 +1,12 @@
-"""What does it cost that a network asks before it sends? One exchange more at every hop between nodes, for messages that are not eager.
+"""What does the rendezvous of a two-sided network cost? One more exchange at every hop between nodes, for messages that are not eager.
 
-A two-sided network sends a message of up to ``eager`` bytes at once; of a longer one it sends word first, and the receiver fetches the rest
-(libfabric man/fi_cxi.7.md). NCCL's plug-in for libfabric sends two-sided, but over EFA since p5 (aws/aws-ofi-nccl
-src/nccl_ofi_sendrecv.c). A message is what one channel passes on at a time, with its protocol's flags:
+A two-sided network sends a message of up to ``eager`` bytes at once. For a longer message it first sends a request, and the receiver
+fetches the rest (libfabric man/fi_cxi.7.md). NCCL's plug-in for libfabric uses two-sided sends, except over EFA since p5
+(aws/aws-ofi-nccl src/nccl_ofi_sendrecv.c). A message is what one channel passes on at a time, including its protocol's flags:
 
-    T += hops between nodes, one after another * rendezvous        where a message has more than ``eager`` bytes
+    T += sequential hops between nodes * rendezvous        if a message has more than ``eager`` bytes
 
-Rings, trees and sends are counted; algorithms of other libraries are not.
+This applies to rings, trees and sends, not to algorithms of other libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.training.collectives.price.recurrence import ROUNDS, ring_steps
 
 
 def rendezvous(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> float:
-    """Return the seconds that asking adds to *op* on *nbytes*, which *channels* share."""
+    """Return the time (s) that rendezvous adds to *op* on *nbytes*, which are divided among *channels*."""
     asking = [part.slot.node.nic.transport for part in layout.parts if part.slot.node.nic.transport.eager is not None]
     if layout.nodes == 1 or not asking or algorithm not in _HOPS:
         return 0.0
@@ -33,7 +33,7 @@ def rendezvous(layout: JobLayout, op: str, algorithm: str, protocol: str, nbytes
 
 
 def _of_ring(layout: JobLayout, op: str) -> float:
-    """Return the hops between nodes that a chunk crosses; of a pipeline, those from the root to the last node."""
+    """Return the number of hops between nodes that a chunk crosses; in a pipeline, from the root to the last node."""
     return ring_steps(op, layout.ranks) * layout.nodes / layout.ranks if op in ROUNDS else layout.nodes - 1
 
 
@@ -51,4 +51,4 @@ _HOPS: Mapping[str, Callable[[JobLayout, str], float]] = {
     "NVLSTree": _of_tree,
     **dict.fromkeys(("Pairwise", "SendRecv", "Gather", "Scatter"), _at_once),
 }
-"""Hops between nodes that follow one another, by algorithm."""
+"""Number of sequential hops between nodes, by algorithm."""

@@ -1,8 +1,8 @@
-"""What do sends between pairs of ranks cost? Exchanges of all with all, of each with the next, and of all with one root.
+"""What do sends between pairs of ranks cost? All-to-all, sends from each rank to the next, and gather and scatter with a root.
 
-All blocks of one operation flow side by side and share the links they cross. A rank pays the latency of one hop for every round of as
-many partners as NCCL serves at once (`point_to_point`). What a root sends or receives crosses its own links and its own NIC; the
-load counts it on every node like the root's, so that other traffic there is slowed rather too much than too little.
+All blocks of one operation flow in parallel and share the links they cross. A rank pays the latency of one hop per round; NCCL serves a
+fixed number of partners in each round (`point_to_point`). What a root sends or receives crosses its own links and its own NIC. The load
+counts this traffic on every node equal to the root's node, which overestimates rather than underestimates the slowdown of other traffic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, late
 
 
 def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return an exchange of *nbytes* per rank: a block to everyone, all ranks at once."""
+    """Return the price of an all-to-all with *nbytes* per rank: every rank sends a block to every rank, all at once."""
     block, local = nbytes / layout.ranks, layout.most_local
     spans, partners = [], layout.ranks - local
     inside = [edge for part in layout.parts for edge in layout.pairs(part)]
@@ -30,14 +30,14 @@ def pairwise(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced
     if partners:
         across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
         arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
-        spans.append(EdgeSpan([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
+        spans.append(EdgeSpan([_out_and_in(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
     traffic = traffic_of(layout, spans, float(partners * layout.ranks))
     edges = [edge for span in spans for edge in span.edges]
-    return _priced(layout, protocol, block, edges, traffic, layout.ranks - 1, layout.ranks)  # a rank's block for itself is copied as well
+    return _priced(layout, protocol, block, edges, traffic, layout.ranks - 1, layout.ranks)  # a rank also copies its block for itself
 
 
 def send_recv(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return sends of *nbytes* from each rank to the next, as nccl-tests numbers them: through the GPUs of a node, then the nodes."""
+    """Return the price of sends of *nbytes* from each rank to the next, numbered as in nccl-tests: by GPU within a node, then by node."""
     inside = [layout.inside(part, *pair) for part in layout.parts for pair in zip(part.gpus, part.gpus[1:], strict=False)]
     if layout.nodes == 1:
         (part,) = layout.parts
@@ -49,12 +49,12 @@ def send_recv(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Price
 
 
 def gather(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return sends of a block of *nbytes* / n from every rank to the first."""
+    """Return the price of a gather: every other rank sends a block of *nbytes* / n to the first."""
     return _with_root(layout, protocol, nbytes / layout.ranks, to_root=True)
 
 
 def scatter(layout: JobLayout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return sends of a block of *nbytes* / n from the first rank to every other."""
+    """Return the price of a scatter: the first rank sends a block of *nbytes* / n to every other."""
     return _with_root(layout, protocol, nbytes / layout.ranks, to_root=False)
 
 
@@ -71,7 +71,7 @@ def _with_root(layout: JobLayout, protocol: str, block: float, to_root: bool) ->
     for edge in across:
         far, near = edge.hops if to_root else edge.hops[::-1]
         streams += [(*far, 1.0), (*near, away / len(across))]
-    leaving = [outward(edge, ONE, 1.0 if to_root else 1.0 / len(others)) for edge in across]  # as many as a node sends or takes
+    leaving = [outward(edge, ONE, 1.0 if to_root else 1.0 / len(others)) for edge in across]  # the number that a node sends or receives
     traffic = Traffic(tuple(streams), float(away), layout.fabric, tuple(leaving), layout.crossed)
     return _priced(layout, protocol, block, [*inside, *across], traffic, layout.ranks - 1)
 
@@ -79,7 +79,7 @@ def _with_root(layout: JobLayout, protocol: str, block: float, to_root: bool) ->
 def _priced(
     layout: JobLayout, protocol: str, nbytes: float, edges: Sequence[Edge], traffic: Traffic, partners: int, messages: int = 0
 ) -> Priced:
-    """Return sends of *nbytes* along each of *edges* to so many *partners* of each rank, which handles *messages* (by default, as many)."""
+    """Return the price of sends of *nbytes* along each of *edges*. A rank has *partners* and handles *messages* (default: *partners*)."""
     rounds = math.ceil(partners / partners_at_once(layout))
     links = held(min(traffic.pace(edge, nbytes, protocol) for edge in edges), traffic, nbytes, protocol)
     slowest = by_thread_blocks(links, layout, protocol, nbytes, messages or partners)
@@ -88,26 +88,28 @@ def _priced(
 
 
 def by_thread_blocks(links: EdgePace, layout: JobLayout, protocol: str, nbytes: float, messages: float, most: float = 1.0) -> EdgePace:
-    """Return the pace of one of a rank's *messages* of *nbytes*, of which *links* carry so much, with what thread blocks move.
+    """Return the pace of one of a rank's *messages* of *nbytes*: the pace of the *links*, limited by the throughput of thread blocks.
 
-    Of messages of unequal size *nbytes* is the mean, *most* the largest over it, and *messages* what a rank handles in all over it.
+    For messages of unequal size, *nbytes* is the mean, *most* is the largest divided by the mean, and *messages* is the total of a rank
+    divided by the mean.
     """
     channels, paces = send_channels(layout, nbytes), [links]
     for transport in layout.transports:
         limit = f"the thread block of each channel ({transport.name})"
         caps = [transport.channel_cap, transport.ll_cap if protocol == "LL" else None]
         paces += [EdgePace(cap * channels / most, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
-        if (cap := _of_a_block(transport, layout.nodes)) is not None:
+        if (cap := _block_rate(transport, layout.nodes)) is not None:
             blocks = cap * min(channels / most, send_pool(layout) / messages)
-            together = _uneven(links.rate, blocks) if _apart(layout, channels, messages) else min(links.rate, blocks)
+            together = _combined_rate(links.rate, blocks) if _have_own_channels(layout, channels, messages) else min(links.rate, blocks)
             paces.append(EdgePace(together, *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
     return min(paces)
 
 
-def _of_a_block(transport: Transport, nodes: int) -> float | None:
-    """Return what a thread block moves of a message; between nodes it copies inside its GPU, which is no slower than to another.
+def _block_rate(transport: Transport, nodes: int) -> float | None:
+    """Return the rate (bytes/s) at which a thread block moves a message, or None if the transport specifies none.
 
-    So do the warps of a reduction in NVSwitch that copy sums back; where no class tells of them, those of a ring stand for both.
+    Between nodes, the block copies inside its GPU, which is at least as fast as copying to another GPU. The rate is derived from that of
+    the warps that copy sums back in an NVSwitch reduction, or else from that of a ring's block.
     """
     if nodes == 1 or transport.send_cap is None:
         return transport.send_cap
@@ -118,16 +120,16 @@ def _of_a_block(transport: Transport, nodes: int) -> float | None:
     return transport.send_cap
 
 
-def _apart(layout: JobLayout, channels: int, messages: float) -> bool:
-    """Tell whether a rank's messages have channels of their own; otherwise every block moves a part of each."""
+def _have_own_channels(layout: JobLayout, channels: int, messages: float) -> bool:
+    """Return whether a rank's messages have separate channels; otherwise, every block moves a part of each message."""
     return 1 < messages <= send_pool(layout) / channels
 
 
-def _uneven(rate: float, other: float) -> float:
-    """Return what two limits leave together where blocks are unlike: less than either, by the mean that two to eight GPUs show."""
+def _combined_rate(rate: float, other: float) -> float:
+    """Return the combined rate of two limits when blocks differ: below either, by an empirical mean from two to eight GPUs."""
     return 1.0 / math.hypot(1.0 / rate, 1.0 / other)
 
 
-def _halves(out: Edge, into: Edge) -> Edge:
-    """Return the way out of one GPU's node with the way into another's."""
+def _out_and_in(out: Edge, into: Edge) -> Edge:
+    """Return an edge from the outgoing hop of *out* and the incoming hop of *into*."""
     return Edge((out.hops[0], into.hops[1]), out.fabric, out.switches)

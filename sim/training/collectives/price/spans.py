@@ -1,4 +1,4 @@
-"""Which edges does an algorithm use, and what does it put on them? Spans of edges that carry alike, and the traffic they make."""
+"""Which edges does an algorithm use, and how does it load them? Spans of equally loaded edges, and the resulting traffic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sim.training.collectives.price.traffic import Edge, EdgePace, Traffic, outw
 
 
 class Priced(NamedTuple):
-    """What an algorithm found: bytes of each stream, seconds alone, and the rest as in `Cost`."""
+    """The price of a collective: bytes of each stream, time (s) without contention, and the other values that `Cost` is built from."""
 
     volume: float
     time: float
@@ -25,29 +25,29 @@ class Priced(NamedTuple):
 
 @dataclass(frozen=True)
 class EdgeSpan:
-    """Edges of one kind, the streams on each, and how many of them follow one another on the longest way up."""
+    """Edges of one kind, the number of streams on each (*count*), and how many of them are in sequence on the longest path up (*hops*)."""
 
     edges: Sequence[Edge]
     count: float
     hops: int
     pattern: Pattern = INSIDE
-    """Whom its edges join, where they lead to other nodes."""
+    """Which nodes its edges connect, if they lead to other nodes."""
 
 
 def heads(layout: JobLayout, tree: bool = False, channels: Sequence[int] | None = None) -> list[Edge]:
-    """Return the edges between the first GPUs of neighbouring nodes, of all *channels*; *tree* as in `Layout.between`."""
+    """Return the edges between the first GPUs of neighboring nodes for *channels* (default: all); *tree* as in `JobLayout.between`."""
     numbers = range(layout.channels) if channels is None else channels
     return [layout.between(*pair, channel, tree) for pair in layout.neighbours for channel in numbers]
 
 
 def traffic_of(layout: JobLayout, spans: Sequence[EdgeSpan], between: float) -> Traffic:
-    """Return what *spans* put on links; *between* streams in all lead from node to node."""
+    """Return the traffic of *spans*, with a total of *between* streams between nodes."""
     streams = [(part, hop, span.count) for span in spans for edge in span.edges for part, hop in edge.hops]
     leaving = [outward(edge, span.pattern, span.count) for span in spans for edge in span.edges if edge.fabric]
     return Traffic(tuple(streams), between, layout.fabric, tuple(leaving), layout.crossed)
 
 
 def held(pace: EdgePace, traffic: Traffic, chunk: float, protocol: str) -> EdgePace:
-    """Return *pace*, or that between switches where it is slower."""
+    """Return *pace*, or the pace of links between switches if that is slower."""
     across = traffic.across(chunk, protocol)
     return pace if across is None else min(pace, across)

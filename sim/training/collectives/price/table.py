@@ -1,9 +1,9 @@
-"""How fast is a collective by itself, size by size? What nccl-tests prints.
+"""How fast is a collective without other traffic, by size? The values that nccl-tests prints.
 
-``algbw`` is bytes over time; ``busbw`` is algbw times what the busiest rank must send or receive per byte: 2(n-1)/n for all-reduce,
-(n-1)/n for all-gather, reduce-scatter, all-to-all, gather and scatter, 1 for broadcast, reduce and send/recv (nccl-tests
-doc/PERFORMANCE.md and its sources), so that it compares with a link. Bytes are those of the whole vector, in all-to-all of what one
-rank hands out, in send/recv of what each rank sends to the next. Nothing else runs meanwhile.
+``algbw`` is bytes divided by time. ``busbw`` is algbw times the bytes that the busiest rank must send or receive per byte: 2(n-1)/n for
+all-reduce, (n-1)/n for all-gather, reduce-scatter, all-to-all, gather and scatter, 1 for broadcast, reduce and send/recv (nccl-tests
+doc/PERFORMANCE.md and its sources). It is thus comparable to the bandwidth of a link. Bytes are those of the whole vector; in all-to-all,
+those that one rank sends in total; in send/recv, those that each rank sends to the next.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sim.training.collectives.price.unequal import of_matrix
 
 
 def bus_factor(op: Op, ranks: int) -> float:
-    """Return what the busiest rank must send or receive per byte of *op* among *ranks*."""
+    """Return the bytes that the busiest of *ranks* ranks must send or receive per byte of *op*."""
     if op == "broadcast" or op == "reduce" or op == "send_recv":
         return 1.0
     return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
 class CollectiveRow(NamedTuple):
-    """One size: bytes, seconds, bytes/s, and what was chosen."""
+    """The row of one size: bytes, time (s), bandwidths (bytes/s), and the choice of algorithm, protocol and channels."""
 
     nbytes: int
     time: float
@@ -36,38 +36,38 @@ class CollectiveRow(NamedTuple):
     channels: int
     bottleneck: str
     by_itself: float | None = None
-    """Seconds with no other group beside it; None where there is none."""
+    """Time (s) without the other groups; None if there are none."""
 
 
 class LinkUse(NamedTuple):
-    """The links of one kind while bytes of groups of a mesh move: those of a node, or of the whole machine."""
+    """The use of the links of one kind, of a node or of the whole machine, while groups of a mesh communicate."""
 
     busiest: str
     tier: Cause
     links: int
     groups: int | None
-    """Groups whose bytes the busiest carries; None for a link of the whole machine, which those of all nodes cross."""
+    """Number of groups that use the busiest link; None for a link of the whole machine, which groups of all nodes cross."""
     busy: float
-    """Share of its capacity."""
+    """Share of its capacity that is used."""
 
 
 class MeshGroup(NamedTuple):
-    """Whose collective a table is of: a group of ranks of a mesh, with those like it that exchange at the same time."""
+    """The group of ranks of a mesh for which a table is computed; equal groups communicate at the same time."""
 
     name: str
     axes: Mapping[str, int]
-    """Ranks along each axis of the mesh, neighbors first."""
+    """Number of ranks along each axis of the mesh, neighbors first."""
     stage: int
     ranks: tuple[int, ...]
-    """Of the first one."""
+    """Ranks of the first group."""
     places: tuple[tuple[int, int], ...]
-    """Node and GPU of each of these."""
+    """Node and GPU of each of these ranks."""
     groups: int
-    """In its stage."""
+    """Number of groups in the stage."""
     on_node: int
-    """Those of them with ranks on its first node."""
+    """Number of groups with ranks on the stage's first node."""
     links: tuple[LinkUse, ...]
-    """That the largest size takes on that node and between nodes, the busiest first."""
+    """Links that the largest size uses on that node and between nodes, the busiest first."""
 
 
 class Table(NamedTuple):
@@ -79,30 +79,30 @@ class Table(NamedTuple):
     ranks: int
     rows: tuple[CollectiveRow, ...]
     bisection: float = 0.0
-    """Bytes/s between two halves of the cluster, each way; 0 for one node."""
+    """Bandwidth (bytes/s) between two halves of the cluster, in each direction; 0 for one node."""
     machine: Hardware | None = None
-    """What *hardware* names."""
+    """The description with the name *hardware*."""
     tuning: Tuning = DEFAULT
     inputs: Mapping[str, str] = {}
-    """SHA-256 of the description."""
+    """SHA-256 hashes of the descriptions."""
     carrier: str = ""
-    """The transport class that the bytes wait for."""
+    """The transport class that carries the bytes."""
     per_process: int = 1
-    """GPUs that one process launches on."""
+    """Number of GPUs on which one process launches."""
     shares: str = ""
-    """How ranks divide what they hand out in an all-to-all; empty: evenly."""
+    """How ranks divide their bytes in an all-to-all; empty means evenly."""
     group: MeshGroup | None = None
-    """Whose collective it is; None: that of all ranks."""
+    """The group of the collective; None means all ranks."""
 
 
 LAUNCH = 5.9e-6
-"""Seconds that a process takes to launch a collective on one of several GPUs: what `calibration.collectives` finds."""
+"""Time (s) in which a process launches a collective on one of several GPUs, as fitted by `calibration.collectives`."""
 
 
 def in_a_loop(alone: float, per_process: int, launch: float = LAUNCH) -> float:
-    """Return the seconds of a collective that takes *alone* in a loop of many, launched GPU by GPU by a process while others run.
+    """Return the time (s) per collective in a long loop, if each takes *alone* seconds and a process launches on its GPUs in order.
 
-    nccl-tests waits for its loop to end, not for each collective (src/common.cu, BenchTime).
+    Launches overlap with earlier collectives: nccl-tests waits for its loop to end, not for each collective (src/common.cu, BenchTime).
     """
     return max(alone, per_process * launch) if per_process > 1 else alone
 
@@ -110,9 +110,9 @@ def in_a_loop(alone: float, per_process: int, launch: float = LAUNCH) -> float:
 def rows(
     plan: CollectivePlan, op: Op, sizes: Sequence[int], per_process: int = 1, shares: Sequence[Sequence[float]] = ()
 ) -> tuple[CollectiveRow, ...]:
-    """Return how long *op* takes for each of *sizes* (bytes) as *plan* chooses; a process launches on *per_process* GPUs.
+    """Return the row of *op* for each of *sizes* (bytes), with the choices of *plan*; a process launches on *per_process* GPUs.
 
-    *shares* are those of an all-to-all, where they are unequal.
+    *shares* specifies the shares of an all-to-all if they are unequal.
     """
     return tuple(_row(plan, op, size, per_process, shares) for size in sizes)
 

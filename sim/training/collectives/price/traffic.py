@@ -1,9 +1,9 @@
-"""What does a collective put on which links? Streams between ranks, each along fixed hops; rates and loads follow from counting them.
+"""How does a collective load each link? By streams between ranks along fixed hops; rates and loads follow from counting streams.
 
-A *stream* is what one rank sends another during a collective; all streams of one collective have equal volume and progress
-together, so a link is loaded by the number of streams that cross it (a number that need not be whole: some carry a part only). What
-an efficiency below 1 loses, and what a protocol adds, weighs on a link like bytes. Equal nodes of a slot carry the same, so that the
-streams of one stand for all.
+A *stream* is the data that one rank sends to another during a collective. All streams of a collective have equal volume and advance
+together, so the load on a link is the number of streams that cross it. This number may be fractional, because some streams carry only a
+part. The loss of an efficiency below 1 and the overhead of a protocol count as extra bytes on a link. Equal nodes of a slot carry equal
+loads, so only the streams of one node are counted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sim.training.collectives.routes.channels import NETWORK, Channels, Hop
 TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
 
 CORES = "cores"
-"""The resource of a node that a transport's work on the host takes, beside the physical links."""
+"""The resource of a node that represents its cores, for transports that use them; other resources of a node are physical links."""
 FABRIC = "fabric"
-"""In place of a slot: what belongs to no node."""
+"""Used in place of a slot's name for resources outside nodes."""
 CORE = (FABRIC, "core")
-"""The resource that all traffic between nodes shares, where the fabric has a bandwidth of its own."""
+"""The resource that all traffic between nodes shares, if the fabric specifies a core bandwidth."""
 CORE_LIMIT = "the core of the fabric"
 
 LinkLoad = Mapping[tuple[str, str], float]
@@ -37,7 +37,7 @@ LinkLoad = Mapping[tuple[str, str], float]
 
 
 class SlotPart(NamedTuple):
-    """The channels that the nodes of one slot contribute."""
+    """The GPUs that a job uses on each node of one slot, and its channels there."""
 
     slot: Slot
     gpus: tuple[int, ...]
@@ -45,37 +45,37 @@ class SlotPart(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """From one rank to another: one hop, or two (pipelined) between nodes, each with the part it belongs to."""
+    """The path from one rank to another: one hop, or two pipelined hops between nodes, each with the part it belongs to."""
 
     hops: tuple[tuple[SlotPart, Hop], ...]
     fabric: Fabric | None = None
-    """What it crosses between nodes."""
+    """The fabric that it crosses between nodes."""
     switches: tuple[str, ...] = ()
-    """The links between switches that this very edge crosses; live resources where every node stands for itself."""
+    """The links between switches that this particular edge crosses; they are live resources if every node is simulated individually."""
 
     def latency(self, protocol: str) -> float:
-        """Return the seconds that a chunk takes beyond its bytes."""
+        """Return the latency (s) of a chunk, without the time of its bytes."""
         return max(_latency(hop, protocol) for _, hop in self.hops) + (self.fabric.latency if self.fabric else 0.0)
 
     @property
     def latency_of(self) -> tuple[Cause, str]:
-        """Return whom to blame for the latency: tier and transport class."""
+        """Return the cause to report for the latency: tier and transport class."""
         slowest = max((hop for _, hop in self.hops), key=lambda hop: hop.transport.hop_latency)
         return TIER[slowest.tier], f"{slowest.transport.name} latency"
 
     def cap(self, chunk: float, protocol: str) -> float:
-        """Return the most payload bytes/s that chunks of *chunk* bytes reach with the links to themselves."""
+        """Return the maximum payload rate (bytes/s) of chunks of *chunk* bytes, without contention."""
         alone = (min(staged(part.slot.graph, hop, hop.efficiency(chunk)), hop.flow_cap(chunk)) for part, hop in self.hops)
         return min(rate / _wire(hop, protocol) for rate, (_, hop) in zip(alone, self.hops, strict=True))
 
     def load(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
-        """Return the load of one stream's chunks of *chunk* bytes, per byte."""
+        """Return the load of one stream with chunks of *chunk* bytes, per payload byte."""
         core = {CORE: WIRE_BYTES[protocol]} if self.fabric and self.fabric.core_bandwidth else {}
         between = {(FABRIC, name): _weight(self.hops[0][1], chunk, protocol) for name in self.switches}
         return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core | between
 
     def sent(self, chunk: float, protocol: str) -> Sent:
-        """Return a stream of chunks of *chunk* bytes to another node, wherever that is, as links between switches carry it."""
+        """Return a stream of chunks of *chunk* bytes to any other node, as used to load links between switches."""
         (_, leaving), (_, arriving) = self.hops
         return Sent(ALL, nic_of(leaving), nic_of(arriving), _weight(leaving, chunk, protocol), WIRE_BYTES[protocol])
 
@@ -90,7 +90,7 @@ def _latency(hop: Hop, protocol: str) -> float:
 
 
 class EdgePace(NamedTuple):
-    """Payload bytes/s of an edge beside the other streams, and what limits it."""
+    """Payload rate (bytes/s) of an edge next to the other streams, and what limits it."""
 
     rate: float
     cause: Cause
@@ -104,30 +104,30 @@ class Cost(NamedTuple):
     protocol: str
     channels: int
     launch: float
-    """Seconds before anything moves."""
+    """Seconds before any data moves."""
     volume: float
     """Bytes of each stream."""
     chunk: float
-    """Bytes at which efficiencies are read: what a hop keeps in flight, one step of a ring or a whole pipelined stream."""
+    """Bytes that determine the efficiency of a hop, which it keeps in flight: one step of a ring, or an entire pipelined stream."""
     cap: float
-    """Bytes/s of one stream when nothing else runs, mean over the whole collective."""
+    """Rate (bytes/s) of one stream without contention, averaged over the whole collective."""
     latency_share: float
-    """Of the time at that rate, the share that is latency, not bytes of the slowest hop."""
+    """Share of the time at that rate that is due to latency rather than to the bytes on the slowest hop."""
     load: LinkLoad
     cause: Cause
     bottleneck: str
-    """Tier and description of what limits the slowest hop."""
+    """Description of what limits the slowest hop; its tier is *cause*."""
     latency_of: tuple[Cause, str]
-    """Whom to blame for latency: the tier and transport class that adds most of it."""
+    """Cause to report for latency: the tier and transport class that add most of it."""
 
     @property
     def alone(self) -> float:
-        """Return the seconds it takes when nothing else runs."""
+        """Return the time (s) without contention."""
         return self.launch + self.volume / self.cap
 
 
 class Outward(NamedTuple):
-    """*streams* that leave a node of *part* by *hop*, those of *pattern*; *onto* is the NIC at which they arrive (None: any)."""
+    """*streams* that leave a node of *part* along *hop* in a *pattern*; *onto* is the NIC at which they arrive (None: any)."""
 
     pattern: Pattern
     part: SlotPart
@@ -135,36 +135,36 @@ class Outward(NamedTuple):
     onto: int | None
     streams: float
     node: int = 0
-    """Which of the part's nodes, where they send to unlike ones."""
+    """Which of the part's nodes sends them, if nodes differ in their receivers."""
 
 
 def nic_of(hop: Hop) -> int:
-    """Return the NIC by which *hop* leaves a node, or comes in."""
+    """Return the NIC through which *hop* leaves or enters a node."""
     link = next(link for link in hop.links if link.startswith(f"{NETWORK}>") or link.endswith(f">{NETWORK}"))
     return int(link.replace(">", "").replace(NETWORK, "").removeprefix("nic"))
 
 
 def outward(edge: Edge, pattern: Pattern, streams: float) -> Outward:
-    """Return so many *streams* along *edge*, which leads to another node."""
+    """Return *streams* streams along *edge*, which leads to another node."""
     (part, leaving), (_, arriving) = edge.hops
     return Outward(pattern, part, leaving, None if pattern.kind == "all" else nic_of(arriving), streams)
 
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """All streams of one algorithm: how many cross each hop of one node of each part, and how many the fabric between all nodes."""
+    """All streams of one algorithm: how many use each hop of one node of each part, and how many cross *between* nodes in total."""
 
     streams: tuple[tuple[SlotPart, Hop, float], ...]
     between: float
     fabric: Fabric
     outward: tuple[Outward, ...] = ()
-    """What leaves one node of each part."""
+    """The streams that leave one node of each part."""
     crossed: Crossed = NOTHING
     _kinds: dict[int, tuple[Sequence[Edge], list[_Kind], list[int]]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def crossings(self) -> Mapping[str, Mapping[str, float]]:
-        """Return how many streams cross each physical link of a node, by slot."""
+        """Return the number of streams on each physical link of a node, by slot."""
         counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for part, hop, count in self.streams:
             for link in hop.links:
@@ -172,25 +172,25 @@ class Traffic:
         return counts
 
     def load(self, chunk: float, protocol: str) -> LinkLoad:
-        """Return the load of all streams with chunks of *chunk* bytes, per byte of one stream."""
+        """Return the load of all streams with chunks of *chunk* bytes, per payload byte of one stream."""
         load = _load(self.streams, chunk, protocol)
         if self.fabric.core_bandwidth and self.between:
             load[CORE] = self.between * WIRE_BYTES[protocol]
         return load | {(FABRIC, name): amount for name, amount in self._on_switches(chunk, protocol).items()}
 
     def _on_switches(self, chunk: float, protocol: str) -> dict[str, float]:
-        """Return the load on links between switches, per byte of one stream; of unlike nodes the most that any would put there."""
+        """Return the load on links between switches, per byte of one stream. If nodes differ, it is the maximum over nodes."""
         loads: dict[str, float] = {}
         by_node: dict[tuple[str, int], list[Sent]] = defaultdict(list)
         for out in self.outward if self.crossed.ports else ():
             by_node[out.part.slot.name, out.node].append(_sent(out, chunk, protocol))
-        for sent in dict.fromkeys(map(tuple, by_node.values())):  # nodes that send alike load alike
+        for sent in dict.fromkeys(map(tuple, by_node.values())):  # nodes with equal streams have equal loads
             for name, amount in self.crossed.load(sent).items():
                 loads[name] = max(amount, loads.get(name, 0.0))
         return loads
 
     def across(self, chunk: float, protocol: str) -> EdgePace | None:
-        """Return the payload bytes/s that the links between switches leave one stream, and which; None where there are none."""
+        """Return the payload rate (bytes/s) of one stream on links between switches, and the slowest link; None if there are none."""
         loads = self._on_switches(chunk, protocol)
         if not loads:
             return None
@@ -198,36 +198,36 @@ class Traffic:
         return EdgePace(rate, Cause.NETWORK, self.crossed.descriptions[name])
 
     def pace(self, edge: Edge, chunk: float, protocol: str, count: float = 1.0) -> EdgePace:
-        """Return how fast one stream's chunks of *chunk* bytes cross *edge* beside the others, and what limits them.
+        """Return the rate of one stream with chunks of *chunk* bytes on *edge*, next to the other streams, and what limits it.
 
         A *count* below 1 is the share of a stream that *edge* carries.
         """
-        ((kind,), _) = self._sorted([edge])
-        return self._slowest(kind, _Reached(chunk), protocol, min(1.0, count))
+        ((kind,), _) = self._grouped([edge])
+        return self._kind_pace(kind, _ReachCache(chunk), protocol, min(1.0, count))
 
     def along(self, edges: Sequence[Edge], chunk: float, protocol: str, count: float = 1.0) -> Along:
-        """Return the pace of each of *edges*, as `pace` does; asked again and again with other sizes, edges alike are found once."""
+        """Return the pace of each of *edges*, as in `pace`. Groups of equal edges are cached for calls with other sizes."""
         if id(edges) not in self._kinds:
-            self._kinds[id(edges)] = (edges, *self._sorted(edges))
+            self._kinds[id(edges)] = (edges, *self._grouped(edges))
         _, kinds, of_edge = self._kinds[id(edges)]
-        reached, part_of = _Reached(chunk), min(1.0, count)
-        paces = [self._slowest(kind, reached, protocol, part_of) for kind in kinds]
+        reached, part_of = _ReachCache(chunk), min(1.0, count)
+        paces = [self._kind_pace(kind, reached, protocol, part_of) for kind in kinds]
         return Along(tuple(paces[number].rate for number in of_edge), min(paces))
 
-    def _sorted(self, edges: Sequence[Edge]) -> tuple[list[_Kind], list[int]]:
-        """Return the kinds of *edges*, whose hops have the same to give, and which kind each edge is of."""
+    def _grouped(self, edges: Sequence[Edge]) -> tuple[list[_Kind], list[int]]:
+        """Return *edges* grouped into kinds with equal bandwidth on their hops, and the number of each edge's kind."""
         kinds: dict[Hashable, _Kind] = {}
         of_edge = []
         for edge in edges:
             lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
-            like = tuple((each_lane.fair, each_lane.stages, _reaching(each_lane.hop)) for each_lane in lanes)
-            kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
+            bandwidths = tuple((each_lane.fair, each_lane.stages, _reach_key(each_lane.hop)) for each_lane in lanes)
+            kind = kinds.setdefault((bandwidths, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
             kind.members.append([(part, each_lane) for (part, _), each_lane in zip(edge.hops, lanes, strict=True)])
             of_edge.append(kind.number)
         return list(kinds.values()), of_edge
 
-    def _slowest(self, kind: _Kind, reached: _Reached, protocol: str, part_of: float) -> EdgePace:
-        """Return the pace of the edges of *kind*, or their share of the fabric's core where that is less."""
+    def _kind_pace(self, kind: _Kind, reached: _ReachCache, protocol: str, part_of: float) -> EdgePace:
+        """Return the pace of the edges of *kind*, or their share of the fabric's core if that is slower."""
         hops = [each_lane.hop for _, each_lane in kind.members[0]]
         wire = [_wire(hop, protocol) for hop in hops]
         rates = [
@@ -241,16 +241,16 @@ class Traffic:
             and (share := kind.fabric.core_bandwidth / self.between / WIRE_BYTES[protocol]) < rate
         ):
             return EdgePace(share, Cause.NETWORK, CORE_LIMIT)
-        held = tuple(
+        limiting = tuple(
             (place, reached[hops[place]].flow_cap <= rate * wire[place]) for place, each_rate in enumerate(rates) if each_rate == rate
         )
-        if held not in kind.limits:
-            kind.limits[held] = min(_limit(member, held) for member in kind.members)
-        return EdgePace(rate, *kind.limits[held])
+        if limiting not in kind.limits:
+            kind.limits[limiting] = min(_limit(member, limiting) for member in kind.members)
+        return EdgePace(rate, *kind.limits[limiting])
 
 
 class Along(NamedTuple):
-    """Payload bytes/s of each of several edges, and the pace of the slowest."""
+    """The payload rate (bytes/s) of each of several edges, and the pace of the slowest."""
 
     rates: tuple[float, ...]
     slowest: EdgePace
@@ -258,7 +258,7 @@ class Along(NamedTuple):
 
 @dataclass
 class _Kind:
-    """Edges whose hops have the same to give: their lanes, hop by hop, and what holds them back by the hops that are slowest."""
+    """Edges with equal bandwidth on their hops: their lanes by hop, and their limit for each set of slowest hops."""
 
     number: int
     fabric: Fabric | None
@@ -266,9 +266,9 @@ class _Kind:
     limits: dict[tuple[tuple[int, bool], ...], tuple[Cause, str]] = field(default_factory=dict)
 
 
-def _limit(lanes: Sequence[tuple[SlotPart, Lane]], held: Sequence[tuple[int, bool]]) -> tuple[Cause, str]:
-    """Return what holds an edge back whose slowest hops are *held*, each by its flows or by a link."""
-    _, place, by_flow = min((lanes[place][1].link, place, by_flow) for place, by_flow in held)
+def _limit(lanes: Sequence[tuple[SlotPart, Lane]], limiting: Sequence[tuple[int, bool]]) -> tuple[Cause, str]:
+    """Return what limits an edge, given its slowest hops *limiting*: pairs of a hop's index and whether its flow limit binds."""
+    _, place, by_flow = min((lanes[place][1].link, place, by_flow) for place, by_flow in limiting)
     part, slowest = lanes[place]
     hop, link = slowest.hop, part.slot.graph.links[slowest.link]
     if by_flow:
@@ -279,33 +279,33 @@ def _limit(lanes: Sequence[tuple[SlotPart, Lane]], held: Sequence[tuple[int, boo
 
 
 class _Reach(NamedTuple):
-    """What a transport reaches with chunks of one size: its efficiency, and the most its flows carry (bytes/s)."""
+    """A transport's efficiency and flow limit (bytes/s) for chunks of one size."""
 
     efficiency: float
     flow_cap: float
 
 
-class _Reached:
-    """What each transport reaches with chunks of *chunk* bytes, looked up once."""
+class _ReachCache:
+    """Cache of each transport's efficiency and flow limit for chunks of *chunk* bytes."""
 
     def __init__(self, chunk: float) -> None:
         self._chunk = chunk
-        self._known: dict[tuple[int, float, bool], _Reach] = {}
+        self._cache: dict[tuple[int, float, bool], _Reach] = {}
 
     def __getitem__(self, hop: Hop) -> _Reach:
-        key = _reaching(hop)
-        if key not in self._known:
-            self._known[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
-        return self._known[key]
+        key = _reach_key(hop)
+        if key not in self._cache:
+            self._cache[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
+        return self._cache[key]
 
 
-def _reaching(hop: Hop) -> tuple[int, float, bool]:
-    """Return what decides which share of its links *hop* reaches."""
+def _reach_key(hop: Hop) -> tuple[int, float, bool]:
+    """Return a cache key with everything that affects the efficiency and flow limit of *hop*."""
     return id(hop.transport), hop.connections, hop.route.relayed
 
 
 def _weight(hop: Hop, chunk: float, protocol: str) -> float:
-    """Return what a byte weighs on the links of *hop*: what a transport cannot use weighs like bytes."""
+    """Return the load of a payload byte on the links of *hop*; bandwidth that the transport cannot use counts as bytes."""
     return _wire(hop, protocol) / min(1.0, hop.efficiency(chunk))
 
 
@@ -315,9 +315,9 @@ def _sent(out: Outward, chunk: float, protocol: str) -> Sent:
 
 
 def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
-    """Return what *streams* of one node weigh on its resources; what a transport cannot use weighs like bytes."""
+    """Return the load of *streams* of one node on its resources; bandwidth that a transport cannot use counts as bytes."""
     load: dict[tuple[str, str], float] = defaultdict(float)
-    reached = _Reached(chunk)
+    reached = _ReachCache(chunk)
     for part, hop, count in streams:
         plain = count * _wire(hop, protocol)
         weight = plain / min(1.0, reached[hop].efficiency)
@@ -332,7 +332,7 @@ def _load(streams: Iterable[tuple[SlotPart, Hop, float]], chunk: float, protocol
 
 
 def latency_of(edges: Sequence[Edge]) -> tuple[Cause, str]:
-    """Return whom to blame for the latency of *edges*: the tier and transport class that adds most of it."""
+    """Return the cause to report for the latency of *edges*: the tier and transport class that add most of it."""
     seconds_of: dict[tuple[Cause, str], float] = defaultdict(float)
     for edge in edges:
         seconds_of[edge.latency_of] += edge.latency("Simple")

@@ -1,15 +1,15 @@
-"""How long does a ring all-reduce take when nothing else runs? Launch + the recurrence over hops at their fair shares.
+"""How long does a ring all-reduce take without contention? Launch time plus the recurrence over hops at their fair shares.
 
-Chunks have S/(nC) bytes. A hop carries them at the least of
+Chunks have S/(nC) bytes. The rate of a hop is the minimum of
 
-    min(1, efficiency(chunk)) * capacity / crossings of each of its links, crossings counted over all C channels; of hops between nodes
-        the efficiency is that of the wire: PCIe does not carry a network's headers,
-    efficiency(chunk) / sum over its stages of 1 / narrowest link (device to host and host to device follow one another),
-    where a NIC reads and writes host memory only, that with the copies' own overlap, as if it were the capacity of the NIC,
-    flows * flow_cap * efficiency(chunk) instead of the efficiencies above, where the transport has a flow cap,
+    min(1, efficiency(chunk)) * capacity / crossings of each of its links, with crossings counted over all C channels; on hops between
+        nodes the efficiency applies to the wire only, because PCIe does not carry a network's headers,
+    efficiency(chunk) / sum over its stages of 1 / narrowest link (device-to-host and host-to-device copies are sequential),
+    the same with the copies' own overlap, as if it were the capacity of the NIC, if a NIC reads and writes host memory only,
+    flows * flow_cap * efficiency(chunk) instead of the efficiencies above, if the transport has a flow cap.
 
-and the time is launch + T(b, l) of `sim.training.collectives.price.recurrence` with b = chunk / rate. The executors play the same hops
-beside other traffic; this is their limit when there is none, and what measured tables of single collectives are compared with.
+The time is launch + T(b, l) of `sim.training.collectives.price.recurrence` with b = chunk / rate. This is the limit of the executors
+without other traffic. Measured tables of single collectives are compared with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sim.training.collectives.routes.channels import Channel, Channels, Hop
 
 
 class RingEstimate(NamedTuple):
-    """Seconds of one all-reduce, the part that is launch and latency, and the link that bounds the rest."""
+    """The time (s) of one all-reduce, its part for launch and latency, and the link that bounds the rest."""
 
     time: float
     latency: float
@@ -32,52 +32,52 @@ class RingEstimate(NamedTuple):
 
 
 def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> RingEstimate:
-    """Return how long *rings* take to all-reduce *nbytes* when alone; nodes are all like *graph*'s."""
+    """Return the time of an all-reduce of *nbytes* on *rings* without contention; all nodes equal that of *graph*."""
     ranks = len(rings.channels[0].gpus) * rings.nodes
     if ranks == 1:
         return RingEstimate(0.0, 0.0, "")
     crossings = rings.crossings
     chunk = nbytes / ranks / len(rings.channels)
-    different = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
-    alone = [_channel_time(graph, crossings, channel, chunk, ring_steps("all_reduce", ranks)) for channel in different.values()]
+    distinct = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
+    alone = [_channel_time(graph, crossings, channel, chunk, ring_steps("all_reduce", ranks)) for channel in distinct.values()]
     slowest, bottleneck = max(alone, key=lambda estimate: estimate[0].total)
     return RingEstimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
 
 
 class Lane(NamedTuple):
-    """What *hop* gives one stream beside the others, whatever the size of its chunks."""
+    """The bandwidth that one stream gets on *hop* next to the other streams, independent of the size of its chunks."""
 
     hop: Hop
     link: str
-    """The link with least to give."""
+    """The bottleneck link."""
     fair: Room
-    """What its links give beside other streams."""
+    """Fair shares of the hop's links."""
     stages: tuple[Room, ...]
-    """What those of each stage give with nothing beside."""
+    """Bandwidths of the links of each stage without contention."""
 
     @property
     def alone(self) -> float:
-        """Return what the route carries with its links to itself (bytes/s)."""
+        """Return the bandwidth (bytes/s) of the route without contention."""
         return _in_series(self.hop, self.stages, 1.0)
 
     def rate(self, efficiency: float, flow_cap: float, share: float = 1.0) -> float:
-        """Return the rate (bytes/s) of one stream, given what its transport reaches with chunks of its size; *share* as in `hop_rate`."""
+        """Return the rate (bytes/s) of one stream, given its transport's *efficiency* and *flow_cap*; *share* as in `hop_rate`."""
         return min(self.fair.least(min(1.0, efficiency)), _in_series(self.hop, self.stages, efficiency) / share, flow_cap / share)
 
 
 class Room(NamedTuple):
-    """The least that links give (bytes/s): those of which a transport reaches a share (`is_reached`), and the others."""
+    """The lowest bandwidth (bytes/s) among the links to which the transport's efficiency applies (`is_reached`), and among the others."""
 
     reached: float
     others: float
 
     def least(self, efficiency: float) -> float:
-        """Return what is left where the transport reaches *efficiency* of its own."""
+        """Return the lowest bandwidth (bytes/s) at this *efficiency* of the transport."""
         return min(self.reached * efficiency, self.others)
 
 
 def lane(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop) -> Lane:
-    """Return what *hop* gives one stream where links are crossed by so many (*crossings*)."""
+    """Return the bandwidth that one stream gets on *hop*, given the number of streams on each link (*crossings*)."""
     stages = _stages(graph, hop)
     room = dict.fromkeys(hop.wires, _in_series(hop, stages, 1.0)) if hop.route.copies else {}
     fair = {link: min(graph.links[link].capacity, room.get(link, math.inf)) / crossings[link] for link in hop.links}
@@ -87,12 +87,12 @@ def lane(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop) -> Lane:
 
 
 def is_reached(hop: Hop, link: str) -> bool:
-    """Tell whether *link* is one of which the transport of *hop* reaches a share: between nodes the wire, whose headers PCIe never sees."""
+    """Return whether the transport's efficiency applies to *link*: between nodes, only to the wire, because PCIe carries no headers."""
     return not hop.wires or link in hop.wires
 
 
 def staged(graph: NodeGraph, hop: Hop, efficiency: float = 1.0) -> float:
-    """Return what *hop* carries with its links to itself (bytes/s); a NIC that is fed by copies carries no more in all."""
+    """Return the bandwidth (bytes/s) of *hop* without contention, which is also the limit of a NIC that is fed by copies."""
     return _in_series(hop, _stages(graph, hop), efficiency)
 
 
@@ -107,14 +107,14 @@ def _room(hop: Hop, rates: Mapping[str, float]) -> Room:
 
 
 def _in_series(hop: Hop, stages: Sequence[Room], efficiency: float) -> float:
-    """Return what copies one after another carry, which overlap as far as the transport says."""
+    """Return the bandwidth (bytes/s) of sequential copies, with the overlap that the transport specifies."""
     return hop.overlap / sum(1 / stage.least(efficiency) for stage in stages)
 
 
 def hop_rate(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop, chunk: float, share: float = 1.0) -> tuple[float, str]:
-    """Return the rate (bytes/s) of one stream on *hop* beside the others, and the link that bounds it.
+    """Return the rate (bytes/s) of one stream on *hop* next to the others, and the link that bounds it.
 
-    A *share* below 1 is a stream of which this hop carries only so many bytes.
+    *share* is the share of the stream's bytes that this hop carries.
     """
     its_lane = lane(graph, crossings, hop)
     return its_lane.rate(hop.efficiency(chunk), hop.flow_cap(chunk), share), its_lane.link

@@ -1,12 +1,12 @@
-"""What does an all-to-all cost where ranks have unequal shares, as routed tokens do? Every pair's bytes, on every link they cross.
+"""What does an all-to-all with unequal shares cost, as with routed tokens? The bytes of every pair load every link they cross.
 
-Rank p sends rank q w(p, q) times the mean block of S/n bytes. All sends flow side by side, as in `sends.pairwise`, which is the case of
-equal shares; the link that carries most bounds them, and so does the way of the largest send by itself. On ports of B bytes/s, with hop
-latency l and k partners at once:
+Rank p sends w(p, q) times the mean block of S/n bytes to rank q. All sends flow in parallel, as in `sends.pairwise`, which is the case of
+equal shares. The most loaded link bounds the time, and so does the path of the largest send without contention. On ports of B bytes/s,
+with hop latency l and k partners at once:
 
-    T = S/(nB) max(most that one rank sends, most that one receives) + ceil(partners / k) l
+    T = S/(nB) max(maximum that a rank sends, maximum that a rank receives) + ceil(partners / k) l
 
-Limits: protocol, channels and efficiency are those of the mean block; what leaves a node is spread over leaf switches as if evenly.
+Limits: protocol, channels and efficiency are those of the mean block; traffic between nodes is spread evenly over leaf switches.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from sim.training.collectives.price.spans import Priced, held
 from sim.training.collectives.price.traffic import Edge, SlotPart, Traffic, latency_of, outward
 
 NodeGpu = tuple[int, int]
-"""A part of the layout, by number, and a GPU of one of its nodes."""
+"""The index of a part of the layout, and a GPU of one of its nodes."""
 Weight = Callable[[NodeGpu, NodeGpu], float]
-"""Bytes from one rank to another over the mean of all pairs; the same for every node of a part."""
+"""Returns the bytes from one rank to another, divided by the mean over all pairs; equal for every node of a part."""
 
 
 class _Flows(NamedTuple):
-    """Mean blocks that travel: inside one node of each part, and out of and into each of its GPUs from other nodes."""
+    """Traffic in units of the mean block: inside one node of each part, and between each of its GPUs and other nodes (*out*, *into*)."""
 
     inside: Mapping[tuple[int, int, int], float]
     out: Mapping[NodeGpu, float]
     into: Mapping[NodeGpu, float]
     largest: float
-    """From node to node, of one pair."""
+    """The largest traffic of one pair between nodes."""
     partners: int
-    """Most that one rank sends to, or receives from."""
+    """Maximum number of partners to which a rank sends, or from which it receives."""
     handled: float
-    """Most that one rank sends, or receives, its own included."""
+    """Maximum that a rank sends or receives, including its block for itself."""
 
 
 def unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> Priced:
-    """Return an exchange in which each rank hands out *nbytes* on average, those of each pair as *weight* says."""
+    """Return the price of an all-to-all in which each rank sends *nbytes* on average, distributed over pairs according to *weight*."""
     block, flows = nbytes / layout.ranks, _flows(layout, weight)
     inside = [(layout.inside(layout.parts[part], src, dst), share) for (part, src, dst), share in flows.inside.items()]
     between: list[tuple[Edge, float]] = []
@@ -54,9 +54,9 @@ def unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> 
         leaving.append(outward(edge, ALL, max(out, into)))
         between += [(Edge((hop,), edge.fabric), share) for hop, share in zip(edge.hops, (out, into), strict=True) if share]
     crossings = tuple((*hop, share) for edge, share in [*inside, *between] for hop in edge.hops)
-    in_all = sum(layout.parts[part].slot.count * share for (part, _), share in flows.out.items())
-    traffic = Traffic(crossings, in_all, layout.fabric, tuple(leaving), layout.crossed)
-    carried = [*inside, *((edge, flows.largest) for edge, _ in between)]  # and the largest send of each, by itself
+    total = sum(layout.parts[part].slot.count * share for (part, _), share in flows.out.items())
+    traffic = Traffic(crossings, total, layout.fabric, tuple(leaving), layout.crossed)
+    carried = [*inside, *((edge, flows.largest) for edge, _ in between)]  # the largest send on each, without contention
     edges = [edge for edge, _ in carried]
     alone = held(min(traffic.pace(edge, block, protocol, share) for edge, share in carried), traffic, block, protocol)
     slowest = min([alone, *(alone._replace(rate=edge.cap(block, protocol) / share) for edge, share in carried)], key=lambda pace: pace.rate)
@@ -67,20 +67,20 @@ def unequal(layout: JobLayout, protocol: str, nbytes: float, weight: Weight) -> 
 
 
 def of_matrix(layout: JobLayout, shares: Sequence[Sequence[float]]) -> Weight:
-    """Return the weights of a matrix of *shares*, row p those of rank p; every node of *layout* is a part by itself."""
+    """Return the weights of a matrix of *shares*, in which row p belongs to rank p; every node of *layout* must be a separate part."""
     number = {(part, gpu): place for place, (part, gpu) in enumerate(_in_order(layout))}
     mean = sum(map(sum, shares)) / len(shares) ** 2
     return lambda source, target: shares[number[source]][number[target]] / mean
 
 
 def one_receives_most(layout: JobLayout, place: NodeGpu, load: float) -> Weight:
-    """Return the weights where the rank at *place* receives *load* times the mean, and all others equally much."""
+    """Return the weights if the rank at *place* receives *load* times the mean, and all others receive equal shares of the rest."""
     rest = (layout.ranks - load) / (layout.ranks - 1)
     return lambda source, target: load if target == place else rest
 
 
 def _in_order(layout: JobLayout) -> Iterator[NodeGpu]:
-    """Yield the places of all ranks as they are numbered: node by node."""
+    """Yield the part and GPU of every rank in order: node by node."""
     numbers = {id(part): number for number, part in enumerate(layout.parts)}
     yield from ((numbers[id(part)], gpu) for part in layout.every_node for gpu in part.gpus)
 
@@ -116,13 +116,13 @@ def _flows(layout: JobLayout, weight: Weight) -> _Flows:
 
 
 def _both_ways(layout: JobLayout, number: int, gpu: int) -> Edge:
-    """Return the way from one GPU's node to others with the way back in to it."""
+    """Return an edge from the hop out of one GPU to other nodes and the hop from them into it."""
     part = layout.parts[number]
-    other = _other(layout, number)
+    other = _peer_part(layout, number)
     leaving, arriving = layout.across(part, other, gpu, other.gpus[0]), layout.across(other, part, other.gpus[0], gpu)
     return Edge((leaving.hops[0], arriving.hops[1]), leaving.fabric, leaving.switches)
 
 
-def _other(layout: JobLayout, number: int) -> SlotPart:
-    """Return the part of a node that one of part *number* sends to."""
+def _peer_part(layout: JobLayout, number: int) -> SlotPart:
+    """Return the part of another node to which a node of part *number* sends."""
     return layout.parts[number] if layout.parts[number].slot.count > 1 else layout.parts[number - 1]

@@ -1,10 +1,10 @@
-"""Along which rings does NCCL send? Its channel search in outline: what one node of a job contributes to each ring.
+"""Along which rings does NCCL send? A simplified form of its channel search: the part of each ring inside one node of a job.
 
-The order of preference is NVIDIA/nccl's (`src/graph/search.cc`): NVSwitch, then edge-disjoint rings over NVLink pairs alone, then
-one ring over the best PCIe paths, staged through host memory where GPUs may not address each other. Across nodes a channel comes
-in from a NIC at a GPU near it, visits every local GPU, and leaves by a NIC; channel k of one node is stitched to channel k of
-the next. A NIC serves as many channels as its bandwidth needs NVLinks. NCCL's doubling of channels after the search is left out:
-it changes no link's load; nor does the search try NVLink rings beside PCIe rings, NVLink relays or PXN.
+The order of preference follows NVIDIA/nccl (`src/graph/search.cc`): NVSwitch; edge-disjoint rings over NVLink pairs only; one ring over the
+best PCIe paths, staged through host memory if GPUs may not address each other. Across nodes, a channel enters from a NIC at a nearby GPU,
+visits every local GPU, and leaves through a NIC. Channel k of one node is connected to channel k of the next. The number of channels per
+NIC is the number of NVLinks that match its bandwidth. NCCL doubles channels after the search; this is left out, because it does not change
+the load of any link. The search does not combine NVLink rings with PCIe rings, and does not try NVLink relays or PXN.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ NETWORK = "net"
 
 @dataclass(frozen=True)
 class Hop:
-    """One hop of a channel, between ``gpu0..`` or from or to ``net``, along a fixed route."""
+    """One hop of a channel along a fixed route: between two GPUs (``gpu0``, ..), or from or to the network (``net``)."""
 
     src: str
     dst: str
     route: Route
     row: AlgorithmRow = "Ring"
-    """Of NCCL's latencies, those of rings or of trees, which between nodes also hold for rings of one GPU a node (`tuning.cc`)."""
+    """Row of NCCL's latency table. Between nodes, rings with one GPU per node also use the row of trees (`tuning.cc`)."""
     connections: float = 1.0
-    """Of the connections that a channel opens to a peer, the share that one stream has."""
+    """Share of a channel's connections to a peer that one stream uses."""
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class Hop:
 
     @property
     def staged(self) -> bool:
-        """Tell whether the bytes rest in host memory on the way."""
+        """Return whether the bytes are staged in host memory on the way."""
         return self.route.staged
 
     @cached_property
@@ -63,29 +63,29 @@ class Hop:
         return "network" if NETWORK in (self.src, self.dst) else "interconnect"
 
     def efficiency(self, chunk: float) -> float:
-        """Return the share of its links' bandwidth that a hop reaches with chunks of *chunk* bytes (payload / ranks / channels)."""
+        """Return the share of the links' bandwidth that the hop reaches with chunks of *chunk* bytes (payload / ranks / channels)."""
         reached = 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
         return reached / INTEL_RELAY if self.route.relayed else reached
 
     @cached_property
     def wires(self) -> tuple[str, ...]:
-        """Return the NICs' links on the way: one from or to the network, two of a loopback."""
+        """Return the network links of NICs on the way: one on a hop from or to the network, two on a loopback through a NIC."""
         return tuple(link for link in self.links if NETWORK in link.split(">"))
 
     @property
     def overlap(self) -> float:
-        """Return how much faster than one after the other the stages of a hop to or from the network are, once chunks are large."""
+        """Return the speedup from overlapping the stages of a hop to or from the network with large chunks; 1 means sequential stages."""
         return self.route.copies.efficiency[-1][1] if self.route.copies else 1.0
 
     def flow_cap(self, chunk: float) -> float:
-        """Return the most that the flows of one stream carry, bytes/s; where it is given, the loss on small chunks is theirs."""
+        """Return the rate limit (bytes/s) of the flows of one stream, reduced by the loss on small chunks (instead of `efficiency`)."""
         cap, flows = self.transport.flow_cap, max(1.0, self.transport.flows * self.connections)
         return cap * flows * at(self.transport.efficiency, chunk) if cap else math.inf
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One node's part of one ring: the order of its GPUs, and its hops; across nodes from ``net`` first and to ``net`` last."""
+    """The part of a ring in one node: the order of its GPUs, and its hops. Across nodes, hops begin with ``net`` and end with it."""
 
     gpus: tuple[int, ...]
     hops: tuple[Hop, ...]
@@ -94,7 +94,7 @@ class Channel:
     def edges(self) -> tuple[tuple[Hop, ...], ...]:
         """Return the hops by edge of the ring, one edge per GPU.
 
-        The edge to the next node is the last hop of this node with the first of the next, which is alike: (to net, from net).
+        The edge to the next node is the last hop of this node and the first hop of the next, equal node: (to net, from net).
         """
         if self.hops and self.hops[0].src == NETWORK:
             return (*((hop,) for hop in self.hops[1:-1]), (self.hops[-1], self.hops[0]))
@@ -103,7 +103,7 @@ class Channel:
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """What one node contributes to the rings of a job of *nodes* nodes; all channels carry equal parts."""
+    """The parts in one node of the rings of a job on *nodes* nodes; all channels carry equal shares."""
 
     channels: tuple[Channel, ...]
     kind: ChannelKind
@@ -111,7 +111,7 @@ class Channels:
 
     @property
     def crossings(self) -> dict[str, int]:
-        """Return how often each link of the node is crossed by all channels together."""
+        """Return how often all channels together cross each link of the node."""
         counts: dict[str, int] = {}
         for channel in self.channels:
             for hop in channel.hops:
@@ -121,35 +121,35 @@ class Channels:
 
     @property
     def transports(self) -> tuple[Transport, ...]:
-        """Return the transport classes met, each once."""
-        return _each_once(hop.transport for channel in self.channels for hop in channel.hops)
+        """Return the distinct transport classes of the hops."""
+        return _distinct(hop.transport for channel in self.channels for hop in channel.hops)
 
     @property
     def copies(self) -> tuple[Transport, ...]:
-        """Return the classes of the copies that feed NICs, each once."""
-        return _each_once(hop.route.copies for channel in self.channels for hop in channel.hops if hop.route.copies)
+        """Return the distinct transport classes of the copies that feed NICs."""
+        return _distinct(hop.route.copies for channel in self.channels for hop in channel.hops if hop.route.copies)
 
     @property
     def launch(self) -> float:
-        """Return the fixed cost of one collective, seconds: the dearest transport's."""
+        """Return the launch time (s) of one collective, which is that of the slowest transport."""
         return max((transport.launch for transport in self.transports), default=0.0)
 
     def first(self, count: int) -> Channels:
-        """Return these rings cut to the first *count* channels: what stitching to a node with fewer leaves."""
+        """Return only the first *count* channels, as needed to connect to a node with fewer channels."""
         return Channels(self.channels[:count], self.kind, self.nodes)
 
 
-def _each_once(transports: Iterable[Transport]) -> tuple[Transport, ...]:
-    different: list[Transport] = []
+def _distinct(transports: Iterable[Transport]) -> tuple[Transport, ...]:
+    distinct: list[Transport] = []
     for transport in transports:
-        if transport not in different:
-            different.append(transport)
-    return tuple(different)
+        if transport not in distinct:
+            distinct.append(transport)
+    return tuple(distinct)
 
 
 @lru_cache(maxsize=512)
 def ring_channels(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1) -> Channels:
-    """Return the rings on *gpus* of one node, in a job of *nodes* nodes that lend the same GPUs each."""
+    """Return the rings on *gpus* of one node, in a job that uses the same GPUs on each of *nodes* nodes."""
     _check(graph, gpus, nodes)
     if graph.node.topology.isolated == "nic" and (nodes > 1 or len(gpus) > 1):
         return Channels(tuple(_isolated_channel(graph, gpus, nodes, turn) for turn in range(_turns(graph, gpus))), "pcie", nodes)
@@ -161,12 +161,12 @@ def ring_channels(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1) -> Ch
 
 
 def _turns(graph: NodeGraph, gpus: Sequence[int]) -> int:
-    """Return how many channels GPUs with containers of their own have: one for each NIC that is near."""
+    """Return the number of channels of GPUs in separate containers: one for each nearby NIC."""
     return min(len(graph.near_nics(gpu)) for gpu in gpus)
 
 
 def _isolated_channel(graph: NodeGraph, gpus: tuple[int, ...], nodes: int, turn: int) -> Channel:
-    """Return a ring of GPUs that are nodes of their own to NCCL: each takes a NIC near itself, another in every channel."""
+    """Return a ring of GPUs that NCCL treats as separate nodes: each uses a nearby NIC, a different one in every channel."""
     loops = [Hop(f"gpu{src}", f"gpu{dst}", graph.loopback(src, dst, turn)) for src, dst in pairwise(gpus)]
     if nodes == 1:
         return Channel(gpus, (*loops, Hop(f"gpu{gpus[-1]}", f"gpu{gpus[0]}", graph.loopback(gpus[-1], gpus[0], turn))))
@@ -205,13 +205,13 @@ def _local_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[ChannelKind,
 
 
 def _both_ways(graph: NodeGraph, order: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return *order*, and the way back where both carry more: between pairs on NVLink, PCIe has a direction to spare."""
+    """Return *order*, and also the reverse order if both together are faster: next to NVLink pairs, one direction of PCIe is unused."""
     both = [order, order[::-1]]
     return both if len(order) > 2 and _fluid_rate(graph, both) > 1.01 * _fluid_rate(graph, [order]) else [order]
 
 
 def _fluid_rate(graph: NodeGraph, orders: Sequence[tuple[int, ...]]) -> float:
-    """Return the bytes/s that rings along *orders* carry together, links shared fairly."""
+    """Return the total bytes/s of rings along *orders*, with links shared fairly."""
     rings = Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), "pcie", 1)
     return len(orders) * min(graph.links[link].capacity / count for link, count in rings.crossings.items())
 
@@ -223,7 +223,7 @@ def _slots(graph: NodeGraph, gpus: Sequence[int], per_link: int) -> dict[tuple[i
 
 
 def _best_tour(graph: NodeGraph, gpus: tuple[int, ...], nic: int | None) -> tuple[int, ...]:
-    """Return the order that crosses the fewest hops of the worst class, then of the next; on PCIe alone, a walk of its tree."""
+    """Return the order with the fewest hops of the worst class, then of the next; with PCIe only, a walk of the PCIe tree."""
     if not _slots(graph, gpus, 1):
         return tree_order(graph, gpus, nic)
     return shortest_tour(graph, gpus, nic)
@@ -252,15 +252,16 @@ def _distance(graph: NodeGraph, gpu: int, nic: int) -> int:
 
 
 def _near_nics(graph: NodeGraph, gpus: Sequence[int]) -> list[int]:
-    """Return the NICs that lie as near to one of *gpus* as any does."""
+    """Return the NICs with the smallest distance to any of *gpus*."""
     nearest = {nic: min(_distance(graph, gpu, nic) for gpu in gpus) for nic in range(graph.node.nic.count)}
     return [nic for nic, distance in nearest.items() if distance == min(nearest.values())]
 
 
 def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nearest: Mapping[int, list[int]], place: int) -> _Ordered:
-    """Return the order for the NIC at *place* of those in *nearest*, each with its GPUs: NICs that share them begin at different ones.
+    """Return the order for the NIC at index *place* of *nearest*, which maps each NIC to its nearest GPUs.
 
-    Where the last GPU has nearer NICs, the ring leaves by one of them, each by another, as NCCL's cross-NIC rings do.
+    NICs that share their nearest GPUs begin at different ones. If the last GPU is nearer to other NICs, the ring leaves through one of
+    them, a different one for each ring, like NCCL's cross-NIC rings.
     """
     nics = list(nearest)
     nic, near = nics[place], nearest[nics[place]]
@@ -280,7 +281,7 @@ def _nearest(graph: NodeGraph, gpus: Sequence[int], nic: int) -> list[int]:
 
 
 def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) -> list[_Ordered]:
-    """Return a path over NVLink alone for each channel, ends as near to their NIC as can be, or nothing."""
+    """Return an NVLink-only path for each channel, with its ends as near to its NIC as possible; empty if there are none."""
     nvlink = graph.node.nvlink
     if nvlink is None or len({gpu for pair in _slots(graph, gpus, 1) for gpu in pair}) < len(gpus):
         return []
@@ -302,7 +303,7 @@ def _ends_within(graph: NodeGraph, nic: int, farthest: int) -> Callable[[int, in
 
 
 def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:
-    """Return the channel that comes in by one NIC and leaves by another; *inside* are its hops between GPUs, if not the usual ones."""
+    """Return the channel that enters at NIC *arriving* and leaves at NIC *leaving*; *inside* overrides its hops between GPUs."""
     row: AlgorithmRow = "Tree" if len(order) == 1 or graph.isolated else "Ring"
     first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]), row)
     last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving), row)

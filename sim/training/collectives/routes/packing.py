@@ -1,8 +1,8 @@
 """How many rings fit on a set of NVLinks? The largest packing of edge-disjoint directed Hamiltonian cycles, or paths.
 
-A link between two GPUs carries one ring per *slot* in each direction. The search is depth first with a step budget: exact where
-the budget suffices (it does for every subset of a DGX-1), otherwise the best packing found. NVIDIA/nccl `src/graph/search.cc`
-searches likewise, with bandwidth instead of slots; facts on how many rings a DGX-1V holds are its check values.
+A link between two GPUs carries one ring per *slot* in each direction. The search is depth-first with a step budget. It is exact if the
+budget suffices, as it does for every subset of a DGX-1; otherwise the result is the best packing found. NVIDIA/nccl
+`src/graph/search.cc` searches in a similar way, with bandwidth instead of slots. The known numbers of rings on a DGX-1V check this search.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Slots = Mapping[tuple[int, int], int]
 """Free slots of each directed pair of GPUs."""
 
 STEP_BUDGET = 50_000
-"""Steps of one search; NCCL gives up after a like number (search.cc)."""
+"""Maximum steps of one search; NCCL gives up after a similar number (search.cc)."""
 
 
 class _Budget:
-    """Counts steps down; ``spent`` once none is left."""
+    """A budget of steps: each call of ``spent`` uses one step and returns whether none was left."""
 
     def __init__(self, steps: int = STEP_BUDGET) -> None:
         self.left = steps
@@ -30,7 +30,7 @@ class _Budget:
 
 
 def pack_cycles(slots: Slots) -> tuple[tuple[int, ...], ...]:
-    """Return the largest set of directed cycles through all GPUs of *slots* in which no pair is used beyond its slots."""
+    """Return the largest set of directed cycles through all GPUs of *slots* that uses no pair more often than its slots allow."""
     return _pack_cycles(tuple(sorted(slots.items())))
 
 
@@ -46,7 +46,7 @@ def _pack_cycles(slots: tuple[tuple[tuple[int, int], int], ...]) -> tuple[tuple[
 
 
 class _Packing:
-    """The search for the most cycles: each is taken as often as it fits, then the next ones, then once less."""
+    """Depth-first search for the most cycles: each cycle is used as often as it fits, then the following ones, then once less."""
 
     def __init__(self, cycles: Sequence[tuple[int, ...]], free: Counter[tuple[int, int]], vertices: Sequence[int], bound: int) -> None:
         self.best: tuple[tuple[int, ...], ...] = ()
@@ -77,9 +77,9 @@ class _Packing:
 
 
 def pack_paths(slots: Slots, vertices: Sequence[int], ends: Sequence[Callable[[int, int], bool]]) -> tuple[tuple[int, ...], ...] | None:
-    """Return one path through all *vertices* for each of *ends* (which tells whether it may start and end so), or None.
+    """Return one path through all *vertices* for each of *ends*, or None if there are none.
 
-    No directed pair is used beyond its *slots*.
+    Each of *ends* is a predicate of a path's first and last vertex. No directed pair is used more often than its *slots* allow.
     """
     free = Counter(dict(slots))
     return _pack_paths(free, tuple(vertices), list(ends), _Budget())
