@@ -1,8 +1,8 @@
-"""Which GPUs of which nodes does each of several jobs get? Those it names, or the first that no earlier job has.
+"""Which GPUs of which nodes does each of several jobs get? Those that it names, or the first that no earlier job has.
 
-A job says ``nodes`` (numbers from 0 on, as in ``4..7``), ``placement`` (GPUs of each node in turn, as in ``1+2``; one number with
-``nodes`` is for each of them) or ``gpus`` (by number, on each of its nodes); without ``nodes``, ``placement`` counts from the first
-node on, 0 for a node without the job, and ``gpus`` are those of the first. A job that says nothing takes every GPU.
+A job specifies ``nodes`` (numbers from 0, as in ``4..7``), ``placement`` (number of GPUs on each node in turn, as in ``1+2``; with
+``nodes``, a single number applies to each of them) or ``gpus`` (by number, on each of its nodes). Without ``nodes``, ``placement`` starts
+at the first node, with 0 for a node that the job skips, and ``gpus`` are on the first node. A job that specifies nothing takes every GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sim.spec.yaml import SpecError
 
 
 class Places:
-    """The GPUs of a cluster while jobs take them one after another."""
+    """The GPUs of a cluster, which jobs take in order."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._whole = {part.node: part.gpus for part in place(hardware)}
@@ -25,7 +25,7 @@ class Places:
         self._taken: dict[int, dict[int, int]] = {}
 
     def take(self, number: int, entry: JobSpec) -> tuple[Placement, ...]:
-        """Return where job *number* runs, and take its GPUs. Raise SpecError, without a place, where it cannot run there."""
+        """Return the placement of job *number*, and take its GPUs. Raise SpecError, without a file position, if it cannot run there."""
         nodes = self._nodes(entry)
         if entry.placement is not None:
             wanted = self._first_free(nodes, entry.placement, each=bool(entry.nodes))
@@ -40,7 +40,7 @@ class Places:
         return tuple(wanted)
 
     def _nodes(self, entry: JobSpec) -> list[int]:
-        """Return the nodes that *entry* names, in order; all without any."""
+        """Return the nodes that *entry* names, in order; all nodes if it names none."""
         if not entry.nodes:
             return list(self._whole)
         beyond = next((last for _, last in entry.nodes if last not in self._whole), None)
@@ -77,7 +77,7 @@ class Places:
         return Placement(node, free[:count])
 
     def _check(self, part: Placement) -> None:
-        """Raise SpecError unless all GPUs of *part* are there, once, and free."""
+        """Raise SpecError unless all GPUs of *part* exist, occur once, and are free."""
         gpus, taken = self._whole[part.node], self._taken.get(part.node, {})
         for index, gpu in enumerate(part.gpus):
             if gpu not in gpus:
@@ -92,7 +92,7 @@ class Places:
 
 
 def nodes_of(hardware: Hardware, placement: Sequence[Placement]) -> Hardware:
-    """Return *hardware* with those nodes alone that *placement* uses, each group with as many as it has of them."""
+    """Return *hardware* with only the nodes that *placement* uses, counted in each group."""
     numbers, first, groups = {part.node for part in placement}, 0, []
     for group in hardware.groups:
         used = group.count
