@@ -36,7 +36,7 @@ class Needs:
     cached_fraction: float | None
     """Share of the data set in each node's page cache, so that later epochs wait for no reads."""
     cores: float | None
-    """Cores of one node, of the speed that it has, so that warm epochs wait for no preparation."""
+    """Number of cores of one node, at their present speed, so that warm epochs wait for no preparation."""
 
 
 def needs(real: Run) -> Needs:

@@ -19,7 +19,7 @@ from sim.study.memory_fit import most_that_fits
 from sim.study.scenario import Scenario, sorted_overrides
 
 GPUS: Final = 8
-"""Number of GPUs of the usual global batch, each with the workload's own batch: those of most rented machines."""
+"""Number of GPUs of the usual global batch, each with the workload's own batch: as in most rented machines."""
 NEAR: Final = 0.05
 """Share by which a global batch may differ if it does not divide evenly."""
 

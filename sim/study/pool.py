@@ -45,7 +45,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
 
     From the first item on, each *together* consecutive items share work that is done once if one process computes them.
 
-    All items are computed in this process if only it has something they may need, such as a schedule that the user passed as an object.
+    All items are computed in this process if the user passed it objects that other processes lack, such as a schedule.
     Raise SpecError if the process of an item is killed repeatedly.
     """
     wanted = min(as_asked(processes), len(items))

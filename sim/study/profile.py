@@ -28,7 +28,7 @@ from sim.study.scenario import Scenario, answer, prepare
 
 @dataclass(frozen=True)
 class Profile:
-    """The runs of the Stash procedure and what follows from them."""
+    """The runs of the Stash procedure and the results derived from them."""
 
     one_gpu: Run
     synthetic: Run

@@ -120,7 +120,7 @@ def recommend(
 
     *with_failures*: machines also fail, as in `goodput`; the document of each row has the weeks of its markets under ``weeks``.
 
-    Spot machines last *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as long as measured, if measured.
+    Spot machines last *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, measured lifetimes are used, if any.
     *global_batch* is that of all *rows*; None if each GPU has the same batch instead, so that more GPUs take larger steps.
     """
     require_one_budget(plan, budget)
@@ -154,7 +154,7 @@ def require_one_budget(plan: JobPlan, budget: Budget) -> None:
 
 
 class _Gathered(NamedTuple):
-    """The candidates, the machines left out and why, those with unmeasured lifetimes on the spot market, and those of candidates."""
+    """Candidates, machines left out with the reason, machines with unmeasured spot lifetimes, and the candidates' machines, by name."""
 
     candidates: list[Candidate]
     left_out: dict[str, str]

@@ -14,7 +14,7 @@ from sim.study.scenario import Answer, Infeasible, Question, Scenario, answer, a
 
 
 def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
-    """Return one scenario for each number of *nodes* or *gpus*; at most one list has several numbers, and an empty one keeps the default."""
+    """Return one scenario for each number of *nodes* or *gpus*; at most one list has several numbers, an empty one keeps the default."""
     if len(nodes) > 1 and len(gpus) > 1:
         raise SpecError("a scaling table varies --nodes or --gpus, not both at once")
     return [replace(scenario, nodes=count, gpus=total) for count in (nodes or (None,)) for total in (gpus or (None,))]

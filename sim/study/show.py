@@ -35,7 +35,7 @@ _TIMES = ("forward_time_s", "backward_time_s")
 
 
 def chosen(patterns: Sequence[str]) -> list[str]:
-    """Return the workloads in *patterns*: names and paths as they are, and for patterns such as ``resnet*`` all matches in the catalogue."""
+    """Return the workloads in *patterns*: names and paths as they are, and all matches in the catalogue for patterns such as ``res*``."""
     names: list[str] = []
     for pattern in patterns:
         matching = (

@@ -29,7 +29,7 @@ from sim.study.whole_job import checkpoint_bytes
 from sim.units import UnitError, parse
 
 ALL_SPEEDS = 8
-"""Up to this many workers, every number of survivors is simulated; with more, this many in even ratios, and interpolated linearly."""
+"""Up to this many workers, every number of survivors is simulated; with more, this many numbers in even ratios, interpolated linearly."""
 SEARCH_TRIALS = 200
 """Courses drawn for each checkpoint interval that is tried."""
 EXPECTED_TRIALS = 200

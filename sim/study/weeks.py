@@ -312,7 +312,7 @@ def _spreads(reliability: Reliability, another: bool) -> dict[str, tuple[float, 
 
 
 def _undisturbed(run: LongRun) -> LongRun:
-    """Return *run* on nodes that never fail: no slow nodes and planned stops either, and a start without compiling, like that of `run`."""
+    """Return *run* on nodes that never fail: also without slow nodes, planned stops and compilation at the start (as in `run`)."""
     return replace(run, correlated=(0.0, *run.correlated[1:]), slow=(0.0, 1.0, 0.0), planned=(0.0, 0.0), compilation=Uniform(0.0, 0.0))
 
 

@@ -55,7 +55,7 @@ class StepOutcome(NamedTuple):
 
 
 class Crowded(NamedTuple):
-    """Why infinitely much of a resource gains less than twice of it: *cause* takes *longer* more seconds per step, mostly at *at*."""
+    """Why infinitely much of a resource gains less than twice of it: *cause* takes *longer* seconds more per step, mostly at *at*."""
 
     cause: Cause
     longer: float

@@ -1,4 +1,4 @@
-"""How does a new description get into a file? Only once it has proved to load; a problem names the file it was meant for."""
+"""How is a new description written to a file? Only after it has loaded without errors; messages name the intended file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Made = TypeVar("Made")
 
 
 def for_editors(kind: str) -> list[str]:
-    """Return the comments by which editors with a YAML language server find the schema of a *kind* of description beside it."""
+    """Return comments with which editors with a YAML language server find the schema of a *kind* of description next to it."""
     folder = "schemas"
     return [
         f"# yaml-language-server: $schema={folder}/{kind}.schema.json",
@@ -22,7 +22,7 @@ def for_editors(kind: str) -> list[str]:
 
 
 def write_new(output: Path, text: str, load: Callable[[str], Made]) -> Made:
-    """Write *text* to *output* and return what *load* makes of its path. Raise SpecError, with nothing written, where it makes nothing."""
+    """Write *text* to *output* and return the result of *load* for its path. Raise SpecError, and write nothing, if it does not load."""
     with replacing(output) as temporary:
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")

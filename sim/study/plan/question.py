@@ -1,4 +1,4 @@
-"""Which layouts does a plan choose from, and what does it answer? What the user names in; the search's outcome with its settings out.
+"""Which layouts does a plan choose from, and what is its result? From the user's request to the outcome of the search with its settings.
 
 The global batch is the same for every layout, by default the workload's batch on every GPU of the largest cluster.
 """
@@ -36,23 +36,23 @@ from sim.training.layouts.prices import PriceBook
 from sim.units import any_of
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
-"""Stacks whose layouts are compared where the user named none: torch's FSDP2, DDP pipelines take any model, Megatron-LM transformers."""
+"""Stacks whose layouts are compared if the user names none: torch's FSDP2 and DDP pipelines take any model, Megatron-LM transformers."""
 
 _OTHERS: Final = frozenset({"conv", "depthwise_conv", "rnn"})
 
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """What a plan is asked; ``scenario`` holds names, overrides, precision, stack, sequence, global batch and market."""
+    """The request for a plan; ``scenario`` holds names, overrides, precision, stack, sequence, global batch and market."""
 
     scenario: Scenario
     nodes: Sequence[int] = ()
-    """Empty: as many as the hardware has, or as the GPUs need."""
+    """Empty: as many as the hardware has, or as the number of GPUs needs."""
     gpus: int | None = None
     tokens: str | None = None
     fixed: Mapping[str, str] = field(default_factory=dict)
     allowed: Set[str] = frozenset()
-    """Beside `DEFAULT`; ``no_X`` takes X away."""
+    """In addition to `DEFAULT`; ``no-X`` removes X."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -79,12 +79,12 @@ class LayoutPlan:
 
     @property
     def rated(self) -> bool:
-        """Tell whether every cluster has a price."""
+        """Return whether every cluster has a price."""
         return all(setting.rate is not None for setting, _ in self.ways)
 
     @property
     def refused(self) -> list[LayoutWay]:
-        """Return a pipeline with each schedule of the user that runs on none, where they were to take part."""
+        """Return a pipeline with each of the user's own schedules that runs on no pipeline, if such schedules were to take part."""
         piped = [LayoutWay(setting, each) for setting, every in self.ways for each in every if each.pipeline > 1]
         if not piped or "schedule" in self.question.fixed or "no_own_schedule" in self.question.allowed:
             return []
@@ -93,7 +93,7 @@ class LayoutPlan:
         return [first._replace(candidate=first.candidate._replace(schedule=name)) for name in names(SCHEDULES) if name not in tried]
 
     def front(self) -> list[bool]:
-        """Return for each simulated layout whether no other has less time, more memory left and less cost."""
+        """Return for each simulated layout whether it is on the Pareto front of time, free memory and cost."""
         points = [(each.time, -headroom(each), cost_of_step(each) or 0.0) for each in self.tally.outcomes]
         return [not any(_beats(other, own) for other in points) for own in points]
 
@@ -120,11 +120,11 @@ def plan(
     trying: Callable[[str], None] = lambda change: None,
     crew: Workers | None = None,
 ) -> LayoutPlan:
-    """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits.
+    """Return the best layouts. Raise SpecError for an invalid request, Infeasible if nothing fits.
 
-    *trying* hears of each change that is tried where nothing fits. A *crew* refines layouts ahead; the answer is the same without.
+    *trying* gets each change that is tried if nothing fits. A *crew* refines layouts ahead of time; the result is the same without one.
 
-    With a *journal* file, layouts that an interrupted plan simulated are taken from there, and new ones added to it.
+    With a *journal* file, layouts that an interrupted plan simulated are read from it, and new ones are added.
     """
     made = prepare_plan(question)
     limits = question.limits
@@ -138,7 +138,7 @@ def plan(
 
 
 def prepare_plan(question: PlanQuestion) -> LayoutPlan:
-    """Return the plan before the search. Raise SpecError for what makes no sense."""
+    """Return the plan before the search. Raise SpecError for an invalid request."""
     tokens = None if question.tokens is None else token_count(question.tokens)
     if question.limits.memory is not None and question.limits.memory <= 0:
         raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
@@ -174,7 +174,7 @@ def prepare_plan(question: PlanQuestion) -> LayoutPlan:
 
 
 def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
-    """Raise SpecError where *hardware* has several groups of workers, and say what takes them."""
+    """Raise SpecError, with an alternative, if *hardware* has several groups of workers."""
     groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     if len(groups) < 2:
         return
@@ -188,7 +188,7 @@ def _require_one_kind(hardware: Hardware, scenario: Scenario) -> None:
 
 
 def _require_able(hardware: Hardware, workloads: Sequence[Workload], space: Space) -> None:
-    """Raise SpecError where no stack of *workloads*, or not the GPU, multiplies in a precision that is allowed."""
+    """Raise SpecError if no stack of *workloads*, or not the GPU, multiplies in a precision that is allowed."""
     for name in sorted({"fp8", "nvfp4"} & space.allowed):
         reasons = [_unable(hardware, workload, name, space) for workload in workloads]
         if all(reasons):
@@ -196,7 +196,7 @@ def _require_able(hardware: Hardware, workloads: Sequence[Workload], space: Spac
 
 
 def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space) -> str:
-    """Return why *workload* is not tried in *precision*; empty where it is."""
+    """Return why *workload* is not tried in *precision*; empty if it is."""
     training = workload.training.model_copy(update={"precision": precision})
     for problem in check_job(hardware, workload.model_copy(update={"training": training})):
         key, _, text = problem.partition(": ")
@@ -209,7 +209,7 @@ def _unable(hardware: Hardware, workload: Workload, precision: str, space: Space
 
 
 def _require_eight_bits(question: PlanQuestion, workloads: Sequence[Workload], space: Space) -> None:
-    """Raise SpecError where the recipe of 8 bits that was asked for is that of no layout."""
+    """Raise SpecError if an FP8 recipe is requested, but no layout multiplies in 8 bits."""
     recipe, only = question.scenario.fp8_recipe, question.fixed.get("precision", "fp8")
     tried = {precision for workload in workloads for precision in precisions(workload, space)}
     if recipe is None or "fp8" in tried & {only}:
@@ -220,7 +220,7 @@ def _require_eight_bits(question: PlanQuestion, workloads: Sequence[Workload], s
 
 
 def allowances(asked_for: Set[str]) -> frozenset[str]:
-    """Return what may take part. Raise SpecError for names that do not exist."""
+    """Return the features that may take part. Raise SpecError for names that do not exist."""
     taken = set(DEFAULT)
     for name in asked_for:
         bare = name.removeprefix("no-").replace("-", "_")
@@ -236,9 +236,9 @@ def allowances(asked_for: Set[str]) -> frozenset[str]:
 
 
 def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
-    """Return the workload under each stack that is tried and that has its kind of model and its recipe of 8 bits.
+    """Return the workload under each stack to try that supports its kind of model and its FP8 recipe.
 
-    Once where overrides name the stack.
+    There is only one if overrides name the stack.
     """
     loaded: list[Loaded[Workload]] = []
     for stack in [scenario.stack] if scenario.stack else STACKS:
@@ -251,13 +251,13 @@ def workloads_of(scenario: Scenario) -> list[Loaded[Workload]]:
 
 
 def is_transformer(model: Model) -> bool:
-    """Tell whether *model* is blocks of attention, without convolutions and recurrent layers, which Megatron-LM builds nothing else of."""
+    """Return whether *model* has attention in all blocks, and no convolutions or recurrent layers there: Megatron-LM builds only that."""
     ops = [{piece.layer.op for piece in unit.pieces} for unit in split(model, Parallel()) if unit.kind == "block"]
     return model.transformer is not None or (bool(ops) and all("attention" in each and not each & _OTHERS for each in ops))
 
 
 def _sizes(hardware: Hardware, question: PlanQuestion) -> list[tuple[int, int]]:
-    """Return (nodes, GPUs of each) of every cluster that is tried."""
+    """Return (nodes, GPUs per node) of every cluster to try."""
     most = worker_node(hardware).gpu_count
     own = sum(group.count for group in hardware.groups if group.role == "worker")
     gpus = question.gpus
@@ -302,12 +302,12 @@ def _contradiction(question: PlanQuestion, ways: Sequence[tuple[Setting, Sequenc
 
 
 def _any(ways: Sequence[tuple[Setting, Sequence[LayoutCandidate]]], space: Space) -> bool:
-    """Tell whether *space* has a layout on any cluster."""
+    """Return whether *space* has a layout on any cluster."""
     return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in ways)
 
 
 def _nothing(made: LayoutPlan, trying: Callable[[str], None]) -> Infeasible:
-    """Return that no layout fits, by how much the nearest misses, and the least change that would do."""
+    """Return the error that no layout fits, with the excess of the nearest one, and the smallest change that would help."""
     tally, setting = made.tally, made.ways[-1][0]
     node = worker_node(setting.hardware)
     limit = made.question.limits.memory
@@ -349,7 +349,7 @@ def _change(made: LayoutPlan, trying: Callable[[str], None]) -> str:
 
 
 def _any_fits(made: LayoutPlan) -> bool:
-    """Tell whether a layout of *made* fits, those that need least by their bound first. Raise SpecError where the engine refuses all."""
+    """Return whether a layout of *made* fits, trying the least memory bounds first. Raise SpecError if the engine refuses all."""
     memory = made.question.limits.memory
     near: list[tuple[float, LayoutWay]] = []
     for setting, every in made.ways:
