@@ -1,9 +1,9 @@
 """Between which values of a knob does another layout take the lead? Its value varies from a quarter to four times that of the plan.
 
-At each half and double, the layout that leads by its recurrence is searched among all layouts. If it is not the plan's, bisection finds
-two neighboring values between which the lead changes. Bisection first compares recurrences. Then both layouts are simulated at either
-value; if that contradicts, bisection continues with simulated steps. A third layout that leads there replaces the second. Layouts that
-differ only in their micro-batches count as one, with the micro-batch of the quickest recurrence.
+At each half and double, all layouts are searched for the one that leads by its recurrence. If it is not the plan's, bisection finds two
+neighboring values between which the lead changes. Bisection first compares recurrences. Then both layouts are simulated at these two
+values; if the results contradict the recurrences, bisection continues with simulated steps. A third layout that leads there replaces the
+second. Layouts that differ only in their micro-batches count as one, with the micro-batch of the quickest recurrence.
 
 Limits: within an octave, the lead between two layouts changes only once; a layout that leads only in simulation, but not by its
 recurrence, is missed.
@@ -52,7 +52,7 @@ class Knob:
 
 
 class Flip(NamedTuple):
-    """Two neighbouring values of a knob between which another layout takes the lead."""
+    """Two neighboring values of a knob between which another layout takes the lead."""
 
     holds: float
     """The value at which the plan's layout still leads *winner*."""

@@ -139,8 +139,8 @@ def laid_out(
 ) -> list[ComparedMachine]:
     """Return *rows*; on machines with too little memory for a decoder, rows get the document of the best layout, if there is one.
 
-    Rows of the machines *but* stay as they are. The global batch is that of all GPUs together by *scenario*, as for all rows. Rows keep
-    their reason for a specified layout, ramps of pre-training and several jobs, because a plan would not be what was requested.
+    Rows of the machines *but* stay as they are. The global batch of a plan is what *scenario* gives all GPUs together, as in all rows. Rows
+    keep their reason for a specified layout, ramps of pre-training and several jobs, because a plan would not be what was requested.
     """
     short = [row for row in rows if row.document is None and is_shortage(row.problem) and row.hardware not in but]
     if not short or scenario.layout or scenario.batch == "max":
